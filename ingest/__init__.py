@@ -1,0 +1,1 @@
+"""The MQTT edge: protocol, sessions, the gateway process and the log it writes to."""

@@ -1,0 +1,1 @@
+"""The gateway process: asyncio around the protocol, the sessions and the log."""

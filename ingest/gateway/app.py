@@ -1,0 +1,69 @@
+"""The gateway process: settings in, exit code out."""
+
+import asyncio
+import logging
+import signal
+from typing import Final
+
+import uvloop
+
+from ingest.gateway.server import Gateway
+from ingest.gateway.settings import GatewaySettings
+from ingest.log.admin import ensure_delivery_topic
+from ingest.log.kafka import KafkaLogReader, KafkaLogWriter
+from mqlake.clock import SystemClock
+from mqlake.errors import MqlakeError
+from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.logs import set_up_logging
+
+logger = logging.getLogger(__name__)
+
+RECORD_OVERHEAD_BYTES: Final = 256 * 1024
+"""What key, headers and a batch's frame may add to a packet of the largest size."""
+
+
+def main(settings: GatewaySettings) -> int:
+    """Run a gateway until SIGTERM or SIGINT; return the exit code."""
+    set_up_logging(settings.log_level, settings.log_file)
+    failures: list[Exception] = []
+    try:
+        uvloop.run(_run(settings))
+    except* MqlakeError as errors:
+        failures.extend(errors.exceptions)
+    for failure in failures:
+        logger.critical("the gateway stops: %s", failure)
+    return 1 if failures else 0
+
+
+async def _run(settings: GatewaySettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    servers = settings.log.bootstrap_servers
+    await asyncio.to_thread(ensure_delivery_topic, servers, settings.name)
+    writer = KafkaLogWriter(
+        servers,
+        client_id=settings.name,
+        max_record_bytes=settings.max_packet_bytes + RECORD_OVERHEAD_BYTES,
+    )
+    reader = KafkaLogReader(servers, client_id=settings.name)
+    gateway = Gateway(settings, writer, reader, SystemClock())
+    beat = asyncio.create_task(_beat(gateway, settings))
+    try:
+        await gateway.run(stop)
+    finally:
+        beat.cancel()
+        await reader.close()
+        await writer.close()
+
+
+async def _beat(gateway: Gateway, settings: GatewaySettings) -> None:
+    path = settings.heartbeat_file
+    while path is not None:
+        healthy, detail = gateway.health()
+        figures = gateway.figures()
+        await asyncio.to_thread(
+            write_heartbeat, path, settings.name, healthy=healthy, detail=detail, figures=figures
+        )
+        await asyncio.sleep(INTERVAL_SECONDS)

@@ -1,0 +1,31 @@
+"""What a gateway counts. Plain integers: added to on the packet path, read once a second."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    connections_opened: int = 0
+    connections_refused: int = 0
+    messages_received: int = 0
+    """PUBLISH packets from clients."""
+    messages_stored: int = 0
+    """Of these, appended to the log."""
+    messages_refused: int = 0
+    """Of these, not appended: the log or the disk did not take them."""
+    deliveries_received: int = 0
+    """Records the router sent to this gateway."""
+    deliveries_repeated: int = 0
+    """Of these, at or below the high-water mark: the router's replay after a restart."""
+    deliveries_malformed: int = 0
+    messages_sent: int = 0
+    """PUBLISH packets to clients."""
+    dropped_slow_client: int = 0
+    """QoS 0 to a client whose socket took no more."""
+    dropped_queue_full: int = 0
+    """QoS 1 and 2 beyond a client's queue."""
+    dropped_expired: int = 0
+    dropped_too_large: int = 0
+    """Larger than the client's Maximum Packet Size. [MQTT5-3.1.2-25]"""
+    dropped_no_member: int = 0
+    """For a share group that has no member left here."""

@@ -1,0 +1,75 @@
+"""A message on its way to clients: decoded once, encoded once per protocol level."""
+
+from typing import Final, cast
+
+from ingest.protocol.packets import MQTT_3_1_1, MQTT_5_0
+from ingest.protocol.properties import NO_PROPERTIES, Properties
+from ingest.protocol.publish_template import PublishTemplate
+
+_EXPIRY: Final = "message_expiry_interval"
+
+
+class OutboundMessage:
+    """What the router sent, shared by all subscribers it goes to.
+
+    Args:
+        topic_name: As published.
+        payload: As published.
+        qos: As published; a subscriber gets at most this.
+        retain: The RETAIN flag as published.
+        properties: Of a 5.0 publisher, else empty.
+        received_at_ms: When it was accepted, UTC epoch; message expiry counts from here.
+    """
+
+    __slots__ = (
+        "_template_3",
+        "_template_5",
+        "expires_at_ms",
+        "payload",
+        "properties",
+        "qos",
+        "retain",
+        "topic_name",
+    )
+
+    def __init__(
+        self,
+        topic_name: str,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: Properties,
+        received_at_ms: int,
+    ) -> None:
+        self.topic_name = topic_name
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        expiry = properties.get(_EXPIRY) if properties else None
+        self.expires_at_ms = None if expiry is None else received_at_ms + expiry * 1000
+        self._template_3: PublishTemplate | None = None
+        self._template_5: PublishTemplate | None = None
+
+    def template(self, protocol_level: int, now_ms: int) -> PublishTemplate:
+        """Return the encoded message for a level; with an expiry it counts what has passed.
+
+        The interval sent is what is left of the one received. [MQTT5-3.3.2-6]
+        """
+        if protocol_level < MQTT_5_0:
+            if self._template_3 is None:
+                self._template_3 = PublishTemplate(
+                    self.topic_name, self.payload, NO_PROPERTIES, protocol_level=MQTT_3_1_1
+                )
+            return self._template_3
+        if self.expires_at_ms is not None:
+            left = max(0, self.expires_at_ms - now_ms + 999) // 1000
+            properties = cast("Properties", {**self.properties, _EXPIRY: left})
+            return PublishTemplate(
+                self.topic_name, self.payload, properties, protocol_level=MQTT_5_0
+            )
+        if self._template_5 is None:
+            self._template_5 = PublishTemplate(
+                self.topic_name, self.payload, self.properties, protocol_level=MQTT_5_0
+            )
+        return self._template_5

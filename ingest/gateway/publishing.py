@@ -1,0 +1,141 @@
+"""From a client's PUBLISH to a record of the log.
+
+The answer to the client waits for the log: `on_appended` runs when every in-sync replica has the
+record, and only then PUBACK or PUBREC may go out.
+"""
+
+import logging
+from typing import Final
+
+from ingest.gateway.counters import Counters
+from ingest.log.contract import AppendCallback, LogFull, LogWriter
+from ingest.protocol.packets import Publish
+from mqlake.clock import Clock
+from mqlake.errors import LogError
+from mqlake.identifiers import MessageIdentifiers
+from mqlake.records import (
+    HEADER_CLIENT_ID,
+    HEADER_ID,
+    HEADER_MQTT,
+    HEADER_ORIGIN,
+    HEADER_PROPERTIES,
+    HEADER_USERNAME,
+    INBOUND,
+    Headers,
+    encode_properties,
+    mqtt_header,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_WILLS: Final = 100_000
+
+# The `mqtt` header by protocol level and the low four bits of a PUBLISH's first byte.
+_MQTT_HEADERS: Final = {
+    (level, qos, retain, dup): (HEADER_MQTT, mqtt_header(level, qos, retain=retain, dup=dup))
+    for level in (3, 4, 5)
+    for qos in (0, 1, 2)
+    for retain in (False, True)
+    for dup in (False, True)
+}
+
+
+def client_headers(client_id: str, origin: str, username: str | None) -> Headers:
+    """Return the headers that are the same for all messages of a client."""
+    headers = [(HEADER_CLIENT_ID, client_id.encode()), (HEADER_ORIGIN, origin.encode())]
+    if username is not None:
+        headers.append((HEADER_USERNAME, username.encode()))
+    return headers
+
+
+class Publisher:
+    """Appends the messages of all clients of a gateway to `mqlake.inbound`.
+
+    Attributes:
+        is_refusing: Why messages are refused at the moment, or "".
+        acked: Per partition the last offset the log has confirmed to this gateway.
+    """
+
+    def __init__(
+        self,
+        log: LogWriter,
+        identifiers: MessageIdentifiers,
+        counters: Counters,
+        clock: Clock,
+        partitions: int,
+    ) -> None:
+        self._log = log
+        self._identifiers = identifiers
+        self._counters = counters
+        self._clock = clock
+        self.acked = [-1] * partitions
+        self.is_refusing = ""
+        self._wills: list[tuple[str, Publish, int, Headers]] = []
+
+    def publish(
+        self,
+        key_prefix: str,
+        publish: Publish,
+        protocol_level: int,
+        headers_of_client: Headers,
+        on_appended: AppendCallback,
+    ) -> None:
+        """Append one message.
+
+        Args:
+            key_prefix: The tenant and a slash.
+            publish: A valid PUBLISH, its topic alias resolved.
+            protocol_level: Of the client.
+            headers_of_client: From `client_headers`.
+            on_appended: Told in the loop what became of it.
+
+        Raises:
+            LogFull: The log takes no more at the moment; try again when it has caught up.
+            LogError: The log never takes this message.
+        """
+        now_ms = self._clock.now_ms()
+        headers = [
+            _MQTT_HEADERS[protocol_level, publish.qos, publish.retain, publish.dup],
+            (HEADER_ID, self._identifiers.next(now_ms)),
+            *headers_of_client,
+        ]
+        if publish.properties:
+            properties = encode_properties(dict(publish.properties))
+            headers.append((HEADER_PROPERTIES, properties))
+        self._log.append(
+            INBOUND,
+            (key_prefix + publish.topic_name).encode(),
+            publish.payload,
+            headers,
+            on_appended,
+            timestamp_ms=now_ms,
+        )
+
+    def publish_will(
+        self, key_prefix: str, will: Publish, protocol_level: int, headers: Headers
+    ) -> None:
+        """Append a will; when the log is full it waits for `retry_wills`."""
+        try:
+            self.publish(key_prefix, will, protocol_level, headers, self.count_appended)
+        except LogFull:
+            if len(self._wills) < MAX_WAITING_WILLS:
+                self._wills.append((key_prefix, will, protocol_level, headers))
+            else:
+                self._counters.messages_refused += 1
+        except LogError as error:
+            self._counters.messages_refused += 1
+            logger.warning("will not stored", extra={"fields": {"reason": str(error)}})
+
+    def retry_wills(self) -> None:
+        """Append the wills that had to wait."""
+        waiting, self._wills = self._wills, []
+        for key_prefix, will, protocol_level, headers in waiting:
+            self.publish_will(key_prefix, will, protocol_level, headers)
+
+    def count_appended(self, partition: int, offset: int, error: LogError | None) -> None:
+        """Note what became of a message that nobody waits for (QoS 0, a will)."""
+        if error is None:
+            self.acked[partition] = offset
+            self._counters.messages_stored += 1
+        else:
+            self._counters.messages_refused += 1

@@ -1,0 +1,273 @@
+"""The gateway: what its connections share, and the tasks that keep it going."""
+
+import asyncio
+import logging
+import secrets
+import shutil
+from typing import Any, Final
+
+from ingest.gateway.connection import ClientConnection
+from ingest.gateway.counters import Counters
+from ingest.gateway.delivery import Delivery
+from ingest.gateway.publishing import Publisher
+from ingest.gateway.routes import Routes
+from ingest.gateway.settings import GatewaySettings
+from ingest.log.contract import LogReader, LogWriter
+from ingest.protocol.connection import ServerConnection
+from ingest.protocol.reason_codes import DisconnectReasonCode
+from ingest.session.subscriptions import Subscriptions
+from mqlake.clock import Clock
+from mqlake.errors import InvalidRecord, LogError, OperationalError
+from mqlake.identifiers import MessageIdentifiers, machine_number
+from mqlake.records import INBOUND, ROUTES, Route, decode_route_key, delivery_topic
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS: Final = 1.0
+"""How often the disk is looked at and subscriptions settle."""
+
+LOG_CHECK_SECONDS: Final = 0.01
+"""How often clients held up by a full log look whether it has room again."""
+
+STUCK_SECONDS: Final = 5.0
+"""An unanswered barrier older than this means that deliveries do not flow."""
+
+LISTEN_BACKLOG: Final = 4096
+SHUTDOWN_SECONDS: Final = 5.0
+
+
+class Gateway:
+    """One gateway process.
+
+    Args:
+        settings: Who it is and what it allows.
+        writer: Where messages, routes and barriers go.
+        reader: Made for the delivery log topic of this gateway.
+        clock: For message times and timeouts.
+    """
+
+    def __init__(
+        self, settings: GatewaySettings, writer: LogWriter, reader: LogReader, clock: Clock
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
+        self.counters = Counters()
+        self.origin = f"{settings.site}/{settings.name}"
+        self.subscriptions: Subscriptions[ClientConnection] = Subscriptions()
+        self._writer = writer
+        self._reader = reader
+        self._clients: dict[tuple[str, str], ClientConnection] = {}
+        self._connections: set[ClientConnection] = set()
+        self._held_by_log: dict[ClientConnection, None] = {}
+        self._log_check: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+        self._problem = "starting"
+        self.publisher: Publisher
+        self.routes: Routes
+        self._delivery: Delivery
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then take leave of the clients and the router.
+
+        Raises:
+            LogError: The log cannot be reached at the start.
+            OperationalError: The port cannot be opened.
+        """
+        await self._open_log()
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(self.routes.run()), tasks.create_task(self._tick())]
+            try:
+                await self._listen()
+                await stop.wait()
+                await self._shut_down()
+            finally:
+                for task in running:
+                    task.cancel()
+
+    # What connections ask of the gateway
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._connections) > self.settings.max_connections
+
+    def new_protocol(self) -> ServerConnection:
+        return ServerConnection(
+            max_packet_bytes=self.settings.max_packet_bytes,
+            receive_maximum=self.settings.receive_maximum,
+            topic_alias_maximum=self.settings.topic_alias_maximum,
+        )
+
+    def assign_client_id(self) -> str:
+        """Return a client identifier that nobody can guess or hold."""
+        return f"auto-{secrets.token_hex(12)}"
+
+    def connection_opened(self, connection: ClientConnection) -> None:
+        self.counters.connections_opened += 1
+        self._connections.add(connection)
+
+    def connection_closed(self, connection: ClientConnection) -> None:
+        self._connections.discard(connection)
+        self._held_by_log.pop(connection, None)
+
+    def attach(self, connection: ClientConnection) -> None:
+        """Make a connection the one of its client identifier; an older one is closed."""
+        key = (connection.tenant, connection.client_id)
+        existing = self._clients.get(key)
+        if existing is not None:  # [MQTT5-3.1.4-3] [MQTT311-3.1.4-2]
+            existing.close(
+                DisconnectReasonCode.SESSION_TAKEN_OVER, log_reason="taken over by its client id"
+            )
+        self._clients[key] = connection
+
+    def detach(self, connection: ClientConnection) -> None:
+        key = (connection.tenant, connection.client_id)
+        if self._clients.get(key) is connection:
+            del self._clients[key]
+
+    def wait_for_log(self, connection: ClientConnection) -> None:
+        """Call `log_has_room` of the connection when the log takes records again."""
+        self._held_by_log[connection] = None
+        if self._log_check is None:
+            self._log_check = self.loop.call_later(LOG_CHECK_SECONDS, self._check_log)
+
+    # Health
+
+    def health(self) -> tuple[bool, str]:
+        """Return whether messages flow, and one line about it."""
+        problem = self._problem
+        if not problem:
+            if not self.routes.is_answered:
+                problem = "waiting for the router's first answer"
+            elif self.routes.oldest_wait_seconds > STUCK_SECONDS:
+                problem = f"no answer from the router for {self.routes.oldest_wait_seconds:.0f} s"
+            elif self.publisher.is_refusing:
+                problem = f"publishers are refused: {self.publisher.is_refusing}"
+        if problem:
+            return False, problem
+        return True, f"{len(self._clients)} clients, {len(self.subscriptions)} subscriptions"
+
+    def figures(self) -> dict[str, Any]:
+        """Return what is worth showing of this gateway."""
+        counters = {name: getattr(self.counters, name) for name in Counters.__slots__}
+        return {
+            "address": f"{self.settings.host}:{self.settings.port}",
+            "clients": len(self._clients),
+            "subscriptions": len(self.subscriptions),
+            **counters,
+        }
+
+    # Tasks
+
+    async def _open_log(self) -> None:
+        settings = self.settings
+        partitions = await self._reader.partition_count(INBOUND)
+        stale = self._own_routes(await self._reader.read_compacted(ROUTES))
+        self.routes = Routes(
+            settings.name,
+            secrets.token_hex(8),
+            self._writer,
+            partitions,
+            linger_seconds=settings.route_linger_seconds,
+            barrier_timeout_seconds=settings.barrier_timeout_seconds,
+            clock=self.clock,
+        )
+        identifiers = MessageIdentifiers(
+            self.clock, datacenter=settings.datacenter, machine=machine_number()
+        )
+        self.publisher = Publisher(self._writer, identifiers, self.counters, self.clock, partitions)
+        self._delivery = Delivery(
+            [-1] * partitions, self.subscriptions, self.routes, self.counters, self.clock
+        )
+        # From the end: no client of this run can be owed what lies before its first barrier.
+        log_topic = delivery_topic(settings.name)
+        ends = await self._reader.end_offsets(log_topic)
+        await self._reader.start(
+            log_topic, ends, self._delivery.receive_records, self._report_log_error
+        )
+        self._watch_disk()
+        starts = await self.routes.open(stale)
+        self.publisher.acked[:] = starts
+        marks = self._delivery.marks
+        # The answer to the first barrier may be here already.
+        marks[:] = [max(mark, start - 1) for mark, start in zip(marks, starts, strict=True)]
+
+    def _own_routes(self, keys: Any) -> list[Route]:
+        """Return the routes that an earlier run of this gateway has left in the log."""
+        routes = []
+        for key in keys:
+            try:
+                route = decode_route_key(key)
+            except InvalidRecord as exc:
+                logger.warning("route ignored", extra={"fields": {"reason": str(exc)}})
+                continue
+            if route.gateway == self.settings.name:
+                routes.append(route)
+        return routes
+
+    async def _listen(self) -> None:
+        host, port = self.settings.host, self.settings.port
+        try:
+            self._server = await self.loop.create_server(
+                lambda: ClientConnection(self), host, port, backlog=LISTEN_BACKLOG
+            )
+        except OSError as exc:
+            raise OperationalError(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
+        self._problem = ""
+        logger.info("listening", extra={"fields": {"host": host, "port": port}})
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._watch_disk()
+            self._delivery.settle()
+            self.publisher.retry_wills()
+
+    def _watch_disk(self) -> None:
+        """Refuse messages before the log's disk is full: a full disk would stop the log itself."""
+        log_dir = self.settings.log_dir
+        if log_dir is None:
+            return
+        try:
+            free = shutil.disk_usage(log_dir).free
+        except OSError as exc:
+            problem = f"the log's disk cannot be looked at: {exc.strerror}"
+        else:
+            least = self.settings.min_free_disk_bytes
+            problem = ""
+            if free < least:
+                problem = f"{free >> 20} MiB free on the log's disk, {least >> 20} MiB needed"
+        if problem != self.publisher.is_refusing:
+            logger.warning(
+                "publishers are %s",
+                "refused" if problem else "accepted again",
+                extra={"fields": {"reason": problem}},
+            )
+            self.publisher.is_refusing = problem
+
+    def _check_log(self) -> None:
+        """Let clients go on, oldest first, until the log is full again."""
+        self._log_check = None
+        held, self._held_by_log = self._held_by_log, {}
+        for connection in held:
+            connection.log_has_room()
+
+    def _report_log_error(self, error: LogError) -> None:
+        logger.warning("deliveries cannot be read", extra={"fields": {"reason": str(error)}})
+
+    async def _shut_down(self) -> None:
+        """Tell the clients, store what they have sent, withdraw the routes."""
+        self._problem = "stopping"
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close(
+                DisconnectReasonCode.SERVER_SHUTTING_DOWN, log_reason="the gateway stops"
+            )
+        try:
+            async with asyncio.timeout(SHUTDOWN_SECONDS):
+                self.publisher.retry_wills()
+                await self._writer.flush(SHUTDOWN_SECONDS)
+                await self.routes.close()
+        except (TimeoutError, LogError) as exc:
+            logger.warning("the log did not take all", extra={"fields": {"reason": str(exc)}})

@@ -1,0 +1,91 @@
+"""Settings of a gateway process; `conf/gateway.toml` lists them all with their defaults."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from mqlake.settings import ProcessSettings
+
+
+class GatewaySettings(ProcessSettings):
+    """One gateway: who it is, where it listens, what a client may use of it."""
+
+    model_config = SettingsConfigDict(env_prefix="MQLAKE_GATEWAY_")
+
+    name: str = Field(
+        default="gateway-1",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        description="unique among the gateways of a site; part of its log topic's name",
+    )
+    site: str = Field(default="local", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    tenant: str = Field(
+        default="default",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        description="tenant of every client of this gateway",
+    )
+    datacenter: int = Field(default=0, ge=0, le=255, description="part of message identifiers")
+
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(default=1883, ge=1, le=65535, description="TCP port to listen on")
+    max_connections: int = Field(default=100_000, ge=1, description="further clients are refused")
+    connect_timeout_seconds: float = Field(
+        default=10.0, gt=0, le=300, description="from the TCP connection to its CONNECT"
+    )
+
+    max_packet_bytes: int = Field(
+        default=1024 * 1024,
+        ge=1024,
+        le=64 * 1024 * 1024,
+        description="largest packet a client may send; told to 5.0 clients",
+    )
+    receive_maximum: int = Field(
+        default=1_000,
+        ge=1,
+        le=65_535,
+        description="QoS 1 and 2 messages of a client not yet acknowledged to it; told to 5.0 "
+        "clients, for others the gateway stops reading",
+    )
+    topic_alias_maximum: int = Field(
+        default=64, ge=0, le=65_535, description="topic aliases a 5.0 client may set"
+    )
+    max_inflight_messages: int = Field(
+        default=1_000,
+        ge=1,
+        le=65_535,
+        description="QoS 1 and 2 messages on their way to a client; a 5.0 client may ask for fewer",
+    )
+    max_queued_messages: int = Field(
+        default=100_000,
+        ge=0,
+        description="QoS 1 and 2 messages that wait for a connected client; further ones are "
+        "dropped and counted",
+    )
+    max_write_buffer_bytes: int = Field(
+        default=1024 * 1024,
+        ge=16 * 1024,
+        description="bytes waiting for a client's socket; QoS 0 beyond it is dropped and counted, "
+        "QoS 1 and 2 wait in the queue",
+    )
+
+    route_linger_seconds: float = Field(
+        default=5.0,
+        ge=0,
+        le=3600,
+        description="how long a filter stays routed after its last subscriber has gone",
+    )
+    barrier_timeout_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=300,
+        description="after this long without an answer from the router a barrier is repeated",
+    )
+
+    log_dir: Path | None = Field(
+        default=None, description="folder of an embedded log, watched for free disk space"
+    )
+    min_free_disk_bytes: int = Field(
+        default=512 * 1024 * 1024,
+        ge=0,
+        description="with less free space on the disk of log_dir, publishers are refused",
+    )

@@ -1,0 +1,246 @@
+"""Create log topics and ask about them.
+
+Everything here blocks; in an event loop call it by `asyncio.to_thread`.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from ingest.log.kafka_errors import error_of
+from mqlake.errors import LogError
+from mqlake.records import INBOUND, ROUTES, delivery_topic
+
+BEGIN_OFFSETS: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+END_OFFSETS: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+MIB: Final = 1024 * 1024
+DELIVERY_RETENTION_MS: Final = 10 * 60 * 1000
+"""A gateway reads its deliveries as they come; what it missed is in `mqlake.inbound`."""
+DELIVERY_RETENTION_BYTES: Final = 256 * MIB
+INBOUND_SEGMENT_BYTES: Final = 256 * MIB
+"""Largest segment; retention removes whole segments only, so small retentions get smaller ones."""
+
+ROUTES_CONFIG: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    # Routes are few and change often: compact early and keep what a starting router reads small.
+    "segment.bytes": str(8 * MIB),
+    "segment.ms": str(10 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.3",
+    "max.compaction.lag.ms": str(60 * 60 * 1000),
+    # A router that was down for less than this sees every removal when it reads on.
+    "delete.retention.ms": str(24 * 60 * 60 * 1000),
+}
+
+RETRY_SECONDS: Final = 0.05
+
+
+def ensure_log_topics(
+    bootstrap_servers: str,
+    *,
+    inbound_partitions: int,
+    retention_ms: int,
+    retention_bytes: int,
+    timeout_seconds: float,
+) -> None:
+    """Create `mqlake.inbound` and `mqlake.routes` unless they exist; wait until they can be used.
+
+    The number of partitions of an existing `mqlake.inbound` stays: it decides which partition a
+    topic is in. Its retention is set to what is asked for.
+
+    Args:
+        bootstrap_servers: host:port[,host:port…].
+        inbound_partitions: Partitions of a new `mqlake.inbound`.
+        retention_ms: How long an accepted message stays in the log.
+        retention_bytes: How much of all of them together does; the older ones go first.
+        timeout_seconds: For everything together.
+
+    Raises:
+        LogError: The log does not answer in time or refuses.
+    """
+    admin = _Admin(bootstrap_servers, timeout_seconds)
+    existing = admin.partitions(INBOUND)
+    partitions = existing or inbound_partitions
+    per_partition = max(retention_bytes // partitions, MIB)
+    inbound = {
+        "cleanup.policy": "delete",
+        "retention.ms": str(retention_ms),
+        "retention.bytes": str(per_partition),
+        "segment.bytes": str(max(MIB, min(INBOUND_SEGMENT_BYTES, per_partition // 4))),
+    }
+    if existing:
+        admin.configure(INBOUND, inbound)
+    else:
+        admin.create(INBOUND, partitions, inbound)
+    admin.create(ROUTES, 1, ROUTES_CONFIG)
+
+
+def ensure_delivery_topic(
+    bootstrap_servers: str, gateway: str, *, timeout_seconds: float = 30.0
+) -> None:
+    """Create `mqlake.delivery.<gateway>` unless it exists, and wait until it can be used.
+
+    Raises:
+        LogError: The log does not answer in time or refuses.
+    """
+    _Admin(bootstrap_servers, timeout_seconds).create(
+        delivery_topic(gateway),
+        1,
+        {
+            "cleanup.policy": "delete",
+            "retention.ms": str(DELIVERY_RETENTION_MS),
+            "retention.bytes": str(DELIVERY_RETENTION_BYTES),
+            "segment.bytes": str(32 * MIB),
+            "segment.ms": str(DELIVERY_RETENTION_MS // 2),
+        },
+    )
+
+
+def partition_count(bootstrap_servers: str, log_topic: str, timeout_seconds: float) -> int:
+    """Return how many partitions a log topic has.
+
+    Raises:
+        LogError: The log does not answer in time, or there is no such topic.
+    """
+    count = _Admin(bootstrap_servers, timeout_seconds).partitions(log_topic)
+    if not count:
+        raise LogError(f"log topic {log_topic} does not exist", definite=True)
+    return count
+
+
+def offsets(
+    bootstrap_servers: str, log_topic: str, spec: OffsetSpec, timeout_seconds: float
+) -> dict[int, int]:
+    """Return an offset per partition, `BEGIN_OFFSETS` or `END_OFFSETS`.
+
+    Raises:
+        LogError: The log does not answer in time, or there is no such topic.
+    """
+    admin = _Admin(bootstrap_servers, timeout_seconds)
+    count = admin.partitions(log_topic)
+    if not count:
+        raise LogError(f"log topic {log_topic} does not exist", definite=True)
+    return admin.offsets(log_topic, range(count), spec)
+
+
+class _Admin:
+    """One admin client and the time it has for everything asked of it."""
+
+    def __init__(self, bootstrap_servers: str, timeout_seconds: float) -> None:
+        self._servers = bootstrap_servers
+        self._timeout = timeout_seconds
+        self._deadline = time.monotonic() + timeout_seconds
+        self._client = AdminClient(
+            {"bootstrap.servers": bootstrap_servers, "client.id": "mqlake-admin", "log_level": 2}
+        )
+
+    def partitions(self, log_topic: str) -> int:
+        """Return how many partitions the topic has; 0 when it does not exist."""
+        metadata: Any = self._until_done(
+            lambda: self._client.list_topics(log_topic, timeout=self._left()),
+            f"asking for log topic {log_topic}",
+        )
+        return len(metadata.topics[log_topic].partitions)
+
+    def create(self, log_topic: str, partitions: int, config: Mapping[str, str]) -> None:
+        metadata: Any = self._until_done(
+            lambda: self._client.list_topics(timeout=self._left()), "asking for the brokers"
+        )
+        if log_topic not in metadata.topics:
+            replicas = min(3, len(metadata.brokers))
+            settings = dict(config)
+            if replicas == 3:
+                settings["min.insync.replicas"] = "2"
+            topic = NewTopic(log_topic, partitions, replicas, config=settings)
+            self._until_done(
+                lambda: self._client.create_topics([topic])[log_topic].result(self._left()),
+                f"creating log topic {log_topic}",
+            )
+        # Usable when every partition has a leader, which is a moment after it exists.
+        count = self._until_partitions(log_topic)
+        self.offsets(log_topic, range(count), END_OFFSETS)
+
+    def configure(self, log_topic: str, config: Mapping[str, str]) -> None:
+        """Set these keys of an existing topic and leave its others."""
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, log_topic, incremental_configs=entries)
+        self._until_done(
+            lambda: self._client.incremental_alter_configs([resource])[resource].result(
+                self._left()
+            ),
+            f"configuring log topic {log_topic}",
+        )
+
+    def offsets(self, log_topic: str, partitions: range, spec: OffsetSpec) -> dict[int, int]:
+        def ask() -> dict[int, int]:
+            futures = self._client.list_offsets(
+                {TopicPartition(log_topic, partition): spec for partition in partitions}
+            )
+            return {
+                asked.partition: future.result(self._left()).offset
+                for asked, future in futures.items()
+            }
+
+        answer: dict[int, int] = self._until_done(ask, f"asking for the offsets of {log_topic}")
+        return answer
+
+    def _until_partitions(self, log_topic: str) -> int:
+        while not (count := self.partitions(log_topic)):
+            self._pause(f"log topic {log_topic} does not appear")
+        return count
+
+    def _until_done(self, ask: Any, doing: str) -> Any:
+        """Ask until there is an answer; a broker that starts or elects refuses for a while."""
+        while True:
+            try:
+                return ask()
+            except KafkaException as exc:
+                error = error_of(exc)
+                if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return None  # another process was quicker
+                if not (error.retriable() or error.code() in _TRANSIENT_CODES):
+                    raise LogError(f"{doing}: {error.str()}", definite=True) from exc
+                self._pause(f"{doing}: {error.str()}")
+            except TimeoutError:
+                self._pause(doing)
+
+    def _left(self) -> float:
+        return max(0.1, self._deadline - time.monotonic())
+
+    def _pause(self, problem: str) -> None:
+        if time.monotonic() >= self._deadline:
+            raise LogError(
+                f"{problem}: no answer from {self._servers} within {self._timeout:g} s",
+                definite=False,
+            )
+        time.sleep(RETRY_SECONDS)
+
+
+_TRANSIENT_CODES: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._NOENT,  # no leader is known yet
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.INVALID_REPLICATION_FACTOR,  # brokers register one by one
+    }
+)

@@ -1,0 +1,200 @@
+"""What the edge asks of a log: append with a report, follow partitions, read a compacted topic.
+
+`ingest.log.kafka` keeps this contract with a real cluster, `ingest.log.memory` in memory; both pass
+the tests in `tests/ingest/log/test_contract.py`. Every object belongs to the event loop it was made
+in: all its methods are called there and all its callbacks come there, in batches.
+"""
+
+from asyncio import Future
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from mqlake.errors import LogError
+from mqlake.records import Headers
+
+BEGINNING: Final = -2
+"""Position: the oldest record that the log still holds."""
+
+END: Final = -1
+"""Position: what is appended after `LogReader.start` was called."""
+
+ANY_PARTITION: Final = -1
+"""Let the key choose the partition: the same key always the same one."""
+
+
+class LogRecord(NamedTuple):
+    """One record as read. A named tuple: the cheapest to build of what mypy can check."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    """UTC epoch; set by the writer, else by the log."""
+    key: bytes | None
+    value: bytes | None
+    """None is a tombstone in a compacted log topic."""
+    headers: Headers
+
+
+class LogFull(LogError):  # noqa: N818 - a state to wait out, not a failure
+    """The writer's bounded queue is full; the record is not taken. Stop reading from clients."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, definite=True)
+
+
+AppendCallback = Callable[[int, int, LogError | None], None]
+"""Takes (partition, offset, error); with an error the offset is -1 and the partition may be."""
+
+RecordsCallback = Callable[[list[LogRecord]], None]
+"""Takes one batch, in order of offset within each partition, never empty."""
+
+ErrorCallback = Callable[[LogError], None]
+"""Takes what went wrong; the reader itself goes on trying."""
+
+
+def settle(
+    appended: Future[tuple[int, int]], partition: int, offset: int, error: LogError | None
+) -> None:
+    """Pass a report on to whoever awaits it: with a future bound to it, an `AppendCallback`."""
+    if appended.done():  # its waiter was cancelled
+        return
+    if error is None:
+        appended.set_result((partition, offset))
+    else:
+        appended.set_exception(error)
+
+
+class LogWriter(Protocol):
+    """Appends records. Records of one partition are in the log in the order of their appends."""
+
+    def append(
+        self,
+        log_topic: str,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        on_appended: AppendCallback,
+        *,
+        timestamp_ms: int = 0,
+        partition: int = ANY_PARTITION,
+    ) -> None:
+        """Queue a record and return at once; `on_appended` is called later, exactly once.
+
+        Without an error the record is durable: every in-sync replica has it. With one,
+        `LogError.definite` says whether the record is certainly not in the log.
+
+        Args:
+            log_topic: Where to; it must exist.
+            key: Chooses the partition unless `partition` does.
+            value: None for a tombstone.
+            headers: Kept by the writer until the report; do not change the list.
+            on_appended: Called in the loop. Must not raise.
+            timestamp_ms: UTC epoch; 0 for the time of the call.
+            partition: A partition, or `ANY_PARTITION`.
+
+        Raises:
+            LogFull: The queue is full; nothing was queued and `on_appended` is not called.
+            LogError: The log can never take this record (too large, writer closed); likewise.
+        """
+        ...
+
+    async def append_durably(
+        self,
+        log_topic: str,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        *,
+        timestamp_ms: int = 0,
+        partition: int = ANY_PARTITION,
+    ) -> tuple[int, int]:
+        """Append one record, wait for it and return its partition and offset.
+
+        Raises:
+            LogError: It was not appended, or (`definite` false) nobody knows.
+        """
+        ...
+
+    def queued(self) -> int:
+        """Return how many records were appended and are not yet reported."""
+        ...
+
+    async def flush(self, timeout_seconds: float) -> None:
+        """Wait until nothing is queued.
+
+        Raises:
+            LogError: The time ran out; the reports still come.
+        """
+        ...
+
+    async def close(self, timeout_seconds: float = 5.0) -> None:
+        """Flush for at most the given time, then report what is left as failed and let go."""
+        ...
+
+
+class LogReader(Protocol):
+    """Follows partitions of one log topic; no consumer group, positions are the caller's."""
+
+    async def start(
+        self,
+        log_topic: str,
+        positions: Mapping[int, int],
+        on_records: RecordsCallback,
+        on_error: ErrorCallback,
+    ) -> dict[int, int]:
+        """Follow the given partitions; called once.
+
+        Args:
+            log_topic: The log topic to read.
+            positions: Partition -> the first offset to read, `BEGINNING` or `END`.
+            on_records: Called in the loop with each batch. At most two batches wait for the loop;
+                beyond that reading stops until it has taken them.
+            on_error: Called in the loop when the log cannot be reached or a position is not in the
+                log (reading then goes on at the oldest record). It connects again by itself.
+
+        Returns:
+            The offset per partition from which it reads; `BEGINNING` and `END` have become numbers,
+            so that whatever is appended after `start` has returned is read for certain.
+
+        Raises:
+            LogError: The log does not answer, or there is no such topic or partition.
+        """
+        ...
+
+    def pause(self) -> None:
+        """Hand over nothing until `resume`; what is fetched ahead stays bounded."""
+        ...
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        ...
+
+    async def partition_count(self, log_topic: str) -> int:
+        """Return how many partitions a log topic has.
+
+        Raises:
+            LogError: The log does not answer, or there is no such topic.
+        """
+        ...
+
+    async def end_offsets(self, log_topic: str) -> dict[int, int]:
+        """Return per partition the offset that the next record will get.
+
+        Raises:
+            LogError: The log does not answer, or there is no such topic.
+        """
+        ...
+
+    async def read_compacted(
+        self, log_topic: str, timeout_seconds: float = 30.0
+    ) -> dict[bytes, LogRecord]:
+        """Return the last record of every key, as of the call, tombstones left out.
+
+        Raises:
+            LogError: The log does not answer, there is no such topic, or the time ran out.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop; no callback comes after it has returned."""
+        ...

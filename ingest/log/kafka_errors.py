@@ -1,0 +1,49 @@
+"""What librdkafka's error codes mean to us: is the record certainly not in the log?"""
+
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from mqlake.errors import LogError
+
+DEFINITE_CODES: Final = frozenset(
+    {
+        # Refused before it left this process.
+        KafkaError._QUEUE_FULL,
+        KafkaError._INVALID_ARG,
+        KafkaError._PURGE_QUEUE,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        # Refused by the broker before it was written.
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.POLICY_VIOLATION,
+    }
+)
+"""Codes after which the record is certainly not in the log.
+
+Not among them, on purpose: a timeout (`_MSG_TIMED_OUT`, the request may have arrived),
+`NOT_ENOUGH_REPLICAS_AFTER_APPEND` (it is in the leader's log) and `KAFKA_STORAGE_ERROR` (the disk
+failed at an unknown point of the write).
+"""
+
+
+def to_log_error(error: KafkaError, doing: str) -> LogError:
+    """Translate an error reported for a record or by the client as a whole."""
+    return LogError(
+        f"{doing}: {error.str()} ({error.name()})", definite=error.code() in DEFINITE_CODES
+    )
+
+
+def error_of(exc: KafkaException) -> KafkaError:
+    """Return what a `KafkaException` carries."""
+    error: KafkaError = exc.args[0]
+    return error

@@ -1,0 +1,294 @@
+"""Follow partitions of a Kafka-compatible cluster, by librdkafka.
+
+librdkafka fetches ahead on threads of its own. A reader has one Python thread that takes what is
+there, builds records and hands them to the event loop in batches; it waits while the loop has
+enough.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+from ingest.log import admin
+from ingest.log.contract import BEGINNING, END, ErrorCallback, LogRecord, RecordsCallback
+from ingest.log.kafka_errors import to_log_error
+from mqlake.errors import LogError
+
+POLL_SECONDS: Final = 0.2
+"""How long the thread polls before it looks whether it should stop; bounds the time of a close."""
+
+MAX_WAITING_BATCHES: Final = 2
+"""One that the loop is working on, one ready for it."""
+
+
+class KafkaLogReader:
+    """Follows assigned partitions of a cluster. Make it inside the event loop.
+
+    Args:
+        bootstrap_servers: host:port[,host:port…].
+        client_id: Name in the broker's logs and metrics.
+        max_batch_records: Largest batch handed to the loop.
+        request_timeout_seconds: How long a question to the broker may take.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "mqlake",
+        max_batch_records: int = 500,
+        request_timeout_seconds: float = 10.0,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._bootstrap_servers = bootstrap_servers
+        self._timeout = request_timeout_seconds
+        self._max_batch_records = max_batch_records
+        self._options: dict[str, Any] = {
+            "bootstrap.servers": bootstrap_servers,
+            "client.id": client_id,
+            # librdkafka wants a name; partitions are assigned by hand and nothing is committed.
+            "group.id": "mqlake",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "allow.auto.create.topics": False,
+            # The broker answers when there is a byte, else after this: 2 requests/s when idle.
+            "fetch.min.bytes": 1,
+            "fetch.wait.max.ms": 500,
+            # What is fetched ahead of a paused loop; the default backoff stops the flow for 1 s.
+            "queued.min.messages": 20_000,
+            "queued.max.messages.kbytes": 32_768,
+            "fetch.queue.backoff.ms": 10,
+            "fetch.error.backoff.ms": 100,
+            "reconnect.backoff.max.ms": 1_000,
+            "log_level": 2,
+        }
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._unpaused = threading.Event()
+        self._unpaused.set()
+        self._free_batches = threading.Semaphore(MAX_WAITING_BATCHES)
+        self._held: deque[list[LogRecord]] = deque()
+        self._on_records: RecordsCallback = _ignore
+        self._on_error: ErrorCallback = _ignore
+
+    async def start(
+        self,
+        log_topic: str,
+        positions: Mapping[int, int],
+        on_records: RecordsCallback,
+        on_error: ErrorCallback,
+    ) -> dict[int, int]:
+        if self._thread is not None:
+            raise RuntimeError("the reader is started already")
+        self._on_records = on_records
+        self._on_error = on_error
+        offsets = await asyncio.to_thread(self._resolve, log_topic, dict(positions))
+        consumer = Consumer({**self._options, "error_cb": self._take_client_error})
+        consumer.assign([TopicPartition(log_topic, p, offset) for p, offset in offsets.items()])
+        self._thread = threading.Thread(
+            target=self._read, args=(consumer, log_topic), name="log-reader", daemon=True
+        )
+        self._thread.start()
+        return offsets
+
+    def pause(self) -> None:
+        self._unpaused.clear()
+
+    def resume(self) -> None:
+        self._unpaused.set()
+        while self._held and self._unpaused.is_set():
+            self._hand_over(self._held.popleft())
+
+    async def partition_count(self, log_topic: str) -> int:
+        return await asyncio.to_thread(
+            admin.partition_count, self._bootstrap_servers, log_topic, self._timeout
+        )
+
+    async def end_offsets(self, log_topic: str) -> dict[int, int]:
+        return await asyncio.to_thread(
+            admin.offsets, self._bootstrap_servers, log_topic, admin.END_OFFSETS, self._timeout
+        )
+
+    async def read_compacted(
+        self, log_topic: str, timeout_seconds: float = 30.0
+    ) -> dict[bytes, LogRecord]:
+        return await asyncio.to_thread(self._read_compacted, log_topic, timeout_seconds)
+
+    async def close(self) -> None:
+        self._stop.set()
+        self._unpaused.set()
+        self._held.clear()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def _resolve(self, log_topic: str, positions: Mapping[int, int]) -> dict[int, int]:
+        """Turn `BEGINNING` and `END` into offsets now: librdkafka would do it some time later."""
+        ends = admin.offsets(self._bootstrap_servers, log_topic, admin.END_OFFSETS, self._timeout)
+        missing = positions.keys() - ends.keys()
+        if missing:
+            raise LogError(
+                f"log topic {log_topic} has {len(ends)} partitions, no partition {min(missing)}",
+                definite=True,
+            )
+        begins: Mapping[int, int] = {}
+        if BEGINNING in positions.values():
+            begins = admin.offsets(
+                self._bootstrap_servers, log_topic, admin.BEGIN_OFFSETS, self._timeout
+            )
+        return {
+            partition: ends[partition]
+            if position == END
+            else begins[partition]
+            if position == BEGINNING
+            else position
+            for partition, position in positions.items()
+        }
+
+    def _read(self, consumer: Consumer, log_topic: str) -> None:
+        """Fetch and hand over, on the reader's thread, until the reader is closed."""
+        poll, consume = consumer.poll, consumer.consume
+        more = self._max_batch_records - 1
+        try:
+            while not self._stop.is_set():
+                if not self._unpaused.wait(POLL_SECONDS):
+                    continue
+                # `consume` waits until it has all it was asked for or the time is over: to get what
+                # is there at once, wait for one record and then take the rest without waiting.
+                first = poll(POLL_SECONDS)
+                if first is None:
+                    continue
+                batch = []
+                for message in (first, *consume(more, 0)):
+                    if message.error() is None:
+                        batch.append(_to_record(message))
+                    else:
+                        self._take_error(consumer, log_topic, message)
+                if batch and self._wait_for_loop():
+                    self._loop.call_soon_threadsafe(self._hand_over, batch)
+        except RuntimeError:
+            if not self._loop.is_closed():  # else nobody is left to read for
+                raise
+        finally:
+            consumer.close()
+
+    def _wait_for_loop(self) -> bool:
+        """Wait until the loop has taken enough; False when the reader is closed meanwhile."""
+        while not self._stop.is_set():
+            if self._free_batches.acquire(timeout=POLL_SECONDS):
+                return True
+        return False
+
+    def _hand_over(self, batch: list[LogRecord]) -> None:
+        if self._stop.is_set():
+            return
+        if not self._unpaused.is_set():
+            self._held.append(batch)
+            return
+        try:
+            self._on_records(batch)
+        finally:
+            self._free_batches.release()
+
+    def _take_error(self, consumer: Consumer, log_topic: str, message: Message) -> None:
+        error: Any = message.error()
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            # Fetching has stopped there; a seek is refused in that state, a new assignment is not.
+            partition: Any = message.partition()
+            position = TopicPartition(log_topic, partition, OFFSET_BEGINNING)
+            consumer.incremental_unassign([position])
+            consumer.incremental_assign([position])
+            problem = f"offset {message.offset()} of {log_topic} partition {partition} is not there"
+            self._tell(LogError(f"{problem}, reading goes on at the oldest record", definite=False))
+        else:
+            self._tell(to_log_error(error, "reading"))
+
+    def _take_client_error(self, error: KafkaError) -> None:
+        self._tell(to_log_error(error, "reading"))
+
+    def _tell(self, error: LogError) -> None:
+        if not self._stop.is_set():
+            self._loop.call_soon_threadsafe(self._hand_over_error, error)
+
+    def _hand_over_error(self, error: LogError) -> None:
+        if not self._stop.is_set():
+            self._on_error(error)
+
+    def _read_compacted(self, log_topic: str, timeout_seconds: float) -> dict[bytes, LogRecord]:
+        deadline = time.monotonic() + timeout_seconds
+        ends = admin.offsets(self._bootstrap_servers, log_topic, admin.END_OFFSETS, timeout_seconds)
+        begins = admin.offsets(
+            self._bootstrap_servers, log_topic, admin.BEGIN_OFFSETS, timeout_seconds
+        )
+        unread = {partition for partition, end in ends.items() if begins[partition] < end}
+        found: dict[bytes, LogRecord] = {}
+        if not unread:
+            return found
+        # The end-of-partition event ends a partition whose last records compaction has removed.
+        consumer = Consumer({**self._options, "enable.partition.eof": True})
+        try:
+            consumer.assign([TopicPartition(log_topic, p, begins[p]) for p in unread])
+            while unread:
+                first = consumer.poll(POLL_SECONDS)
+                if time.monotonic() > deadline:
+                    raise LogError(
+                        f"reading {log_topic} took more than {timeout_seconds:g} s", definite=False
+                    )
+                if first is None:
+                    continue
+                for message in (first, *consumer.consume(5_000, 0)):
+                    error = message.error()
+                    record = _to_record(message)
+                    if error is None:
+                        _apply(found, record)
+                        next_offset = record.offset + 1
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        next_offset = record.offset
+                    elif error.retriable() or error.code() in _CONNECTION_CODES:
+                        continue
+                    else:
+                        raise to_log_error(error, f"reading {log_topic}")
+                    if next_offset >= ends[record.partition]:
+                        unread.discard(record.partition)
+        finally:
+            consumer.close()
+        return found
+
+
+_CONNECTION_CODES: Final = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT}
+)
+
+
+_new: Final = tuple.__new__  # half the cost of LogRecord(...)
+
+
+def _to_record(message: Message) -> LogRecord:
+    return _new(
+        LogRecord,
+        (
+            message.partition(),
+            message.offset(),
+            message.timestamp()[1],
+            message.key(),
+            message.value(),
+            message.headers() or [],
+        ),
+    )
+
+
+def _apply(found: dict[bytes, LogRecord], record: LogRecord) -> None:
+    key = record.key or b""
+    if record.value is None:
+        found.pop(key, None)
+    else:
+        found[key] = record
+
+
+def _ignore(_: object) -> None:
+    """Stand in for the callbacks before `start`."""

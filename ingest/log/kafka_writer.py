@@ -1,0 +1,227 @@
+"""Append to a Kafka-compatible cluster, by librdkafka.
+
+librdkafka works on threads of its own and calls back only inside `poll`. So a writer has one Python
+thread that does nothing but poll, and it crosses into the event loop with one
+`call_soon_threadsafe` per burst of reports, not per record: a wake-up costs more than all the rest
+of an append.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from functools import partial as bind
+from typing import Any, Final, NoReturn
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from ingest.log.contract import ANY_PARTITION, AppendCallback, LogFull, settle
+from ingest.log.kafka_errors import error_of, to_log_error
+from mqlake.errors import LogError
+from mqlake.records import Headers
+
+POLL_SECONDS: Final = 0.2
+"""How long the thread polls before it looks whether it should stop; bounds the time of a close."""
+
+
+class KafkaLogWriter:
+    """Appends with `acks=all` by an idempotent producer. Make it inside the event loop.
+
+    Args:
+        bootstrap_servers: host:port[,host:port…].
+        client_id: Name in the broker's logs and metrics.
+        max_queued_records: Beyond it `append` raises `LogFull`.
+        max_queued_kib: Likewise, for keys, values and headers together.
+        max_record_bytes: Larger records are refused; as the broker's `message.max.bytes`.
+        linger_ms: How long librdkafka collects records before it sends them.
+        delivery_timeout_seconds: After it a record not yet appended is reported as failed. Longer
+            than a restart of the broker, so that one costs publishers time only.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        client_id: str = "mqlake",
+        max_queued_records: int = 100_000,
+        max_queued_kib: int = 131_072,
+        max_record_bytes: int = 8 * 1024 * 1024,
+        linger_ms: float = 0.5,
+        delivery_timeout_seconds: float = 60.0,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._options: dict[str, Any] = {
+            "bootstrap.servers": bootstrap_servers,
+            "client.id": client_id,
+            "acks": "all",
+            "enable.idempotence": True,
+            # Java's default: a key goes where the user's own Kafka programs would put it.
+            "partitioner": "murmur2_random",
+            "linger.ms": linger_ms,
+            "queue.buffering.max.messages": max_queued_records,
+            "queue.buffering.max.kbytes": max_queued_kib,
+            "message.max.bytes": max_record_bytes,
+            "delivery.timeout.ms": round(delivery_timeout_seconds * 1000),
+            # An unknown log topic is our mistake, not a broker that is about to learn of it.
+            "topic.metadata.propagation.max.ms": 5_000,
+            "allow.auto.create.topics": False,
+            "reconnect.backoff.max.ms": 1_000,
+            "log_level": 2,
+        }
+        self._reports: deque[tuple[AppendCallback, int, int, KafkaError | None]] = deque()
+        self._report_callback = self._take_report
+        self._drain_scheduled = False
+        self._queued = 0
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._produce: Any
+        self._open_producer()
+
+    def append(
+        self,
+        log_topic: str,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        on_appended: AppendCallback,
+        *,
+        timestamp_ms: int = 0,
+        partition: int = ANY_PARTITION,
+    ) -> None:
+        try:
+            self._produce(
+                log_topic,
+                value,
+                key,
+                partition,
+                bind(self._report_callback, on_appended),
+                None,
+                timestamp_ms,
+                headers,
+            )
+        except BufferError as exc:
+            raise LogFull(f"{self._queued} records wait for the log, no more fit") from exc
+        except KafkaException as exc:
+            if error_of(exc).code() != KafkaError._FATAL:
+                raise to_log_error(error_of(exc), f"appending to {log_topic}") from exc
+            # Idempotent producers give up for good when the broker lost what it had acknowledged.
+            self._open_producer()
+            self.append(
+                log_topic,
+                key,
+                value,
+                headers,
+                on_appended,
+                timestamp_ms=timestamp_ms,
+                partition=partition,
+            )
+            return
+        self._queued += 1
+
+    async def append_durably(
+        self,
+        log_topic: str,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        *,
+        timestamp_ms: int = 0,
+        partition: int = ANY_PARTITION,
+    ) -> tuple[int, int]:
+        appended: asyncio.Future[tuple[int, int]] = self._loop.create_future()
+        self.append(
+            log_topic,
+            key,
+            value,
+            headers,
+            bind(settle, appended),
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+        )
+        return await appended
+
+    def queued(self) -> int:
+        return self._queued
+
+    async def flush(self, timeout_seconds: float) -> None:
+        if not self._queued:
+            return
+        idle: asyncio.Future[None] = self._loop.create_future()
+        self._idle_waiters.append(idle)
+        try:
+            await asyncio.wait_for(idle, timeout_seconds)
+        except TimeoutError as exc:
+            raise LogError(
+                f"{self._queued} records not appended after {timeout_seconds} s", definite=False
+            ) from exc
+
+    async def close(self, timeout_seconds: float = 5.0) -> None:
+        if self._stop.is_set():
+            return
+        try:
+            await self.flush(timeout_seconds)
+        except LogError:
+            self._producer.purge()
+            with contextlib.suppress(LogError):  # a purge reports every record; close come what may
+                await self.flush(1.0)
+        self._stop.set()
+        self._produce = _refuse
+        del self._producer
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+
+    def _open_producer(self) -> None:
+        producer = Producer(self._options)
+        self._producer = producer
+        self._produce = producer.produce
+        thread = threading.Thread(
+            target=self._poll, args=(producer,), name="log-writer", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def _poll(self, producer: Producer) -> None:
+        """Serve the reports of one producer, on its thread, until the writer is closed."""
+        poll = producer.poll
+        while not self._stop.is_set():
+            poll(POLL_SECONDS)
+            if self._reports and not self._drain_scheduled:
+                self._drain_scheduled = True
+                try:
+                    self._loop.call_soon_threadsafe(self._drain)
+                except RuntimeError:  # the loop is closed: nobody is left to be told
+                    return
+
+    def _take_report(
+        self, on_appended: AppendCallback, error: KafkaError | None, message: Message
+    ) -> None:
+        self._reports.append(
+            (on_appended, message.partition(), message.offset(), error)  # type: ignore[arg-type]
+        )
+
+    def _drain(self) -> None:
+        # Cleared first: a report that comes during the drain schedules the next one.
+        self._drain_scheduled = False
+        reports = self._reports
+        take = reports.popleft
+        try:
+            for _ in range(len(reports)):
+                on_appended, partition, offset, error = take()
+                self._queued -= 1
+                if error is None:
+                    on_appended(partition, offset, None)
+                else:
+                    on_appended(partition, -1, to_log_error(error, "appending"))
+        except BaseException:
+            self._loop.call_soon(self._drain)
+            raise
+        if not self._queued and self._idle_waiters:
+            for waiter in self._idle_waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._idle_waiters.clear()
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise LogError("the log writer is closed", definite=True)

@@ -1,0 +1,199 @@
+"""The server's end of one MQTT connection, without its socket.
+
+Bytes come in by `receive_data`, packets that are allowed at this point come out by `next_packet`,
+and what is to be sent comes back as bytes. Here live the facts that belong to a connection and not
+to a single packet: the handshake, topic aliases, the client's and the server's Receive Maximum, the
+client's Maximum Packet Size.
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+from ingest.protocol.decoder import NEED_DATA, Decoder, NeedData
+from ingest.protocol.encoder import encode
+from ingest.protocol.errors import ProtocolViolation
+from ingest.protocol.packets import (
+    MQTT_5_0,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+)
+from ingest.protocol.properties import Properties
+from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+
+MAX_RECEIVE_MAXIMUM: Final = 65_535
+"""What a client without the property allows (5.0: 3.1.2.11.3)."""
+
+
+class ConnectionState(Enum):
+    AWAITING_CONNECT = auto()
+    CONNECTING = auto()
+    """CONNECT received, CONNACK not sent."""
+    CONNECTED = auto()
+    CLOSED = auto()
+
+
+# Which packets a client may send in which state. [MQTT5-3.1.0-1] [MQTT5-3.1.0-2]
+_ALLOWED: Final[dict[ConnectionState, frozenset[type]]] = {
+    ConnectionState.AWAITING_CONNECT: frozenset({Connect}),
+    ConnectionState.CONNECTING: frozenset({Auth}),
+    ConnectionState.CONNECTED: frozenset(
+        {
+            Publish, Puback, Pubrec, Pubrel, Pubcomp,
+            Subscribe, Unsubscribe, Pingreq, Disconnect, Auth,
+        }
+    ),
+    ConnectionState.CLOSED: frozenset(),
+}  # fmt: skip
+
+
+class ServerConnection:
+    """Reads what one client sends and encodes what it gets.
+
+    Args:
+        max_packet_bytes: Larger packets are refused before their body is read.
+        receive_maximum: QoS 1 and 2 messages a 5.0 client may have unacknowledged.
+        topic_alias_maximum: The highest topic alias a 5.0 client may use.
+    """
+
+    __slots__ = (
+        "_aliases",
+        "_allowed",
+        "_decoder",
+        "_receive_maximum",
+        "_topic_alias_maximum",
+        "client_maximum_packet_size",
+        "client_receive_maximum",
+        "protocol_level",
+        "state",
+        "unacknowledged",
+    )
+
+    def __init__(
+        self, *, max_packet_bytes: int, receive_maximum: int, topic_alias_maximum: int
+    ) -> None:
+        self._decoder = Decoder(None, max_packet_bytes)
+        self._receive_maximum = receive_maximum
+        self._topic_alias_maximum = topic_alias_maximum
+        self._aliases: dict[int, str] = {}
+        self.state = ConnectionState.AWAITING_CONNECT
+        self._allowed = _ALLOWED[self.state]
+        self.protocol_level = 0
+        """3, 4 or 5 once CONNECT was read."""
+        self.client_receive_maximum = MAX_RECEIVE_MAXIMUM
+        self.client_maximum_packet_size: int | None = None
+        self.unacknowledged = 0
+        """QoS 1 and 2 messages of the client that it has no final answer for."""
+
+    @property
+    def is_connected(self) -> bool:
+        return self.state is ConnectionState.CONNECTED
+
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes as they come from the network, cut anywhere."""
+        self._decoder.receive_data(data)
+
+    def next_packet(self) -> Packet | NeedData:
+        """Return the next packet, or NEED_DATA; a PUBLISH comes with its topic name filled in.
+
+        Raises:
+            RemoteProtocolError: The client broke the protocol; nothing more can be read.
+        """
+        packet = self._decoder.next_packet()
+        if packet is NEED_DATA:
+            return packet
+        if type(packet) not in self._allowed:
+            raise self._unexpected(packet)
+        if type(packet) is Publish:
+            if packet.qos:
+                self.unacknowledged += 1
+            if self.protocol_level == MQTT_5_0:
+                self._process_publish(packet)
+        elif type(packet) is Connect:
+            self._process_connect(packet)
+        return packet
+
+    def accept(self, *, session_present: bool, properties: Properties) -> bytes:
+        """Return the CONNACK that lets the client in; the properties are for 5.0 only."""
+        self._enter(ConnectionState.CONNECTED)
+        return self.encode(Connack(session_present, ConnackReasonCode.SUCCESS, properties))
+
+    def refuse(self, reason_code: ConnackReasonCode) -> bytes:
+        """Return the CONNACK that turns the client away; nothing more is read."""
+        self._enter(ConnectionState.CLOSED)
+        return self.encode(Connack(reason_code=reason_code))
+
+    def close(self, reason_code: DisconnectReasonCode) -> bytes:
+        """Return what is sent before the server closes: DISCONNECT in 5.0, nothing in 3.x."""
+        was_connected = self.is_connected
+        self._enter(ConnectionState.CLOSED)
+        if self.protocol_level < MQTT_5_0 or not was_connected:
+            return b""
+        return self.encode(Disconnect(reason_code))
+
+    def encode(self, packet: Packet) -> bytes:
+        """Encode a packet in the version of this connection."""
+        return encode(packet, self.protocol_level)
+
+    def _enter(self, state: ConnectionState) -> None:
+        self.state = state
+        self._allowed = _ALLOWED[state]
+
+    def _process_connect(self, connect: Connect) -> None:
+        self._enter(ConnectionState.CONNECTING)
+        self.protocol_level = connect.protocol_level
+        properties = connect.properties
+        self.client_receive_maximum = properties.get("receive_maximum", MAX_RECEIVE_MAXIMUM)
+        self.client_maximum_packet_size = properties.get("maximum_packet_size")
+
+    def _process_publish(self, publish: Publish) -> None:
+        if self.unacknowledged > self._receive_maximum:
+            raise ProtocolViolation(
+                DisconnectReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
+                f"{self.unacknowledged} messages unacknowledged, expected {self._receive_maximum}"
+                " at most",
+                "MQTT5-3.3.4-9",
+            )
+        properties = publish.properties
+        if not properties:
+            return
+        alias = properties.get("topic_alias")
+        if alias is not None:
+            if alias > self._topic_alias_maximum:
+                raise ProtocolViolation(
+                    DisconnectReasonCode.TOPIC_ALIAS_INVALID,
+                    f"topic alias is {alias}, expected {self._topic_alias_maximum} at most",
+                    "MQTT5-3.3.2-9",
+                )
+            if publish.topic_name:
+                self._aliases[alias] = publish.topic_name
+            else:
+                topic_name = self._aliases.get(alias)
+                if topic_name is None:
+                    raise ProtocolViolation(
+                        DisconnectReasonCode.PROTOCOL_ERROR,
+                        f"topic alias {alias} stands for no topic name yet",
+                        "MQTT5-3.3.2.3.4",
+                    )
+                publish.topic_name = topic_name
+            del properties["topic_alias"]
+
+    def _unexpected(self, packet: Packet) -> ProtocolViolation:
+        name = type(packet).__name__.upper()
+        if self.state is ConnectionState.AWAITING_CONNECT:
+            message, clause = f"first packet is {name}, expected CONNECT", "MQTT5-3.1.0-1"
+        elif type(packet) is Connect:
+            message, clause = "second CONNECT on a connection", "MQTT5-3.1.0-2"
+        else:
+            message, clause = f"{name} while {self.state.name.lower()}", "MQTT5-4.13.1-1"
+        return ProtocolViolation(DisconnectReasonCode.PROTOCOL_ERROR, message, clause)

@@ -1,0 +1,198 @@
+"""Reason codes: one enumeration per packet that carries them, and the map to the 3.x return codes.
+
+Several reason codes share a value with different names (0x00 is `SUCCESS` in PUBACK and
+`NORMAL_DISCONNECTION` in DISCONNECT), so one enumeration for all would alias them.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+
+class ConnackReasonCode(IntEnum):
+    """CONNACK [MQTT5-3.2.2-8]."""
+
+    SUCCESS = 0x00
+    UNSPECIFIED_ERROR = 0x80
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    UNSUPPORTED_PROTOCOL_VERSION = 0x84
+    CLIENT_IDENTIFIER_NOT_VALID = 0x85
+    BAD_USER_NAME_OR_PASSWORD = 0x86
+    NOT_AUTHORIZED = 0x87
+    SERVER_UNAVAILABLE = 0x88
+    SERVER_BUSY = 0x89
+    BANNED = 0x8A
+    BAD_AUTHENTICATION_METHOD = 0x8C
+    TOPIC_NAME_INVALID = 0x90
+    PACKET_TOO_LARGE = 0x95
+    QUOTA_EXCEEDED = 0x97
+    PAYLOAD_FORMAT_INVALID = 0x99
+    RETAIN_NOT_SUPPORTED = 0x9A
+    QOS_NOT_SUPPORTED = 0x9B
+    USE_ANOTHER_SERVER = 0x9C
+    SERVER_MOVED = 0x9D
+    CONNECTION_RATE_EXCEEDED = 0x9F
+
+
+class PubackReasonCode(IntEnum):
+    """PUBACK [MQTT5-3.4.2-1]."""
+
+    SUCCESS = 0x00
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    UNSPECIFIED_ERROR = 0x80
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    NOT_AUTHORIZED = 0x87
+    TOPIC_NAME_INVALID = 0x90
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    QUOTA_EXCEEDED = 0x97
+    PAYLOAD_FORMAT_INVALID = 0x99
+
+
+class PubrecReasonCode(IntEnum):
+    """PUBREC [MQTT5-3.5.2-1]."""
+
+    SUCCESS = 0x00
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    UNSPECIFIED_ERROR = 0x80
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    NOT_AUTHORIZED = 0x87
+    TOPIC_NAME_INVALID = 0x90
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    QUOTA_EXCEEDED = 0x97
+    PAYLOAD_FORMAT_INVALID = 0x99
+
+
+class PubrelReasonCode(IntEnum):
+    """PUBREL [MQTT5-3.6.2-1]."""
+
+    SUCCESS = 0x00
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+
+
+class PubcompReasonCode(IntEnum):
+    """PUBCOMP [MQTT5-3.7.2-1]."""
+
+    SUCCESS = 0x00
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+
+
+class SubackReasonCode(IntEnum):
+    """SUBACK, one per topic filter. [MQTT5-3.9.3-2] 3.x knows 0 to 2 and 0x80 [MQTT311-3.9.3-2]."""
+
+    GRANTED_QOS_0 = 0x00
+    GRANTED_QOS_1 = 0x01
+    GRANTED_QOS_2 = 0x02
+    UNSPECIFIED_ERROR = 0x80
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    NOT_AUTHORIZED = 0x87
+    TOPIC_FILTER_INVALID = 0x8F
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    QUOTA_EXCEEDED = 0x97
+    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
+    SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = 0xA1
+    WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
+
+
+class UnsubackReasonCode(IntEnum):
+    """UNSUBACK, one per topic filter; 3.x sends none [MQTT5-3.11.3-2]."""
+
+    SUCCESS = 0x00
+    NO_SUBSCRIPTION_EXISTED = 0x11
+    UNSPECIFIED_ERROR = 0x80
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    NOT_AUTHORIZED = 0x87
+    TOPIC_FILTER_INVALID = 0x8F
+    PACKET_IDENTIFIER_IN_USE = 0x91
+
+
+class DisconnectReasonCode(IntEnum):
+    """DISCONNECT. [MQTT5-3.14.2-1] 0x8C stands in Table 2-6 only, not in the list of 3.14.2.1."""
+
+    NORMAL_DISCONNECTION = 0x00
+    DISCONNECT_WITH_WILL_MESSAGE = 0x04
+    UNSPECIFIED_ERROR = 0x80
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    NOT_AUTHORIZED = 0x87
+    SERVER_BUSY = 0x89
+    SERVER_SHUTTING_DOWN = 0x8B
+    BAD_AUTHENTICATION_METHOD = 0x8C
+    KEEP_ALIVE_TIMEOUT = 0x8D
+    SESSION_TAKEN_OVER = 0x8E
+    TOPIC_FILTER_INVALID = 0x8F
+    TOPIC_NAME_INVALID = 0x90
+    RECEIVE_MAXIMUM_EXCEEDED = 0x93
+    TOPIC_ALIAS_INVALID = 0x94
+    PACKET_TOO_LARGE = 0x95
+    MESSAGE_RATE_TOO_HIGH = 0x96
+    QUOTA_EXCEEDED = 0x97
+    ADMINISTRATIVE_ACTION = 0x98
+    PAYLOAD_FORMAT_INVALID = 0x99
+    RETAIN_NOT_SUPPORTED = 0x9A
+    QOS_NOT_SUPPORTED = 0x9B
+    USE_ANOTHER_SERVER = 0x9C
+    SERVER_MOVED = 0x9D
+    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
+    CONNECTION_RATE_EXCEEDED = 0x9F
+    MAXIMUM_CONNECT_TIME = 0xA0
+    SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = 0xA1
+    WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
+
+
+class AuthReasonCode(IntEnum):
+    """AUTH [MQTT5-3.15.2-1]."""
+
+    SUCCESS = 0x00
+    CONTINUE_AUTHENTICATION = 0x18
+    RE_AUTHENTICATE = 0x19
+
+
+class ConnectReturnCode(IntEnum):
+    """CONNACK of 3.1 and 3.1.1 [MQTT311-3.2.2-6]."""
+
+    CONNECTION_ACCEPTED = 0
+    UNACCEPTABLE_PROTOCOL_VERSION = 1
+    IDENTIFIER_REJECTED = 2
+    SERVER_UNAVAILABLE = 3
+    BAD_USER_NAME_OR_PASSWORD = 4
+    NOT_AUTHORIZED = 5
+
+
+# The 5.0 reason code and what a 3.x client is told instead. None: 3.x has no word for it, the
+# server closes the network connection without a CONNACK. [MQTT311-3.2.2-6]
+RETURN_CODE_OF_REASON: Final[dict[ConnackReasonCode, ConnectReturnCode | None]] = {
+    ConnackReasonCode.SUCCESS: ConnectReturnCode.CONNECTION_ACCEPTED,
+    ConnackReasonCode.UNSPECIFIED_ERROR: ConnectReturnCode.SERVER_UNAVAILABLE,
+    ConnackReasonCode.MALFORMED_PACKET: None,
+    ConnackReasonCode.PROTOCOL_ERROR: None,
+    ConnackReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: ConnectReturnCode.SERVER_UNAVAILABLE,
+    ConnackReasonCode.UNSUPPORTED_PROTOCOL_VERSION: ConnectReturnCode.UNACCEPTABLE_PROTOCOL_VERSION,
+    ConnackReasonCode.CLIENT_IDENTIFIER_NOT_VALID: ConnectReturnCode.IDENTIFIER_REJECTED,
+    ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD: ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD,
+    ConnackReasonCode.NOT_AUTHORIZED: ConnectReturnCode.NOT_AUTHORIZED,
+    ConnackReasonCode.SERVER_UNAVAILABLE: ConnectReturnCode.SERVER_UNAVAILABLE,
+    ConnackReasonCode.SERVER_BUSY: ConnectReturnCode.SERVER_UNAVAILABLE,
+    ConnackReasonCode.BANNED: ConnectReturnCode.NOT_AUTHORIZED,
+    ConnackReasonCode.BAD_AUTHENTICATION_METHOD: ConnectReturnCode.NOT_AUTHORIZED,
+    ConnackReasonCode.TOPIC_NAME_INVALID: ConnectReturnCode.NOT_AUTHORIZED,
+    ConnackReasonCode.PACKET_TOO_LARGE: None,
+    ConnackReasonCode.QUOTA_EXCEEDED: ConnectReturnCode.SERVER_UNAVAILABLE,
+    ConnackReasonCode.PAYLOAD_FORMAT_INVALID: None,
+    ConnackReasonCode.RETAIN_NOT_SUPPORTED: None,
+    ConnackReasonCode.QOS_NOT_SUPPORTED: None,
+    ConnackReasonCode.USE_ANOTHER_SERVER: ConnectReturnCode.SERVER_UNAVAILABLE,
+    ConnackReasonCode.SERVER_MOVED: ConnectReturnCode.SERVER_UNAVAILABLE,
+    ConnackReasonCode.CONNECTION_RATE_EXCEEDED: ConnectReturnCode.SERVER_UNAVAILABLE,
+}
+
+# The other way round, for a decoded 3.x CONNACK: the 5.0 reason code of the same meaning.
+REASON_OF_RETURN_CODE: Final[dict[ConnectReturnCode, ConnackReasonCode]] = {
+    ConnectReturnCode.CONNECTION_ACCEPTED: ConnackReasonCode.SUCCESS,
+    ConnectReturnCode.UNACCEPTABLE_PROTOCOL_VERSION: ConnackReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+    ConnectReturnCode.IDENTIFIER_REJECTED: ConnackReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+    ConnectReturnCode.SERVER_UNAVAILABLE: ConnackReasonCode.SERVER_UNAVAILABLE,
+    ConnectReturnCode.BAD_USER_NAME_OR_PASSWORD: ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    ConnectReturnCode.NOT_AUTHORIZED: ConnackReasonCode.NOT_AUTHORIZED,
+}

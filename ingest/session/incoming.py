@@ -1,0 +1,52 @@
+"""QoS 2 messages that one client sends: each is taken over once however often it is repeated.
+
+    PUBLISH ──► storing ──stored──► stored (PUBREC sent) ──PUBREL──► gone (PUBCOMP sent)
+
+The message is handed on when it arrives ("Method A" of the specification's figure 4.3): the
+identifier is kept until PUBREL, and a repeated PUBLISH under it is not handed on again.
+[MQTT5-4.3.3-10] [MQTT311-4.3.3-2]
+"""
+
+from enum import Enum, auto
+
+
+class Arrival(Enum):
+    """What a QoS 2 PUBLISH is to the server."""
+
+    NEW = auto()
+    """Hand it on; PUBREC when it is stored."""
+    BEING_STORED = auto()
+    """A repetition of one that is not stored yet: its PUBREC is still to come."""
+    STORED = auto()
+    """A repetition of a stored one: answer PUBREC again."""
+
+
+class IncomingMessages:
+    """The QoS 2 packet identifiers of one client that are between PUBLISH and PUBREL."""
+
+    __slots__ = ("_stored",)
+
+    def __init__(self) -> None:
+        self._stored: dict[int, bool] = {}
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def receive_publish(self, packet_id: int) -> Arrival:
+        stored = self._stored.get(packet_id)
+        if stored is None:
+            self._stored[packet_id] = False
+            return Arrival.NEW
+        return Arrival.STORED if stored else Arrival.BEING_STORED
+
+    def stored(self, packet_id: int) -> None:
+        """Note that the message is durable; PUBREC is due."""
+        self._stored[packet_id] = True
+
+    def refused(self, packet_id: int) -> None:
+        """Note that the message could not be stored; the identifier is free again."""
+        self._stored.pop(packet_id, None)
+
+    def receive_pubrel(self, packet_id: int) -> bool:
+        """End the exchange; False when the identifier is not in use (5.0: reason code 0x92)."""
+        return self._stored.pop(packet_id, None) is not None

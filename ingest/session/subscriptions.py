@@ -1,0 +1,207 @@
+"""The subscriptions of one gateway's clients and who gets a copy of a message.
+
+A client with overlapping subscriptions gets one copy: the highest QoS, all subscription
+identifiers. [MQTT5-3.3.4-2] [MQTT5-3.3.4-3] [MQTT311-3.3.5-1] Of a share group one member gets it,
+in turn (5.0: 4.8.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from mqlake.matching import TopicFilterTrie
+from mqlake.topics import split_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MAX_CACHED_PLANS: Final = 20_000
+"""Distinct topics whose plan is kept; the cache starts anew when it is full."""
+
+
+class Subscriber(Protocol):
+    """Whoever holds subscriptions; compared by identity."""
+
+    @property
+    def client_id(self) -> str: ...
+
+
+Client = TypeVar("Client", bound=Subscriber)
+
+
+@dataclass(slots=True, eq=False)
+class ClientSubscription(Generic[Client]):
+    """One topic filter of one client, with the options it asked for."""
+
+    client: Client
+    topic_filter: str
+    """As subscribed, `$share/<name>/` included."""
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int | None = None
+    """5.0 Subscription Identifier, told with each message."""
+    starts: Sequence[int] | None = None
+    """Per partition of the log the first offset that counts; None once all of them have passed."""
+
+    def covers(self, partition: int, offset: int, publisher: str) -> bool:
+        if self.no_local and self.client.client_id == publisher:
+            return False  # [MQTT5-3.8.3-3]
+        return self.starts is None or offset >= self.starts[partition]
+
+
+@dataclass(slots=True)
+class Copy(Generic[Client]):
+    """One client's copy of a message: what its matching subscriptions amount to."""
+
+    client: Client
+    qos: int
+    """The most any of them grants."""
+    retain_as_published: bool
+    identifiers: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Plan(Generic[Client]):
+    """Who gets messages of one topic.
+
+    Invariant: a client is in `copies`, when its copy is the same for every message, or its
+    subscriptions are a group in `conditional` and are asked message by message.
+    """
+
+    copies: list[Copy[Client]]
+    conditional: list[list[ClientSubscription[Client]]]
+
+
+@dataclass(slots=True)
+class _ShareGroup(Generic[Client]):
+    members: list[ClientSubscription[Client]] = field(default_factory=list)
+    turn: int = 0
+
+
+class Subscriptions(Generic[Client]):
+    """All subscriptions of a gateway, by tenant."""
+
+    def __init__(self) -> None:
+        self._tries: dict[str, TopicFilterTrie[ClientSubscription[Client]]] = {}
+        self._groups: dict[tuple[str, str], _ShareGroup[Client]] = {}
+        self._plans: dict[tuple[str, str], _Plan[Client]] = {}
+        self._settling: list[ClientSubscription[Client]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, tenant: str, subscription: ClientSubscription[Client]) -> None:
+        """Take a subscription up; one that the client already has must be removed before."""
+        share_name, plain = split_shared(subscription.topic_filter)
+        if share_name:
+            group = self._groups.setdefault((tenant, subscription.topic_filter), _ShareGroup())
+            group.members.append(subscription)
+        else:
+            trie = self._tries.get(tenant)
+            if trie is None:
+                trie = self._tries[tenant] = TopicFilterTrie()
+            trie.insert(plain, subscription)
+            self._plans.clear()
+        if subscription.starts is not None:
+            self._settling.append(subscription)
+        self._count += 1
+
+    def remove(self, tenant: str, subscription: ClientSubscription[Client]) -> None:
+        """Drop a subscription that was added."""
+        share_name, plain = split_shared(subscription.topic_filter)
+        if share_name:
+            key = (tenant, subscription.topic_filter)
+            group = self._groups[key]
+            group.members.remove(subscription)
+            if not group.members:
+                del self._groups[key]
+        else:
+            self._tries[tenant].remove(plain, subscription)
+            self._plans.clear()
+        if subscription.starts is not None:
+            self._settling.remove(subscription)
+        self._count -= 1
+
+    def settle(self, high_water_marks: Sequence[int]) -> None:
+        """Make subscriptions unconditional whose starts lie at or below what has been seen."""
+        if not self._settling:
+            return
+        waiting = []
+        for subscription in self._settling:
+            starts = subscription.starts
+            assert starts is not None
+            if all(mark >= start - 1 for mark, start in zip(high_water_marks, starts, strict=True)):
+                subscription.starts = None
+            else:
+                waiting.append(subscription)
+        if len(waiting) < len(self._settling):
+            self._plans.clear()
+            self._settling = waiting
+
+    def copies(
+        self, tenant: str, topic_name: str, partition: int, offset: int, publisher: str
+    ) -> list[Copy[Client]]:
+        """Return the copies of a message at this place of the log, share groups not counted."""
+        plan = self._plans.get((tenant, topic_name))
+        if plan is None:
+            plan = self._make_plan(tenant, topic_name)
+        if not plan.conditional:
+            return plan.copies
+        copies = plan.copies.copy()
+        for group in plan.conditional:
+            counting = [one for one in group if one.covers(partition, offset, publisher)]
+            if counting:
+                copies.append(_merge(counting))
+        return copies
+
+    def shared_copy(
+        self, tenant: str, topic_filter: str, partition: int, offset: int
+    ) -> Copy[Client] | None:
+        """Return the copy for the member whose turn it is, or None when the group has gone."""
+        group = self._groups.get((tenant, topic_filter))
+        if group is None:
+            return None
+        members = group.members
+        for _ in members:
+            group.turn = (group.turn + 1) % len(members)
+            member = members[group.turn]
+            # The router chose this gateway for a member that counts from an earlier offset.
+            if member.starts is None or offset >= member.starts[partition]:
+                return _merge([member])
+        return None
+
+    def _make_plan(self, tenant: str, topic_name: str) -> _Plan[Client]:
+        by_client: dict[int, list[ClientSubscription[Client]]] = {}
+        trie = self._tries.get(tenant)
+        if trie is not None:
+            for subscription in trie.match(topic_name):
+                by_client.setdefault(id(subscription.client), []).append(subscription)
+        plan: _Plan[Client] = _Plan([], [])
+        for group in by_client.values():
+            if any(one.no_local or one.starts is not None for one in group):
+                plan.conditional.append(group)
+            else:
+                plan.copies.append(_merge(group))
+        if len(self._plans) >= MAX_CACHED_PLANS:
+            self._plans.clear()
+        self._plans[tenant, topic_name] = plan
+        return plan
+
+
+def _merge(subscriptions: Iterable[ClientSubscription[Client]]) -> Copy[Client]:
+    first, *others = subscriptions
+    copy = Copy(
+        first.client,
+        first.qos,
+        first.retain_as_published,
+        () if first.identifier is None else (first.identifier,),
+    )
+    for other in others:
+        copy.qos = max(copy.qos, other.qos)
+        copy.retain_as_published = copy.retain_as_published or other.retain_as_published
+        if other.identifier is not None:
+            copy.identifiers += (other.identifier,)
+    return copy

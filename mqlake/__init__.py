@@ -1,0 +1,1 @@
+"""mqlake: the shared vocabulary of the platform and its command line."""

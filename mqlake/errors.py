@@ -1,0 +1,45 @@
+"""The root of every error mqlake raises on purpose; a layer's own errors derive from it.
+
+Each layer translates a foreign error once (`raise … from exc`) into one of these; messages are
+lower case and say what was expected and what came.
+"""
+
+
+class MqlakeError(Exception):
+    """Base of all errors of this project."""
+
+
+class InvalidTopic(MqlakeError):  # noqa: N818 - it names the thing refused, as the specification does
+    """A topic name or topic filter that the specification does not allow.
+
+    Attributes:
+        clause: The normative statement broken, for example `MQTT5-4.7.1-1`.
+    """
+
+    def __init__(self, message: str, *, clause: str) -> None:
+        super().__init__(message)
+        self.clause = clause
+
+
+class InvalidRecord(MqlakeError):  # noqa: N818
+    """A log record whose key, value or headers do not follow `docs/records.md`."""
+
+
+class SettingsError(MqlakeError):
+    """A setting that is unknown, missing or out of range; the message names its key."""
+
+
+class LogError(MqlakeError):
+    """The log did not take or give a record.
+
+    Attributes:
+        definite: True when the record is certainly not in the log, False when it may be.
+    """
+
+    def __init__(self, message: str, *, definite: bool) -> None:
+        super().__init__(message)
+        self.definite = definite
+
+
+class OperationalError(MqlakeError):
+    """The machine or the data directory is not fit to run; the message says what to do."""

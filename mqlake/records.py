@@ -1,0 +1,276 @@
+"""The records of the log: which headers they carry and how fields become key, value and headers.
+
+`docs/records.md` is this module in prose. Values are bare payloads so that any Kafka consumer can
+use them; everything else is in the key and the headers. A record says its version; a reader refuses
+what it does not know. Log topic names are here too, so that nobody spells one by hand.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mqlake.errors import InvalidRecord
+
+RECORD_VERSION: Final = 1
+
+INBOUND: Final = "mqlake.inbound"
+ROUTES: Final = "mqlake.routes"
+DELIVERY_PREFIX: Final = "mqlake.delivery."
+
+# Header names. `mqtt` is three bytes: record version, publisher's protocol level (3, 4, 5), flags.
+HEADER_MQTT: Final = "mqtt"
+HEADER_ID: Final = "id"
+HEADER_CLIENT_ID: Final = "client_id"
+HEADER_USERNAME: Final = "username"
+HEADER_ORIGIN: Final = "origin"
+HEADER_PROPERTIES: Final = "properties"
+HEADER_SOURCE: Final = "source"
+HEADER_VERSION: Final = "v"
+
+FLAG_QOS: Final = 0b0000_0011
+FLAG_RETAIN: Final = 0b0000_0100
+FLAG_DUP: Final = 0b0000_1000
+
+# No tenant name starts with U+0000, so a barrier never looks like a message.
+BARRIER_KEY_PREFIX: Final = b"\0barrier/"
+
+Headers = list[tuple[str, bytes]]
+Properties = dict[str, Any]
+
+
+def delivery_topic(gateway: str) -> str:
+    """Return the log topic that carries what the router chose for one gateway."""
+    return DELIVERY_PREFIX + gateway
+
+
+@dataclass(slots=True)
+class Message:
+    """An application message as the log holds it, in `mqlake.inbound` and the delivery topics."""
+
+    tenant: str
+    topic_name: str
+    payload: bytes
+    qos: int
+    retain: bool
+    message_id: bytes
+    """16 bytes, see `mqlake.identifiers`."""
+    client_id: str
+    received_at_ms: int
+    """UTC epoch; the log record's own timestamp."""
+    origin: str
+    """`<site>/<gateway>` that accepted it."""
+    dup: bool = False
+    protocol_level: int = 4
+    username: str | None = None
+    properties: Properties | None = None
+    """5.0 PUBLISH properties that belong to the message, by specification name in snake_case."""
+
+
+def message_key(tenant: str, topic_name: str) -> bytes:
+    """Return the key of a message: `<tenant>/<topic name>`; a tenant name holds no slash."""
+    return f"{tenant}/{topic_name}".encode()
+
+
+def mqtt_header(protocol_level: int, qos: int, *, retain: bool, dup: bool) -> bytes:
+    """Return the value of the `mqtt` header."""
+    flags = qos | (FLAG_RETAIN if retain else 0) | (FLAG_DUP if dup else 0)
+    return bytes((RECORD_VERSION, protocol_level, flags))
+
+
+def encode_properties(properties: Properties) -> bytes:
+    """Return message properties as one JSON object; binary values become `{"base64": "…"}`."""
+    return json.dumps(
+        properties, ensure_ascii=False, separators=(",", ":"), default=_to_json
+    ).encode()
+
+
+def decode_properties(data: bytes) -> Properties:
+    """Undo `encode_properties`.
+
+    Raises:
+        InvalidRecord: Not a JSON object.
+    """
+    try:
+        properties = json.loads(data, object_hook=_from_json)
+    except ValueError as exc:
+        raise InvalidRecord(f"header {HEADER_PROPERTIES!r} is not JSON: {exc}") from exc
+    if not isinstance(properties, dict):
+        raise InvalidRecord(f"header {HEADER_PROPERTIES!r} is not a JSON object")
+    if "user_property" in properties:
+        properties["user_property"] = [(name, value) for name, value in properties["user_property"]]
+    return properties
+
+
+def _to_json(value: object) -> dict[str, str]:
+    if isinstance(value, bytes):
+        return {"base64": b64encode(value).decode("ascii")}
+    raise TypeError(f"property of type {type(value).__name__} has no JSON form")
+
+
+def _from_json(value: dict[str, Any]) -> Any:
+    if len(value) == 1 and isinstance(value.get("base64"), str):
+        return b64decode(value["base64"])
+    return value
+
+
+def message_headers(message: Message) -> Headers:
+    """Return the headers of a message; the gateway's hot path builds the same list from parts."""
+    headers: Headers = [
+        (
+            HEADER_MQTT,
+            mqtt_header(
+                message.protocol_level, message.qos, retain=message.retain, dup=message.dup
+            ),
+        ),
+        (HEADER_ID, message.message_id),
+        (HEADER_CLIENT_ID, message.client_id.encode()),
+        (HEADER_ORIGIN, message.origin.encode()),
+    ]
+    if message.username is not None:
+        headers.append((HEADER_USERNAME, message.username.encode()))
+    if message.properties:
+        headers.append((HEADER_PROPERTIES, encode_properties(message.properties)))
+    return headers
+
+
+@dataclass(slots=True)
+class Source:
+    """Where in `mqlake.inbound` a delivery comes from, and for which share groups it was chosen.
+
+    Header `source` of a delivery: `<partition>:<offset>:<timestamp ms>`, then one line per chosen
+    share group as `$share/<share name>/<topic filter>`. Subscriptions that are not shared need no
+    line: the gateway's own tree finds them.
+    """
+
+    partition: int
+    offset: int
+    received_at_ms: int
+    shared_filters: tuple[str, ...] = ()
+
+
+def decode_source(data: bytes) -> Source:
+    """Read the `source` header.
+
+    Raises:
+        InvalidRecord: Not of the form above.
+    """
+    try:
+        position, *shared_filters = data.decode().split("\n")
+        partition, offset, received_at_ms = position.split(":")
+        return Source(int(partition), int(offset), int(received_at_ms), tuple(shared_filters))
+    except ValueError as exc:
+        raise InvalidRecord(f"header {HEADER_SOURCE!r} is {data!r}, expected p:o:ms") from exc
+
+
+def encode_source(source: Source) -> bytes:
+    """Write the `source` header, as the router does."""
+    position = f"{source.partition}:{source.offset}:{source.received_at_ms}"
+    return "\n".join((position, *source.shared_filters)).encode()
+
+
+def decode_message(
+    key: bytes, value: bytes | None, headers: Headers, received_at_ms: int
+) -> Message:
+    """Read a message from a record of `mqlake.inbound` or of a delivery topic.
+
+    Raises:
+        InvalidRecord: A header is missing or malformed, or the version is not ours.
+    """
+    found = dict(headers)
+    mqtt = found.get(HEADER_MQTT, b"")
+    if len(mqtt) != 3 or mqtt[0] != RECORD_VERSION:
+        raise InvalidRecord(
+            f"header {HEADER_MQTT!r} is {mqtt!r}, expected version {RECORD_VERSION}"
+        )
+    flags = mqtt[2]
+    try:
+        tenant, separator, topic_name = key.decode().partition("/")
+        if not separator:
+            raise InvalidRecord(f"key {key!r} has no tenant")
+        username = found.get(HEADER_USERNAME)
+        properties = found.get(HEADER_PROPERTIES)
+        return Message(
+            tenant=tenant,
+            topic_name=topic_name,
+            payload=value or b"",
+            qos=flags & FLAG_QOS,
+            retain=bool(flags & FLAG_RETAIN),
+            dup=bool(flags & FLAG_DUP),
+            message_id=found[HEADER_ID],
+            client_id=found[HEADER_CLIENT_ID].decode(),
+            received_at_ms=received_at_ms,
+            origin=found[HEADER_ORIGIN].decode(),
+            protocol_level=mqtt[1],
+            username=None if username is None else username.decode(),
+            properties=None if properties is None else decode_properties(properties),
+        )
+    except KeyError as exc:
+        raise InvalidRecord(f"header {exc} is missing") from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidRecord(f"record is not UTF-8 where it must be: {exc}") from exc
+
+
+@dataclass(slots=True, frozen=True)
+class Route:
+    """One line of `mqlake.routes`: a gateway has subscribers for a filter.
+
+    Key `<gateway>/<tenant>/<topic filter as subscribed>` (shared ones with their `$share/<name>/`),
+    value the member count in ASCII; no value means no subscribers.
+    """
+
+    gateway: str
+    tenant: str
+    topic_filter: str
+
+
+def route_key(route: Route) -> bytes:
+    return f"{route.gateway}/{route.tenant}/{route.topic_filter}".encode()
+
+
+def decode_route_key(key: bytes) -> Route:
+    """Read the key of a route.
+
+    Raises:
+        InvalidRecord: Fewer than three parts.
+    """
+    parts = key.decode(errors="replace").split("/", 2)
+    if len(parts) != 3:
+        raise InvalidRecord(f"route key {key!r}, expected gateway/tenant/filter")
+    return Route(*parts)
+
+
+@dataclass(slots=True, frozen=True)
+class Barrier:
+    r"""A record sent through every partition of `mqlake.inbound` to learn that a route is in force.
+
+    The router passes it to its gateway only after it has applied `mqlake.routes` up to and
+    including `routes_offset`. Key `\0barrier/<gateway>/<incarnation>/<round>/<routes_offset>`, no
+    value.
+    """
+
+    gateway: str
+    incarnation: str
+    """Tells apart the runs of one gateway; barriers of an earlier run are ignored."""
+    round: int
+    routes_offset: int
+
+
+def barrier_key(barrier: Barrier) -> bytes:
+    return BARRIER_KEY_PREFIX + (
+        f"{barrier.gateway}/{barrier.incarnation}/{barrier.round}/{barrier.routes_offset}"
+    ).encode("ascii")
+
+
+def decode_barrier_key(key: bytes) -> Barrier:
+    """Read the key of a barrier.
+
+    Raises:
+        InvalidRecord: Not four parts, or not numbers where there must be.
+    """
+    try:
+        parts = key[len(BARRIER_KEY_PREFIX) :].decode("ascii").split("/")
+        gateway, incarnation, round_, routes_offset = parts
+        return Barrier(gateway, incarnation, int(round_), int(routes_offset))
+    except ValueError as exc:
+        raise InvalidRecord(f"barrier key {key!r} is malformed") from exc

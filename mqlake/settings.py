@@ -1,0 +1,94 @@
+"""How a process gets its settings: a TOML file, the environment, and what its caller insists on.
+
+Every process has one frozen class derived from `ProcessSettings`. Its environment variables are
+`MQLAKE_<PROCESS>_<KEY>`, with two underscores between the parts of a nested key:
+`MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS`.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from mqlake.errors import SettingsError
+
+
+class SettingsGroup(BaseModel):
+    """Base of nested groups of settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LogSettings(SettingsGroup):
+    """Where the Kafka-compatible log is and how it is written."""
+
+    bootstrap_servers: str = Field(
+        default="127.0.0.1:9092", description="Kafka bootstrap servers, host:port[,host:port…]"
+    )
+
+
+class ProcessSettings(BaseSettings):
+    """Base of a process's settings; subclasses set `env_prefix`."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_nested_delimiter="__", env_prefix="MQLAKE_"
+    )
+
+    log: LogSettings = LogSettings()
+    heartbeat_file: Path | None = Field(
+        default=None, description="file to which the process writes its health each second"
+    )
+    log_file: Path | None = Field(
+        default=None, description="log file, rotated at 10 MiB, 3 kept; standard error without one"
+    )
+    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        toml = TomlConfigSettingsSource(settings_cls, cls.model_config.get("toml_file"))
+        return init_settings, env_settings, toml
+
+
+Settings = TypeVar("Settings", bound=ProcessSettings)
+
+
+def load(settings_class: type[Settings], path: Path | None = None, **overrides: Any) -> Settings:
+    """Read the settings of one process.
+
+    Args:
+        settings_class: Its settings.
+        path: TOML file; keys that the class does not know are refused.
+        overrides: Values that win over file and environment.
+
+    Raises:
+        SettingsError: The file cannot be read, or a value is unknown or out of range; with its key.
+    """
+
+    class FromFile(settings_class):  # type: ignore[valid-type, misc]
+        model_config = SettingsConfigDict(toml_file=path)
+
+    try:
+        if path is not None and not path.is_file():
+            raise SettingsError(f"settings file {path} does not exist")
+        loaded: Settings = FromFile(**overrides)
+    except ValidationError as exc:
+        problem = exc.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        raise SettingsError(f"setting {key}: {problem['msg']}, got {problem['input']!r}") from exc
+    except (tomllib.TOMLDecodeError, OSError) as exc:
+        raise SettingsError(f"settings file {path}: {exc}") from exc
+    return loaded

@@ -1,0 +1,82 @@
+"""Topic names and topic filters: what is valid, how they split, what `$share` means.
+
+The clauses are section 4.7 and 4.8.2 of MQTT 5.0 and section 4.7 of MQTT 3.1.1. Matching is in
+`mqlake.matching`.
+"""
+
+from typing import Final, NamedTuple
+
+from mqlake.errors import InvalidTopic
+
+SEPARATOR: Final = "/"
+MAX_TOPIC_BYTES: Final = 65_535
+SHARE_PREFIX: Final = "$share/"
+
+
+class SharedFilter(NamedTuple):
+    """A subscription's filter taken apart: `$share/<share_name>/<topic_filter>` or a plain one."""
+
+    share_name: str
+    """Empty for a subscription that is not shared."""
+
+    topic_filter: str
+
+
+def validate_topic_name(topic_name: str) -> None:
+    """Accept a topic name that a message may be published to.
+
+    Raises:
+        InvalidTopic: Empty, too long, or with a wildcard or U+0000.
+            [MQTT5-4.7.0-1] [MQTT5-4.7.3-1] [MQTT5-4.7.3-2] [MQTT5-4.7.3-3]
+    """
+    if not topic_name:
+        raise InvalidTopic("topic name is empty, expected a character", clause="MQTT5-4.7.3-1")
+    if "+" in topic_name or "#" in topic_name:
+        raise InvalidTopic("topic name holds a wildcard", clause="MQTT5-4.7.0-1")
+    _check_text(topic_name, "topic name")
+
+
+def validate_topic_filter(topic_filter: str) -> None:
+    """Accept a topic filter, shared ones included.
+
+    Raises:
+        InvalidTopic: Empty, too long, with U+0000, a wildcard beside other characters of its level,
+            `#` before the last level, or a `$share` without a usable name and filter.
+            [MQTT5-4.7.1-1] [MQTT5-4.7.1-2] [MQTT5-4.7.3-1] [MQTT5-4.8.2-1] [MQTT5-4.8.2-2]
+    """
+    _check_text(topic_filter, "topic filter")
+    plain = topic_filter
+    if topic_filter.startswith(SHARE_PREFIX) or topic_filter == "$share":
+        share_name, separator, plain = topic_filter[len(SHARE_PREFIX) :].partition(SEPARATOR)
+        if not share_name:
+            raise InvalidTopic("shared subscription without a share name", clause="MQTT5-4.8.2-1")
+        if "+" in share_name or "#" in share_name:
+            raise InvalidTopic("share name holds a wildcard", clause="MQTT5-4.8.2-2")
+        if not separator or not plain:
+            raise InvalidTopic("shared subscription without a filter", clause="MQTT5-4.8.2-2")
+    if not plain:
+        raise InvalidTopic("topic filter is empty, expected a character", clause="MQTT5-4.7.3-1")
+    if "#" in plain:
+        before = plain[:-1]
+        if not plain.endswith("#") or "#" in before or (before and before[-1] != SEPARATOR):
+            raise InvalidTopic("'#' is not a last level of its own", clause="MQTT5-4.7.1-1")
+    if "+" in plain:
+        for level in plain.split(SEPARATOR):
+            if "+" in level and level != "+":
+                raise InvalidTopic("'+' shares its level", clause="MQTT5-4.7.1-2")
+
+
+def split_shared(topic_filter: str) -> SharedFilter:
+    """Take a valid topic filter apart into its share name (or "") and the filter proper."""
+    if not topic_filter.startswith(SHARE_PREFIX):
+        return SharedFilter("", topic_filter)
+    share_name, _, plain = topic_filter[len(SHARE_PREFIX) :].partition(SEPARATOR)
+    return SharedFilter(share_name, plain)
+
+
+def _check_text(text: str, what: str) -> None:
+    # A character is at most 4 bytes, so short texts need no encoding to be known short enough.
+    if len(text) * 4 > MAX_TOPIC_BYTES and len(text.encode()) > MAX_TOPIC_BYTES:
+        raise InvalidTopic(f"{what} is longer than {MAX_TOPIC_BYTES} bytes", clause="MQTT5-4.7.3-3")
+    if "\0" in text:
+        raise InvalidTopic(f"{what} holds U+0000", clause="MQTT5-4.7.3-2")

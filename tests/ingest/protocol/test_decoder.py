@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ingest.protocol import decoder as decoder_module
+from ingest.protocol.decoder import NEED_DATA, Decoder
+from ingest.protocol.encoder import PINGRESP, encode
+from ingest.protocol.errors import (
+    MalformedPacket,
+    PacketTooLarge,
+    ProtocolViolation,
+    RemoteProtocolError,
+    UnsupportedProtocol,
+)
+from ingest.protocol.fixed_header import Role
+from ingest.protocol.packets import Connect, Pingreq, Pingresp, Puback, Publish, Subscribe
+from ingest.protocol.properties import NO_PROPERTIES
+
+if TYPE_CHECKING:
+    from tests.ingest.protocol.conftest import WireRow
+
+CONNECT_5 = bytes.fromhex("10 0e 00 04 4d 51 54 54 05 02 00 00 00 00 01 63")
+CONNECT_4 = bytes.fromhex("10 0d 00 04 4d 51 54 54 04 02 00 00 00 01 63")
+PUBLISH_4 = bytes.fromhex("30 05 00 01 61 68 69")
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 7, 1_000_000])
+def test_a_row_decodes_the_same_however_it_is_cut(wire_row: WireRow, chunk_bytes: int) -> None:
+    decoder = wire_row.decoder()
+    data = wire_row.data
+    decoded = []
+    error: RemoteProtocolError | None = None
+    for start in range(0, len(data), chunk_bytes):
+        decoder.receive_data(data[start : start + chunk_bytes])
+        try:
+            while (packet := decoder.next_packet()) is not NEED_DATA:
+                decoded.append(packet)
+        except RemoteProtocolError as exc:
+            error = exc
+            break
+    if wire_row.packet is not None:
+        assert error is None
+        assert decoded == [wire_row.packet]
+        assert decoder.buffered_bytes == 0
+        return
+    assert decoded == []
+    assert error is not None
+    assert (error.reason_code, error.clause) == (wire_row.reason_code, wire_row.clause)
+    assert error.clause in str(error)
+
+
+def test_the_error_class_follows_the_reason_code(wire_rows: list[WireRow]) -> None:
+    classes = {0x81: MalformedPacket, 0x84: UnsupportedProtocol, 0x95: PacketTooLarge}
+    for row in wire_rows:
+        if row.packet is None:
+            decoder = row.decoder()
+            decoder.receive_data(row.data)
+            with pytest.raises(RemoteProtocolError) as caught:
+                decoder.next_packet()
+            assert type(caught.value) is classes.get(row.reason_code, ProtocolViolation), row.name
+
+
+def test_all_valid_rows_of_a_version_decode_as_one_stream(wire_rows: list[WireRow]) -> None:
+    for level in (3, 4, 5):
+        for role in Role:
+            rows = [
+                row
+                for row in wire_rows
+                if row.packet is not None
+                and row.protocol_level == level
+                and row.role is role
+                and not row.file.startswith("connect-")
+            ]
+            stream = b"".join(row.data for row in rows)
+            for chunk_bytes in (len(stream), 1000, 11):
+                decoder = Decoder(level, role=role)
+                decoded = []
+                for start in range(0, len(stream), chunk_bytes):
+                    decoder.receive_data(stream[start : start + chunk_bytes])
+                    while (packet := decoder.next_packet()) is not NEED_DATA:
+                        decoded.append(packet)
+                assert decoded == [row.packet for row in rows]
+
+
+def test_the_level_is_learned_from_the_connect() -> None:
+    decoder = Decoder()
+    assert decoder.protocol_level is None
+    decoder.receive_data(CONNECT_5 + bytes.fromhex("82 07 00 01 00 00 01 61 04"))
+    connect = decoder.next_packet()
+    assert isinstance(connect, Connect)
+    assert decoder.protocol_level == 5
+    subscribe = decoder.next_packet()
+    assert isinstance(subscribe, Subscribe)
+    assert subscribe.subscriptions[0].no_local
+    assert decoder.next_packet() is NEED_DATA
+
+
+def test_a_second_connect_is_a_protocol_error() -> None:
+    for connect, clause in ((CONNECT_4, "MQTT311-3.1.0-2"), (CONNECT_5, "MQTT5-3.1.0-2")):
+        decoder = Decoder()
+        decoder.receive_data(connect + connect)
+        decoder.next_packet()
+        with pytest.raises(ProtocolViolation) as caught:
+            decoder.next_packet()
+        assert caught.value.clause == clause
+
+
+def test_a_client_has_to_know_its_level() -> None:
+    with pytest.raises(ValueError, match="protocol level"):
+        Decoder(role=Role.CLIENT)
+
+
+def test_an_unsupported_connect_tells_name_and_level() -> None:
+    decoder = Decoder()
+    decoder.receive_data(bytes.fromhex("10 0d 00 04 4d 51 54 54 06 02 00 00 00 01 63"))
+    with pytest.raises(UnsupportedProtocol) as caught:
+        decoder.next_packet()
+    assert (caught.value.protocol_name, caught.value.protocol_level) == ("MQTT", 6)
+
+
+def test_an_error_ends_the_decoder() -> None:
+    decoder = Decoder(4)
+    decoder.receive_data(PUBLISH_4 + b"\xff\x00" + PUBLISH_4)
+    assert isinstance(decoder.next_packet(), Publish)
+    with pytest.raises(MalformedPacket) as first:
+        decoder.next_packet()
+    decoder.receive_data(PUBLISH_4)
+    assert decoder.buffered_bytes == 0
+    with pytest.raises(MalformedPacket) as second:
+        decoder.next_packet()
+    assert second.value is first.value
+
+
+def test_a_packet_of_the_largest_size_is_accepted() -> None:
+    decoder = Decoder(4, len(PUBLISH_4))
+    decoder.receive_data(PUBLISH_4)
+    assert decoder.next_packet() == Publish("a", b"hi")
+
+
+@pytest.mark.parametrize(
+    ("role", "level", "clause"),
+    [
+        (Role.SERVER, 4, "MQTT311-2.2.3"),
+        (Role.SERVER, 5, "MQTT5-3.2.2-15"),
+        (Role.CLIENT, 5, "MQTT5-3.1.2-24"),
+    ],
+)
+def test_a_packet_too_large_is_refused_before_its_body(role: Role, level: int, clause: str) -> None:
+    decoder = Decoder(level, 1000, role=role)
+    decoder.receive_data(bytes.fromhex("30 e6 07"))  # 998 bytes of body, 1001 in all
+    with pytest.raises(PacketTooLarge) as caught:
+        decoder.next_packet()
+    assert (caught.value.reason_code, caught.value.clause) == (0x95, clause)
+
+
+def test_a_connect_too_large_is_refused_before_the_level_is_known() -> None:
+    decoder = Decoder(None, 15)
+    decoder.receive_data(CONNECT_5[:2])
+    with pytest.raises(PacketTooLarge):
+        decoder.next_packet()
+
+
+def test_a_forbidden_first_byte_is_refused_before_the_body() -> None:
+    decoder = Decoder(5)
+    decoder.receive_data(b"\x36\xff\x7f")
+    with pytest.raises(MalformedPacket, match="0x36"):
+        decoder.next_packet()
+
+
+def test_data_beyond_the_packet_stays_for_the_next_one() -> None:
+    decoder = Decoder(5)
+    decoder.receive_data(b"\x40\x02\x00\x01\x40\x02\x00")
+    assert decoder.next_packet() == Puback(1)
+    assert decoder.next_packet() is NEED_DATA
+    assert decoder.buffered_bytes == 3
+    decoder.receive_data(b"\x02\xc0\x00")
+    assert decoder.next_packet() == Puback(2)
+    assert decoder.next_packet() == Pingreq()
+    assert decoder.buffered_bytes == 0
+
+
+def test_chunks_may_arrive_before_anybody_asks_for_packets() -> None:
+    decoder = Decoder(4)
+    for byte in PUBLISH_4 * 3:
+        decoder.receive_data(bytes((byte,)))
+    for _ in range(3):
+        assert decoder.next_packet() == Publish("a", b"hi")
+    assert decoder.next_packet() is NEED_DATA
+
+
+def test_empty_chunks_change_nothing() -> None:
+    decoder = Decoder(4)
+    decoder.receive_data(b"")
+    assert decoder.next_packet() is NEED_DATA
+    decoder.receive_data(PUBLISH_4[:3])
+    decoder.receive_data(b"")
+    decoder.receive_data(PUBLISH_4[3:])
+    assert decoder.next_packet() == Publish("a", b"hi")
+
+
+def test_a_large_packet_in_small_chunks_costs_linear_time() -> None:
+    def seconds_for(payload_bytes: int) -> float:
+        data = encode(Publish("a", b"x" * payload_bytes), 4)
+        decoder = Decoder(4)
+        started = time.perf_counter()
+        for start in range(0, len(data), 500):
+            assert decoder.next_packet() is NEED_DATA
+            decoder.receive_data(data[start : start + 500])
+        packet = decoder.next_packet()
+        elapsed = time.perf_counter() - started
+        assert isinstance(packet, Publish)
+        assert len(packet.payload) == payload_bytes
+        return elapsed
+
+    small = min(seconds_for(500_000) for _ in range(3))
+    large = min(seconds_for(4_000_000) for _ in range(3))
+    # Eight times the bytes: linear is 8, quadratic is 64.
+    assert large < 32 * small
+
+
+def test_packets_without_properties_share_one_empty_mapping() -> None:
+    decoder = Decoder(5)
+    decoder.receive_data(bytes.fromhex("30 04 00 01 61 00 40 02 00 01"))
+    for _ in range(2):
+        packet = decoder.next_packet()
+        assert isinstance(packet, (Publish, Puback))
+        assert packet.properties is NO_PROPERTIES
+
+
+def test_the_client_side_reads_what_a_server_sends() -> None:
+    decoder = Decoder(5, role=Role.CLIENT)
+    decoder.receive_data(PINGRESP)
+    assert decoder.next_packet() == Pingresp()
+
+
+def test_repeated_topic_names_are_one_string_and_the_memory_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names: dict[bytes, str] = {}
+    monkeypatch.setattr(decoder_module, "_TOPIC_NAMES", names)
+    monkeypatch.setattr(decoder_module, "_TOPIC_NAMES_LIMIT", 2)
+    decoder = Decoder(4)
+
+    def decode(topic_name: str) -> str:
+        decoder.receive_data(encode(Publish(topic_name, b""), 4))
+        packet = decoder.next_packet()
+        assert isinstance(packet, Publish)
+        return packet.topic_name
+
+    assert decode("plant/1") is decode("plant/1")
+    decode("plant/2")
+    assert list(names) == [b"plant/1", b"plant/2"]
+    decode("plant/3")
+    assert list(names) == [b"plant/3"]
+    assert decode("x" * 129) == "x" * 129
+    assert list(names) == [b"plant/3"]
