@@ -111,11 +111,11 @@ class Delivery:
             else cast("Properties", decode_properties(properties)),
             source.received_at_ms,
         )
-        if message.expires_at_ms is not None and message.expires_at_ms <= now_ms:
+        if message.is_expired(now_ms):
             self._counters.dropped_expired += len(copies)  # [MQTT5-3.3.2-5]
             return
         for copy in copies:
-            copy.client.deliver(message, copy, now_ms)
+            copy.client.sender.deliver(message, copy, now_ms)
 
     def _add_shared(
         self,

@@ -51,6 +51,9 @@ class OutboundMessage:
         self._template_3: PublishTemplate | None = None
         self._template_5: PublishTemplate | None = None
 
+    def is_expired(self, now_ms: int) -> bool:
+        return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
+
     def template(self, protocol_level: int, now_ms: int) -> PublishTemplate:
         """Return the encoded message for a level; with an expiry it counts what has passed.
 

@@ -10,6 +10,7 @@ from ingest.gateway.connection import ClientConnection
 from ingest.gateway.counters import Counters
 from ingest.gateway.delivery import Delivery
 from ingest.gateway.publishing import Publisher
+from ingest.gateway.receiving import Receiver
 from ingest.gateway.routes import Routes
 from ingest.gateway.settings import GatewaySettings
 from ingest.log.contract import LogReader, LogWriter
@@ -59,7 +60,7 @@ class Gateway:
         self._reader = reader
         self._clients: dict[tuple[str, str], ClientConnection] = {}
         self._connections: set[ClientConnection] = set()
-        self._held_by_log: dict[ClientConnection, None] = {}
+        self._held_by_log: list[Receiver] = []
         self._log_check: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._problem = "starting"
@@ -108,7 +109,6 @@ class Gateway:
 
     def connection_closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
-        self._held_by_log.pop(connection, None)
 
     def attach(self, connection: ClientConnection) -> None:
         """Make a connection the one of its client identifier; an older one is closed."""
@@ -125,9 +125,9 @@ class Gateway:
         if self._clients.get(key) is connection:
             del self._clients[key]
 
-    def wait_for_log(self, connection: ClientConnection) -> None:
-        """Call `log_has_room` of the connection when the log takes records again."""
-        self._held_by_log[connection] = None
+    def wait_for_log(self, receiver: Receiver) -> None:
+        """Call `log_has_room` of a client's receiver when the log takes records again."""
+        self._held_by_log.append(receiver)
         if self._log_check is None:
             self._log_check = self.loop.call_later(LOG_CHECK_SECONDS, self._check_log)
 
@@ -248,9 +248,9 @@ class Gateway:
     def _check_log(self) -> None:
         """Let clients go on, oldest first, until the log is full again."""
         self._log_check = None
-        held, self._held_by_log = self._held_by_log, {}
-        for connection in held:
-            connection.log_has_room()
+        held, self._held_by_log = self._held_by_log, []
+        for receiver in held:
+            receiver.log_has_room()
 
     def _report_log_error(self, error: LogError) -> None:
         logger.warning("deliveries cannot be read", extra={"fields": {"reason": str(error)}})

@@ -1,9 +1,9 @@
 """The server's end of one MQTT connection, without its socket.
 
-Bytes come in by `receive_data`, packets that are allowed at this point come out by `next_packet`,
-and what is to be sent comes back as bytes. Here live the facts that belong to a connection and not
-to a single packet: the handshake, topic aliases, the client's and the server's Receive Maximum, the
-client's Maximum Packet Size.
+Bytes come in by `receive_data`, packets come out by `next_packet`, what is to be sent comes back as
+bytes. That the first packet is CONNECT and the only one is the decoder's fact; here live those that
+belong to a connection and not to a packet: the handshake, topic aliases, the client's and the
+server's Receive Maximum, the client's Maximum Packet Size.
 """
 
 from enum import Enum, auto
@@ -12,24 +12,13 @@ from typing import Final
 from ingest.protocol.decoder import NEED_DATA, Decoder, NeedData
 from ingest.protocol.encoder import encode
 from ingest.protocol.errors import ProtocolViolation
-from ingest.protocol.packets import (
-    MQTT_5_0,
-    Auth,
-    Connack,
-    Connect,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Subscribe,
-    Unsubscribe,
-)
+from ingest.protocol.packets import MQTT_5_0, Connack, Connect, Disconnect, Packet, Publish
 from ingest.protocol.properties import Properties
-from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+from ingest.protocol.reason_codes import (
+    RETURN_CODE_OF_REASON,
+    ConnackReasonCode,
+    DisconnectReasonCode,
+)
 
 MAX_RECEIVE_MAXIMUM: Final = 65_535
 """What a client without the property allows (5.0: 3.1.2.11.3)."""
@@ -43,20 +32,6 @@ class ConnectionState(Enum):
     CLOSED = auto()
 
 
-# Which packets a client may send in which state. [MQTT5-3.1.0-1] [MQTT5-3.1.0-2]
-_ALLOWED: Final[dict[ConnectionState, frozenset[type]]] = {
-    ConnectionState.AWAITING_CONNECT: frozenset({Connect}),
-    ConnectionState.CONNECTING: frozenset({Auth}),
-    ConnectionState.CONNECTED: frozenset(
-        {
-            Publish, Puback, Pubrec, Pubrel, Pubcomp,
-            Subscribe, Unsubscribe, Pingreq, Disconnect, Auth,
-        }
-    ),
-    ConnectionState.CLOSED: frozenset(),
-}  # fmt: skip
-
-
 class ServerConnection:
     """Reads what one client sends and encodes what it gets.
 
@@ -68,7 +43,6 @@ class ServerConnection:
 
     __slots__ = (
         "_aliases",
-        "_allowed",
         "_decoder",
         "_receive_maximum",
         "_topic_alias_maximum",
@@ -87,7 +61,6 @@ class ServerConnection:
         self._topic_alias_maximum = topic_alias_maximum
         self._aliases: dict[int, str] = {}
         self.state = ConnectionState.AWAITING_CONNECT
-        self._allowed = _ALLOWED[self.state]
         self.protocol_level = 0
         """3, 4 or 5 once CONNECT was read."""
         self.client_receive_maximum = MAX_RECEIVE_MAXIMUM
@@ -112,8 +85,6 @@ class ServerConnection:
         packet = self._decoder.next_packet()
         if packet is NEED_DATA:
             return packet
-        if type(packet) not in self._allowed:
-            raise self._unexpected(packet)
         if type(packet) is Publish:
             if packet.qos:
                 self.unacknowledged += 1
@@ -125,18 +96,20 @@ class ServerConnection:
 
     def accept(self, *, session_present: bool, properties: Properties) -> bytes:
         """Return the CONNACK that lets the client in; the properties are for 5.0 only."""
-        self._enter(ConnectionState.CONNECTED)
+        self.state = ConnectionState.CONNECTED
         return self.encode(Connack(session_present, ConnackReasonCode.SUCCESS, properties))
 
     def refuse(self, reason_code: ConnackReasonCode) -> bytes:
-        """Return the CONNACK that turns the client away; nothing more is read."""
-        self._enter(ConnectionState.CLOSED)
+        """Return the CONNACK that turns the client away, b"" where its version has no word."""
+        self.state = ConnectionState.CLOSED
+        if self.protocol_level < MQTT_5_0 and RETURN_CODE_OF_REASON[reason_code] is None:
+            return b""
         return self.encode(Connack(reason_code=reason_code))
 
     def close(self, reason_code: DisconnectReasonCode) -> bytes:
         """Return what is sent before the server closes: DISCONNECT in 5.0, nothing in 3.x."""
         was_connected = self.is_connected
-        self._enter(ConnectionState.CLOSED)
+        self.state = ConnectionState.CLOSED
         if self.protocol_level < MQTT_5_0 or not was_connected:
             return b""
         return self.encode(Disconnect(reason_code))
@@ -145,12 +118,8 @@ class ServerConnection:
         """Encode a packet in the version of this connection."""
         return encode(packet, self.protocol_level)
 
-    def _enter(self, state: ConnectionState) -> None:
-        self.state = state
-        self._allowed = _ALLOWED[state]
-
     def _process_connect(self, connect: Connect) -> None:
-        self._enter(ConnectionState.CONNECTING)
+        self.state = ConnectionState.CONNECTING
         self.protocol_level = connect.protocol_level
         properties = connect.properties
         self.client_receive_maximum = properties.get("receive_maximum", MAX_RECEIVE_MAXIMUM)
@@ -187,13 +156,3 @@ class ServerConnection:
                     )
                 publish.topic_name = topic_name
             del properties["topic_alias"]
-
-    def _unexpected(self, packet: Packet) -> ProtocolViolation:
-        name = type(packet).__name__.upper()
-        if self.state is ConnectionState.AWAITING_CONNECT:
-            message, clause = f"first packet is {name}, expected CONNECT", "MQTT5-3.1.0-1"
-        elif type(packet) is Connect:
-            message, clause = "second CONNECT on a connection", "MQTT5-3.1.0-2"
-        else:
-            message, clause = f"{name} while {self.state.name.lower()}", "MQTT5-4.13.1-1"
-        return ProtocolViolation(DisconnectReasonCode.PROTOCOL_ERROR, message, clause)

@@ -1,0 +1,215 @@
+"""The messages that one client publishes: stored in the log, then answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ingest.log.contract import LogFull
+from ingest.protocol.encoder import encode_puback, encode_pubcomp, encode_pubrec
+from ingest.protocol.errors import ProtocolViolation
+from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from ingest.protocol.reason_codes import (
+    DisconnectReasonCode,
+    PubackReasonCode,
+    PubcompReasonCode,
+    PubrecReasonCode,
+)
+from ingest.session.incoming import Arrival, IncomingMessages
+from mqlake.errors import InvalidTopic, LogError
+from mqlake.topics import validate_topic_name
+
+if TYPE_CHECKING:
+    from ingest.gateway.connection import ClientConnection
+    from ingest.protocol.properties import Properties
+    from mqlake.records import Headers
+
+SYSTEM_TOPICS: Final = "$SYS/"
+
+HELD_BY_WINDOW: Final = "window"
+HELD_BY_LOG: Final = "log"
+
+
+def check_topic_name(topic_name: str) -> None:
+    """Accept a topic name that a client may publish to.
+
+    Raises:
+        ProtocolViolation: Not a topic name, or one that belongs to the server.
+    """
+    try:
+        validate_topic_name(topic_name)
+    except InvalidTopic as exc:
+        raise ProtocolViolation(
+            DisconnectReasonCode.TOPIC_NAME_INVALID, str(exc), exc.clause
+        ) from exc
+    if topic_name.startswith(SYSTEM_TOPICS):
+        raise ProtocolViolation(
+            DisconnectReasonCode.NOT_AUTHORIZED,
+            f"topics below {SYSTEM_TOPICS} are the server's",
+            "MQTT5-4.7.2",
+        )
+
+
+class _PendingPublish:
+    """A QoS 1 or 2 message until the log has it; called with what became of it."""
+
+    __slots__ = ("_packet_id", "_qos", "_receiver")
+
+    def __init__(self, receiver: Receiver, packet_id: int, qos: int) -> None:
+        self._receiver = receiver
+        self._packet_id = packet_id
+        self._qos = qos
+
+    def __call__(self, partition: int, offset: int, error: LogError | None) -> None:
+        self._receiver.stored(self._packet_id, self._qos, partition, offset, error)
+
+
+class Receiver:
+    """Takes PUBLISH and PUBREL of one client.
+
+    Args:
+        connection: The client's.
+        headers: Of every record with a message of this client.
+        wants_reasons: Whether a 5.0 client may be told reason strings. [MQTT5-3.1.2-29]
+    """
+
+    __slots__ = (
+        "_connection",
+        "_counters",
+        "_deferred",
+        "_incoming",
+        "_key_prefix",
+        "_protocol",
+        "_publisher",
+        "_wants_reasons",
+        "_window",
+        "headers",
+    )
+
+    def __init__(
+        self, connection: ClientConnection, headers: Headers, *, wants_reasons: bool
+    ) -> None:
+        gateway = connection.gateway
+        self._connection = connection
+        self._protocol = connection.protocol
+        self._publisher = gateway.publisher
+        self._counters = gateway.counters
+        self._window = gateway.settings.receive_maximum
+        self._key_prefix = connection.tenant + "/"
+        self._incoming = IncomingMessages()
+        self._deferred: Publish | None = None  # waits for room in the log
+        self._wants_reasons = wants_reasons
+        self.headers = headers
+
+    def process_publish(self, publish: Publish) -> None:
+        """Hand a message to the log; the answer waits for it.
+
+        Raises:
+            ProtocolViolation: The client may not publish this.
+        """
+        check_topic_name(publish.topic_name)
+        protocol = self._protocol
+        if publish.retain and protocol.protocol_level == MQTT_5_0:
+            raise ProtocolViolation(
+                DisconnectReasonCode.RETAIN_NOT_SUPPORTED,
+                "RETAIN is set, the server told that it does not retain",
+                "MQTT5-3.2.2-14",
+            )
+        self._counters.messages_received += 1
+        qos = publish.qos
+        if qos == 2:
+            arrival = self._incoming.receive_publish(publish.packet_id)
+            if arrival is not Arrival.NEW:
+                protocol.unacknowledged -= 1
+                if arrival is Arrival.STORED:
+                    self._connection.write(encode_pubrec(publish.packet_id))
+                return
+        self._store(publish)
+        # A 5.0 client knows its window; the others are read no further until it has room.
+        if qos and protocol.unacknowledged >= self._window and protocol.protocol_level < MQTT_5_0:
+            self._connection.hold(HELD_BY_WINDOW)
+
+    def process_pubrel(self, pubrel: Pubrel) -> None:
+        packet_id = pubrel.packet_id
+        if self._incoming.receive_pubrel(packet_id):
+            self._protocol.unacknowledged -= 1
+            self._connection.write(encode_pubcomp(packet_id))
+            self._reopen_window()
+        elif self._protocol.protocol_level == MQTT_5_0:
+            reason_code = PubcompReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+            self._connection.send(Pubcomp(packet_id, reason_code))
+        else:
+            self._connection.write(encode_pubcomp(packet_id))  # [MQTT311-4.3.3-2]
+
+    def log_has_room(self) -> None:
+        """Go on with the message that found the log full."""
+        publish, self._deferred = self._deferred, None
+        if publish is not None and not self._connection.is_closing:
+            self._store(publish)
+        if self._deferred is None:
+            self._connection.release(HELD_BY_LOG)
+
+    def stored(
+        self, packet_id: int, qos: int, partition: int, offset: int, error: LogError | None
+    ) -> None:
+        """Answer a QoS 1 or 2 message: the log has it, or could not take it."""
+        if error is not None:
+            self._refuse(packet_id, qos, str(error))
+            return
+        self._publisher.acked[partition] = offset
+        self._counters.messages_stored += 1
+        if self._connection.is_closing:
+            return
+        if qos == 1:
+            self._protocol.unacknowledged -= 1
+            self._connection.write(encode_puback(packet_id))
+            self._reopen_window()
+        else:
+            self._incoming.stored(packet_id)
+            self._connection.write(encode_pubrec(packet_id))
+
+    def _store(self, publish: Publish) -> None:
+        packet_id, qos = publish.packet_id, publish.qos
+        publisher = self._publisher
+        if publisher.is_refusing:
+            self._refuse(packet_id, qos, publisher.is_refusing)
+            return
+        try:
+            publisher.publish(
+                self._key_prefix,
+                publish,
+                self._protocol.protocol_level,
+                self.headers,
+                _PendingPublish(self, packet_id, qos) if qos else publisher.count_appended,
+            )
+        except LogFull:
+            self._deferred = publish
+            self._connection.hold(HELD_BY_LOG)
+            self._connection.gateway.wait_for_log(self)
+        except LogError as error:
+            self._refuse(packet_id, qos, str(error))
+
+    def _reopen_window(self) -> None:
+        # At half the window, so that reading is not switched with every message.
+        if self._protocol.unacknowledged <= self._window // 2:
+            self._connection.release(HELD_BY_WINDOW)
+
+    def _refuse(self, packet_id: int, qos: int, reason: str) -> None:
+        """Tell the publisher that its message is not stored, as far as its version has words.
+
+        3.x has none: the connection is closed, and the client sends the message again.
+        [MQTT311-3.3.5-2] A QoS 0 message is lost, as QoS 0 may be.
+        """
+        self._counters.messages_refused += 1
+        connection = self._connection
+        if connection.is_closing or not qos:
+            return
+        if self._protocol.protocol_level < MQTT_5_0:
+            connection.close(DisconnectReasonCode.QUOTA_EXCEEDED, log_reason=reason)
+            return
+        self._protocol.unacknowledged -= 1
+        properties: Properties = {"reason_string": reason} if self._wants_reasons else {}
+        if qos == 1:
+            connection.send(Puback(packet_id, PubackReasonCode.QUOTA_EXCEEDED, properties))
+        else:
+            self._incoming.refused(packet_id)
+            connection.send(Pubrec(packet_id, PubrecReasonCode.QUOTA_EXCEEDED, properties))
