@@ -134,6 +134,15 @@ def offsets(
     return admin.offsets(log_topic, range(count), spec)
 
 
+def topic_config(bootstrap_servers: str, log_topic: str, timeout_seconds: float) -> dict[str, str]:
+    """Return the configuration in force for a log topic.
+
+    Raises:
+        LogError: The log does not answer in time, or there is no such topic.
+    """
+    return _Admin(bootstrap_servers, timeout_seconds).config(log_topic)
+
+
 class _Admin:
     """One admin client and the time it has for everything asked of it."""
 
@@ -184,6 +193,14 @@ class _Admin:
             ),
             f"configuring log topic {log_topic}",
         )
+
+    def config(self, log_topic: str) -> dict[str, str]:
+        resource = ConfigResource(ResourceType.TOPIC, log_topic)
+        entries: Any = self._until_done(
+            lambda: self._client.describe_configs([resource])[resource].result(self._left()),
+            f"asking for the configuration of {log_topic}",
+        )
+        return {name: entry.value for name, entry in entries.items()}
 
     def offsets(self, log_topic: str, partitions: range, spec: OffsetSpec) -> dict[int, int]:
         def ask() -> dict[int, int]:

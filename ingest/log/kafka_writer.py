@@ -33,7 +33,7 @@ class KafkaLogWriter:
         max_queued_records: Beyond it `append` raises `LogFull`.
         max_queued_kib: Likewise, for keys, values and headers together.
         max_record_bytes: Larger records are refused; as the broker's `message.max.bytes`.
-        linger_ms: How long librdkafka collects records before it sends them.
+        linger_ms: How long records are collected before they are sent, when nothing is under way.
         delivery_timeout_seconds: After it a record not yet appended is reported as failed. Longer
             than a restart of the broker, so that one costs publishers time only.
     """
@@ -46,7 +46,7 @@ class KafkaLogWriter:
         max_queued_records: int = 100_000,
         max_queued_kib: int = 131_072,
         max_record_bytes: int = 8 * 1024 * 1024,
-        linger_ms: float = 0.5,
+        linger_ms: float = 0.0,
         delivery_timeout_seconds: float = 60.0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -58,6 +58,10 @@ class KafkaLogWriter:
             # Java's default: a key goes where the user's own Kafka programs would put it.
             "partitioner": "murmur2_random",
             "linger.ms": linger_ms,
+            # What comes while these are under way makes the next batch: a lone record goes at once,
+            # a stream travels in batches. 2 cores, linger 0: 5 of them p99 8.2 ms at 5,000/s, 2 of
+            # them 1.3 ms with less work for the broker; linger 1 ms adds 1 ms at every rate.
+            "max.in.flight.requests.per.connection": 2,
             "queue.buffering.max.messages": max_queued_records,
             "queue.buffering.max.kbytes": max_queued_kib,
             "message.max.bytes": max_record_bytes,

@@ -1,0 +1,1 @@
+"""One module a subject; each has a `router`."""

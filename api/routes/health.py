@@ -1,0 +1,47 @@
+"""Is the API alive, is the system ready: for load balancers and scripts, so without a token."""
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from api.problems import ProblemDetails, problem_response
+from mqlake.errors import OperationalError
+from mqlake.status import read_state, report
+
+router = APIRouter(tags=["health"])
+
+
+class Live(BaseModel):
+    live: bool
+
+
+class Ready(BaseModel):
+    ready: bool
+
+
+@router.get("/live")
+def get_live() -> Live:
+    """Answer as long as the API itself works."""
+    return Live(live=True)
+
+
+@router.get("/ready", response_model=Ready, responses={503: {"model": ProblemDetails}})
+def get_ready(request: Request) -> Ready | JSONResponse:
+    """Answer 200 when every part of the system is healthy, else 503 with those that are not."""
+    try:
+        system = report(read_state(request.app.state.data_dir))
+    except OperationalError as exc:
+        return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), unhealthy=[])
+    if system["healthy"]:
+        return Ready(ready=True)
+    unhealthy: list[dict[str, Any]] = [
+        {"name": process["name"], "detail": process["detail"]}
+        for process in system["processes"]
+        if not process["healthy"]
+    ]
+    names = ", ".join(part["name"] for part in unhealthy)
+    detail = f"not healthy: {names}" if names else f"the system is {system['phase']}"
+    return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, detail, unhealthy=unhealthy)

@@ -1,0 +1,51 @@
+"""The processes of the system, as `mqlake status --json` shows them."""
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, Field
+
+from api.authentication import require_administrator
+from api.problems import Problem, ProblemDetails
+from mqlake.errors import OperationalError
+from mqlake.status import read_state, report
+
+router = APIRouter(tags=["processes"])
+
+
+class Process(BaseModel):
+    name: str
+    pid: int | None = Field(description="null while it is down")
+    healthy: bool
+    detail: str = Field(description="one line: what it does, or what is wrong")
+    restarts: int
+    last_exit: str | None = Field(description="why it ended last time; null when it never did")
+    uptime_seconds: float
+    rss_bytes: int = Field(description="memory of the process and its children")
+    cpu_percent: float = Field(description="of one core, over the last seconds")
+    cpu_seconds: float = Field(description="since it started")
+    figures: dict[str, Any] = Field(description="counters of its own")
+
+
+class System(BaseModel):
+    healthy: bool
+    phase: str = Field(description="starting, running or stopping")
+    started_at: float = Field(description="seconds since 1970-01-01 UTC")
+    mqtt: list[str] = Field(description="address of each gateway")
+    api: str
+    log: str = Field(description="Kafka bootstrap servers")
+    processes: list[Process]
+
+
+@router.get(
+    "/processes",
+    dependencies=[Depends(require_administrator)],
+    responses={401: {"model": ProblemDetails}, 503: {"model": ProblemDetails}},
+)
+def get_processes(request: Request) -> System:
+    """List every process with its health, memory and processor use."""
+    try:
+        return System.model_validate(report(read_state(request.app.state.data_dir)))
+    except OperationalError as exc:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc

@@ -1,0 +1,23 @@
+"""Options that several commands share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+data_dir: _Decorator = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=Path("data"),
+    help="Folder of the system.",
+)
+
+config: _Decorator = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Settings file (TOML); the environment wins over it.",
+)

@@ -1,0 +1,54 @@
+"""Start the whole system on this machine."""
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from mqlake.cli import _options
+from mqlake.local.launch import Options, run_detached, run_here
+from mqlake.local.paths import CONFIG
+from mqlake.local.progress import choose_progress
+
+
+@click.command()
+@_options.data_dir
+@click.option("--gateways", type=click.IntRange(1, 64), default=1, help="How many MQTT gateways.")
+@click.option(
+    "--mqtt-port",
+    type=click.IntRange(1, 65535),
+    default=None,
+    help="Port of the first gateway; further ones count up.  [default: 1883]",
+)
+@click.option(
+    "--api-port",
+    type=click.IntRange(1, 65535),
+    default=None,
+    help="Port of the REST API.  [default: 8080]",
+)
+@click.option("--detach", is_flag=True, help="Return when the system is ready; it goes on.")
+@click.option(
+    "--config-dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=CONFIG,
+    show_default="conf",
+    help="Folder with local.toml, gateway.toml, streaming.toml and api.toml.",
+)
+def command(
+    data_dir: Path,
+    gateways: int,
+    mqtt_port: int | None,
+    api_port: int | None,
+    detach: bool,
+    config_dir: Path,
+) -> None:
+    """Start the whole system on this machine.
+
+    Ends on one line `ready mqtt://… http://…`. Ctrl-C stops it, as does `mqlake down`.
+    """
+    options = Options(data_dir, config_dir.absolute(), gateways, mqtt_port, api_port)
+    if detach:
+        sys.exit(run_detached(options))
+    with closing(choose_progress()) as progress:
+        sys.exit(run_here(options, progress))

@@ -1,0 +1,283 @@
+"""`mqlake up`: check that a system can run here, plan it, and hand it to the supervisor."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from api.settings import ApiSettings
+from ingest.gateway.settings import GatewaySettings
+from mqlake.errors import MqlakeError, OperationalError
+from mqlake.local import preflight
+from mqlake.local.java import find_java_home
+from mqlake.local.kafka import KafkaServer
+from mqlake.local.parts import Plan
+from mqlake.local.paths import RUNTIME, DataDirectory
+from mqlake.local.ports import free_ports, is_free
+from mqlake.local.progress import PipeProgress, Progress, choose_progress, replay
+from mqlake.local.settings import LocalSettings
+from mqlake.local.supervisor import Interrupted, Supervisor
+from mqlake.local.usage import members_of_sessions
+from mqlake.logs import set_up_logging
+from mqlake.settings import load
+from mqlake.status import (
+    GatewayAddress,
+    SystemState,
+    boot_id,
+    load_state,
+    replace_file,
+    start_ticks,
+    url_host,
+)
+from streaming.settings import StreamingSettings
+
+_logger = logging.getLogger(__name__)
+
+_LEFTOVER_TIMEOUT_SECONDS: Final = 10.0
+INTERRUPTED_EXIT_CODE: Final = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked `mqlake up` for; None leaves it to the settings files."""
+
+    data_dir: Path
+    config_dir: Path
+    gateways: int = 1
+    mqtt_port: int | None = None
+    api_port: int | None = None
+
+
+def run_here(options: Options, progress: Progress) -> int:
+    """Run a system until it is told to stop; return the exit code.
+
+    Raises:
+        MqlakeError: It cannot start; nothing was harmed and no process is left.
+    """
+    data = DataDirectory(options.data_dir.absolute())
+    preflight.check_directory(data)
+    with _hold(data):
+        previous = load_state(data.root)
+        plan = _plan(options, data, previous)
+        _end_leftovers(previous)
+        for directory in (data.run, data.logs):
+            directory.mkdir(exist_ok=True)
+        set_up_logging(plan.settings.log_level, data.logs / "supervisor.log")
+        if not plan.kafka.log_dir.exists():
+            progress.part("log", "formatting the storage")
+            progress.tick()
+        plan.kafka.prepare()
+        try:
+            _supervise(plan, progress)
+        except Interrupted:
+            return INTERRUPTED_EXIT_CODE
+        except MqlakeError:
+            _logger.exception("the system did not start")
+            raise
+    return 0
+
+
+def run_detached(options: Options) -> int:
+    """Run a system in a process of its own; return when it is ready.
+
+    Raises:
+        MqlakeError: It did not start.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        os._exit(_be_daemon(options, writing))
+    os.close(writing)
+
+    def pass_on(number: int, _frame: object) -> None:
+        os.kill(pid, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, pass_on)
+    progress = choose_progress()
+    try:
+        with os.fdopen(reading, encoding="utf-8") as lines:
+            replay(lines, progress)
+    finally:
+        progress.close()
+    return 0
+
+
+def _be_daemon(options: Options, writing: int) -> int:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    # What else the caller had open (a lock, a pipe somebody reads to its end) is not ours to keep.
+    os.closerange(3, writing)
+    os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
+    progress = PipeProgress(os.fdopen(writing, "w", encoding="utf-8"))
+    try:
+        code = run_here(options, progress)
+    except MqlakeError as exc:
+        progress.failed(str(exc))
+        return 1
+    except BaseException as exc:
+        _logger.exception("the supervisor failed")
+        progress.failed(f"the supervisor failed, {exc!r}: see {options.data_dir}/logs")
+        return 1
+    if code != 0:
+        progress.failed("interrupted")
+    return code
+
+
+@contextmanager
+def _hold(data: DataDirectory) -> Iterator[None]:
+    """Hold the data directory; the lock goes with the process, however it ends."""
+    try:
+        data.root.mkdir(parents=True, exist_ok=True)
+        file = data.lock.open("a+", encoding="ascii")
+    except OSError as exc:
+        raise OperationalError(
+            f"the data directory {data.root} cannot be written ({exc.strerror}): change its owner "
+            "or choose another with --data-dir"
+        ) from exc
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise OperationalError(
+                f"a system runs on {data.root} already (pid {holder}): stop it with: bin/mqlake "
+                f"down --data-dir {data.root}, or choose another --data-dir"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -> Plan:
+    """Check everything that can be known beforehand and choose the ports."""
+    settings = load(LocalSettings, _file(options, "local"))
+    gateway = load(GatewaySettings, _file(options, "gateway"))
+    api = load(ApiSettings, _file(options, "api"))
+    streaming = load(StreamingSettings, _file(options, "streaming"), connect_token="unused")  # noqa: S106
+    find_java_home(RUNTIME)
+    preflight.check_contents(data)
+    available = preflight.read_available_memory()
+    preflight.check_memory(available, settings.min_available_memory_mb, options.gateways)
+    preflight.check_disk(data.root, settings.min_free_disk_mb)
+
+    mqtt_port = gateway.port if options.mqtt_port is None else options.mqtt_port
+    gateways = tuple(
+        GatewayAddress(f"gateway-{number + 1}", gateway.host, mqtt_port + number)
+        for number in range(options.gateways)
+    )
+    api_port = api.port if options.api_port is None else options.api_port
+    wanted = [
+        preflight.WantedPort(g.host, g.port, f"MQTT ({g.name})", "--mqtt-port") for g in gateways
+    ]
+    wanted.append(preflight.WantedPort(api.host, api_port, "the API", "--api-port"))
+    if settings.log_port is not None:
+        wanted.append(
+            preflight.WantedPort("127.0.0.1", settings.log_port, "the log", "setting log_port")
+        )
+    set_connect_port = "connect_port" in streaming.model_fields_set
+    if set_connect_port:
+        wanted.append(
+            preflight.WantedPort(
+                "127.0.0.1", streaming.connect_port, "Spark Connect", "setting connect_port"
+            )
+        )
+    preflight.check_ports(wanted)
+    taken = {want.port for want in wanted}
+    earlier = _internal_ports(previous)
+    log_port = settings.log_port or _earlier_or_free(earlier[0], taken)
+    controller_port = _earlier_or_free(earlier[1], taken)
+    connect_port = (
+        streaming.connect_port if set_connect_port else _earlier_or_free(earlier[2], taken)
+    )
+    kafka = KafkaServer(
+        data.kafka, data.logs, log_port, controller_port, heap_mebibytes=settings.log_heap_mb
+    )
+    return Plan(
+        data, settings, kafka, connect_port, gateways, api.host, api_port, options.config_dir
+    )
+
+
+def _supervise(plan: Plan, progress: Progress) -> None:
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    api_url = f"http://{url_host(plan.api_host)}:{plan.api_port}"
+    state = SystemState(
+        pid=os.getpid(),
+        start_ticks=ticks,
+        boot_id=boot_id(),
+        started_at=time.time(),
+        written_at=time.time(),
+        phase="starting",
+        bootstrap_servers=plan.kafka.bootstrap_servers,
+        controller_port=plan.kafka.controller_port,
+        api_url=api_url,
+        connect_port=plan.connect_port,
+        gateways=plan.gateways,
+    )
+    supervisor = Supervisor(
+        plan.parts(),
+        plan.topics_program(),
+        state,
+        progress,
+        ready_timeout_seconds=plan.settings.ready_timeout_seconds,
+        write_state=lambda new: replace_file(plan.data.state, new.to_json()),
+    )
+    supervisor.run(" ".join(("ready", *(gateway.url for gateway in plan.gateways), api_url)))
+
+
+def _end_leftovers(state: SystemState | None) -> None:
+    """End what a killed supervisor may have left; a pid that is used again is left alone."""
+    if state is None or state.boot_id != boot_id():
+        return
+    sessions = {
+        process.pid
+        for process in state.processes
+        # The leader may be gone and its children alive; their session then still bears its pid.
+        if process.pid not in {None, state.pid}
+        and start_ticks(process.pid or 0) in {None, process.start_ticks}
+    }
+    deadline = time.monotonic() + _LEFTOVER_TIMEOUT_SECONDS
+    while left := members_of_sessions({session for session in sessions if session is not None}):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            pids = ", ".join(map(str, left))
+            raise OperationalError(f"processes of the last run do not end: kill them ({pids})")
+        time.sleep(0.02)
+
+
+def _earlier_or_free(earlier: int | None, taken: set[int]) -> int:
+    """Return the port of the last run if nobody has taken it, so that users find it again."""
+    if earlier and earlier not in taken and is_free(earlier):
+        port = earlier
+    else:
+        port = next(port for port in free_ports(len(taken) + 1) if port not in taken)
+    taken.add(port)
+    return port
+
+
+def _internal_ports(state: SystemState | None) -> tuple[int | None, int | None, int | None]:
+    """Return the ports of log, controller and Spark Connect that a state names."""
+    if state is None:
+        return None, None, None
+    log_port = int(state.bootstrap_servers.rpartition(":")[2])
+    return log_port, state.controller_port, state.connect_port
+
+
+def _file(options: Options, process: str) -> Path | None:
+    path = options.config_dir / f"{process}.toml"
+    return path if path.is_file() else None

@@ -1,0 +1,189 @@
+"""The parts of a one-machine system: which programs, with which settings, in which order."""
+
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from mqlake.heartbeat import read_heartbeat
+from mqlake.local.child import Program
+from mqlake.local.kafka import KafkaServer
+from mqlake.local.paths import RUNTIME, DataDirectory
+from mqlake.local.settings import LocalSettings
+from mqlake.status import GatewayAddress
+
+LOG: Final = "log"
+STREAMING: Final = "streaming"
+API: Final = "api"
+
+STOP_ORDER: Final = ("api", "gateway", "streaming", "log")
+"""Kinds of parts; each is stopped when those before it have ended."""
+
+STOP_TIMEOUT_SECONDS: Final = {"api": 5.0, "gateway": 10.0, "streaming": 30.0, "log": 30.0}
+"""How long a part of each kind may take to stop before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    healthy: bool
+    detail: str
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One program of the system and how to tell that it is well."""
+
+    kind: str
+    program: Program
+    probe: Callable[[int], Health]
+    """Takes the pid of the running program."""
+    needs_log_topics: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole system: its addresses and parts, the parts in the order of their start."""
+
+    data: DataDirectory
+    settings: LocalSettings
+    kafka: KafkaServer
+    connect_port: int
+    gateways: tuple[GatewayAddress, ...]
+    api_host: str
+    api_port: int
+    config_dir: Path
+
+    def parts(self) -> list[Part]:
+        return [
+            self._log(),
+            self._python_part(STREAMING, STREAMING, self._streaming_environment()),
+            self._python_part(API, API, self._api_environment()),
+            *(self._gateway(gateway) for gateway in self.gateways),
+        ]
+
+    def topics_program(self) -> Program:
+        """Return the program that makes the log topics; it waits for the log and ends."""
+        settings = self.settings
+        command = (
+            *_python("mqlake.local.log_topics", self.kafka.bootstrap_servers),
+            str(settings.log_partitions),
+            str(round(settings.log_retention_hours * 3600 * 1000)),
+            str(settings.log_retention_bytes),
+            str(settings.ready_timeout_seconds),
+        )
+        output = self.data.output("log-topics")
+        return Program("log-topics", command, self.data.root, _environment(), output, output, 1.0)
+
+    def _log(self) -> Part:
+        kafka = self.kafka
+        program = Program(
+            name=LOG,
+            command=tuple(kafka.command()),
+            directory=kafka.directory,
+            environment=_environment(),
+            output=self.data.output(LOG),
+            log=kafka.logs_dir / "kafka.log",
+            stop_timeout_seconds=STOP_TIMEOUT_SECONDS[LOG],
+        )
+
+        def probe(_pid: int) -> Health:
+            if kafka.is_serving():
+                return Health(True, f"serving {kafka.bootstrap_servers}")
+            return Health(False, "no answer to a metadata request")
+
+        return Part(LOG, program, probe)
+
+    def _gateway(self, gateway: GatewayAddress) -> Part:
+        environment = {
+            "MQLAKE_GATEWAY_NAME": gateway.name,
+            "MQLAKE_GATEWAY_HOST": gateway.host,
+            "MQLAKE_GATEWAY_PORT": str(gateway.port),
+            "MQLAKE_GATEWAY_LOG_DIR": str(self.data.kafka),
+        }
+        return self._python_part("gateway", gateway.name, environment, needs_log_topics=True)
+
+    def _streaming_environment(self) -> dict[str, str]:
+        return {
+            "MQLAKE_STREAMING_DATA_DIR": str(self.data.root),
+            "MQLAKE_STREAMING_JARS_DIR": str(RUNTIME / "jars"),
+            "MQLAKE_STREAMING_CONNECT_PORT": str(self.connect_port),
+            "MQLAKE_STREAMING_CONNECT_TOKEN": ensure_token(self.data.connect_token),
+        }
+
+    def _api_environment(self) -> dict[str, str]:
+        ensure_token(self.data.api_token)
+        return {
+            "MQLAKE_API_HOST": self.api_host,
+            "MQLAKE_API_PORT": str(self.api_port),
+            "MQLAKE_API_DATA_DIR": str(self.data.root),
+            "MQLAKE_API_TOKEN_FILE": str(self.data.api_token),
+        }
+
+    def _python_part(
+        self, kind: str, name: str, values: dict[str, str], *, needs_log_topics: bool = False
+    ) -> Part:
+        heartbeat = self.data.heartbeat(name)
+        log = self.data.logs / f"{name}.log"
+        prefix = f"MQLAKE_{kind.upper()}_"
+        values |= {
+            f"{prefix}LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
+            f"{prefix}HEARTBEAT_FILE": str(heartbeat),
+            f"{prefix}LOG_FILE": str(log),
+        }
+        config = self.config_dir / f"{kind}.toml"
+        arguments = ("--config", str(config)) if config.is_file() else ()
+        program = Program(
+            name=name,
+            command=(*_python("mqlake", kind), *arguments),
+            directory=self.data.root,
+            environment=_environment() | values,
+            output=self.data.output(name),
+            log=log,
+            stop_timeout_seconds=STOP_TIMEOUT_SECONDS[kind],
+        )
+        return Part(kind, program, lambda pid: probe_heartbeat(heartbeat, pid), needs_log_topics)
+
+
+def probe_heartbeat(path: Path, pid: int) -> Health:
+    """Return what the process last said of itself; nothing it said in an earlier run counts."""
+    beat = read_heartbeat(path)
+    if beat is None or beat.pid != pid:
+        return Health(False, "starting")
+    if not beat.is_fresh():
+        return Health(False, f"no heartbeat since it said: {beat.detail}", beat.figures)
+    return Health(beat.healthy, beat.detail, beat.figures)
+
+
+def ensure_token(path: Path) -> str:
+    """Return the token in a file that only its owner can read; made at the first call."""
+    try:
+        token = path.read_text(encoding="ascii").strip()
+        if token:
+            return token
+    except FileNotFoundError:
+        pass
+    token = secrets.token_urlsafe(32)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(token + "\n")
+    temporary.replace(path)
+    return token
+
+
+def _python(module: str, *arguments: str) -> tuple[str, ...]:
+    # -P: the working directory is the user's data, not a place to import from.
+    return (sys.executable, "-P", "-m", module, *arguments)
+
+
+def _environment() -> dict[str, str]:
+    # Few malloc arenas: the default of eight a core is address space that turns resident.
+    return {**os.environ, "MALLOC_ARENA_MAX": "2"}

@@ -1,0 +1,63 @@
+"""Where things lie: the checkout, its `.runtime` folder, and the parts of a data directory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+CONFIG: Final = CHECKOUT / "conf"
+RUNTIME: Final = CHECKOUT / ".runtime"
+VENV_PYTHON: Final = RUNTIME / "venv" / "bin" / "python"
+KAFKA_JARS: Final = RUNTIME / "jars" / "kafka"
+SPARK_JARS: Final = RUNTIME / "jars" / "spark"
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """The layout of one system's data directory."""
+
+    root: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.json"
+
+    @property
+    def api_token(self) -> Path:
+        return self.root / "api-token"
+
+    @property
+    def connect_token(self) -> Path:
+        return self.root / "connect-token"
+
+    @property
+    def run(self) -> Path:
+        """Heartbeats, one file a process; rewritten all the time."""
+        return self.root / "run"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def kafka(self) -> Path:
+        return self.root / "kafka"
+
+    @property
+    def tables(self) -> Path:
+        return self.root / "tables"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def heartbeat(self, process: str) -> Path:
+        return self.run / f"{process}.json"
+
+    def output(self, process: str) -> Path:
+        """What the process wrote to standard output and error."""
+        return self.logs / f"{process}.out"

@@ -1,0 +1,40 @@
+"""Settings of the one-machine launcher (`mqlake up`); `conf/local.toml` shows every key."""
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from mqlake.settings import ProcessSettings
+
+
+class LocalSettings(ProcessSettings):
+    """What the machine must offer, and the embedded log."""
+
+    model_config = SettingsConfigDict(env_prefix="MQLAKE_LOCAL_")
+
+    log_retention_hours: float = Field(
+        default=168.0, gt=0, description="how long the log keeps an accepted message"
+    )
+    log_retention_bytes: int = Field(
+        default=10 * 1000**3,
+        ge=64 * 1024**2,
+        description="how much the log keeps of them all together; the oldest go first",
+    )
+    log_partitions: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="partitions of a new log; they stay, as they decide the order of topics",
+    )
+    log_heap_mb: int = Field(default=256, ge=128, description="Java heap of the log, MiB")
+    log_port: int | None = Field(
+        default=None, ge=1, le=65535, description="port of the log; without one a free one"
+    )
+    min_available_memory_mb: int = Field(
+        default=2_500, ge=0, description="less available memory than this and `up` refuses, MB"
+    )
+    min_free_disk_mb: int = Field(
+        default=2_000, ge=0, description="less free disk than this and `up` refuses, MB"
+    )
+    ready_timeout_seconds: float = Field(
+        default=180.0, gt=0, description="`up` gives up when not everything is healthy by then"
+    )

@@ -1,0 +1,339 @@
+"""Start the parts, keep them running, stop them in order; one thread, woken by signals and time."""
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from mqlake.errors import OperationalError
+from mqlake.local.child import Child, Program, adopt_orphans
+from mqlake.local.parts import STOP_ORDER, Health, Part
+from mqlake.local.progress import Progress
+from mqlake.local.restarts import Restarts
+from mqlake.local.usage import Usage, own_usage, usage_of_sessions
+from mqlake.status import REFRESH_SECONDS, ProcessReport, SystemState, start_ticks
+
+_logger = logging.getLogger(__name__)
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STARTING_STEP_SECONDS: Final = 0.1
+_STEP_SECONDS: Final = 1.0
+LOG_PROBE_SECONDS: Final = 3.0
+"""While the log is well; each probe is a connection that the log has to accept."""
+START_ATTEMPTS: Final = 3
+"""A part that ends so often before the system is ready makes the start fail."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A part and its present process, if it has one."""
+
+    part: Part
+    child: Child | None = None
+    restarts: Restarts = field(default_factory=Restarts)
+    last_exit: str | None = None
+    health: Health = field(default_factory=lambda: Health(False, "not started"))
+    probed_at: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+    cpu_percent: float = 0.0
+    start_ticks: int | None = None
+
+
+class Interrupted(Exception):  # noqa: N818 - it is no error
+    """Told to stop before the system was ready."""
+
+
+class Supervisor:
+    """Owns every process of one system.
+
+    Args:
+        parts: In the order of their start.
+        topics: Ends well once the log has its topics; parts that need them start after it.
+        state: The system's addresses, to which the processes are added.
+        write_state: Puts a state where other programs find it.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        topics: Program,
+        state: SystemState,
+        progress: Progress,
+        *,
+        ready_timeout_seconds: float,
+        write_state: Callable[[SystemState], None],
+    ) -> None:
+        self._running = [_Running(part) for part in parts]
+        self._topics_program = topics
+        self._topics: Child | None = None
+        self._has_topics = False
+        self._state = state
+        self._progress = progress
+        self._ready_timeout = ready_timeout_seconds
+        self._write_state = write_state
+        self._written: tuple[object, ...] = ()
+        self._written_at = 0.0
+        self._measured_at = time.monotonic()
+        self._own = own_usage()
+        self._own_cpu_percent = 0.0
+
+    def run(self, ready_line: str) -> None:
+        """Run the system until told to stop; nothing of it is left when this returns or raises.
+
+        Raises:
+            OperationalError: It did not get ready, or a part cannot run at all.
+            Interrupted: Told to stop before it was ready.
+        """
+        adopt_orphans()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGCHLD))
+        try:
+            self._start()
+            self._progress.ready(ready_line)
+            _logger.info("ready")
+            self._keep_running()
+        finally:
+            self._stop()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    # Starting
+
+    def _start(self) -> None:
+        deadline = time.monotonic() + self._ready_timeout
+        self._topics = Child(self._topics_program)
+        while True:
+            self._check_topics()
+            self._step()
+            self._show()
+            if all(running.health.healthy for running in self._running):
+                self._state = replace(self._state, phase="running")
+                self._publish(force=True)
+                return
+            self._check_start(deadline)
+            if self._wait(_STARTING_STEP_SECONDS):
+                raise Interrupted
+
+    def _check_topics(self) -> None:
+        if self._topics is None:
+            return
+        reason = self._topics.exit_reason()
+        if reason == "exit code 0":
+            self._topics = None
+            self._has_topics = True
+        elif reason is not None:
+            raise OperationalError(
+                f"the log topics could not be made, {reason}: see {self._state_logs()}"
+            )
+
+    def _check_start(self, deadline: float) -> None:
+        for running in self._running:
+            if running.restarts.count + (running.child is None) >= START_ATTEMPTS:
+                raise OperationalError(
+                    f"{running.part.name} does not start, {running.last_exit}; "
+                    f"see {running.part.program.log}"
+                )
+        if time.monotonic() > deadline:
+            waiting = [running for running in self._running if not running.health.healthy]
+            raise OperationalError(
+                f"not ready after {self._ready_timeout:.0f} s, "
+                + ", ".join(f"{running.part.name}: {running.health.detail}" for running in waiting)
+                + f"; see {self._state_logs()}"
+            )
+
+    def _state_logs(self) -> object:
+        return self._topics_program.output.parent
+
+    def _show(self) -> None:
+        for running in self._running:
+            self._progress.part(
+                running.part.name, running.health.detail, done=running.health.healthy
+            )
+        self._progress.tick()
+
+    # Running
+
+    def _keep_running(self) -> None:
+        while True:
+            self._step()
+            due = [running.restarts.due_at for running in self._running]
+            pause = min((at - time.monotonic() for at in due if at is not None), default=1.0)
+            if self._wait(max(0.0, min(_STEP_SECONDS, pause))):
+                _logger.info("told to stop")
+                return
+
+    def _wait(self, seconds: float) -> bool:
+        """Sleep until a child ends or that long; return whether to stop."""
+        received = signal.sigtimedwait((*STOP_SIGNALS, signal.SIGCHLD), seconds)
+        return received is not None and received.si_signo in STOP_SIGNALS
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        for running in self._running:
+            self._care_for(running, now)
+        if now - self._measured_at >= REFRESH_SECONDS:
+            self._measure(now)
+        self._publish()
+
+    def _care_for(self, running: _Running, now: float) -> None:
+        if running.child is not None:
+            reason = running.child.exit_reason()
+            if reason is not None:
+                self._bury(running, reason, now)
+        elif running.restarts.due_at is None:
+            if self._has_topics or not running.part.needs_log_topics:
+                self._spawn(running)
+            else:
+                running.health = Health(False, "waiting for the log")
+        elif running.restarts.is_due(now=now):
+            running.restarts.restarted()
+            self._spawn(running)
+        if running.child is not None:
+            self._probe(running, now)
+
+    def _spawn(self, running: _Running) -> None:
+        running.child = Child(running.part.program)
+        running.start_ticks = start_ticks(running.child.pid)
+        running.usage = Usage()
+        running.probed_at = 0.0
+        running.health = Health(False, "starting")
+        _logger.info(
+            "started", extra={"fields": {"part": running.part.name, "pid": running.child.pid}}
+        )
+        # Before anything else: should this process be killed, its successor must know the pid.
+        self._publish(force=True)
+
+    def _bury(self, running: _Running, reason: str, now: float) -> None:
+        """Clear away an ended process and plan the next start."""
+        child = running.child
+        assert child is not None
+        # First, so that no second Spark writes where the first one's children still do.
+        child.kill_group()
+        running.child = None
+        running.last_exit = reason
+        delay = running.restarts.ended(now=now, started_at=child.started_at)
+        running.health = Health(False, f"ended, {reason}; starts again in {delay:g} s")
+        _logger.warning("ended", extra={"fields": {"part": running.part.name, "reason": reason}})
+        if self._state.phase == "running":
+            self._progress.note(
+                f"{running.part.name} ended, {reason}; it starts again in {delay:g} s"
+            )
+
+    def _probe(self, running: _Running, now: float) -> None:
+        assert running.child is not None
+        rested = now - running.probed_at >= LOG_PROBE_SECONDS
+        if running.part.kind == "log" and running.health.healthy and not rested:
+            return
+        running.probed_at = now
+        running.health = running.part.probe(running.child.pid)
+
+    # Telling others
+
+    def _measure(self, now: float) -> None:
+        elapsed = now - self._measured_at
+        usages = usage_of_sessions(
+            {running.child.pid for running in self._running if running.child is not None}
+        )
+        for running in self._running:
+            usage = usages.get(running.child.pid) if running.child is not None else None
+            before, running.usage = running.usage, usage or Usage()
+            running.cpu_percent = _percent(before, running.usage, elapsed)
+        before, self._own = self._own, own_usage()
+        self._own_cpu_percent = _percent(before, self._own, elapsed)
+        self._measured_at = now
+
+    def _publish(self, *, force: bool = False) -> None:
+        """Write the state when it says something new, and every few seconds."""
+        now = time.monotonic()
+        news: tuple[object, ...] = (
+            self._state.phase,
+            *((r.child and r.child.pid, r.health.healthy, r.health.detail) for r in self._running),
+        )
+        if not force and news == self._written and now - self._written_at < REFRESH_SECONDS:
+            return
+        self._written = news
+        self._written_at = now
+        self._state = replace(
+            self._state,
+            written_at=time.time(),
+            processes=(self._own_report(), *(self._report(r, now) for r in self._running)),
+        )
+        self._write_state(self._state)
+
+    def _report(self, running: _Running, now: float) -> ProcessReport:
+        child = running.child
+        return ProcessReport(
+            name=running.part.name,
+            pid=None if child is None else child.pid,
+            healthy=running.health.healthy,
+            detail=running.health.detail,
+            restarts=running.restarts.count,
+            last_exit=running.last_exit,
+            uptime_seconds=0.0 if child is None else round(now - child.started_at, 1),
+            rss_bytes=running.usage.rss_bytes,
+            cpu_percent=running.cpu_percent,
+            cpu_seconds=round(running.usage.cpu_seconds, 2),
+            start_ticks=None if child is None else running.start_ticks,
+            figures=running.health.figures,
+        )
+
+    def _own_report(self) -> ProcessReport:
+        return ProcessReport(
+            name="supervisor",
+            pid=self._state.pid,
+            healthy=True,
+            detail=self._state.phase,
+            uptime_seconds=round(time.time() - self._state.started_at, 1),
+            rss_bytes=self._own.rss_bytes,
+            cpu_percent=self._own_cpu_percent,
+            cpu_seconds=round(self._own.cpu_seconds, 2),
+            start_ticks=self._state.start_ticks,
+        )
+
+    # Stopping
+
+    def _stop(self) -> None:
+        self._progress.note("stopping")
+        self._state = replace(self._state, phase="stopping")
+        self._publish(force=True)
+        if self._topics is not None:
+            self._topics.kill_group()
+        hurry = False
+        for kind in STOP_ORDER:
+            group = [r for r in self._running if r.part.kind == kind and r.child is not None]
+            hurry = self._stop_group(group, hurry=hurry)
+        _logger.info("stopped")
+
+    def _stop_group(self, group: list[_Running], *, hurry: bool) -> bool:
+        """Stop these parts side by side; return whether a second signal asked to hurry."""
+        now = time.monotonic()
+        for running in group:
+            assert running.child is not None
+            running.child.terminate()
+            running.health = Health(False, "stopping")
+        self._publish()
+        timeout = max((r.part.program.stop_timeout_seconds for r in group), default=0.0)
+        deadline = now + timeout
+        while group and not hurry and time.monotonic() < deadline:
+            group = [r for r in group if not self._has_stopped(r)]
+            hurry = bool(group) and self._wait(_STARTING_STEP_SECONDS)
+        for running in group:
+            if not self._has_stopped(running):
+                _logger.warning("killed", extra={"fields": {"part": running.part.name}})
+                assert running.child is not None
+                running.child.kill_group()
+                running.child = None
+        return hurry
+
+    def _has_stopped(self, running: _Running) -> bool:
+        if running.child is None or running.child.exit_reason() is None:
+            return running.child is None
+        running.child.kill_group()
+        running.child = None
+        running.health = Health(False, "stopped")
+        return True
+
+
+def _percent(before: Usage, after: Usage, seconds: float) -> float:
+    spent = after.cpu_seconds - before.cpu_seconds
+    return round(100.0 * max(0.0, spent) / seconds, 1) if seconds > 0 else 0.0

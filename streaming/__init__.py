@@ -1,0 +1,1 @@
+"""The Spark application: the router, the history and what keeps them running."""

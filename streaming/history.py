@@ -1,0 +1,73 @@
+"""The history: inbound records to rows of the table `messages`.
+
+inbound(key, value, headers, partition, offset, timestamp) -> columns of `mqlake.tables.MESSAGES`
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from mqlake.records import (
+    BARRIER_KEY_PREFIX,
+    FLAG_DUP,
+    FLAG_QOS,
+    FLAG_RETAIN,
+    HEADER_CLIENT_ID,
+    HEADER_ID,
+    HEADER_MQTT,
+    HEADER_ORIGIN,
+    HEADER_PROPERTIES,
+    HEADER_USERNAME,
+    RECORD_VERSION,
+)
+from mqlake.tables import MESSAGES
+
+
+def messages(inbound: DataFrame) -> DataFrame:
+    """Return one row for each message; barriers and records of others are left out."""
+    parsed = inbound.select(
+        "*",
+        F.col("key").cast("string").alias("name"),
+        _header(HEADER_MQTT).alias("mqtt"),
+        F.substring(_header(HEADER_MQTT), 3, 1).alias("flags_byte"),
+    )
+    ours = parsed.where(
+        ~F.startswith(F.col("key"), F.lit(BARRIER_KEY_PREFIX))
+        & (F.octet_length("mqtt") == 3)
+        & (F.substring("mqtt", 1, 1) == F.lit(bytes((RECORD_VERSION,))))
+        & F.contains(F.col("name"), F.lit("/"))
+    )
+    flags = _byte("mqtt", 3)
+    columns: dict[str, Column] = {
+        "id": F.lower(F.hex(_header(HEADER_ID))),
+        "tenant": F.substring_index("name", "/", 1),
+        "topic": F.expr("substring(name, instr(name, '/') + 1)"),
+        "payload": F.coalesce("value", F.lit(b"")),
+        "qos": flags.bitwiseAND(FLAG_QOS),
+        "retain": flags.bitwiseAND(FLAG_RETAIN) != 0,
+        "dup": flags.bitwiseAND(FLAG_DUP) != 0,
+        "client_id": _text(HEADER_CLIENT_ID),
+        "username": _text(HEADER_USERNAME),
+        "protocol_level": _byte("mqtt", 2),
+        "properties": _text(HEADER_PROPERTIES),
+        "origin": _text(HEADER_ORIGIN),
+        "ts": F.col("timestamp"),
+        "log_partition": F.col("partition"),
+        "log_offset": F.col("offset"),
+    }
+    return ours.select(
+        *(columns[column.name].cast(column.type).alias(column.name) for column in MESSAGES.columns)
+    )
+
+
+def _header(name: str) -> Column:
+    """The value of a header, null without it; generated code, unlike a lambda over the array."""
+    at = F.array_position(F.col("headers.key"), F.lit(name)) - 1
+    return F.get(F.col("headers.value"), at.cast("int"))
+
+
+def _text(name: str) -> Column:
+    return _header(name).cast("string")
+
+
+def _byte(column: str, position: int) -> Column:
+    return F.conv(F.hex(F.substring(column, position, 1)), 16, 10).cast("int")

@@ -1,0 +1,1 @@
+"""One file for each streaming query: read, transform, write, start."""

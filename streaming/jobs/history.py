@@ -1,0 +1,41 @@
+"""The query that appends: `mqlake.inbound` to the Delta table `messages`, each message once."""
+
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from mqlake.tables import MESSAGES
+from streaming.history import messages
+from streaming.settings import StreamingSettings
+from streaming.sources import inbound
+from streaming.spark import HISTORY_POOL, use_pool
+from streaming.tables import table_path
+
+NAME: Final = "history"
+
+
+def start(spark: SparkSession, settings: StreamingSettings) -> StreamingQuery:
+    """Start the query from its checkpoint.
+
+    Exactly once: the checkpoint fixes which offsets a batch holds before it runs, and Delta commits
+    a batch of this query only once.
+    """
+    use_pool(spark, HISTORY_POOL)
+    options = {
+        "maxOffsetsPerTrigger": str(settings.history_max_records),
+        # A batch reads what is there. After each fetch the connector asks for the partition's
+        # offsets; the broker answers only after the next fetch that waits on the same connection.
+        "kafka.fetch.max.wait.ms": "10",
+    }
+    return (
+        messages(inbound(spark, settings, **options))
+        # One file for each append: small files are what makes a table slow.
+        .coalesce(1)
+        .writeStream.queryName(NAME)
+        .format("delta")
+        .option("checkpointLocation", str(settings.data_dir.absolute() / "checkpoints" / NAME))
+        .outputMode("append")
+        .trigger(processingTime=f"{round(settings.history_interval_seconds * 1000)} milliseconds")
+        .start(str(table_path(settings, MESSAGES)))
+    )

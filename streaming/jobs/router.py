@@ -1,0 +1,51 @@
+"""The query that routes: `mqlake.inbound` to `mqlake.delivery.<gateway>`."""
+
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from streaming.routing import deliveries, register_route_function
+from streaming.settings import StreamingSettings
+from streaming.sources import client_config, inbound
+from streaming.spark import ROUTER_POOL, use_pool
+
+NAME: Final = "router"
+
+_CONSUMER: Final = {
+    # At a batch boundary the connector asks for the partition's offsets; the broker answers only
+    # after the fetch request that waits on the same connection.
+    "kafka.fetch.max.wait.ms": "100",
+}
+_PRODUCER: Final = {
+    # Order within an inbound partition holds because the producer is idempotent (the default).
+    "kafka.acks": "all",
+    "kafka.linger.ms": "0",
+    # What the log took inbound must go out again, a header longer.
+    "kafka.max.request.size": str(300 * 1024 * 1024),
+    "kafka.max.block.ms": "30000",
+}
+
+
+def start(spark: SparkSession, settings: StreamingSettings) -> StreamingQuery:
+    """Start the query from its checkpoint; deliveries since the last batch boundary come again."""
+    register_route_function(spark, client_config(settings))
+    use_pool(spark, ROUTER_POOL)
+    writer = (
+        deliveries(inbound(spark, settings, **_CONSUMER))
+        .writeStream.queryName(NAME)
+        .format("kafka")
+        .options(**{f"kafka.{key}": value for key, value in client_config(settings).items()})
+        .options(**_PRODUCER)
+        .option("checkpointLocation", str(settings.data_dir.absolute() / "checkpoints" / NAME))
+        .outputMode("update")
+    )
+    if settings.router_trigger == "real-time":
+        milliseconds = f"{round(settings.router_batch_seconds * 1000)} milliseconds"
+        # pyspark's overloads for type checkers do not list this trigger yet.
+        writer = writer.trigger(realTime=milliseconds)  # type: ignore[call-overload]
+    else:
+        writer = writer.option("asyncProgressTrackingEnabled", "true").trigger(
+            processingTime="0 seconds"
+        )
+    return writer.start()

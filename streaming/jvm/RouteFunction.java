@@ -1,0 +1,123 @@
+package mqlake.streaming;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.RowFactory;
+import org.apache.spark.sql.api.java.UDF4;
+
+/**
+ * Spark function: (key, partition, offset, timestamp ms) of an inbound record to its deliveries, an
+ * array of (log topic, `source` header). Payload and headers do not pass through it.
+ *
+ * A barrier is delivered to its gateway once its routes are applied, else not at all. The record
+ * formats are those of mqlake/records.py.
+ */
+public final class RouteFunction implements UDF4 {
+    private static final long serialVersionUID = 1L;
+    private static final Row[] NOBODY = new Row[0];
+    private static final byte[] BARRIER = "\0barrier/".getBytes(StandardCharsets.US_ASCII);
+
+    private final Map<String, String> consumerConfig;
+    private final String routesTopic;
+    private final String deliveryPrefix;
+    private transient volatile RouteFollower follower;
+
+    public RouteFunction(
+            Map<String, String> consumerConfig, String routesTopic, String deliveryPrefix) {
+        this.consumerConfig = new java.util.HashMap<String, String>(consumerConfig);
+        this.routesTopic = routesTopic;
+        this.deliveryPrefix = deliveryPrefix;
+    }
+
+    /** The raw signature: Janino writes no bridge methods. */
+    public Object call(Object keyBytes, Object partition, Object offset, Object timestampMs) {
+        byte[] key = (byte[]) keyBytes;
+        if (key == null) {
+            return NOBODY;
+        }
+        RouteFollower routes = follower;
+        if (routes == null) {
+            routes = RouteFollower.of(consumerConfig, routesTopic);
+            follower = routes;
+        }
+        String position = partition + ":" + offset + ":" + timestampMs;
+        if (isBarrier(key)) {
+            return answer(key, position, routes);
+        }
+        int slash = 0;
+        while (slash < key.length && key[slash] != '/') {
+            slash++;
+        }
+        if (slash == key.length) {
+            return NOBODY; // not ours: somebody else wrote to the topic
+        }
+        String tenant = new String(key, 0, slash, StandardCharsets.UTF_8);
+        String topicName = new String(key, slash + 1, key.length - slash - 1, StandardCharsets.UTF_8);
+        long seed =
+                RouteTable.mix(((Integer) partition).longValue() + 1) ^ ((Long) offset).longValue();
+        LinkedHashMap<String, ArrayList<String>> found =
+                routes.table().match(tenant, topicName, seed);
+        if (found == null) {
+            return NOBODY;
+        }
+        Row[] deliveries = new Row[found.size()];
+        int at = 0;
+        Iterator<Map.Entry<String, ArrayList<String>>> each = found.entrySet().iterator();
+        while (each.hasNext()) {
+            Map.Entry<String, ArrayList<String>> entry =
+                    (Map.Entry<String, ArrayList<String>>) each.next();
+            deliveries[at++] = delivery(
+                    (String) entry.getKey(), position, (ArrayList<String>) entry.getValue());
+        }
+        return deliveries;
+    }
+
+    private Row[] answer(byte[] key, String position, RouteFollower routes) {
+        String[] parts =
+                new String(key, BARRIER.length, key.length - BARRIER.length, StandardCharsets.US_ASCII)
+                        .split("/");
+        if (parts.length != 4) {
+            return NOBODY;
+        }
+        long routesOffset;
+        try {
+            routesOffset = Long.parseLong(parts[3]);
+        } catch (NumberFormatException error) {
+            return NOBODY;
+        }
+        // -1: the gateway's first barrier, which waits for no route.
+        if (routesOffset >= 0 && !routes.awaitApplied(routesOffset)) {
+            return NOBODY;
+        }
+        return new Row[] {delivery(parts[0], position, null)};
+    }
+
+    private Row delivery(String gateway, String position, ArrayList<String> sharedFilters) {
+        String source = position;
+        if (sharedFilters != null) {
+            StringBuilder lines = new StringBuilder(position);
+            for (int i = 0; i < sharedFilters.size(); i++) {
+                lines.append('\n').append((String) sharedFilters.get(i));
+            }
+            source = lines.toString();
+        }
+        return RowFactory.create(
+                new Object[] {deliveryPrefix + gateway, source.getBytes(StandardCharsets.UTF_8)});
+    }
+
+    private static boolean isBarrier(byte[] key) {
+        if (key.length < BARRIER.length) {
+            return false;
+        }
+        for (int i = 0; i < BARRIER.length; i++) {
+            if (key[i] != BARRIER[i]) {
+                return false;
+            }
+        }
+        return true;
+    }
+}

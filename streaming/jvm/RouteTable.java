@@ -1,0 +1,294 @@
+package mqlake.streaming;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.concurrent.ConcurrentHashMap;
+
+/**
+ * Which gateways have subscribers for a topic: one trie of topic filters per tenant.
+ *
+ * The twin of mqlake/matching.py; both pass the same generated cases. One thread writes, any number
+ * read without a lock: maps are concurrent, what stands at a level is replaced as a whole. A reader
+ * that starts after apply() returned sees its effect, which is all that a barrier needs.
+ *
+ * Written for Janino: casts where generics would infer, no lambdas.
+ */
+public final class RouteTable {
+    private static final String SHARE_PREFIX = "$share/";
+    private static final String[] NONE = new String[0];
+
+    /** One level of a trie. Both fields are null rather than empty, so that a leaf is small. */
+    private static final class Level {
+        volatile ConcurrentHashMap<String, Level> children;
+        volatile Targets targets;
+
+        Level child(String name) {
+            ConcurrentHashMap<String, Level> below = children;
+            return below == null ? null : (Level) below.get(name);
+        }
+
+        boolean isEmpty() {
+            return targets == null && children == null;
+        }
+    }
+
+    /** What one filter leads to; immutable. */
+    private static final class Targets {
+        /** Gateways with subscribers that are not shared; sorted. */
+        final String[] gateways;
+        final Group[] groups;
+
+        Targets(String[] gateways, Group[] groups) {
+            this.gateways = gateways;
+            this.groups = groups;
+        }
+    }
+
+    /** One share group: `$share/name/filter` over all its gateways; immutable. */
+    private static final class Group {
+        final String sharedFilter;
+        /** Sorted, so that the choice does not depend on the order in which routes came. */
+        final String[] gateways;
+        final int[] members;
+        final long total;
+
+        Group(String sharedFilter, String[] gateways, int[] members) {
+            this.sharedFilter = sharedFilter;
+            this.gateways = gateways;
+            this.members = members;
+            long sum = 0;
+            for (int i = 0; i < members.length; i++) {
+                sum += members[i];
+            }
+            this.total = sum;
+        }
+
+        /** The gateway for a message: in proportion to its members, always the same for one seed. */
+        String choose(long seed) {
+            long pick = Long.remainderUnsigned(mix(seed ^ ((long) sharedFilter.hashCode() << 32)), total);
+            for (int i = 0; i < members.length; i++) {
+                pick -= members[i];
+                if (pick < 0) {
+                    return gateways[i];
+                }
+            }
+            throw new IllegalStateException("share group without members");
+        }
+    }
+
+    private final ConcurrentHashMap<String, Level> tenants = new ConcurrentHashMap<String, Level>();
+
+    /**
+     * Set how many subscribers a gateway has for a filter (a shared one with its `$share/name/`).
+     *
+     * @param members 0 takes the route out and prunes the levels it leaves empty.
+     */
+    public void apply(String gateway, String tenant, String topicFilter, int members) {
+        String sharedFilter = null;
+        String plain = topicFilter;
+        if (topicFilter.startsWith(SHARE_PREFIX)) {
+            int end = topicFilter.indexOf('/', SHARE_PREFIX.length());
+            if (end >= 0) {
+                sharedFilter = topicFilter;
+                plain = topicFilter.substring(end + 1);
+            }
+        }
+        ArrayList<Object> path = new ArrayList<Object>();
+        Level level = (Level) tenants.get(tenant);
+        if (level == null) {
+            if (members == 0) {
+                return;
+            }
+            level = new Level();
+            tenants.put(tenant, level);
+        }
+        int from = 0;
+        while (from >= 0) {
+            int slash = plain.indexOf('/', from);
+            String name = slash < 0 ? plain.substring(from) : plain.substring(from, slash);
+            from = slash < 0 ? -1 : slash + 1;
+            Level child = level.child(name);
+            if (child == null) {
+                if (members == 0) {
+                    return;
+                }
+                child = new Level();
+                if (level.children == null) {
+                    level.children = new ConcurrentHashMap<String, Level>(1);
+                }
+                level.children.put(name, child);
+            }
+            path.add(level);
+            path.add(name);
+            level = child;
+        }
+        level.targets = replace(level.targets, gateway, sharedFilter, members);
+        for (int i = path.size() - 2; i >= 0 && level.isEmpty(); i -= 2) {
+            Level parent = (Level) path.get(i);
+            parent.children.remove(path.get(i + 1));
+            if (parent.children.isEmpty()) {
+                parent.children = null;
+            }
+            level = parent;
+        }
+        if (level.isEmpty()) {
+            tenants.remove(tenant, level);
+        }
+    }
+
+    /**
+     * Find the gateways that get a message.
+     *
+     * @param seed Decides in each share group; the same message must come with the same seed.
+     * @return Gateway to the shared filters it was chosen for (none for plain subscriptions, so the
+     *     value may be null); null when nobody subscribed.
+     */
+    public LinkedHashMap<String, ArrayList<String>> match(String tenant, String topicName, long seed) {
+        Level root = (Level) tenants.get(tenant);
+        if (root == null) {
+            return null;
+        }
+        // Levels that the topic has reached so far; a filter reaches a level in one way only, so
+        // there are never more than the trie has. Walked without recursion: a topic of 64 KiB has
+        // as many levels.
+        Level[] reached = new Level[4];
+        Level[] below = new Level[4];
+        reached[0] = root;
+        int count = 1;
+        LinkedHashMap<String, ArrayList<String>> found = null;
+        boolean wildcards = !topicName.startsWith("$");
+        int from = 0;
+        while (from >= 0 && count > 0) {
+            int slash = topicName.indexOf('/', from);
+            String name = slash < 0 ? topicName.substring(from) : topicName.substring(from, slash);
+            from = slash < 0 ? -1 : slash + 1;
+            if (below.length < count * 2) {
+                below = new Level[count * 4];
+            }
+            int next = 0;
+            for (int i = 0; i < count; i++) {
+                ConcurrentHashMap<String, Level> children = reached[i].children;
+                if (children == null) {
+                    continue;
+                }
+                if (wildcards) {
+                    found = collect((Level) children.get("#"), seed, found);
+                    Level child = (Level) children.get("+");
+                    if (child != null) {
+                        below[next++] = child;
+                    }
+                }
+                Level child = (Level) children.get(name);
+                if (child != null) {
+                    below[next++] = child;
+                }
+            }
+            Level[] spare = reached;
+            reached = below;
+            below = spare;
+            count = next;
+            wildcards = true;
+        }
+        for (int i = 0; i < count; i++) {
+            found = collect(reached[i], seed, found);
+            found = collect(reached[i].child("#"), seed, found);
+        }
+        return found;
+    }
+
+    /** True when no filter is held, that is, when everything was pruned. */
+    public boolean isEmpty() {
+        return tenants.isEmpty();
+    }
+
+    private static LinkedHashMap<String, ArrayList<String>> collect(
+            Level level, long seed, LinkedHashMap<String, ArrayList<String>> found) {
+        Targets targets = level == null ? null : level.targets;
+        if (targets == null) {
+            return found;
+        }
+        if (found == null) {
+            found = new LinkedHashMap<String, ArrayList<String>>();
+        }
+        for (int i = 0; i < targets.gateways.length; i++) {
+            if (!found.containsKey(targets.gateways[i])) {
+                found.put(targets.gateways[i], null);
+            }
+        }
+        for (int i = 0; i < targets.groups.length; i++) {
+            Group group = targets.groups[i];
+            String gateway = group.choose(seed);
+            ArrayList<String> sharedFilters = (ArrayList<String>) found.get(gateway);
+            if (sharedFilters == null) {
+                sharedFilters = new ArrayList<String>(2);
+                found.put(gateway, sharedFilters);
+            }
+            sharedFilters.add(group.sharedFilter);
+        }
+        return found;
+    }
+
+    private static Targets replace(Targets old, String gateway, String sharedFilter, int members) {
+        String[] gateways = old == null ? NONE : old.gateways;
+        Group[] groups = old == null ? new Group[0] : old.groups;
+        if (sharedFilter == null) {
+            gateways = members > 0 ? with(gateways, gateway) : without(gateways, gateway);
+        } else {
+            int at = 0;
+            while (at < groups.length && !groups[at].sharedFilter.equals(sharedFilter)) {
+                at++;
+            }
+            Group group = at < groups.length ? groups[at] : new Group(sharedFilter, NONE, new int[0]);
+            Group changed = replace(group, gateway, members);
+            ArrayList<Group> kept = new ArrayList<Group>(Arrays.asList(groups));
+            if (at < groups.length) {
+                kept.remove(at);
+            }
+            if (changed.total > 0) {
+                kept.add(changed);
+            }
+            groups = (Group[]) kept.toArray(new Group[kept.size()]);
+        }
+        return gateways.length == 0 && groups.length == 0 ? null : new Targets(gateways, groups);
+    }
+
+    private static Group replace(Group old, String gateway, int members) {
+        String[] gateways =
+                members > 0 ? with(old.gateways, gateway) : without(old.gateways, gateway);
+        int[] counts = new int[gateways.length];
+        for (int i = 0; i < gateways.length; i++) {
+            int before = Arrays.binarySearch(old.gateways, gateways[i]);
+            counts[i] = gateways[i].equals(gateway) ? members : old.members[before];
+        }
+        return new Group(old.sharedFilter, gateways, counts);
+    }
+
+    private static String[] with(String[] sorted, String added) {
+        int at = Arrays.binarySearch(sorted, added);
+        if (at >= 0) {
+            return sorted;
+        }
+        String[] longer = (String[]) Arrays.copyOf(sorted, sorted.length + 1);
+        longer[sorted.length] = added;
+        Arrays.sort(longer);
+        return longer;
+    }
+
+    private static String[] without(String[] sorted, String removed) {
+        int at = Arrays.binarySearch(sorted, removed);
+        if (at < 0) {
+            return sorted;
+        }
+        String[] shorter = (String[]) Arrays.copyOf(sorted, sorted.length - 1);
+        System.arraycopy(sorted, at + 1, shorter, at, sorted.length - at - 1);
+        return shorter;
+    }
+
+    /** The finalizer of SplitMix64: neighbouring seeds give unrelated results. */
+    static long mix(long value) {
+        value = (value ^ (value >>> 30)) * 0xbf58476d1ce4e5b9L;
+        value = (value ^ (value >>> 27)) * 0x94d049bb133111ebL;
+        return value ^ (value >>> 31);
+    }
+}

@@ -1,0 +1,38 @@
+"""Which jars go on the class path."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from mqlake.errors import OperationalError
+
+PYSPARK_JARS: Final = Path(pyspark.__file__).parent / "jars"
+_ARTIFACT: Final = re.compile(r"(?P<artifact>.+)-\d+(\.\d+)*[^-]*(-[A-Za-z]\w*)?\.jar")
+
+
+def artifact(jar: Path) -> str:
+    """Return a jar's name without its version: `delta-spark_4.2_2.13`."""
+    match = _ARTIFACT.fullmatch(jar.name)
+    return match["artifact"] if match else jar.stem
+
+
+def extra_jars(jars_dir: Path) -> list[Path]:
+    """Return the jars that pyspark lacks, sorted by name.
+
+    A resolver brings whole dependency trees; an artifact that pyspark has in its own version must
+    not come twice.
+
+    Raises:
+        OperationalError: The Kafka connector or Delta is not there.
+    """
+    present = {artifact(jar) for jar in PYSPARK_JARS.glob("*.jar")}
+    extra = [jar for jar in (jars_dir / "spark").glob("*.jar") if artifact(jar) not in present]
+    names = {artifact(jar) for jar in extra}
+    for needed in ("delta-spark", "spark-sql-kafka", "kafka-clients"):
+        if not any(name.startswith(needed) for name in names):
+            raise OperationalError(
+                f"{jars_dir / 'spark'} holds no {needed} jar; start once with: bin/mqlake up"
+            )
+    return sorted(extra)

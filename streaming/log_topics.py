@@ -1,0 +1,41 @@
+"""What the application must know of the log's topics before its queries start."""
+
+from typing import Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from mqlake.errors import LogError
+
+_TIMEOUT_MS: Final = 5000
+
+
+def partition_counts(
+    spark: SparkSession, client_config: dict[str, str], topics: tuple[str, ...]
+) -> dict[str, int]:
+    """Return the number of partitions of each log topic that exists.
+
+    Raises:
+        LogError: The log does not answer.
+    """
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    properties = jvm.java.util.Properties()
+    for key, value in client_config.items():
+        properties.setProperty(key, value)
+    for key in ("request.timeout.ms", "default.api.timeout.ms"):
+        properties.setProperty(key, str(_TIMEOUT_MS))
+    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+    counts: dict[str, int] = {}
+    try:
+        names = admin.listTopics().names().get()
+        for topic in topics:
+            if names.contains(topic):
+                described = admin.describeTopics([topic]).allTopicNames().get()
+                counts[topic] = described.get(topic).partitions().size()
+    except Py4JJavaError as exc:
+        reason = exc.java_exception.getMessage()
+        raise LogError(f"the log does not answer: {reason}", definite=True) from exc
+    finally:
+        admin.close(jvm.java.time.Duration.ofSeconds(1))
+    return counts

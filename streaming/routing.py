@@ -1,0 +1,77 @@
+"""Which gateways get a message: inbound records to delivery records, by the route function.
+
+inbound(key, value, headers, partition, offset, timestamp) -> deliveries(topic, key, value, headers)
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
+
+from mqlake.records import DELIVERY_PREFIX, HEADER_SOURCE, ROUTES
+
+_FUNCTION: Final = "mqlake_route"
+_FUNCTION_CLASS: Final = "mqlake.streaming.RouteFunction"
+_RETURN_TYPE: Final = "array<struct<topic:string,source:binary>>"
+
+
+def register_route_function(spark: SparkSession, consumer_config: dict[str, str]) -> None:
+    """Make the route function known to this session.
+
+    Args:
+        spark: Its JVM has the routing classes on the class path (`streaming.spark`).
+        consumer_config: How a Kafka client in the executors reaches the log.
+    """
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    config = jvm.java.util.HashMap()
+    for key, value in consumer_config.items():
+        config.put(key, value)
+    function = getattr(jvm, _FUNCTION_CLASS)(config, ROUTES, DELIVERY_PREFIX)
+    returns = jvm.org.apache.spark.sql.types.DataType.fromDDL(_RETURN_TYPE)
+    # By reflection, because by name py4j takes the overload for a Scala closure.
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    java_class = jvm.java.lang.Class
+    types = gateway.new_array(java_class, 2)
+    types[0] = java_class.forName("org.apache.spark.sql.api.java.UDF4")
+    types[1] = java_class.forName("org.apache.spark.sql.types.DataType")
+    arguments = gateway.new_array(jvm.java.lang.Object, 2)
+    arguments[0] = function
+    arguments[1] = returns
+    functions = java_class.forName("org.apache.spark.sql.functions")
+    typed = functions.getMethod("udf", types).invoke(None, arguments)
+    # Declared as not deterministic: the optimizer would otherwise call it twice for each record,
+    # once to filter away what has no delivery. It is deterministic for equal routes.
+    spark._jsparkSession.udf().register(_FUNCTION, typed.asNondeterministic())
+
+
+def deliveries(inbound: DataFrame) -> DataFrame:
+    """Route each record to the delivery topics of its gateways, in order; barriers too.
+
+    Each delivery is the record with a `source` header more (see `mqlake.records.Source`).
+    """
+    routed = inbound.select(
+        F.explode(
+            F.call_function(
+                _FUNCTION,
+                F.col("key"),
+                F.col("partition"),
+                F.col("offset"),
+                F.unix_millis("timestamp"),
+            )
+        ).alias("delivery"),
+        "key",
+        "value",
+        "headers",
+    )
+    return routed.select(
+        F.col("delivery.topic").alias("topic"),
+        "key",
+        "value",
+        F.concat(F.coalesce("headers", F.array()), F.array(_source_header())).alias("headers"),
+    )
+
+
+def _source_header() -> Column:
+    return F.struct(F.lit(HEADER_SOURCE).alias("key"), F.col("delivery.source").alias("value"))

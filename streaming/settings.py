@@ -1,0 +1,52 @@
+"""Settings of the Spark application (`mqlake streaming`); `conf/streaming.toml` shows every key."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from mqlake.settings import ProcessSettings
+
+
+class StreamingSettings(ProcessSettings):
+    """What the Spark application may be told."""
+
+    model_config = SettingsConfigDict(env_prefix="MQLAKE_STREAMING_")
+
+    data_dir: Path = Field(
+        default=Path("data"), description="holds tables/<name> and checkpoints/<query>"
+    )
+    jars_dir: Path = Field(
+        default=Path(".runtime/jars"), description="holds spark/*.jar, what pyspark itself lacks"
+    )
+    master: str = Field(
+        default="local[16]",
+        description="Spark master; local[N] needs N > partitions of mqlake.inbound, the "
+        "router keeps one slot for each partition",
+    )
+    connect_port: int = Field(
+        default=15002, ge=1, le=65535, description="Spark Connect, on 127.0.0.1 only"
+    )
+    connect_token: SecretStr = Field(description="bearer token that Spark Connect asks for")
+    driver_memory_mb: int = Field(default=640, ge=384, description="Java heap of the driver, MiB")
+    router_trigger: Literal["real-time", "micro-batch"] = Field(
+        default="real-time",
+        description="micro-batch where real-time mode is not to be had; it adds about 0.1 s",
+    )
+    router_batch_seconds: float = Field(
+        default=30.0,
+        ge=1.0,
+        le=600.0,
+        description="length of a real-time batch; each boundary pauses delivery for some 0.2 s, a "
+        "crash replays at most one batch",
+    )
+    history_interval_seconds: float = Field(
+        default=2.0, ge=0.5, le=3600.0, description="how often messages are appended to the table"
+    )
+    history_max_records: int = Field(
+        default=200_000, ge=1_000, description="most records of one append, bounds its memory"
+    )
+    spark: dict[str, str] = Field(
+        default_factory=dict, description="further Spark configuration; wins over everything else"
+    )

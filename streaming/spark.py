@@ -1,0 +1,187 @@
+"""The SparkSession: the one place for its configuration, its jars and its JVM."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from mqlake.logs import KEPT_LOG_FILES, MAX_LOG_BYTES
+from streaming.jvm.compiler import build_routing_jar
+from streaming.jvm.jars import PYSPARK_JARS, extra_jars
+from streaming.jvm.process import Jvm, start_jvm
+from streaming.settings import StreamingSettings
+
+POOLS_FILE: Final = Path(__file__).parent / "pools.xml"
+ROUTER_POOL: Final = "router"
+HISTORY_POOL: Final = "history"
+MAINTENANCE_POOL: Final = "maintenance"
+CONNECT_POOL: Final = "default"
+
+# One machine, small batches: what Spark does for clusters (many partitions, statistics, replanning)
+# costs more than it brings. Real-time mode refuses adaptive execution.
+_DEFAULTS: Final[dict[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.scheduler.mode": "FAIR",
+    "spark.scheduler.allocation.file": POOLS_FILE.as_uri(),
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.sql.session.timeZone": "UTC",
+    # Real-time batches of whole seconds; the default refuses less than five.
+    "spark.sql.streaming.realTimeMode.minBatchDuration": "1s",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.ui.retainedExecutions": "5",
+    "spark.ui.retainedJobs": "5",
+    "spark.ui.retainedStages": "5",
+    "spark.ui.retainedTasks": "50",
+    # Delta
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Spark Connect, which `mqlake sql` and the API use
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+}
+# Without an address Spark looks up the machine's name and shows an outside address for nothing.
+_LOCAL_ENVIRONMENT: Final = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
+_LOCAL_DEFAULTS: Final[dict[str, str]] = {
+    # Checkpoints through the plain file system, else two processes run for each file renamed.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+# Measured, see docs/decisions: small footprint first, then short pauses.
+_JAVA_OPTIONS: Final = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:MaxMetaspaceSize=320m",
+    "-XX:ReservedCodeCacheSize=128m",
+    "-Xss1m",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-Djava.net.preferIPv4Stack=true",
+)
+
+
+def start_spark(
+    settings: StreamingSettings, *, inherited_fds: tuple[int, ...] = ()
+) -> tuple[SparkSession, Jvm]:
+    """Start the JVM and the session; whoever holds them stops both.
+
+    Raises:
+        OperationalError: No Java, no jars, or the JVM did not start.
+    """
+    data_dir = settings.data_dir.absolute()
+    jars = extra_jars(settings.jars_dir.absolute())
+    jars.append(build_routing_jar(data_dir / "jvm", jars))
+    java_options = [
+        *_JAVA_OPTIONS,
+        f"-Xmx{settings.driver_memory_mb}m",
+        f"-Dlog4j2.configurationFile={_write_logging(settings, data_dir / 'jvm')}",
+        f"-Djava.io.tmpdir={_emptied(data_dir / 'jvm' / 'tmp')}",
+        f"-Dderby.system.home={data_dir / 'jvm'}",
+    ]
+    class_path = [str(PYSPARK_JARS / "*"), *map(str, jars)]
+    jvm = start_jvm(
+        java_options,
+        class_path,
+        environment=_LOCAL_ENVIRONMENT if settings.master.startswith("local") else None,
+        inherited_fds=inherited_fds,
+    )
+    jvm.export()
+    builder: SparkSession.Builder = SparkSession.builder.appName("mqlake").master(settings.master)
+    for key, value in spark_conf(settings, jars).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate(), jvm
+
+
+def spark_conf(settings: StreamingSettings, jars: list[Path]) -> dict[str, str]:
+    """Return the whole Spark configuration; the user's own keys win."""
+    data_dir = settings.data_dir.absolute()
+    conf = dict(_DEFAULTS)
+    conf["spark.sql.warehouse.dir"] = (data_dir / "tables").as_uri()
+    conf["spark.connect.grpc.binding.port"] = str(settings.connect_port)
+    conf["spark.connect.authenticate.token"] = settings.connect_token.get_secret_value()
+    if settings.master.startswith("local"):
+        conf |= _LOCAL_DEFAULTS
+    if settings.master.startswith("local["):
+        conf["spark.hadoop.fs.file.impl"] = "mqlake.streaming.LocalFiles"
+    else:
+        # The driver has them on its class path; executors elsewhere are sent them.
+        conf["spark.jars"] = ",".join(str(jar) for jar in jars)
+    return conf | settings.spark
+
+
+def use_pool(spark: SparkSession, pool: str) -> None:
+    """Let what this thread starts from now on run in a scheduler pool of `pools.xml`."""
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+
+
+def _emptied(path: Path) -> Path:
+    """Return a folder for temporary files, without those of a run that was killed."""
+    shutil.rmtree(path, ignore_errors=True)
+    return _directory(path)
+
+
+# What these say is in the query's own exception too, which is logged and shown; and a query that is
+# merely stopped makes them report an error for each of its tasks.
+_SILENCED: Final = (
+    "org.apache.hadoop.util.NativeCodeLoader",
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.sql.catalyst.util.SparkStringUtils",
+    "org.apache.spark.sql.catalyst.analysis.SimpleFunctionRegistry",
+    "org.apache.spark.util.SparkStringUtils",
+    "org.apache.spark.util.Utils",
+)
+
+
+def _directory(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _write_logging(settings: StreamingSettings, directory: Path) -> Path:
+    """Write the JVM's logging configuration: our lines at the set level, Spark's from WARN."""
+    lines = [
+        "status = warn",
+        "rootLogger.level = warn",
+        "rootLogger.appenderRef.out.ref = out",
+        "logger.mqlake.name = mqlake",
+        f"logger.mqlake.level = {settings.log_level.lower()}",
+        *(
+            line
+            for number, name in enumerate(_SILENCED)
+            for line in (f"logger.s{number}.name = {name}", f"logger.s{number}.level = off")
+        ),
+        "appender.out.name = out",
+        "appender.out.layout.type = PatternLayout",
+        "appender.out.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1} %m%n%throwable{8}",
+    ]
+    if settings.log_file is None:
+        lines += ["appender.out.type = Console", "appender.out.target = SYSTEM_ERR"]
+    else:
+        file = settings.log_file.absolute().with_name(f"{settings.log_file.stem}-jvm.log")
+        lines += [
+            "appender.out.type = RollingFile",
+            f"appender.out.fileName = {file}",
+            f"appender.out.filePattern = {file}.%i",
+            "appender.out.policies.type = Policies",
+            "appender.out.policies.size.type = SizeBasedTriggeringPolicy",
+            f"appender.out.policies.size.size = {MAX_LOG_BYTES}",
+            "appender.out.strategy.type = DefaultRolloverStrategy",
+            f"appender.out.strategy.max = {KEPT_LOG_FILES}",
+        ]
+    path = _directory(directory) / f"log4j2-{os.getpid()}.properties"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,122 @@
+"""Keep streaming queries running: a failed one is started again, later each time."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from mqlake.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+FIRST_BACK_OFF_SECONDS: Final = 1.0
+LAST_BACK_OFF_SECONDS: Final = 30.0
+STEADY_SECONDS: Final = 60.0
+"""A query that ran this long starts again at the first back-off."""
+_MAX_REASON: Final = 300
+
+
+@dataclass(slots=True)
+class _Supervised:
+    start: Callable[[], StreamingQuery]
+    query: StreamingQuery | None = None
+    started_at: float = 0.0
+    retry_at: float = 0.0
+    back_off: float = FIRST_BACK_OFF_SECONDS
+    restarts: int = 0
+    reason: str = ""
+
+
+class QuerySupervisor:
+    """Starts the queries given and starts again what fails.
+
+    Not a thread: `check` does what is due; its caller says when.
+    """
+
+    def __init__(self, clock: Clock, jobs: dict[str, Callable[[], StreamingQuery]]) -> None:
+        self._clock = clock
+        self._jobs = {name: _Supervised(start) for name, start in jobs.items()}
+
+    def check(self) -> None:
+        """Start what is due and notice what has failed."""
+        now = self._clock.monotonic()
+        for name, job in self._jobs.items():
+            if job.query is not None and not job.query.isActive:
+                if now - job.started_at >= STEADY_SECONDS:
+                    job.back_off = FIRST_BACK_OFF_SECONDS
+                error = job.query.exception()
+                self._failed(name, job, "it stopped by itself" if error is None else str(error))
+            if job.query is None and now >= job.retry_at:
+                try:
+                    job.query = job.start()
+                except (PySparkException, Py4JError) as error:
+                    self._failed(name, job, str(error))
+                else:
+                    job.started_at = now
+                    _logger.info("query started", extra={"fields": {"query": name}})
+
+    def trouble(self) -> str:
+        """Say which queries do not run and why; empty when all do."""
+        return "; ".join(
+            f"query {name} failed and is started again: {job.reason}"
+            for name, job in self._jobs.items()
+            if job.query is None and job.reason
+        )
+
+    def is_processing(self, name: str) -> bool:
+        """Tell whether a query is in a batch or has finished one."""
+        query = self._jobs[name].query
+        if query is None:
+            return False
+        return bool(query.status["isTriggerActive"]) or query.lastProgress is not None
+
+    def figures(self) -> dict[str, Any]:
+        """Return batch, speed and restarts of each query."""
+        figures: dict[str, Any] = {}
+        for name, job in self._jobs.items():
+            progress = None if job.query is None else job.query.lastProgress
+            figures[name] = {
+                "active": job.query is not None,
+                "restarts": job.restarts,
+                "batch_id": None if progress is None else progress.batchId,
+                "rows_per_second": None if progress is None else progress.processedRowsPerSecond,
+            }
+        return figures
+
+    def stop(self) -> None:
+        """Stop all queries, in the order given; what cannot be stopped is logged."""
+        for name, job in self._jobs.items():
+            if job.query is not None:
+                try:
+                    job.query.stop()
+                except (PySparkException, Py4JError) as error:
+                    _logger.warning(
+                        "query did not stop",
+                        extra={"fields": {"query": name, "reason": _first_line(str(error))}},
+                    )
+                job.query = None
+
+    def _failed(self, name: str, job: _Supervised, reason: str) -> None:
+        job.query = None
+        job.reason = _first_line(reason)
+        job.restarts += 1
+        job.retry_at = self._clock.monotonic() + job.back_off
+        _logger.error(
+            "query failed",
+            extra={
+                "fields": {
+                    "query": name,
+                    "again_in_seconds": job.back_off,
+                    "reason": reason[: 10 * _MAX_REASON],
+                }
+            },
+        )
+        job.back_off = min(job.back_off * 2, LAST_BACK_OFF_SECONDS)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:_MAX_REASON]

@@ -1,0 +1,158 @@
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from api.app import create_app
+from api.settings import ApiSettings
+from mqlake.errors import OperationalError
+from mqlake.status import (
+    STATE_FILE,
+    GatewayAddress,
+    ProcessReport,
+    SystemState,
+    boot_id,
+    replace_file,
+    report,
+    start_ticks,
+)
+
+TOKEN = "s3cret"
+
+
+class Client:
+    """Asks the application without a socket."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+
+    def request(
+        self, method: str, path: str, headers: dict[str, str] | None = None
+    ) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            async with httpx.AsyncClient(
+                transport=self._transport, base_url="http://mqlake"
+            ) as client:
+                return await client.request(method, path, headers=headers)
+
+        return asyncio.run(ask())
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
+        return self.request("GET", path, headers)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    (tmp_path / "api-token").write_text(TOKEN + "\n")
+    settings = ApiSettings(data_dir=tmp_path, token_file=tmp_path / "api-token")
+    return Client(create_app(settings))
+
+
+def write_state(folder: Path, *, healthy: bool) -> SystemState:
+    """Write the state of a system whose supervisor is this very process."""
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    state = SystemState(
+        pid=os.getpid(),
+        start_ticks=ticks,
+        boot_id=boot_id(),
+        started_at=1.0,
+        written_at=2e10,
+        phase="running",
+        bootstrap_servers="127.0.0.1:9092",
+        controller_port=9093,
+        api_url="http://127.0.0.1:8080",
+        connect_port=15002,
+        gateways=(GatewayAddress("gateway-1", "127.0.0.1", 1883),),
+        processes=(
+            ProcessReport("log", 7, healthy=True, detail="serving"),
+            ProcessReport("streaming", 8, healthy=healthy, detail="starting Spark"),
+        ),
+    )
+    replace_file(folder / STATE_FILE, state.to_json())
+    return state
+
+
+def test_live_needs_neither_token_nor_system(client: Client) -> None:
+    answer = client.get("/api/v1/live")
+    assert (answer.status_code, answer.json()) == (200, {"live": True})
+
+
+def test_ready_when_every_part_is_healthy(client: Client, tmp_path: Path) -> None:
+    write_state(tmp_path, healthy=True)
+    answer = client.get("/api/v1/ready")
+    assert (answer.status_code, answer.json()) == (200, {"ready": True})
+
+
+def test_not_ready_names_the_unhealthy_parts(client: Client, tmp_path: Path) -> None:
+    write_state(tmp_path, healthy=False)
+    answer = client.get("/api/v1/ready")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json() == {
+        "title": "Service Unavailable",
+        "status": 503,
+        "detail": "not healthy: streaming",
+        "unhealthy": [{"name": "streaming", "detail": "starting Spark"}],
+    }
+
+
+def test_not_ready_while_it_stops(client: Client, tmp_path: Path) -> None:
+    stopping = replace(write_state(tmp_path, healthy=True), phase="stopping")
+    replace_file(tmp_path / STATE_FILE, stopping.to_json())
+    answer = client.get("/api/v1/ready")
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the system is stopping")
+
+
+def test_not_ready_without_a_system(client: Client) -> None:
+    answer = client.get("/api/v1/ready")
+    assert answer.status_code == 503
+    assert answer.json()["detail"].startswith("no system runs on ")
+
+
+def test_processes_are_what_status_prints(client: Client, tmp_path: Path) -> None:
+    state = write_state(tmp_path, healthy=True)
+    answer = client.get("/api/v1/processes", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == 200
+    assert answer.json() == report(state)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer "},
+        {"Authorization": f"Basic {TOKEN}"},
+    ],
+)
+def test_processes_need_the_token(client: Client, headers: dict[str, str]) -> None:
+    answer = client.get("/api/v1/processes", headers=headers)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["title"] == "Unauthorized"
+
+
+def test_every_error_has_one_shape(client: Client) -> None:
+    for answer in (client.get("/api/v1/nothing"), client.request("POST", "/api/v1/live")):
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert set(answer.json()) == {"title", "status", "detail"}
+        assert answer.json()["status"] == answer.status_code
+
+
+def test_openapi_describes_every_route(client: Client) -> None:
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
+    assert set(paths) == {"/api/v1/live", "/api/v1/ready", "/api/v1/processes"}
+
+
+@pytest.mark.parametrize("content", [None, "", "\n"])
+def test_api_does_not_start_without_a_token(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "api-token").write_text(content)
+    settings = ApiSettings(data_dir=tmp_path, token_file=tmp_path / "api-token")
+    with pytest.raises(OperationalError, match=r"token_file .*api-token"):
+        create_app(settings)

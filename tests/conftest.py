@@ -1,0 +1,15 @@
+"""Order of the tests: whatever only computes first, whole systems last."""
+
+import pytest
+
+_LATE = ("kafka", "spark", "system")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        if "tests/integration" not in item.path.as_posix():
+            return 0
+        needs = {marker.name for marker in item.iter_markers()}
+        return 1 + max((_LATE.index(need) for need in needs.intersection(_LATE)), default=0)
+
+    items.sort(key=rank)

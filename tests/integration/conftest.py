@@ -1,0 +1,36 @@
+"""The real things, for tests that need them: an embedded log, and a whole system.
+
+`kafka` is one broker for the session, `system` one system with two gateways; both are started when
+the first test asks for them. A test that would harm them for others starts its own from
+`mqlake.local.testing` or `mqlake.local.kafka`.
+"""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from mqlake.local.kafka import KafkaServer, running_kafka
+from mqlake.local.testing import LocalSystem, running_system
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    with running_kafka(tmp_path_factory.mktemp("log")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
+    with running_system(tmp_path_factory.mktemp("system") / "data", gateways=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mosquitto_clients() -> None:
+    """Fail with what to do when Debian's mosquitto-clients are missing."""
+    if shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None:
+        pytest.fail(
+            "mosquitto_pub and mosquitto_sub are missing: apt install mosquitto-clients",
+            pytrace=False,
+        )

@@ -1,0 +1,203 @@
+"""`bin/mqlake up`, `status` and `down` on real processes."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import urllib.request
+from pathlib import Path
+
+import paho.mqtt.client as mqtt
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from paho.mqtt.enums import CallbackAPIVersion
+
+from mqlake.local.testing import LocalSystem, await_condition
+from mqlake.records import INBOUND
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+
+def publish(port: int, topic: str, payload: bytes) -> None:
+    """Publish with QoS 1 and return when it is acknowledged."""
+    client = mqtt.Client(CallbackAPIVersion.VERSION2)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    client.publish(topic, payload, qos=1).wait_for_publish(30)
+    client.disconnect()
+    client.loop_stop()
+
+
+def inbound_payloads(bootstrap_servers: str) -> list[bytes]:
+    """Return the payload of every message in the log; barriers have none."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "test"})
+    payloads = []
+    for partition in consumer.list_topics(INBOUND, timeout=10).topics[INBOUND].partitions:
+        _, end = consumer.get_watermark_offsets(TopicPartition(INBOUND, partition), timeout=10)
+        consumer.assign([TopicPartition(INBOUND, partition, 0)])
+        position = 0
+        while position < end:
+            record = consumer.poll(10)
+            assert record is not None
+            assert record.error() is None
+            position = (record.offset() or 0) + 1
+            value = record.value()
+            if value:
+                payloads.append(value)
+    consumer.close()
+    return payloads
+
+
+class TestRunningSystem:
+    def test_status_lists_every_process_as_healthy(self, system: LocalSystem) -> None:
+        result = system.run("status", "--wait", "60", "--json")
+        assert result.returncode == 0
+        status = json.loads(result.stdout)
+        names = [process["name"] for process in status["processes"]]
+        assert names == ["supervisor", "log", "streaming", "api", "gateway-1", "gateway-2"]
+        assert all(process["healthy"] for process in status["processes"])
+        await_condition(
+            lambda: all(process["rss_bytes"] > 5e6 for process in system.status()["processes"]),
+            "the memory of every process is known",
+        )
+
+    def test_memory_of_streaming_includes_its_jvm(self, system: LocalSystem) -> None:
+        await_condition(
+            lambda: system.process("streaming")["rss_bytes"] > 300e6, "Python alone is far smaller"
+        )
+
+    def test_the_supervisor_stays_small(self, system: LocalSystem) -> None:
+        await_condition(lambda: system.process("supervisor")["rss_bytes"] > 0, "memory is known")
+        assert system.process("supervisor")["rss_bytes"] < 60e6
+
+    def test_status_without_json_is_a_table(self, system: LocalSystem) -> None:
+        result = system.run("status", "--wait", "60")
+        assert result.returncode == 0
+        assert "gateway-2" in result.stdout
+        assert "not healthy" not in result.stdout
+
+    def test_tokens_are_for_their_owner_alone(self, system: LocalSystem) -> None:
+        for name in ("api-token", "connect-token"):
+            assert stat.S_IMODE((system.data_dir / name).stat().st_mode) == 0o600
+
+    def test_api_shows_the_same_processes(self, system: LocalSystem) -> None:
+        system.await_healthy()
+        with urllib.request.urlopen(f"{system.api_url}/api/v1/ready") as answer:
+            assert json.load(answer) == {"ready": True}
+        request = urllib.request.Request(
+            f"{system.api_url}/api/v1/processes",
+            headers={"Authorization": f"Bearer {system.api_token}"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            shown = json.load(answer)["processes"]
+        pids = {process["name"]: process["pid"] for process in system.status()["processes"]}
+        assert {process["name"]: process["pid"] for process in shown} == pids
+
+    def test_second_up_on_the_same_data_directory_is_refused(self, system: LocalSystem) -> None:
+        result = system.run("up", *system.up_arguments())
+        assert result.returncode == 1
+        assert result.stdout == ""
+        assert result.stderr.startswith(f"mqlake: a system runs on {system.data_dir} already (pid ")
+        assert result.stderr.count("\n") == 1
+        system.await_healthy()
+
+    @pytest.mark.parametrize("name", ["gateway-2", "api", "log"])
+    def test_killed_child_is_started_again(self, system: LocalSystem, name: str) -> None:
+        system.await_healthy()
+        restarts = system.process(name)["restarts"]
+        killed = system.kill(name)
+        await_condition(lambda: system.process(name)["restarts"] == restarts + 1, "a restart")
+        system.await_healthy()
+        process = system.process(name)
+        assert process["pid"] != killed
+        assert process["last_exit"] == "signal 9 (SIGKILL)"
+
+
+class TestRefusals:
+    def test_port_in_use_is_refused_by_name_of_port_and_option(self, tmp_path: Path) -> None:
+        system = LocalSystem.in_folder(tmp_path / "data", gateways=2)
+        with socket.create_server(("127.0.0.1", system.mqtt_port + 1)):
+            result = system.run("up", *system.up_arguments(), "--detach")
+        assert result.returncode == 1
+        assert result.stdout == ""
+        assert result.stderr == (
+            f"mqlake: port {system.mqtt_port + 1} for MQTT (gateway-2) is in use by another "
+            "program: choose another with --mqtt-port\n"
+        )
+
+    def test_too_little_memory_is_refused(self, tmp_path: Path) -> None:
+        environment = {"MQLAKE_LOCAL_MIN_AVAILABLE_MEMORY_MB": "100000000"}
+        system = LocalSystem.in_folder(tmp_path / "data", environment=environment)
+        result = system.run("up", *system.up_arguments())
+        assert result.returncode == 1
+        assert "of memory are available, 100000.0 GB are needed" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+    def test_java_too_old_is_refused(self, tmp_path: Path) -> None:
+        old = tmp_path / "jdk-11"
+        (old / "bin").mkdir(parents=True)
+        (old / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+        (old / "bin" / "java").chmod(0o755)
+        (old / "release").write_text('JAVA_VERSION="11.0.2"\n')
+        system = LocalSystem.in_folder(tmp_path / "data", environment={"JAVA_HOME": str(old)})
+        result = system.run("up", *system.up_arguments())
+        assert result.returncode == 1
+        assert "which is Java 11, expected 17 or newer" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+    def test_folder_with_other_files_is_refused_and_left_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "letter.txt").write_text("dear reader")
+        system = LocalSystem.in_folder(tmp_path)
+        result = system.run("up", *system.up_arguments())
+        assert result.returncode == 1
+        assert "holds files that are not mqlake's (letter.txt)" in result.stderr
+        assert [entry.name for entry in tmp_path.iterdir()] == ["letter.txt"]
+
+    def test_commands_on_a_system_that_does_not_run_say_so(self, tmp_path: Path) -> None:
+        system = LocalSystem.in_folder(tmp_path)
+        status = system.run("status", "--json")
+        assert status.returncode == 1
+        assert status.stderr == (
+            f"mqlake: no system runs on {tmp_path}; start it with: "
+            f"bin/mqlake up --data-dir {tmp_path}\n"
+        )
+        assert system.run("down").returncode == 0
+
+
+@pytest.mark.timeout(600)
+def test_killed_supervisor_leaves_no_process_and_the_next_one_finds_everything(
+    system: LocalSystem, tmp_path: Path
+) -> None:
+    """It runs beside another system all the while."""
+    mine = LocalSystem.in_folder(tmp_path / "a folder, with blanks")
+    assert mine.up() == f"ready mqtt://127.0.0.1:{mine.mqtt_port} {mine.api_url}"
+    publish(mine.mqtt_port, "kept/1", b"before the end")
+    os.kill(mine.state().pid, signal.SIGKILL)
+    await_condition(lambda: not mine.left_processes(), "every process has gone")
+
+    with mine.up_in_foreground() as up:
+        try:
+            assert up.stdout is not None
+            assert up.stdout.readline().startswith("ready mqtt://")
+            publish(mine.mqtt_port, "kept/2", b"after it")
+            payloads = inbound_payloads(mine.state().bootstrap_servers)
+            assert sorted(payloads) == [b"after it", b"before the end"]
+        finally:
+            up.send_signal(signal.SIGTERM)
+        assert up.wait(90) == 0
+    assert mine.left_processes() == []
+    system.await_healthy()
+    assert inbound_payloads(system.state().bootstrap_servers) == []
+
+
+def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
+    system = LocalSystem.in_folder(tmp_path / "data")
+    up = system.up_in_foreground()
+    await_condition(
+        lambda: (system.data_dir / "run" / "streaming.json").exists(), "streaming has been started"
+    )
+    up.send_signal(signal.SIGTERM)
+    up.communicate(timeout=90)
+    assert up.returncode == 130
+    assert system.left_processes() == []

@@ -1,0 +1,132 @@
+"""The Java route table and `mqlake.matching` give the same answers: the unit of truth."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mqlake.matching import TopicFilterTrie
+from mqlake.topics import split_shared, validate_topic_filter
+
+pytestmark = pytest.mark.spark
+
+TENANTS = ("default", "other")
+GATEWAYS = ("g1", "g2", "g3")
+_level = st.sampled_from(["", "a", "b", "$SYS", "$", "ä€𝄞"])
+_filter_level = st.one_of(_level, st.just("+"))
+
+topic_names = st.lists(_level, min_size=1, max_size=5).map("/".join).filter(bool)
+
+
+@st.composite
+def topic_filters(draw: st.DrawFn) -> str:
+    levels = draw(st.lists(_filter_level, max_size=4))
+    if not levels or draw(st.booleans()):
+        levels.append("#")
+    share = draw(st.sampled_from(["", "", "$share/s/", "$share/group two/"]))
+    topic_filter = share + ("/".join(levels) or "/")
+    validate_topic_filter(topic_filter)
+    return topic_filter
+
+
+routes = st.tuples(st.sampled_from(GATEWAYS), st.sampled_from(TENANTS), topic_filters())
+changes = st.lists(st.tuples(routes, st.sampled_from([0, 0, 1, 1, 7])), max_size=30)
+
+
+def _new_table(jvm: Any) -> Any:
+    return jvm.mqlake.streaming.RouteTable()
+
+
+def _match(table: Any, tenant: str, topic_name: str, seed: int = 0) -> dict[str, list[str]]:
+    found = table.match(tenant, topic_name, seed)
+    return {} if found is None else {gateway: list(found[gateway] or ()) for gateway in found}
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(changes=changes, topics=st.lists(topic_names, min_size=1, max_size=8), seed=st.integers(0))
+def test_the_java_trie_answers_like_the_python_trie(
+    routing_jvm: Any, changes: list[Any], topics: list[str], seed: int
+) -> None:
+    table = _new_table(routing_jvm)
+    tries = {tenant: TopicFilterTrie[tuple[str, str]]() for tenant in TENANTS}
+    members: dict[tuple[str, str, str], int] = {}
+    for (gateway, tenant, topic_filter), count in changes:
+        table.apply(gateway, tenant, topic_filter, count)
+        members[gateway, tenant, topic_filter] = count
+        plain = split_shared(topic_filter).topic_filter
+        if count:
+            tries[tenant].insert(plain, (gateway, topic_filter))
+        else:
+            tries[tenant].remove(plain, (gateway, topic_filter))
+
+    for tenant, trie in tries.items():
+        for topic_name in topics:
+            found = _match(table, tenant, topic_name, seed % 2**63)
+            matching = trie.match(topic_name)
+            unshared = {gateway for gateway, name in matching if not split_shared(name).share_name}
+            groups = {name for _, name in matching if split_shared(name).share_name}
+            chosen = [(name, gateway) for gateway, names in found.items() for name in names]
+            assert set(found) == unshared | {gateway for _, gateway in chosen}
+            assert sorted(name for name, _ in chosen) == sorted(groups), "one gateway a group"
+            assert all(members[gateway, tenant, name] > 0 for name, gateway in chosen)
+
+    for (gateway, tenant, topic_filter), _ in changes:
+        table.apply(gateway, tenant, topic_filter, 0)
+    assert table.isEmpty(), "removal prunes every level"
+
+
+@given(changes=changes, topic_name=topic_names, seed=st.integers(0, 2**63 - 1))
+@settings(deadline=None, max_examples=50)
+def test_the_choice_does_not_depend_on_the_order_in_which_routes_came(
+    routing_jvm: Any, changes: list[Any], topic_name: str, seed: int
+) -> None:
+    last = dict(changes)
+    forward, backward = _new_table(routing_jvm), _new_table(routing_jvm)
+    for (gateway, tenant, topic_filter), count in last.items():
+        forward.apply(gateway, tenant, topic_filter, count)
+    for (gateway, tenant, topic_filter), count in reversed(last.items()):
+        backward.apply(gateway, tenant, topic_filter, count)
+    found, again = (_match(table, "default", topic_name, seed) for table in (forward, backward))
+    assert {g: sorted(names) for g, names in found.items()} == {
+        g: sorted(names) for g, names in again.items()
+    }
+
+
+def test_a_share_group_spreads_in_proportion_to_its_members(routing_jvm: Any) -> None:
+    table = _new_table(routing_jvm)
+    for gateway, count in (("g1", 1), ("g2", 2), ("g3", 5)):
+        table.apply(gateway, "default", "$share/s/a/#", count)
+    picks = Counter(next(iter(_match(table, "default", "a/b", offset))) for offset in range(4000))
+    assert picks["g1"] == pytest.approx(500, rel=0.15)
+    assert picks["g2"] == pytest.approx(1000, rel=0.15)
+    assert picks["g3"] == pytest.approx(2500, rel=0.15)
+
+
+def test_two_groups_over_one_filter_choose_independently(routing_jvm: Any) -> None:
+    table = _new_table(routing_jvm)
+    for gateway in ("g1", "g2"):
+        for share in ("one", "two"):
+            table.apply(gateway, "default", f"$share/{share}/a", 1)
+    together = sum(len(_match(table, "default", "a", seed)) == 1 for seed in range(1000))
+    assert together == pytest.approx(500, rel=0.2)
+
+
+def test_a_topic_with_as_many_levels_as_bytes_is_matched(routing_jvm: Any) -> None:
+    table = _new_table(routing_jvm)
+    table.apply("g1", "default", "/".join(["+"] * 60_000) + "/#", 1)
+    table.apply("g2", "default", "#", 1)
+    assert set(_match(table, "default", "/" * 65_535)) == {"g1", "g2"}
+    assert set(_match(table, "default", "/" * 59_000)) == {"g2"}
+
+
+def test_member_counts_change_without_a_second_entry(routing_jvm: Any) -> None:
+    table = _new_table(routing_jvm)
+    for count in (3, 1, 4):
+        table.apply("g1", "default", "$share/s/a", count)
+        table.apply("g1", "default", "a", count)
+    assert _match(table, "default", "a") == {"g1": ["$share/s/a"]}
+    table.apply("g1", "default", "a", 0)
+    table.apply("g1", "default", "$share/s/a", 0)
+    assert table.isEmpty()
