@@ -78,5 +78,6 @@ async def _beat(settings: ApiSettings) -> None:
     address = f"serving http://{settings.host}:{settings.port}"
     while True:
         # The loop that answers requests also writes this: when it is stuck, the beat stops.
-        write_heartbeat(settings.heartbeat_file, NAME, healthy=True, detail=address)
+        with contextlib.suppress(OSError):  # a full disk, say; readers see the beat grow old
+            write_heartbeat(settings.heartbeat_file, NAME, healthy=True, detail=address)
         await asyncio.sleep(INTERVAL_SECONDS)

@@ -89,16 +89,20 @@ def decode_properties(data: bytes) -> Properties:
     """Undo `encode_properties`.
 
     Raises:
-        InvalidRecord: Not a JSON object.
+        InvalidRecord: Not a JSON object, or its user properties are not pairs.
     """
     try:
         properties = json.loads(data, object_hook=_from_json)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise InvalidRecord(f"header {HEADER_PROPERTIES!r} is not JSON: {exc}") from exc
     if not isinstance(properties, dict):
         raise InvalidRecord(f"header {HEADER_PROPERTIES!r} is not a JSON object")
     if "user_property" in properties:
-        properties["user_property"] = [(name, value) for name, value in properties["user_property"]]
+        try:
+            pairs = [(name, value) for name, value in properties["user_property"]]
+        except (TypeError, ValueError) as exc:
+            raise InvalidRecord("property user_property is not a list of pairs") from exc
+        properties["user_property"] = pairs
     return properties
 
 
@@ -110,7 +114,7 @@ def _to_json(value: object) -> dict[str, str]:
 
 def _from_json(value: dict[str, Any]) -> Any:
     if len(value) == 1 and isinstance(value.get("base64"), str):
-        return b64decode(value["base64"])
+        return b64decode(value["base64"], validate=True)
     return value
 
 

@@ -16,6 +16,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+from pydantic_settings import SettingsError as SourceError
 
 from mqlake.errors import SettingsError
 
@@ -89,6 +90,9 @@ def load(settings_class: type[Settings], path: Path | None = None, **overrides: 
         problem = exc.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
         raise SettingsError(f"setting {key}: {problem['msg']}, got {problem['input']!r}") from exc
-    except (tomllib.TOMLDecodeError, OSError) as exc:
+    except SourceError as exc:
+        # A variable for a whole group must be JSON; the message names the group.
+        raise SettingsError(f"environment: {exc}") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
         raise SettingsError(f"settings file {path}: {exc}") from exc
     return loaded

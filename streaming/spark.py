@@ -25,7 +25,7 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.scheduler.mode": "FAIR",
-    "spark.scheduler.allocation.file": POOLS_FILE.as_uri(),
+    "spark.scheduler.allocation.file": str(POOLS_FILE),
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
@@ -107,7 +107,7 @@ def spark_conf(settings: StreamingSettings, jars: list[Path]) -> dict[str, str]:
     """Return the whole Spark configuration; the user's own keys win."""
     data_dir = settings.data_dir.absolute()
     conf = dict(_DEFAULTS)
-    conf["spark.sql.warehouse.dir"] = (data_dir / "tables").as_uri()
+    conf["spark.sql.warehouse.dir"] = str(data_dir / "tables")
     conf["spark.connect.grpc.binding.port"] = str(settings.connect_port)
     conf["spark.connect.authenticate.token"] = settings.connect_token.get_secret_value()
     if settings.master.startswith("local"):

@@ -63,7 +63,15 @@ async def _beat(gateway: Gateway, settings: GatewaySettings) -> None:
     while path is not None:
         healthy, detail = gateway.health()
         figures = gateway.figures()
-        await asyncio.to_thread(
-            write_heartbeat, path, settings.name, healthy=healthy, detail=detail, figures=figures
-        )
+        try:
+            await asyncio.to_thread(
+                write_heartbeat,
+                path,
+                settings.name,
+                healthy=healthy,
+                detail=detail,
+                figures=figures,
+            )
+        except OSError as exc:  # a full disk: clients are served all the same
+            logger.warning("no heartbeat", extra={"fields": {"reason": str(exc)}})
         await asyncio.sleep(INTERVAL_SECONDS)

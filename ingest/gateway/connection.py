@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE_FACTOR: Final = 1.5
 """A client may be silent for so many keep alive intervals. [MQTT5-3.1.2-22] [MQTT311-3.1.2-24]"""
 
+FLUSH_BYTES: Final = 64 * 1024
+"""More than this goes to the socket at once, so that `is_writable` is true of a burst too."""
+
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """How long a closing socket may take to send what is left before it is cut."""
 
@@ -64,7 +67,9 @@ class ClientConnection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_asked_for_expiry",
         "_buffer",
+        "_buffered_bytes",
         "_held",
         "_is_attached",
         "_last_received",
@@ -97,6 +102,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
+        self._asked_for_expiry = False
         self._held: set[str] = set()
         self._is_attached = False
         self._last_received = 0.0
@@ -129,9 +136,10 @@ class ClientConnection(asyncio.Protocol):
         self.gateway.connection_closed(self)
 
     def data_received(self, data: bytes) -> None:
-        self._last_received = self.gateway.loop.time()
         if self.is_closing:
             return
+        if self._is_attached:  # until then the time of a CONNECT runs, whatever trickles in
+            self._last_received = self.gateway.loop.time()
         self.protocol.receive_data(data)
         if not self._held:
             self._process_packets()
@@ -149,6 +157,9 @@ class ClientConnection(asyncio.Protocol):
         if not self._buffer:
             self.gateway.loop.call_soon(self._flush)
         self._buffer.append(data)
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes > FLUSH_BYTES:
+            self._flush()
 
     def send(self, packet: Packet) -> None:
         """Send a packet, unless the connection is closing."""
@@ -195,6 +206,7 @@ class ClientConnection(asyncio.Protocol):
         if self._buffer and self._transport is not None:
             buffer = self._buffer
             self._buffer = []
+            self._buffered_bytes = 0
             self._transport.write(buffer[0] if len(buffer) == 1 else b"".join(buffer))
 
     def _watch_silence(self, seconds: float) -> None:
@@ -278,9 +290,11 @@ class ClientConnection(asyncio.Protocol):
             properties["topic_alias_maximum"] = settings.topic_alias_maximum
             properties["retain_available"] = 0
             if connect.properties.get("session_expiry_interval"):
+                self._asked_for_expiry = True
                 properties["session_expiry_interval"] = 0  # sessions end with their connection
         self.gateway.attach(self)
         self._is_attached = True
+        self._last_received = self.gateway.loop.time()
         self._silence_limit = connect.keep_alive * KEEP_ALIVE_FACTOR
         if self._silence_limit:
             self._watch_silence(self._silence_limit)
@@ -334,10 +348,11 @@ class ClientConnection(asyncio.Protocol):
         self.write(PINGRESP)
 
     def _process_disconnect(self, disconnect: Disconnect) -> None:
-        if disconnect.properties.get("session_expiry_interval"):
+        expiry = disconnect.properties.get("session_expiry_interval")
+        if expiry and not self._asked_for_expiry:
             raise ProtocolViolation(
                 DisconnectReasonCode.PROTOCOL_ERROR,
-                "session expiry interval set on DISCONNECT, the session had none",
+                "session expiry interval set on DISCONNECT, CONNECT had none",
                 "MQTT5-3.14.2.2.2",
             )
         if disconnect.reason_code is not DisconnectReasonCode.DISCONNECT_WITH_WILL_MESSAGE:

@@ -8,10 +8,12 @@ from ingest.gateway.counters import Counters
 from ingest.gateway.outbound import OutboundMessage
 from ingest.gateway.routes import Routes
 from ingest.log.contract import LogRecord
+from ingest.protocol.errors import LocalProtocolError
+from ingest.protocol.packets import MQTT_5_0
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.session.subscriptions import Copy, Subscriptions
 from mqlake.clock import Clock
-from mqlake.errors import InvalidRecord
+from mqlake.errors import InvalidRecord, InvalidTopic
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     FLAG_QOS,
@@ -21,9 +23,11 @@ from mqlake.records import (
     HEADER_PROPERTIES,
     HEADER_SOURCE,
     RECORD_VERSION,
+    Source,
     decode_properties,
     decode_source,
 )
+from mqlake.topics import validate_topic_name
 
 logger = logging.getLogger(__name__)
 
@@ -96,21 +100,7 @@ class Delivery:
                 self._add_shared(copies, tenant, topic_filter, partition, offset)
         if not copies:
             return
-        mqtt = headers.get(HEADER_MQTT, b"")
-        if len(mqtt) != 3 or mqtt[0] != RECORD_VERSION:
-            raise InvalidRecord(f"header {HEADER_MQTT!r} is {mqtt!r}, expected version 1")
-        properties = headers.get(HEADER_PROPERTIES)
-        flags = mqtt[2]
-        message = OutboundMessage(
-            topic_name,
-            record.value or b"",
-            flags & FLAG_QOS,
-            flags & FLAG_RETAIN != 0,
-            NO_PROPERTIES
-            if properties is None
-            else cast("Properties", decode_properties(properties)),
-            source.received_at_ms,
-        )
+        message = _read_message(topic_name, record.value or b"", headers, source, now_ms)
         if message.is_expired(now_ms):
             self._counters.dropped_expired += len(copies)  # [MQTT5-3.3.2-5]
             return
@@ -130,3 +120,36 @@ class Delivery:
             self._counters.dropped_no_member += 1
         else:
             copies.append(copy)
+
+
+def _read_message(
+    topic_name: str, payload: bytes, headers: dict[str, bytes], source: Source, now_ms: int
+) -> OutboundMessage:
+    """Read what is to be sent; the log is open to others, so what comes out can also be encoded.
+
+    Raises:
+        InvalidRecord: No such message can be sent to a client.
+    """
+    mqtt = headers.get(HEADER_MQTT, b"")
+    if len(mqtt) != 3 or mqtt[0] != RECORD_VERSION:
+        raise InvalidRecord(f"header {HEADER_MQTT!r} is {mqtt!r}, expected version 1")
+    flags = mqtt[2]
+    qos = flags & FLAG_QOS
+    if qos > 2:
+        raise InvalidRecord(f"QoS is {qos}, expected 0, 1 or 2")
+    encoded = headers.get(HEADER_PROPERTIES)
+    properties = (
+        NO_PROPERTIES if encoded is None else cast("Properties", decode_properties(encoded))
+    )
+    try:
+        validate_topic_name(topic_name)
+        message = OutboundMessage(
+            topic_name, payload, qos, flags & FLAG_RETAIN != 0, properties, source.received_at_ms
+        )
+        if properties:
+            message.template(MQTT_5_0, now_ms)
+    except (InvalidTopic, LocalProtocolError) as exc:
+        raise InvalidRecord(str(exc)) from exc
+    except (TypeError, ValueError, AttributeError) as exc:
+        raise InvalidRecord(f"header {HEADER_PROPERTIES!r} holds a wrong type: {exc}") from exc
+    return message

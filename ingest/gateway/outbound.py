@@ -22,6 +22,7 @@ class OutboundMessage:
     """
 
     __slots__ = (
+        "_expiry",
         "_template_3",
         "_template_5",
         "expires_at_ms",
@@ -46,8 +47,8 @@ class OutboundMessage:
         self.qos = qos
         self.retain = retain
         self.properties = properties
-        expiry = properties.get(_EXPIRY) if properties else None
-        self.expires_at_ms = None if expiry is None else received_at_ms + expiry * 1000
+        self._expiry = expiry = properties.get(_EXPIRY, 0) if properties else 0
+        self.expires_at_ms = received_at_ms + expiry * 1000 if _EXPIRY in properties else None
         self._template_3: PublishTemplate | None = None
         self._template_5: PublishTemplate | None = None
 
@@ -57,7 +58,8 @@ class OutboundMessage:
     def template(self, protocol_level: int, now_ms: int) -> PublishTemplate:
         """Return the encoded message for a level; with an expiry it counts what has passed.
 
-        The interval sent is what is left of the one received. [MQTT5-3.3.2-6]
+        The interval sent is what is left of the one received [MQTT5-3.3.2-6], never more: the clock
+        of the gateway that received it may be ahead of ours.
         """
         if protocol_level < MQTT_5_0:
             if self._template_3 is None:
@@ -66,7 +68,7 @@ class OutboundMessage:
                 )
             return self._template_3
         if self.expires_at_ms is not None:
-            left = max(0, self.expires_at_ms - now_ms + 999) // 1000
+            left = min(max(0, self.expires_at_ms - now_ms + 999) // 1000, self._expiry)
             properties = cast("Properties", {**self.properties, _EXPIRY: left})
             return PublishTemplate(
                 self.topic_name, self.payload, properties, protocol_level=MQTT_5_0

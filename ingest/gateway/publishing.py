@@ -126,6 +126,10 @@ class Publisher:
             self._counters.messages_refused += 1
             logger.warning("will not stored", extra={"fields": {"reason": str(error)}})
 
+    @property
+    def waiting_wills(self) -> int:
+        return len(self._wills)
+
     def retry_wills(self) -> None:
         """Append the wills that had to wait."""
         waiting, self._wills = self._wills, []

@@ -80,6 +80,7 @@ class Receiver:
         "_key_prefix",
         "_protocol",
         "_publisher",
+        "_unstored",
         "_wants_reasons",
         "_window",
         "headers",
@@ -97,6 +98,7 @@ class Receiver:
         self._key_prefix = connection.tenant + "/"
         self._incoming = IncomingMessages()
         self._deferred: Publish | None = None  # waits for room in the log
+        self._unstored = 0  # QoS 1 and 2 messages that the log has not reported on
         self._wants_reasons = wants_reasons
         self.headers = headers
 
@@ -124,8 +126,9 @@ class Receiver:
                     self._connection.write(encode_pubrec(publish.packet_id))
                 return
         self._store(publish)
-        # A 5.0 client knows its window; the others are read no further until it has room.
-        if qos and protocol.unacknowledged >= self._window and protocol.protocol_level < MQTT_5_0:
+        # A 5.0 client knows its window; the others are read no further until it has room. PUBREL
+        # needs reading, so a QoS 2 message counts only until it is stored.
+        if self._unstored >= self._window and protocol.protocol_level < MQTT_5_0:
             self._connection.hold(HELD_BY_WINDOW)
 
     def process_pubrel(self, pubrel: Pubrel) -> None:
@@ -133,7 +136,6 @@ class Receiver:
         if self._incoming.receive_pubrel(packet_id):
             self._protocol.unacknowledged -= 1
             self._connection.write(encode_pubcomp(packet_id))
-            self._reopen_window()
         elif self._protocol.protocol_level == MQTT_5_0:
             reason_code = PubcompReasonCode.PACKET_IDENTIFIER_NOT_FOUND
             self._connection.send(Pubcomp(packet_id, reason_code))
@@ -152,6 +154,7 @@ class Receiver:
         self, packet_id: int, qos: int, partition: int, offset: int, error: LogError | None
     ) -> None:
         """Answer a QoS 1 or 2 message: the log has it, or could not take it."""
+        self._unstored -= 1
         if error is not None:
             self._refuse(packet_id, qos, str(error))
             return
@@ -162,10 +165,12 @@ class Receiver:
         if qos == 1:
             self._protocol.unacknowledged -= 1
             self._connection.write(encode_puback(packet_id))
-            self._reopen_window()
         else:
             self._incoming.stored(packet_id)
             self._connection.write(encode_pubrec(packet_id))
+        # At half the window, so that reading is not switched with every message.
+        if self._unstored <= self._window // 2:
+            self._connection.release(HELD_BY_WINDOW)
 
     def _store(self, publish: Publish) -> None:
         packet_id, qos = publish.packet_id, publish.qos
@@ -181,17 +186,14 @@ class Receiver:
                 self.headers,
                 _PendingPublish(self, packet_id, qos) if qos else publisher.count_appended,
             )
+            if qos:
+                self._unstored += 1
         except LogFull:
             self._deferred = publish
             self._connection.hold(HELD_BY_LOG)
             self._connection.gateway.wait_for_log(self)
         except LogError as error:
             self._refuse(packet_id, qos, str(error))
-
-    def _reopen_window(self) -> None:
-        # At half the window, so that reading is not switched with every message.
-        if self._protocol.unacknowledged <= self._window // 2:
-            self._connection.release(HELD_BY_WINDOW)
 
     def _refuse(self, packet_id: int, qos: int, reason: str) -> None:
         """Tell the publisher that its message is not stored, as far as its version has words.
@@ -207,9 +209,21 @@ class Receiver:
             connection.close(DisconnectReasonCode.QUOTA_EXCEEDED, log_reason=reason)
             return
         self._protocol.unacknowledged -= 1
-        properties: Properties = {"reason_string": reason} if self._wants_reasons else {}
+        refusal: Puback | Pubrec
         if qos == 1:
-            connection.send(Puback(packet_id, PubackReasonCode.QUOTA_EXCEEDED, properties))
+            refusal = Puback(packet_id, PubackReasonCode.QUOTA_EXCEEDED)
         else:
             self._incoming.refused(packet_id)
-            connection.send(Pubrec(packet_id, PubrecReasonCode.QUOTA_EXCEEDED, properties))
+            refusal = Pubrec(packet_id, PubrecReasonCode.QUOTA_EXCEEDED)
+        if self._wants_reasons and self._has_room_for(reason):
+            refusal.properties = {"reason_string": reason}
+        connection.send(refusal)
+
+    def _has_room_for(self, reason: str) -> bool:
+        """Tell whether the client takes an answer with this text [MQTT5-3.4.2-2] [MQTT5-3.5.2-2].
+
+        Beside the text there are at most 5 bytes of fixed header, 3 of packet identifier and code,
+        4 of property length and 3 before the text.
+        """
+        most = self._protocol.client_maximum_packet_size
+        return most is None or len(reason.encode()) + 15 <= most

@@ -14,10 +14,12 @@ up by the log only, and a connect storm costs one round per write, not one per c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ingest.log.contract import LogFull
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.records import (
     HEADER_VERSION,
@@ -44,6 +46,9 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 0.5
 NO_ROUTES: Final = -1
 """`routes_offset` of a barrier that waits for no route."""
+
+FULL_SECONDS: Final = 0.01
+"""How often a full log is asked whether it has room again."""
 
 IDLE_SECONDS: Final = 1.0
 """How often unused routes and unanswered rounds are looked for."""
@@ -146,8 +151,15 @@ class Routes:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def subscribe(self, routes: Sequence[Route], waiter: Waiter) -> bool:
+    def subscribe(
+        self, routes: Sequence[Route], waiter: Waiter, *, also: Sequence[Route] = ()
+    ) -> bool:
         """Count one more member for each filter.
+
+        Args:
+            routes: The filters.
+            waiter: Told how it goes, unless it has gone already.
+            also: Filters whose member the client is already: waited for, not counted.
 
         Returns:
             True when the router has all of them already: the waiter is not called. Otherwise it is
@@ -166,6 +178,10 @@ class Routes:
             self._unused.pop(route, None)
             if entry.round is not None and (needed is None or entry.round.number > needed.number):
                 needed = entry.round
+        for route in also:
+            under_way = self._entries[route].round
+            if under_way is not None and (needed is None or under_way.number > needed.number):
+                needed = under_way
         if needed is None:
             return True
         needed.waiters.append((waiter, list(routes)))
@@ -176,14 +192,20 @@ class Routes:
         return False
 
     def unsubscribe(self, route: Route) -> None:
-        """Count one member less; the route goes when it has been unused for a while."""
+        """Count one member less; the route goes when it has been unused for a while.
+
+        A share group's goes at once: its messages would be given to us and to nobody else.
+        """
         entry = self._entries[route]
         entry.members -= 1
-        if entry.members == 0:
+        if _is_shared(route):
+            self._changed[route] = None
+            if entry.members == 0:
+                del self._entries[route]
+                self._wanted.set()
+        elif entry.members == 0:
             entry.unused_since = self._clock.monotonic()
             self._unused[route] = None
-        elif _is_shared(route):
-            self._changed[route] = None
 
     def receive_barrier(self, key: bytes, partition: int) -> None:
         """Take a barrier that the router has answered; one of an earlier run is nothing to us."""
@@ -221,22 +243,13 @@ class Routes:
     async def run(self) -> None:
         """Write rounds as they are wanted, until cancelled."""
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(IDLE_SECONDS):
                     await self._wanted.wait()
-            except TimeoutError:
-                self._collect_unused()
-                waited = self.oldest_wait_seconds
-                if waited > self._barrier_timeout_seconds * (1 + self._repeated):
-                    self._repeated += 1
-                    logger.warning(
-                        "the router has not answered a barrier, asking again",
-                        extra={"fields": {"waited_seconds": round(waited, 1)}},
-                    )
-                elif not self._changed:
-                    continue
-            self._wanted.clear()
-            await self._run_round()
+            self._collect_unused()
+            if self._wanted.is_set() or self._changed or self._is_overdue():
+                self._wanted.clear()
+                await self._run_round()
 
     async def close(self) -> None:
         """Withdraw all routes: this gateway takes no more deliveries.
@@ -244,7 +257,20 @@ class Routes:
         Raises:
             LogError: The log does not take the records; the next run withdraws them.
         """
-        await self._append_all(ROUTES, [(route_key(route), None, 0) for route in self._entries])
+        known = {**dict.fromkeys(self._entries), **self._changed}
+        await self._append_all(ROUTES, [(route_key(route), None, 0) for route in known])
+
+    def _is_overdue(self) -> bool:
+        """Tell whether the oldest round is to be asked for again."""
+        waited = self.oldest_wait_seconds
+        if waited <= self._barrier_timeout_seconds * (1 + self._repeated):
+            return False
+        self._repeated += 1
+        logger.warning(
+            "the router has not answered a barrier, asking again",
+            extra={"fields": {"waited_seconds": round(waited, 1)}},
+        )
+        return True
 
     async def _run_round(self) -> None:
         round_ = self._take_round()
@@ -310,8 +336,10 @@ class Routes:
     def _fail(self, round_: _Round, error: LogError) -> None:
         # The log may hold the records all the same, so the next round announces them again.
         for route in round_.routes:
-            self._entries[route].round = self._next_round
-        self._next_round.routes.extend(round_.routes)
+            entry = self._entries.get(route)
+            if entry is not None and entry.round is round_:
+                entry.round = self._next_round
+                self._next_round.routes.append(route)
         for waiter, routes in round_.waiters:
             for route in routes:
                 self.unsubscribe(route)
@@ -347,7 +375,13 @@ class Routes:
                 done.set_result(None)
 
         for key, value, partition in records:
-            self._log.append(log_topic, key, value, _HEADERS, report, partition=partition)
+            while True:
+                try:
+                    self._log.append(log_topic, key, value, _HEADERS, report, partition=partition)
+                except LogFull:
+                    await asyncio.sleep(FULL_SECONDS)  # publishers fill it; it is no failure
+                else:
+                    break
         await done
         return appended
 

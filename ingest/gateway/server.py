@@ -266,8 +266,10 @@ class Gateway:
             )
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
-                self.publisher.retry_wills()
                 await self._writer.flush(SHUTDOWN_SECONDS)
+                while self.publisher.waiting_wills:
+                    self.publisher.retry_wills()
+                    await self._writer.flush(SHUTDOWN_SECONDS)
                 await self.routes.close()
         except (TimeoutError, LogError) as exc:
             logger.warning("the log did not take all", extra={"fields": {"reason": str(exc)}})

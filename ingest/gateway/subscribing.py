@@ -97,6 +97,7 @@ class Subscriber:
             check_topic_filter(asked.topic_filter)
         identifiers = subscribe.properties.get("subscription_identifier")
         new: dict[str, ClientSubscription[ClientConnection]] = {}
+        replaced: dict[str, None] = {}
         for asked in subscribe.subscriptions:
             subscription = ClientSubscription(
                 self._connection,
@@ -111,6 +112,7 @@ class Subscriber:
                 new[asked.topic_filter] = subscription
             else:
                 # Replaced without a gap: it counts from where the old one did. [MQTT5-3.8.4-3]
+                replaced[asked.topic_filter] = None
                 subscription.starts = existing.starts
                 self._gateway.subscriptions.remove(self._tenant, existing)
                 self._add(subscription)
@@ -119,7 +121,9 @@ class Subscriber:
         # have their barriers, not for the router.
         self._connection.hold(HELD_BY_SUBSCRIBE)
         routes = [self._route(topic_filter) for topic_filter in new]
-        if self._gateway.routes.subscribe(routes, pending):
+        # SUBACK waits for the router also where an earlier SUBSCRIBE for the same filter still does.
+        also = [self._route(topic_filter) for topic_filter in replaced]
+        if self._gateway.routes.subscribe(routes, pending, also=also):
             pending.counted([offset + 1 for offset in self._gateway.publisher.acked])
             pending.routed()
 

@@ -7,6 +7,7 @@ is judged here; what needs the connection or the session is not.
 from collections.abc import Callable
 from typing import Final
 
+from ingest.protocol.errors import RemoteProtocolError
 from ingest.protocol.fixed_header import Role
 from ingest.protocol.packets import (
     Auth,
@@ -116,6 +117,14 @@ _SUBACK_CODES_3: Final = {code: _SUBACK_CODES[code] for code in (0x00, 0x01, 0x0
 def decode_body(packet_type: int, body: bytes, protocol_level: int, role: Role) -> Packet:
     """Decode one body; `protocol_level` is 0 for a CONNECT, which brings its own."""
     return _DECODERS[packet_type](body, protocol_level, role)
+
+
+def connect_level(body: bytes) -> int:
+    """Return the protocol level of a CONNECT that cannot be decoded, 0 when it does not say one."""
+    try:
+        return _read_protocol(body)[0]
+    except RemoteProtocolError:
+        return 0
 
 
 def _decode_connect(body: bytes, _level: int, _role: Role) -> Connect:

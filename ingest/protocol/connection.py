@@ -11,7 +11,7 @@ from typing import Final
 
 from ingest.protocol.decoder import NEED_DATA, Decoder, NeedData
 from ingest.protocol.encoder import encode
-from ingest.protocol.errors import ProtocolViolation
+from ingest.protocol.errors import ProtocolViolation, RemoteProtocolError
 from ingest.protocol.packets import MQTT_5_0, Connack, Connect, Disconnect, Packet, Publish
 from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import (
@@ -62,7 +62,7 @@ class ServerConnection:
         self._aliases: dict[int, str] = {}
         self.state = ConnectionState.AWAITING_CONNECT
         self.protocol_level = 0
-        """3, 4 or 5 once CONNECT was read."""
+        """3, 4 or 5 once CONNECT was read, or enough of a malformed one."""
         self.client_receive_maximum = MAX_RECEIVE_MAXIMUM
         self.client_maximum_packet_size: int | None = None
         self.unacknowledged = 0
@@ -82,7 +82,11 @@ class ServerConnection:
         Raises:
             RemoteProtocolError: The client broke the protocol; nothing more can be read.
         """
-        packet = self._decoder.next_packet()
+        try:
+            packet = self._decoder.next_packet()
+        except RemoteProtocolError:
+            self.protocol_level = self._decoder.protocol_level or 0
+            raise
         if packet is NEED_DATA:
             return packet
         if type(packet) is Publish:

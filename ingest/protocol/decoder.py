@@ -11,7 +11,7 @@ large packet in small chunks costs linear time, and a chunk of whole packets is 
 from enum import Enum
 from typing import Final
 
-from ingest.protocol.bodies import decode_body, packet_id_zero
+from ingest.protocol.bodies import connect_level, decode_body, packet_id_zero
 from ingest.protocol.errors import RemoteProtocolError
 from ingest.protocol.fixed_header import FIRST_BYTES, LEVEL_UNKNOWN, Role
 from ingest.protocol.packets import Connect, Packet, Puback, Publish
@@ -94,7 +94,7 @@ class Decoder:
 
     @property
     def protocol_level(self) -> int | None:
-        """3, 4 or 5; None before the CONNECT."""
+        """3, 4 or 5; None before the CONNECT. A malformed one tells it if that much can be read."""
         return self._protocol_level or None
 
     @property
@@ -148,6 +148,8 @@ class Decoder:
             body = buffer[start:end]
             packet = decode_body(first >> 4, body, self._protocol_level, self._role)
         except RemoteProtocolError as error:
+            if self._protocol_level == LEVEL_UNKNOWN:
+                self._protocol_level = connect_level(body)
             self._fail(error)
             raise
         if type(packet) is Connect:
@@ -198,10 +200,10 @@ class Decoder:
         return PACKET_TOO_LARGE_FOR_CLIENT.error(self._protocol_level, message)
 
     def _learn_level(self, connect: Connect, buffer: bytes, offset: int, start: int) -> None:
+        self._protocol_level = connect.protocol_level
         if connect.protocol_level == 5 and start > offset + 2 and buffer[start - 1] == 0:
             message = "remaining length is not in its shortest form"
             raise self._fail(REMAINING_LENGTH_NOT_MINIMAL.error(5, message))
-        self._protocol_level = connect.protocol_level
         self._first_bytes = FIRST_BYTES[self._role, connect.protocol_level]
 
     def _fail(self, error: RemoteProtocolError) -> RemoteProtocolError:

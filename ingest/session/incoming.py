@@ -48,5 +48,8 @@ class IncomingMessages:
         self._stored.pop(packet_id, None)
 
     def receive_pubrel(self, packet_id: int) -> bool:
-        """End the exchange; False when the identifier is not in use (5.0: reason code 0x92)."""
-        return self._stored.pop(packet_id, None) is not None
+        """End the exchange; False when no PUBREC was sent under it (5.0: reason code 0x92)."""
+        if not self._stored.get(packet_id):
+            return False
+        del self._stored[packet_id]
+        return True

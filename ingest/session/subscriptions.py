@@ -87,7 +87,7 @@ class Subscriptions(Generic[Client]):
         self._tries: dict[str, TopicFilterTrie[ClientSubscription[Client]]] = {}
         self._groups: dict[tuple[str, str], _ShareGroup[Client]] = {}
         self._plans: dict[tuple[str, str], _Plan[Client]] = {}
-        self._settling: list[ClientSubscription[Client]] = []
+        self._settling: dict[ClientSubscription[Client], None] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class Subscriptions(Generic[Client]):
             trie.insert(plain, subscription)
             self._plans.clear()
         if subscription.starts is not None:
-            self._settling.append(subscription)
+            self._settling[subscription] = None
         self._count += 1
 
     def remove(self, tenant: str, subscription: ClientSubscription[Client]) -> None:
@@ -122,21 +122,21 @@ class Subscriptions(Generic[Client]):
             self._tries[tenant].remove(plain, subscription)
             self._plans.clear()
         if subscription.starts is not None:
-            self._settling.remove(subscription)
+            del self._settling[subscription]
         self._count -= 1
 
     def settle(self, high_water_marks: Sequence[int]) -> None:
         """Make subscriptions unconditional whose starts lie at or below what has been seen."""
         if not self._settling:
             return
-        waiting = []
+        waiting: dict[ClientSubscription[Client], None] = {}
         for subscription in self._settling:
             starts = subscription.starts
             assert starts is not None
             if all(mark >= start - 1 for mark, start in zip(high_water_marks, starts, strict=True)):
                 subscription.starts = None
             else:
-                waiting.append(subscription)
+                waiting[subscription] = None
         if len(waiting) < len(self._settling):
             self._plans.clear()
             self._settling = waiting
@@ -160,7 +160,11 @@ class Subscriptions(Generic[Client]):
     def shared_copy(
         self, tenant: str, topic_filter: str, partition: int, offset: int
     ) -> Copy[Client] | None:
-        """Return the copy for the member whose turn it is, or None when the group has gone."""
+        """Return the copy for the member whose turn it is, or None when the group has gone.
+
+        Members that count from a later offset are passed over unless there are no others: the
+        router has given the message to this gateway's part of the group, so nobody else gets it.
+        """
         group = self._groups.get((tenant, topic_filter))
         if group is None:
             return None
@@ -168,10 +172,9 @@ class Subscriptions(Generic[Client]):
         for _ in members:
             group.turn = (group.turn + 1) % len(members)
             member = members[group.turn]
-            # The router chose this gateway for a member that counts from an earlier offset.
             if member.starts is None or offset >= member.starts[partition]:
-                return _merge([member])
-        return None
+                break
+        return _merge([members[group.turn]])
 
     def _make_plan(self, tenant: str, topic_name: str) -> _Plan[Client]:
         by_client: dict[int, list[ClientSubscription[Client]]] = {}

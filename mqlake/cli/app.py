@@ -60,10 +60,10 @@ def mqlake() -> None:
 
 
 def main() -> int:
-    """Run the command line; an expected failure is one sentence and exit code 1."""
+    """Run the command line; a failure of ours or of the machine is one sentence and exit code 1."""
     try:
         mqlake(prog_name="mqlake")
-    except MqlakeError as exc:
+    except (MqlakeError, OSError) as exc:
         sys.stderr.write(f"mqlake: {exc}\n")
         return 1
     return 0

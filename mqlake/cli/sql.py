@@ -98,7 +98,8 @@ def _connect(data_dir: Path) -> Any:
     from pyspark.errors import PySparkException
     from pyspark.sql.connect.session import SparkSession
 
-    url = f"sc://127.0.0.1:{state.connect_port}/;token={token}"
+    # By this name and no other the client sends a token without TLS, and only over loopback.
+    url = f"sc://localhost:{state.connect_port}/;token={token}"
     try:
         return SparkSession(url)
     except PySparkException as exc:

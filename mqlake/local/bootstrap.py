@@ -3,11 +3,9 @@
     python3 -I mqlake/local/bootstrap.py LOCK PROGRAM [ARGUMENT…]
 
 `bin/mqlake` and `bin/test` call it with whatever python3 the machine has, so this file must be
-understood by one that is too old (3.7 at least), to say so; it imports the rest of the package only
+understood by one that is too old (3.6 at least), to say so; it imports the rest of the package only
 after that check.
 """
-
-from __future__ import annotations
 
 import importlib.util
 import os
@@ -16,7 +14,7 @@ import sys
 MINIMUM_PYTHON = (3, 11)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: "list[str]") -> int:
     """Return an exit code; only when the set-up failed, else the program has taken over."""
     if sys.version_info < MINIMUM_PYTHON:
         return refuse(

@@ -48,7 +48,7 @@ class Child:
 
         def before_exec() -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            die_with_parent()
             if os.getppid() != supervisor:  # it died before the line above
                 os._exit(1)
 
@@ -109,6 +109,12 @@ class Child:
         except OSError:
             return ""
         return lines[-1][:300] if lines else ""
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies."""
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.errors import OperationalError
+from mqlake.local.child import die_with_parent
 from mqlake.local.java import installed_java_home, java_version, wheel_home, write_wheel_home
 from mqlake.local.paths import CHECKOUT
 from mqlake.local.truststore import write_truststore
@@ -273,7 +274,12 @@ class Installation:
         with log.open("ab") as output:
             start = output.tell()
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # The lock goes with this process: nothing may go on writing without it.
+                preexec_fn=die_with_parent,
             )
             try:
                 code = _count_seconds(title, process)

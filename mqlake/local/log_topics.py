@@ -1,17 +1,21 @@
-"""Make the log topics as soon as the log serves; apart, so that the supervisor stays small.
+"""Make the log ready for the gateways; apart, so that the supervisor stays small.
 
 python -m mqlake.local.log_topics SERVERS PARTITIONS RETENTION_MS RETENTION_BYTES TIMEOUT_SECONDS
+    GATEWAY…
 """
 
+import asyncio
 import sys
 
+from ingest.gateway.retired import withdraw_retired_routes
 from ingest.log.admin import ensure_log_topics
+from ingest.log.kafka import KafkaLogReader, KafkaLogWriter
 from mqlake.errors import MqlakeError
 
 
 def main(arguments: list[str]) -> int:
     """Return the exit code; the reason of a failure is the last line on standard error."""
-    servers, partitions, retention_ms, retention_bytes, timeout_seconds = arguments
+    servers, partitions, retention_ms, retention_bytes, timeout_seconds, *gateways = arguments
     try:
         ensure_log_topics(
             servers,
@@ -20,10 +24,21 @@ def main(arguments: list[str]) -> int:
             retention_bytes=int(retention_bytes),
             timeout_seconds=float(timeout_seconds),
         )
+        asyncio.run(_withdraw(servers, gateways))
     except MqlakeError as exc:
         sys.stderr.write(f"{exc}\n")
         return 1
     return 0
+
+
+async def _withdraw(servers: str, gateways: list[str]) -> None:
+    """The last run may have had more gateways than this one."""
+    writer, reader = KafkaLogWriter(servers), KafkaLogReader(servers)
+    try:
+        await withdraw_retired_routes(reader, writer, gateways)
+    finally:
+        await reader.close()
+        await writer.close()
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ class Plan:
         ]
 
     def topics_program(self) -> Program:
-        """Return the program that makes the log topics; it waits for the log and ends."""
+        """Return the program that makes the log ready; it waits for the log and ends."""
         settings = self.settings
         command = (
             *_python("mqlake.local.log_topics", self.kafka.bootstrap_servers),
@@ -78,6 +78,7 @@ class Plan:
             str(round(settings.log_retention_hours * 3600 * 1000)),
             str(settings.log_retention_bytes),
             str(settings.ready_timeout_seconds),
+            *(gateway.name for gateway in self.gateways),
         )
         output = self.data.output("log-topics")
         return Program("log-topics", command, self.data.root, _environment(), output, output, 1.0)
@@ -97,7 +98,7 @@ class Plan:
         def probe(_pid: int) -> Health:
             if kafka.is_serving():
                 return Health(True, f"serving {kafka.bootstrap_servers}")
-            return Health(False, "no answer to a metadata request")
+            return Health(False, "does not answer")
 
         return Part(LOG, program, probe)
 

@@ -179,7 +179,7 @@ class Supervisor:
         if running.child is not None:
             reason = running.child.exit_reason()
             if reason is not None:
-                self._bury(running, reason, now)
+                self._bury(running, reason)
         elif running.restarts.due_at is None:
             if self._has_topics or not running.part.needs_log_topics:
                 self._spawn(running)
@@ -192,7 +192,11 @@ class Supervisor:
             self._probe(running, now)
 
     def _spawn(self, running: _Running) -> None:
-        running.child = Child(running.part.program)
+        try:
+            running.child = Child(running.part.program)
+        except OSError as exc:  # no process or no file to be had: that passes, so try again
+            self._plan_restart(running, f"could not be started: {exc}", time.monotonic())
+            return
         running.start_ticks = start_ticks(running.child.pid)
         running.usage = Usage()
         running.probed_at = 0.0
@@ -203,15 +207,18 @@ class Supervisor:
         # Before anything else: should this process be killed, its successor must know the pid.
         self._publish(force=True)
 
-    def _bury(self, running: _Running, reason: str, now: float) -> None:
+    def _bury(self, running: _Running, reason: str) -> None:
         """Clear away an ended process and plan the next start."""
         child = running.child
         assert child is not None
         # First, so that no second Spark writes where the first one's children still do.
         child.kill_group()
         running.child = None
+        self._plan_restart(running, reason, child.started_at)
+
+    def _plan_restart(self, running: _Running, reason: str, started_at: float) -> None:
         running.last_exit = reason
-        delay = running.restarts.ended(now=now, started_at=child.started_at)
+        delay = running.restarts.ended(now=time.monotonic(), started_at=started_at)
         running.health = Health(False, f"ended, {reason}; starts again in {delay:g} s")
         _logger.warning("ended", extra={"fields": {"part": running.part.name, "reason": reason}})
         if self._state.phase == "running":
@@ -258,7 +265,10 @@ class Supervisor:
             written_at=time.time(),
             processes=(self._own_report(), *(self._report(r, now) for r in self._running)),
         )
-        self._write_state(self._state)
+        try:
+            self._write_state(self._state)
+        except OSError:  # a full disk, say; readers see the state grow old
+            _logger.exception("the state could not be written")
 
     def _report(self, running: _Running, now: float) -> ProcessReport:
         child = running.child

@@ -1,0 +1,1 @@
+"""`mqlake bench`: what the system does and takes, measured on this machine."""

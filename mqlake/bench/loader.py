@@ -1,0 +1,148 @@
+"""Get the program that puts the load on, and run it."""
+
+import json
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from mqlake.errors import OperationalError
+
+SOURCE: Final = Path(__file__).with_name("loader.c")
+FALLBACK: Final = (sys.executable, "-m", "mqlake.bench.fallback_loader")
+COMPILERS: Final = ("cc", "gcc", "clang")
+_COMPILE_SECONDS: Final = 60.0
+_GRACE_SECONDS: Final = 60.0
+"""What a run may take beyond its own seconds: connecting, and giving up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the loader is to do; the names are its options. See the head of `loader.c`."""
+
+    publish_to: Sequence[str] = ()
+    """host:port of gateways; publishers take turns."""
+    subscribe_to: Sequence[str] = ()
+    publishers: int = 0
+    subscribers: int = 0
+    rate: float = 0.0
+    """Messages a second of all publishers together; 0: as fast as the window allows."""
+    window: int = 100
+    """Unfinished messages of each publisher, when the rate is 0."""
+    await_delivery: bool = False
+    """A message is finished when it is delivered, not when it is acknowledged."""
+    everyone: bool = False
+    """Every subscriber gets every message; else each message goes to one subscriber."""
+    seconds: float = 5.0
+    warmup_seconds: float = 1.0
+    drain_seconds: float = 10.0
+    payload_bytes: int = 100
+    probes: int = 0
+    """New filters to subscribe to, one after the other."""
+    probe_interval_seconds: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds."""
+
+    count: int
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What the loader saw; rates and latencies without the warm-up, counts with it."""
+
+    published: int
+    acknowledged: int
+    acknowledged_per_second: float
+    expected: int
+    delivered: int
+    delivered_per_second: float
+    lost: int
+    duplicated: int
+    out_of_order: int
+    last_delivery_seconds_after_end: float
+    ack_ms: Latency | None
+    delivery_ms: Latency | None
+    suback_ms: Latency | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every message was acknowledged and came once and in order."""
+        return (
+            self.acknowledged == self.published
+            and not self.lost
+            and not self.duplicated
+            and not self.out_of_order
+        )
+
+
+def build_loader(folder: Path) -> tuple[str, ...]:
+    """Return the command of the loader, compiled into the folder if that has not been done yet.
+
+    Without a compiler it is the Python one, which is much slower.
+    """
+    program = folder / f"loader-{sha256(SOURCE.read_bytes()).hexdigest()[:12]}"
+    if program.exists():
+        return (str(program),)
+    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    if compiler is None:
+        return FALLBACK
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = program.with_suffix(".new")
+    built = subprocess.run(
+        [compiler, "-O2", "-o", str(unfinished), str(SOURCE)],
+        capture_output=True,
+        text=True,
+        timeout=_COMPILE_SECONDS,
+        check=False,
+    )
+    if built.returncode != 0:
+        # A compiler without its C library's headers is as good as none.
+        return FALLBACK
+    unfinished.replace(program)
+    return (str(program),)
+
+
+def run_load(command: Sequence[str], load: Load) -> LoadResult:
+    """Put a load on and return what came of it; topics and filters are new with each run.
+
+    Raises:
+        OperationalError: The loader could not do its work; the message is its own.
+    """
+    arguments = ["--prefix", f"bench/{uuid.uuid4().hex[:12]}"]
+    for name, value in asdict(load).items():
+        if isinstance(value, (list, tuple)):
+            if not value:
+                continue
+            text = ",".join(value)
+        else:
+            text = str(int(value) if isinstance(value, bool) else value)
+        arguments += [f"--{name.replace('_', '-')}", text]
+    limit = load.warmup_seconds + load.seconds + load.drain_seconds + _GRACE_SECONDS
+    try:
+        done = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise OperationalError(f"the loader did not end within {limit:.0f} s") from exc
+    if done.returncode != 0:
+        raise OperationalError(f"the loader gave up: {done.stderr.strip() or done.returncode}")
+    return _parse(json.loads(done.stdout))
+
+
+def _parse(answer: dict[str, Any]) -> LoadResult:
+    for name in ("ack_ms", "delivery_ms", "suback_ms"):
+        if answer[name] is not None:
+            answer[name] = Latency(**answer[name])
+    return LoadResult(**{field.name: answer[field.name] for field in fields(LoadResult)})

@@ -1,0 +1,61 @@
+"""Memory and processor time of each process of a running system, by psutil."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from mqlake.status import SystemState
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    resident_mib: float
+    cpu_seconds: float
+
+
+def processes_of(state: SystemState) -> dict[str, int]:
+    """Return the pid of each process of the system by its name, the supervisor included."""
+    found = {report.name: report.pid for report in state.processes if report.pid is not None}
+    if state.pid not in found.values():
+        found["supervisor"] = state.pid
+    return found
+
+
+def usage_of(pids: Mapping[str, int]) -> dict[str, Usage]:
+    """Return what each process and its children use; a child with its own name counts there."""
+    named = set(pids.values())
+    found = {}
+    for name, pid in pids.items():
+        process = psutil.Process(pid)
+        family = [process, *(c for c in process.children(recursive=True) if c.pid not in named)]
+        if any(child.pid in named for child in process.children(recursive=True)):
+            family = [process]  # the supervisor: its other children are children of the named ones
+        found[name] = _sum(family)
+    return found
+
+
+def cpu_percent_of(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
+    """Watch for so many seconds; return per process the share of one core that it used."""
+    before, begin = usage_of(pids), time.monotonic()
+    time.sleep(seconds)
+    after, elapsed = usage_of(pids), time.monotonic() - begin
+    return {
+        name: 100 * (after[name].cpu_seconds - before[name].cpu_seconds) / elapsed for name in pids
+    }
+
+
+def _sum(family: list[psutil.Process]) -> Usage:
+    resident, cpu = 0, 0.0
+    for process in family:
+        try:
+            with process.oneshot():
+                resident += process.memory_info().rss
+                times = process.cpu_times()
+                cpu += times.user + times.system
+        except psutil.NoSuchProcess:
+            continue
+    return Usage(resident / MIB, cpu)

@@ -1,0 +1,432 @@
+"""What the gateway's tests share: a router in memory, MQTT clients on raw sockets, a gateway.
+
+`MemoryRouter` keeps the promises of the Spark router: per partition of `mqlake.inbound` it works in
+order, a barrier waits until the routes up to its offset are applied, each message goes once to each
+gateway that has a matching route.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ingest.gateway.server import Gateway
+from ingest.gateway.settings import GatewaySettings
+from ingest.log.contract import BEGINNING, LogRecord
+from ingest.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
+from ingest.protocol.decoder import NEED_DATA, Decoder
+from ingest.protocol.encoder import encode
+from ingest.protocol.fixed_header import Role
+from ingest.protocol.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+)
+from ingest.protocol.properties import NO_PROPERTIES, Properties
+from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
+from mqlake.clock import Clock, SystemClock
+from mqlake.errors import LogError
+from mqlake.matching import TopicFilterTrie
+from mqlake.records import (
+    BARRIER_KEY_PREFIX,
+    HEADER_SOURCE,
+    INBOUND,
+    ROUTES,
+    Source,
+    decode_barrier_key,
+    decode_route_key,
+    delivery_topic,
+    encode_source,
+)
+from mqlake.topics import split_shared
+
+DEADLINE_SECONDS = 8.0
+PARTITIONS = 3
+NAME = "gateway-1"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition that the event loop brings about; fail at the deadline."""
+    turn = 0
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():
+            turn += 1
+            await asyncio.sleep(0 if turn < 100 else 0.001)
+
+
+async def turns(count: int = 5) -> None:
+    """Let everything that is ready run, so that a test can say what has not happened."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def new_log(*gateways: str) -> MemoryLog:
+    log = MemoryLog()
+    log.create(INBOUND, PARTITIONS)
+    log.create(ROUTES, 1)
+    for gateway in gateways:
+        log.create(delivery_topic(gateway), 1)
+    return log
+
+
+class MemoryRouter:
+    """The router: reads routes and messages, writes deliveries."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self._routes = MemoryLogReader(log)
+        self._inbound = MemoryLogReader(log)
+        self._tries: dict[str, TopicFilterTrie[tuple[str, str]]] = {}
+        self._waiting: list[deque[LogRecord]] = [deque() for _ in range(PARTITIONS)]
+        self.members: dict[tuple[str, str, str], int] = {}
+        self.applied = -1
+
+    async def start(self) -> None:
+        await self._routes.start(ROUTES, {0: BEGINNING}, self._apply, _raise)
+        await self._inbound.start(
+            INBOUND, dict.fromkeys(range(PARTITIONS), BEGINNING), self._receive, _raise
+        )
+
+    async def close(self) -> None:
+        await self._routes.close()
+        await self._inbound.close()
+
+    def pause(self) -> None:
+        """Be down: nothing is routed until `resume`."""
+        self._inbound.pause()
+
+    def resume(self) -> None:
+        self._inbound.resume()
+
+    def pause_routes(self) -> None:
+        """Fall behind with the routes: barriers wait."""
+        self._routes.pause()
+
+    def resume_routes(self) -> None:
+        self._routes.resume()
+
+    def repeat_all(self) -> None:
+        """Do what a restart from an old checkpoint does: route everything once more."""
+        for record in self._log.records(INBOUND):
+            self._route(record)
+
+    def _apply(self, records: list[LogRecord]) -> None:
+        for record in records:
+            route = decode_route_key(record.key or b"")
+            plain = split_shared(route.topic_filter).topic_filter
+            trie = self._tries.setdefault(route.tenant, TopicFilterTrie())
+            key = (route.gateway, route.tenant, route.topic_filter)
+            if record.value is None:
+                trie.remove(plain, (route.gateway, route.topic_filter))
+                self.members.pop(key, None)
+            else:
+                trie.insert(plain, (route.gateway, route.topic_filter))
+                self.members[key] = int(record.value)
+            self.applied = record.offset
+        for waiting in self._waiting:
+            self._work(waiting)
+
+    def _receive(self, records: list[LogRecord]) -> None:
+        for record in records:
+            self._waiting[record.partition].append(record)
+            self._work(self._waiting[record.partition])
+
+    def _work(self, waiting: deque[LogRecord]) -> None:
+        while waiting:
+            key = waiting[0].key or b""
+            if key.startswith(BARRIER_KEY_PREFIX):
+                if decode_barrier_key(key).routes_offset > self.applied:
+                    return
+            self._route(waiting.popleft())
+
+    def _route(self, record: LogRecord) -> None:
+        key = record.key or b""
+        if key.startswith(BARRIER_KEY_PREFIX):
+            self._deliver(decode_barrier_key(key).gateway, record, [])
+            return
+        tenant, _, topic_name = key.decode().partition("/")
+        chosen: dict[str, list[str]] = {}
+        groups: dict[str, list[str]] = {}
+        trie = self._tries.get(tenant)
+        for gateway, topic_filter in [] if trie is None else trie.match(topic_name):
+            if split_shared(topic_filter).share_name:
+                weight = self.members[gateway, tenant, topic_filter]
+                groups.setdefault(topic_filter, []).extend([gateway] * weight)
+            else:
+                chosen.setdefault(gateway, [])
+        for topic_filter, gateways in groups.items():
+            gateway = sorted(gateways)[record.offset % len(gateways)]
+            chosen.setdefault(gateway, []).append(topic_filter)
+        for gateway, shared_filters in chosen.items():
+            self._deliver(gateway, record, shared_filters)
+
+    def _deliver(self, gateway: str, record: LogRecord, shared_filters: list[str]) -> None:
+        source = Source(record.partition, record.offset, record.timestamp_ms, tuple(shared_filters))
+        headers = [*record.headers, (HEADER_SOURCE, encode_source(source))]
+        key = record.key or b""
+        with contextlib.suppress(LogError):  # the gateway of an answer has gone
+            self._log.store(
+                delivery_topic(gateway), key, record.value, headers, record.timestamp_ms, 0
+            )
+
+
+def _raise(error: LogError) -> None:
+    raise error
+
+
+PacketKind = TypeVar("PacketKind", bound=Packet)
+
+_opened: "list[Client]" = []  # by the test that runs; cut at its end
+
+
+class Client:
+    """An MQTT client that does nothing by itself: a test sends and receives each packet."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, level: int
+    ) -> None:
+        self.level = level
+        self._reader = reader
+        self.writer = writer
+        self._decoder = Decoder(level, role=Role.CLIENT)
+        self._packet_id = 0
+        self._early: deque[Packet] = deque()
+        _opened.append(self)
+
+    @classmethod
+    async def open(cls, port: int, level: int = 5) -> "Client":
+        """Connect the socket, send nothing."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        return cls(reader, writer, level)
+
+    @classmethod
+    async def connect(
+        cls, port: int, client_id: str = "", *, level: int = 5, **fields: Any
+    ) -> "Client":
+        """Connect and be accepted."""
+        client = await cls.open(port, level)
+        connack = await client.handshake(client_id, **fields)
+        assert connack.reason_code == 0, connack
+        return client
+
+    async def handshake(self, client_id: str, **fields: Any) -> Connack:
+        self.send(Connect(client_id, self.level, **fields))
+        return await self.expect(Connack)
+
+    def send(self, *packets: Packet) -> None:
+        """Send packets in one write."""
+        self.send_bytes(b"".join(encode(packet, self.level) for packet in packets))
+
+    def send_bytes(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def receive(self) -> Packet | None:
+        """Return the next packet, None when the gateway has closed the connection."""
+        if self._early:
+            return self._early.popleft()
+        return await self._read()
+
+    async def _read(self) -> Packet | None:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while (packet := self._decoder.next_packet()) is NEED_DATA:
+                try:
+                    data = await self._reader.read(65536)
+                except ConnectionResetError:
+                    return None
+                if not data:
+                    return None
+                self._decoder.receive_data(data)
+        return packet
+
+    async def expect(self, kind: type[PacketKind]) -> PacketKind:
+        packet = await self.receive()
+        assert isinstance(packet, kind), packet
+        return packet
+
+    async def is_closed(self) -> bool:
+        """Wait for the gateway to close the connection without another packet."""
+        packet = await self.receive()
+        assert packet is None, packet
+        return True
+
+    async def expect_disconnect(self, reason_code: DisconnectReasonCode) -> None:
+        """Wait for the end as the version has it: 5.0 is told why."""
+        if self.level == 5:
+            assert (await self.expect(Disconnect)).reason_code is reason_code
+        assert await self.is_closed()
+
+    async def expect_nothing(self) -> None:
+        """Ask for a PINGRESP: whatever the gateway had to say would come before it."""
+        self.send(Pingreq())
+        await self.expect(Pingresp)
+
+    def next_packet_id(self) -> int:
+        self._packet_id += 1
+        return self._packet_id
+
+    async def subscribe(
+        self, topic_filter: str, qos: int = 0, *, identifier: int = 0, **options: Any
+    ) -> None:
+        properties: Properties = {"subscription_identifier": [identifier]} if identifier else {}
+        packet_id = self.next_packet_id()
+        self.send(Subscribe(packet_id, [Subscription(topic_filter, qos, **options)], properties))
+        assert await self.expect(Suback) == Suback(packet_id, [SubackReasonCode(qos)])
+
+    async def publish(
+        self,
+        topic_name: str,
+        payload: bytes = b"",
+        qos: int = 0,
+        *,
+        properties: Properties = NO_PROPERTIES,
+        **fields: Any,
+    ) -> None:
+        """Publish and finish the exchange; the client must have no other packets to come."""
+        packet_id = self.next_packet_id() if qos else 0
+        self.send(
+            Publish(topic_name, payload, qos, packet_id=packet_id, properties=properties, **fields)
+        )
+        if qos == 1:
+            assert await self.expect(Puback) == Puback(packet_id)
+        elif qos == 2:
+            assert await self.expect(Pubrec) == Pubrec(packet_id)
+            self.send(Pubrel(packet_id))
+            assert await self.expect(Pubcomp) == Pubcomp(packet_id)
+
+    async def message(self) -> Publish:
+        """Receive a message and finish its exchange."""
+        publish = await self.expect(Publish)
+        if publish.qos == 1:
+            self.send(Puback(publish.packet_id))
+        elif publish.qos == 2:
+            self.send(Pubrec(publish.packet_id))
+            while (packet := await self._read()) != Pubrel(publish.packet_id):
+                assert isinstance(packet, Publish), packet  # another message came in between
+                self._early.append(packet)
+            self.send(Pubcomp(publish.packet_id))
+        return publish
+
+    async def payloads(self, count: int) -> list[bytes]:
+        return [(await self.message()).payload for _ in range(count)]
+
+    async def disconnect(self, packet: Disconnect | None = None) -> None:
+        self.send(packet or Disconnect())
+        assert await self.is_closed()
+        self.close()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def cut(self) -> None:
+        """End the connection as a crash does, without DISCONNECT."""
+        self.writer.transport.abort()
+
+
+@dataclass
+class Harness:
+    """A gateway that runs, and what it runs on."""
+
+    log: MemoryLog
+    router: MemoryRouter
+    writer: MemoryLogWriter
+    gateway: Gateway
+    port: int
+    stop: asyncio.Event
+    task: asyncio.Task[None]
+
+    @property
+    def counters(self) -> Any:
+        return self.gateway.counters
+
+    def inbound(self) -> list[LogRecord]:
+        """Return the messages in `mqlake.inbound`, barriers left out."""
+        return [
+            record
+            for record in self.log.records(INBOUND)
+            if not (record.key or b"").startswith(BARRIER_KEY_PREFIX)
+        ]
+
+    def deliver(
+        self, key: bytes, value: bytes, headers: list[tuple[str, bytes]], *, gateway: str = NAME
+    ) -> None:
+        """Write a delivery as a router would that the test does not trust."""
+        self.log.store(delivery_topic(gateway), key, value, headers, 1, 0)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.asynccontextmanager
+async def running_gateway(
+    *,
+    log: MemoryLog | None = None,
+    router: MemoryRouter | None = None,
+    clock: Clock | None = None,
+    max_queued_records: int = 100_000,
+    max_record_bytes: int = 1_000_000,
+    answered: bool = True,
+    **settings: Any,
+) -> AsyncIterator[Harness]:
+    """Run a gateway on a free port; with a router of its own unless one is given.
+
+    With `answered` false it is not waited for the router's first answer.
+    """
+    name = settings.setdefault("name", NAME)
+    port = settings.setdefault("port", free_port())
+    log = log or new_log(name)
+    log.create(delivery_topic(name), 1)
+    own_router = router is None
+    if router is None:
+        router = MemoryRouter(log)
+        await router.start()
+    writer = MemoryLogWriter(
+        log, max_queued_records=max_queued_records, max_record_bytes=max_record_bytes
+    )
+    reader = MemoryLogReader(log)
+    gateway = Gateway(GatewaySettings(**settings), writer, reader, clock or SystemClock())
+    stop = asyncio.Event()
+    task = asyncio.create_task(gateway.run(stop))
+    try:
+        await until(
+            lambda: (
+                task.done()
+                or gateway.health()[0]
+                or (not answered and gateway.health()[1] == "waiting for the router's first answer")
+            )
+        )
+        if task.done():
+            task.result()
+        yield Harness(log, router, writer, gateway, port, stop, task)
+    finally:
+        log.release_reports()
+        stop.set()
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await task
+        finally:
+            while _opened:
+                _opened.pop().cut()
+            await until(lambda: not gateway._connections)
+            await turns()
+            await reader.close()
+            await writer.close()
+            if own_router:
+                await router.close()

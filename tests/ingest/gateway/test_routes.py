@@ -1,0 +1,466 @@
+"""`Routes` over a log in memory; the router's answers are given by hand, so every order occurs."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from ingest.gateway import routes as module
+from ingest.gateway.routes import Routes
+from ingest.log.memory import MemoryLog, MemoryLogWriter
+from mqlake.clock import ManualClock
+from mqlake.errors import LogError
+from mqlake.records import (
+    INBOUND,
+    ROUTES,
+    Barrier,
+    Route,
+    barrier_key,
+    decode_barrier_key,
+    decode_route_key,
+)
+from tests.ingest.gateway.harness import NAME, PARTITIONS, new_log, turns, until
+
+pytestmark = pytest.mark.anyio
+
+INCARNATION = "0123"
+A, B, SHARED = (Route(NAME, "t", topic_filter) for topic_filter in ("a", "b", "$share/g/c"))
+
+
+@dataclass
+class Waiter:
+    """Notes what it is told, in order."""
+
+    events: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    def counted(self, starts: list[int]) -> None:
+        self.events.append("counted")
+        self.starts = starts
+
+    def routed(self) -> None:
+        self.events.append("routed")
+
+    def failed(self, error: LogError) -> None:
+        self.events.append("failed")
+
+
+@dataclass
+class Bench:
+    log: MemoryLog
+    writer: MemoryLogWriter
+    clock: ManualClock
+    routes: Routes
+
+    def written(self) -> list[tuple[str, bytes | None]]:
+        """Return what the log has of routes: filter and value."""
+        return [
+            (decode_route_key(record.key or b"").topic_filter, record.value)
+            for record in self.log.records(ROUTES)
+        ]
+
+    def barriers(self, partition: int = 0) -> list[Barrier]:
+        return [
+            decode_barrier_key(record.key or b"")
+            for record in self.log.records(INBOUND)
+            if record.partition == partition
+        ]
+
+    def rounds(self) -> int:
+        return len(self.barriers(PARTITIONS - 1))
+
+    def answer(self, round_: int | None = None, *partitions: int) -> None:
+        """Be the router: send barriers back (the last round through all partitions)."""
+        barrier = self.barriers()[-1] if round_ is None else self.barriers()[round_]
+        for partition in partitions or range(PARTITIONS):
+            self.routes.receive_barrier(barrier_key(barrier), partition)
+
+    async def routed(self, route: Route) -> None:
+        """Subscribe and bring it to its end."""
+        waiter = Waiter()
+        assert not self.routes.subscribe([route], waiter)
+        await until(lambda: waiter.events)
+        self.answer()
+        assert waiter.events == ["counted", "routed"]
+
+
+@contextlib.asynccontextmanager
+async def bench(
+    *, linger_seconds: float = 5.0, max_queued_records: int = 1000, stale: list[Route] | None = None
+) -> AsyncIterator[Bench]:
+    log = new_log()
+    writer = MemoryLogWriter(log, max_queued_records=max_queued_records)
+    clock = ManualClock()
+    routes = Routes(
+        NAME,
+        INCARNATION,
+        writer,
+        PARTITIONS,
+        linger_seconds=linger_seconds,
+        barrier_timeout_seconds=10,
+        clock=clock,
+    )
+    made = Bench(log, writer, clock, routes)
+    starts = await routes.open(stale or [])
+    assert starts == [0] * PARTITIONS
+    task = asyncio.create_task(routes.run())
+    try:
+        yield made
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for unused routes and unanswered rounds at once, not once a second."""
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.005)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.005)
+
+
+async def test_opening_withdraws_what_an_earlier_run_left() -> None:
+    async with bench(stale=[A, B]) as b:
+        assert b.written() == [("a", None), ("b", None)]
+        assert b.barriers() == [Barrier(NAME, INCARNATION, 0, -1)]
+        assert not b.routes.is_answered
+        b.answer()
+        assert b.routes.is_answered
+
+
+async def test_a_subscription_counts_with_the_log_and_is_routed_with_the_router() -> None:
+    async with bench() as b:
+        b.answer()
+        waiter = Waiter()
+        assert not b.routes.subscribe([A], waiter)
+        await until(lambda: waiter.events)
+        assert waiter.events == ["counted"]
+        assert waiter.starts == [1] * PARTITIONS
+        assert b.written() == [("a", b"1")]
+        assert b.barriers()[-1].routes_offset == 0
+        b.answer(1, 0, 1)
+        assert waiter.events == ["counted"], "one partition is still to come"
+        b.answer(1, 2)
+        assert waiter.events == ["counted", "routed"]
+        assert b.routes.oldest_wait_seconds == 0
+
+
+async def test_a_filter_that_is_routed_needs_no_round() -> None:
+    async with bench() as b:
+        await b.routed(A)
+        waiter = Waiter()
+        assert b.routes.subscribe([A, A], waiter)
+        await turns()
+        assert b.rounds() == 2
+        assert waiter.events == []
+
+
+async def test_subscriptions_that_arrive_together_share_a_round() -> None:
+    async with bench() as b:
+        waiters = [Waiter() for _ in range(100)]
+        for number, waiter in enumerate(waiters):
+            assert not b.routes.subscribe([Route(NAME, "t", f"f/{number}")], waiter)
+        await until(lambda: all(waiter.events for waiter in waiters))
+        assert b.rounds() == 2
+        b.answer()
+        assert all(waiter.events == ["counted", "routed"] for waiter in waiters)
+
+
+async def test_the_next_round_is_written_before_the_last_is_back() -> None:
+    async with bench() as b:
+        first, second = Waiter(), Waiter()
+        b.routes.subscribe([A], first)
+        await until(lambda: first.events)
+        b.routes.subscribe([B], second)
+        await until(lambda: second.events)
+        assert b.rounds() == 3
+        b.answer(1)
+        assert first.events == ["counted", "routed"]
+        assert second.events == ["counted"]
+        b.answer(2)
+        assert second.events == ["counted", "routed"]
+
+
+async def test_a_later_rounds_answer_stands_for_the_earlier_ones() -> None:
+    async with bench() as b:
+        first, second = Waiter(), Waiter()
+        b.routes.subscribe([A], first)
+        await until(lambda: first.events)
+        b.routes.subscribe([B], second)
+        await until(lambda: second.events)
+        b.answer(2)
+        assert first.events == second.events == ["counted", "routed"]
+
+
+async def test_a_second_subscriber_joins_the_round_that_is_under_way() -> None:
+    async with bench() as b:
+        first, second = Waiter(), Waiter()
+        b.routes.subscribe([A], first)
+        await until(lambda: first.events)
+        assert not b.routes.subscribe([A], second)
+        assert second.events == ["counted"], "the log has the round's barriers already"
+        assert second.starts == first.starts
+        b.answer()
+        assert second.events == ["counted", "routed"]
+        assert b.rounds() == 2
+
+
+async def test_a_subscriber_of_several_filters_waits_for_the_latest_round() -> None:
+    async with bench() as b:
+        first, both = Waiter(), Waiter()
+        b.routes.subscribe([A], first)
+        await until(lambda: first.events)
+        assert not b.routes.subscribe([B, A], both)
+        await until(lambda: both.events)
+        b.answer(1)
+        assert both.events == ["counted"]
+        b.answer(2)
+        assert both.events == ["counted", "routed"]
+
+
+async def test_filters_the_client_has_already_are_waited_for_but_not_counted_again() -> None:
+    async with bench(linger_seconds=0) as b:
+        first, again = Waiter(), Waiter()
+        b.routes.subscribe([A], first)
+        await until(lambda: first.events)
+        assert not b.routes.subscribe([], again, also=[A])
+        assert again.events == ["counted"]
+        b.answer()
+        assert again.events == ["counted", "routed"]
+        assert b.routes.subscribe([], Waiter(), also=[A])
+        b.routes.unsubscribe(A)
+        await b.routed(B)
+        assert ("a", None) in b.written()
+
+
+async def test_the_router_may_answer_before_the_log_acknowledges() -> None:
+    async with bench() as b:
+        waiter = Waiter()
+        b.routes.subscribe([A], waiter)
+        await until(lambda: b.written())
+        b.log.hold_reports()
+        await turns()
+        round_one = barrier_key(Barrier(NAME, INCARNATION, 1, 0))
+        for partition in range(PARTITIONS):
+            b.routes.receive_barrier(round_one, partition)
+        assert waiter.events == []
+        b.log.release_reports()
+        await until(lambda: len(waiter.events) == 2)
+        assert waiter.events == ["counted", "routed"]
+        assert b.routes.subscribe([A], Waiter())
+
+
+async def test_answers_to_another_run_or_gateway_are_nothing_to_us() -> None:
+    async with bench() as b:
+        for barrier in (Barrier(NAME, "other", 0, -1), Barrier("other", INCARNATION, 0, -1)):
+            for partition in range(PARTITIONS):
+                b.routes.receive_barrier(barrier_key(barrier), partition)
+        b.routes.receive_barrier(b"\0barrier/nonsense", 0)
+        assert not b.routes.is_answered
+
+
+@pytest.mark.parametrize("definite", [True, False])
+@pytest.mark.usefixtures("quick")
+async def test_a_route_that_cannot_be_written_fails_its_waiter_and_is_announced_again(
+    definite: bool,
+) -> None:
+    async with bench() as b:
+        b.answer()
+        b.log.fail_next(LogError("no", definite=definite))
+        waiter = Waiter()
+        b.routes.subscribe([A], waiter)
+        await until(lambda: waiter.events)
+        assert waiter.events == ["failed"]
+        await until(lambda: b.rounds() == 2)
+        assert b.written()[-1] == ("a", b"1")
+        b.answer()
+        assert waiter.events == ["failed"]
+        assert b.routes.subscribe([A], Waiter()), "the round after it has announced the filter"
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_barrier_that_cannot_be_written_fails_its_waiters() -> None:
+    async with bench() as b:
+        b.answer()
+        first, second = Waiter(), Waiter()
+        b.routes.subscribe([A], first)
+        await until(lambda: b.written())
+        b.log.fail_next(LogError("no", definite=True), count=PARTITIONS)
+        assert not b.routes.subscribe([A], second)
+        await until(lambda: first.events)
+        assert first.events == second.events == ["failed"]
+        third = Waiter()
+        assert not b.routes.subscribe([A], third)
+        await until(lambda: third.events)
+        b.answer()
+        assert third.events == ["counted", "routed"]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_failed_filter_without_subscribers_is_withdrawn_in_the_end() -> None:
+    async with bench(linger_seconds=1) as b:
+        b.answer()
+        b.log.fail_next(LogError("no", definite=False))
+        waiter = Waiter()
+        b.routes.subscribe([A], waiter)
+        await until(lambda: b.rounds() == 2)
+        b.answer()
+        b.clock.advance(2)
+        await until(lambda: b.written()[-1] == ("a", None))
+        assert len(b.routes) == 0
+
+
+async def test_a_full_log_delays_a_round_and_fails_nobody() -> None:
+    async with bench(max_queued_records=2) as b:
+        b.answer()
+        waiter = Waiter()
+        many = [Route(NAME, "t", f"f/{number}") for number in range(20)]
+        b.routes.subscribe(many, waiter)
+        await until(lambda: waiter.events)
+        assert waiter.events == ["counted"]
+        assert len(b.written()) == 20
+        b.answer()
+        assert waiter.events == ["counted", "routed"]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_unanswered_round_is_asked_for_again_once_per_timeout() -> None:
+    async with bench() as b:
+        waiter = Waiter()
+        b.routes.subscribe([A], waiter)
+        await until(lambda: waiter.events)
+        assert b.rounds() == 2
+        b.clock.advance(9)
+        assert b.routes.oldest_wait_seconds == 9
+        b.clock.advance(2)
+        await until(lambda: b.rounds() == 3)
+        assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 2, 0)
+        b.clock.advance(8)
+        await turns(20)
+        assert b.rounds() == 3
+        b.clock.advance(2)
+        await until(lambda: b.rounds() == 4)
+        b.answer(3)
+        assert waiter.events == ["counted", "routed"]
+        assert b.routes.oldest_wait_seconds == 0
+        b.answer(1)  # the first answer comes after all
+        assert waiter.events == ["counted", "routed"]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_unused_filter_lingers() -> None:
+    async with bench(linger_seconds=5) as b:
+        await b.routed(A)
+        b.routes.unsubscribe(A)
+        b.clock.advance(4)
+        assert b.routes.subscribe([A], Waiter()), "no round: the router has it still"
+        b.routes.unsubscribe(A)
+        b.clock.advance(4)
+        await asyncio.sleep(0.02)  # several looks at what is unused
+        assert len(b.routes) == 1
+        b.clock.advance(1)
+        await until(lambda: b.written()[-1] == ("a", None))
+        assert len(b.routes) == 0
+        rounds = b.rounds()
+        waiter = Waiter()
+        assert not b.routes.subscribe([A], waiter)
+        await until(lambda: b.rounds() == rounds + 1)
+
+
+async def test_unused_filters_go_however_busy_the_gateway_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "IDLE_SECONDS", 3600)
+    async with bench(linger_seconds=0) as b:
+        for number in range(20):
+            route = Route(NAME, "t", f"f/{number}")
+            await b.routed(route)
+            b.routes.unsubscribe(route)
+        assert len(b.routes) <= 2
+        assert ("f/0", None) in b.written()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_member_counts_of_a_share_group_are_written() -> None:
+    async with bench() as b:
+        await b.routed(SHARED)
+        name = SHARED.topic_filter
+        assert b.routes.subscribe([SHARED], Waiter())
+        await until(lambda: b.written()[-1] == (name, b"2"))
+        assert b.routes.subscribe([SHARED], Waiter())
+        b.routes.unsubscribe(SHARED)
+        b.routes.unsubscribe(SHARED)
+        await until(lambda: b.written()[-1] == (name, b"1"))
+        assert b.rounds() == 2, "nobody waits for a count"
+
+
+async def test_members_of_a_plain_filter_are_the_gateways_own_business() -> None:
+    async with bench() as b:
+        await b.routed(A)
+        b.routes.subscribe([A], Waiter())
+        b.routes.unsubscribe(A)
+        await b.routed(B)
+        assert b.written() == [("a", b"1"), ("b", b"1")]
+
+
+async def test_a_share_group_without_members_is_withdrawn_at_once() -> None:
+    """It must not linger: the router would give it messages that other gateways' members miss."""
+    async with bench(linger_seconds=3600) as b:
+        await b.routed(SHARED)
+        b.routes.unsubscribe(SHARED)
+        await until(lambda: b.written()[-1] == (SHARED.topic_filter, None))
+        assert len(b.routes) == 0
+        rounds = b.rounds()
+        waiter = Waiter()
+        assert not b.routes.subscribe([SHARED], waiter)
+        await until(lambda: waiter.events)
+        assert b.rounds() == rounds + 1
+        assert b.written()[-1] == (SHARED.topic_filter, b"1")
+        b.answer()
+        assert waiter.events == ["counted", "routed"]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_share_group_that_failed_is_not_announced_without_members() -> None:
+    async with bench() as b:
+        b.answer()
+        b.log.fail_next(LogError("no", definite=False))
+        waiter = Waiter()
+        b.routes.subscribe([SHARED], waiter)
+        await until(lambda: waiter.events)
+        await until(lambda: b.written()[-1] == (SHARED.topic_filter, None))
+        assert len(b.routes) == 0
+
+
+async def test_a_member_may_leave_and_come_back_while_its_round_is_under_way() -> None:
+    async with bench() as b:
+        first, second = Waiter(), Waiter()
+        b.routes.subscribe([SHARED], first)
+        await until(lambda: first.events)
+        b.routes.unsubscribe(SHARED)
+        assert not b.routes.subscribe([SHARED], second)
+        await until(lambda: second.events)
+        b.answer(1)
+        assert first.events == ["counted", "routed"]
+        assert second.events == ["counted"]
+        b.answer(2)
+        assert second.events == ["counted", "routed"]
+        assert b.routes.subscribe([SHARED], Waiter())
+
+
+async def test_closing_withdraws_all_routes() -> None:
+    async with bench() as b:
+        await b.routed(A)
+        await b.routed(SHARED)
+        await b.routes.close()
+        assert b.written()[-2:] == [("a", None), (SHARED.topic_filter, None)]
+
+
+async def test_closing_reports_that_the_log_did_not_take_it() -> None:
+    async with bench() as b:
+        await b.routed(A)
+        b.log.fail_next(LogError("no", definite=True))
+        with pytest.raises(LogError):
+            await b.routes.close()

@@ -1,0 +1,272 @@
+"""The gateway as a whole: start, health, stop, and real MQTT clients."""
+
+import asyncio
+import shutil
+import threading
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+from paho.mqtt.client import Client as PahoClient
+from paho.mqtt.client import MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from ingest.protocol.packets import Disconnect, Puback, Publish, Will
+from ingest.protocol.reason_codes import DisconnectReasonCode
+from mqlake.errors import LogError, OperationalError
+from mqlake.records import INBOUND, ROUTES, Route, route_key
+from tests.ingest.gateway.harness import (
+    NAME,
+    Client,
+    Harness,
+    MemoryRouter,
+    free_port,
+    new_log,
+    running_gateway,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_gateway_is_healthy_when_the_router_has_answered() -> None:
+    async with running_gateway() as harness:
+        assert harness.gateway.health() == (True, "0 clients, 0 subscriptions")
+        figures = harness.gateway.figures()
+        assert figures["address"] == f"127.0.0.1:{harness.port}"
+        assert figures["messages_received"] == 0
+    assert harness.gateway.health() == (False, "stopping")
+
+
+async def test_health_says_what_is_missing() -> None:
+    async with running_gateway() as harness:
+        gateway = harness.gateway
+        gateway.publisher.is_refusing = "0 MiB free"
+        assert gateway.health() == (False, "publishers are refused: 0 MiB free")
+        gateway.routes._returned[0] = -1
+        assert gateway.health() == (False, "waiting for the router's first answer")
+
+
+async def test_health_notices_a_router_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ingest.gateway.server.STUCK_SECONDS", 0.0)
+    async with running_gateway() as harness:
+        harness.router.pause()
+        client = await Client.connect(harness.port, "alice")
+        task = asyncio.create_task(client.subscribe("a"))
+        await until(lambda: not harness.gateway.health()[0])
+        assert "no answer from the router" in harness.gateway.health()[1]
+        harness.router.resume()
+        await task
+        assert harness.gateway.health()[0]
+
+
+async def test_routes_of_an_earlier_run_are_withdrawn_and_others_kept() -> None:
+    log = new_log(NAME)
+    kept = Route("gateway-2", "default", "a")
+    for key in (route_key(Route(NAME, "default", "a")), route_key(kept), b"nonsense"):
+        log.store(ROUTES, key, b"1", [], 1, 0)
+    absent = MemoryRouter(new_log(NAME))
+    async with running_gateway(log=log, router=absent, answered=False) as harness:
+        records = log.records(ROUTES)[3:]
+        withdrawn = route_key(Route(NAME, "default", "a"))
+        assert [(one.key, one.value) for one in records] == [(withdrawn, None)]
+        client = await Client.connect(harness.port, "alice")
+        await client.publish("a", b"stored all the same", 2)
+
+
+async def test_stopping_tells_the_clients_fires_wills_and_withdraws_routes() -> None:
+    async with running_gateway() as harness:
+        new = await Client.connect(harness.port, "new", will=Will("w", b"gone"))
+        old = await Client.connect(harness.port, "old", level=4)
+        await new.subscribe("a", 1)
+        await old.subscribe("$share/g/a", 1)
+        harness.stop.set()
+        await new.expect_disconnect(DisconnectReasonCode.SERVER_SHUTTING_DOWN)
+        assert await old.is_closed()
+    assert [record.value for record in harness.inbound()] == [b"gone"]
+    assert harness.router.members == {}
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", harness.port)
+
+
+async def test_stopping_stores_what_was_sent() -> None:
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice")
+        harness.log.hold_reports()
+        client.send(Publish("a", b"x", 1, packet_id=1))
+        await until(lambda: harness.writer.queued())
+        harness.stop.set()
+        await client.expect(Disconnect)
+    assert [record.value for record in harness.inbound()] == [b"x"]
+
+
+async def test_stopping_does_not_wait_for_a_log_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ingest.gateway.server.SHUTDOWN_SECONDS", 0.05)
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice")
+        harness.log.hold_reports()
+        client.send(Publish("a", b"x", 1, packet_id=1))
+        await until(lambda: harness.writer.queued())
+        harness.stop.set()
+        await until(lambda: harness.task.done())
+
+
+async def test_a_port_in_use_is_told_in_one_sentence() -> None:
+    async with running_gateway() as harness:
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(OperationalError, match=f"cannot listen on 127.0.0.1:{harness.port}")
+        ):
+            async with running_gateway(name="gateway-2", port=harness.port):
+                pass
+
+
+async def test_a_log_that_refuses_the_first_barrier_ends_the_start() -> None:
+    log = new_log(NAME)
+    log.fail_next(LogError("no", definite=True))
+    router = MemoryRouter(log)
+    await router.start()
+    with pytest.raises(LogError):
+        async with running_gateway(log=log, router=router):
+            pass
+    await router.close()
+
+
+async def test_errors_of_the_reader_are_told_and_survived() -> None:
+    async with running_gateway() as harness:
+        harness.gateway._report_log_error(LogError("away", definite=False))
+        assert harness.gateway.health()[0]
+
+
+Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - what shutil returns
+
+
+async def test_a_disk_that_fills_refuses_publishers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with running_gateway(log_dir=tmp_path, min_free_disk_bytes=100 << 20) as harness:
+        gateway = harness.gateway
+
+        def disk(free: int) -> None:
+            monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1, 1, free))
+            gateway._watch_disk()
+
+        disk(99 << 20)
+        assert gateway.publisher.is_refusing == "99 MiB free on the log's disk, 100 MiB needed"
+        disk(100 << 20)
+        assert gateway.publisher.is_refusing == ""
+
+        def fail(_path: Path) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(shutil, "disk_usage", fail)
+        gateway._watch_disk()
+        assert "Input/output error" in gateway.publisher.is_refusing
+        monkeypatch.undo()
+
+
+async def test_messages_cross_gateways() -> None:
+    log = new_log("gateway-1", "gateway-2", "gateway-3")
+    router = MemoryRouter(log)
+    await router.start()
+    async with (
+        running_gateway(log=log, router=router, name="gateway-1") as one,
+        running_gateway(log=log, router=router, name="gateway-2") as two,
+        running_gateway(log=log, router=router, name="gateway-3") as three,
+    ):
+        subscribers = [await Client.connect(h.port, "same id") for h in (one, two)]
+        for subscriber in subscribers:
+            await subscriber.subscribe("a/+", 2)
+        publisher = await Client.connect(three.port, "publisher", level=4)
+        for number in range(9):
+            await publisher.publish("a/b", b"%d" % number, number % 3)
+        for subscriber in subscribers:
+            assert await subscriber.payloads(9) == [b"%d" % number for number in range(9)]
+        assert three.counters.deliveries_received == len(three.log.records(INBOUND)[:3])
+    await router.close()
+
+
+async def test_500_messages_from_20_publishers_arrive_once_each() -> None:
+    async with running_gateway() as harness:
+        subscriber = await Client.connect(harness.port, "subscriber")
+        await subscriber.subscribe("load/#", 1)
+
+        async def publish(number: int) -> None:
+            client = await Client.connect(harness.port, f"publisher-{number}")
+            for index in range(25):
+                client.send(
+                    Publish(f"load/{number}", b"%d" % index, 1, packet_id=index + 1),
+                )
+            for index in range(25):
+                assert await client.expect(Puback) == Puback(index + 1)
+
+        await asyncio.gather(*(publish(number) for number in range(20)))
+        received: dict[str, list[bytes]] = {}
+        for _ in range(500):
+            message = await subscriber.message()
+            received.setdefault(message.topic_name, []).append(message.payload)
+        assert len(received) == 20
+        assert all(one == [b"%d" % index for index in range(25)] for one in received.values())
+        await subscriber.expect_nothing()
+
+
+class Paho:
+    """paho-mqtt as an application uses it, on threads of its own."""
+
+    def __init__(self, port: int, client_id: str, version: MQTTProtocolVersion) -> None:
+        self.client = PahoClient(CallbackAPIVersion.VERSION2, client_id, protocol=version)
+        self.messages: Queue[MQTTMessage] = Queue()
+        self.connected = threading.Event()
+        self.subscribed = threading.Event()
+        self.client.on_connect = lambda *_: self.connected.set()
+        self.client.on_subscribe = lambda *_: self.subscribed.set()
+        self.client.on_message = lambda _client, _data, message: self.messages.put(message)
+        self.client.connect("127.0.0.1", port)
+        self.client.loop_start()
+        assert self.connected.wait(10)
+
+    def subscribe(self, topic_filter: str, qos: int) -> None:
+        self.subscribed.clear()
+        self.client.subscribe(topic_filter, qos)
+        assert self.subscribed.wait(10)
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+PAHO_VERSIONS = (
+    MQTTProtocolVersion.MQTTv31,
+    MQTTProtocolVersion.MQTTv311,
+    MQTTProtocolVersion.MQTTv5,
+)
+
+
+@pytest.mark.parametrize("version", PAHO_VERSIONS, ids=["3.1", "3.1.1", "5.0"])
+async def test_paho_clients_work(version: MQTTProtocolVersion) -> None:
+    def dialogue(port: int) -> list[tuple[str, bytes, int]]:
+        subscriber = Paho(port, "subscriber", version)
+        subscriber.subscribe("paho/#", 2)
+        publisher = Paho(port, "publisher", version)
+        for qos in (0, 1, 2):
+            info = publisher.client.publish(f"paho/{qos}", b"payload", qos)
+            info.wait_for_publish(10)
+            assert info.is_published()
+        received = [subscriber.messages.get(timeout=10) for _ in range(3)]
+        publisher.close()
+        subscriber.close()
+        return sorted((one.topic, one.payload, one.qos) for one in received)
+
+    async with running_gateway() as harness:
+        received = await in_thread(dialogue, harness)
+        assert received == [(f"paho/{qos}", b"payload", qos) for qos in (0, 1, 2)]
+
+
+async def in_thread(dialogue: Callable[[int], Any], harness: Harness) -> Any:
+    return await asyncio.to_thread(dialogue, harness.port)

@@ -1,0 +1,143 @@
+from collections import deque
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ingest.session.outgoing import MAX_PACKET_ID, Offer, OutgoingMessages
+
+QOS = st.sampled_from((1, 2))
+PACKET_IDS = st.integers(1, 12)
+
+
+class OutgoingMachine(RuleBasedStateMachine):
+    """Every state x every input, beside a model that knows no more than the module's diagram."""
+
+    @initialize(window=st.integers(1, 4), max_queued=st.integers(0, 4))
+    def start(self, window: int, max_queued: int) -> None:
+        self.window = window
+        self.max_queued = max_queued
+        self.outgoing: OutgoingMessages[int] = OutgoingMessages(
+            window=window, max_queued=max_queued
+        )
+        self.numbers = count()
+        self.inflight: dict[int, str] = {}  # packet identifier -> what it waits for
+        self.queue: deque[tuple[int, int]] = deque()
+        self.sent: list[int] = []
+
+    def started(self, packet_id: int, message: int, qos: int) -> None:
+        assert 1 <= packet_id <= MAX_PACKET_ID
+        assert packet_id not in self.inflight
+        self.inflight[packet_id] = "PUBACK" if qos == 1 else "PUBREC"
+        self.sent.append(message)
+
+    @rule(qos=QOS, writable=st.booleans())
+    def offer(self, qos: int, writable: bool) -> None:
+        message = next(self.numbers)
+        result = self.outgoing.offer(message, qos, writable=writable)
+        if writable and not self.queue and len(self.inflight) < self.window:
+            assert isinstance(result, int)
+            self.started(result, message, qos)
+        elif len(self.queue) < self.max_queued:
+            assert result is Offer.QUEUED
+            self.queue.append((message, qos))
+        else:
+            assert result is Offer.DROPPED
+
+    @rule()
+    def take_ready(self) -> None:
+        ready = self.outgoing.take_ready()
+        if self.queue and len(self.inflight) < self.window:
+            message, qos = self.queue.popleft()
+            assert ready is not None
+            assert ready[1] == message
+            self.started(ready[0], message, qos)
+        else:
+            assert ready is None
+
+    @rule(packet_id=PACKET_IDS)
+    def receive_puback(self, packet_id: int) -> None:
+        waited = self.inflight.get(packet_id) == "PUBACK"
+        assert self.outgoing.receive_puback(packet_id) is waited
+        if waited:
+            del self.inflight[packet_id]
+
+    @rule(packet_id=PACKET_IDS, refused=st.booleans())
+    def receive_pubrec(self, packet_id: int, refused: bool) -> None:
+        known = self.inflight.get(packet_id) in {"PUBREC", "PUBCOMP"}
+        assert self.outgoing.receive_pubrec(packet_id, refused=refused) is known
+        if known and refused:
+            del self.inflight[packet_id]
+        elif known:
+            self.inflight[packet_id] = "PUBCOMP"
+
+    @rule(packet_id=PACKET_IDS)
+    def receive_pubcomp(self, packet_id: int) -> None:
+        waited = self.inflight.get(packet_id) == "PUBCOMP"
+        assert self.outgoing.receive_pubcomp(packet_id) is waited
+        if waited:
+            del self.inflight[packet_id]
+
+    @precondition(lambda self: self.inflight)
+    @rule(data=st.data())
+    def abandon(self, data: st.DataObject) -> None:
+        packet_id = data.draw(st.sampled_from(sorted(self.inflight)))
+        self.outgoing.abandon(packet_id)
+        del self.inflight[packet_id]
+
+    @invariant()
+    def bounds_hold(self) -> None:
+        assert self.outgoing.inflight_count == len(self.inflight) <= self.window
+        assert self.outgoing.queued_count == len(self.queue) <= self.max_queued
+
+    @invariant()
+    def order_is_kept(self) -> None:
+        assert self.sent == sorted(self.sent)
+
+
+TestOutgoingMachine = OutgoingMachine.TestCase
+
+
+def test_packet_identifiers_wrap_after_65535_and_pass_over_those_in_use() -> None:
+    outgoing: OutgoingMessages[str] = OutgoingMessages(window=2, max_queued=0)
+    assert outgoing.offer("kept in flight", 1, writable=True) == 1
+    seen = []
+    for _ in range(MAX_PACKET_ID + 1):
+        packet_id = outgoing.offer("passing", 1, writable=True)
+        assert isinstance(packet_id, int)
+        assert outgoing.receive_puback(packet_id)
+        seen.append(packet_id)
+    assert seen == [*range(2, MAX_PACKET_ID + 1), 2, 3]
+
+
+def test_all_identifiers_can_be_in_use_at_once() -> None:
+    outgoing: OutgoingMessages[int] = OutgoingMessages(window=MAX_PACKET_ID, max_queued=1)
+    ids = {outgoing.offer(number, 2, writable=True) for number in range(MAX_PACKET_ID)}
+    assert ids == set(range(1, MAX_PACKET_ID + 1))
+    assert outgoing.offer(0, 2, writable=True) is Offer.QUEUED
+    assert outgoing.take_ready() is None
+
+
+def test_a_message_waits_behind_others_even_when_the_window_has_room() -> None:
+    outgoing: OutgoingMessages[str] = OutgoingMessages(window=2, max_queued=2)
+    assert outgoing.offer("first", 1, writable=False) is Offer.QUEUED
+    assert outgoing.offer("second", 1, writable=True) is Offer.QUEUED
+    assert outgoing.take_ready() == (1, "first")
+    assert outgoing.take_ready() == (2, "second")
+
+
+@pytest.mark.clause("MQTT5-4.9.0-1")
+@given(st.integers(1, 5), st.integers(0, 20))
+def test_a_qos_2_message_holds_its_place_until_pubcomp(window: int, messages: int) -> None:
+    outgoing: OutgoingMessages[int] = OutgoingMessages(window=window, max_queued=messages)
+    for number in range(messages):
+        outgoing.offer(number, 2, writable=True)
+    started = min(window, messages)
+    for packet_id in range(1, started + 1):
+        assert outgoing.receive_pubrec(packet_id, refused=False)
+        assert outgoing.inflight_count == started
+    for packet_id in range(1, started + 1):
+        assert outgoing.receive_pubcomp(packet_id)
+    assert outgoing.inflight_count == 0

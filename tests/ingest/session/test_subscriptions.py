@@ -1,0 +1,211 @@
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.session import subscriptions as module
+from ingest.session.subscriptions import ClientSubscription, Copy, Subscriptions
+from mqlake.matching import filter_matches
+from mqlake.topics import split_shared
+
+
+@dataclass(eq=False)
+class Client:
+    client_id: str
+
+
+ALICE, BOB, CAROL = Client("alice"), Client("bob"), Client("carol")
+CLIENTS = (ALICE, BOB, CAROL)
+FILTERS = ("a", "a/b", "a/+", "a/#", "+/b", "+", "#", "$SYS/#", "/", "+/+")
+TOPICS = ("a", "a/b", "a/b/c", "b", "$SYS/b", "/", "/b", "$SYS")
+OFFSETS = st.integers(0, 4)
+SUBSCRIPTIONS = st.builds(
+    ClientSubscription,
+    st.sampled_from(CLIENTS),
+    st.sampled_from(FILTERS),
+    st.integers(0, 2),
+    no_local=st.booleans(),
+    retain_as_published=st.booleans(),
+    identifier=st.none() | st.integers(1, 5),
+    starts=st.none() | st.lists(OFFSETS, min_size=2, max_size=2),
+)
+
+Answer = dict[str, tuple[int, bool, list[int]]]
+
+
+def told(copies: list[Copy[Client]]) -> Answer:
+    answer = {
+        copy.client.client_id: (copy.qos, copy.retain_as_published, sorted(copy.identifiers))
+        for copy in copies
+    }
+    assert len(answer) == len(copies), "a client got more than one copy"
+    return answer
+
+
+def expected(
+    held: list[tuple[str, ClientSubscription[Client]]],
+    tenant: str,
+    topic_name: str,
+    place: tuple[int, int],
+    publisher: str,
+) -> Answer:
+    """Say the same by asking every subscription."""
+    partition, offset = place
+    answer: Answer = {}
+    for owner, one in held:
+        if owner != tenant or not filter_matches(one.topic_filter, topic_name):
+            continue
+        if one.no_local and one.client.client_id == publisher:
+            continue
+        if one.starts is not None and offset < one.starts[partition]:
+            continue
+        qos, retain, identifiers = answer.get(one.client.client_id, (0, False, []))
+        if one.identifier is not None:
+            identifiers = sorted([*identifiers, one.identifier])
+        answer[one.client.client_id] = (
+            max(qos, one.qos),
+            retain or one.retain_as_published,
+            identifiers,
+        )
+    return answer
+
+
+@given(st.data())
+def test_copies_are_those_of_a_plain_search(data: st.DataObject) -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    held: list[tuple[str, ClientSubscription[Client]]] = []
+    for adds in data.draw(st.lists(st.booleans(), min_size=1, max_size=12)):
+        if held and not adds:
+            tenant, gone = held.pop(data.draw(st.integers(0, len(held) - 1)))
+            subscriptions.remove(tenant, gone)
+        else:
+            tenant = data.draw(st.sampled_from(("one", "two")))
+            added = data.draw(SUBSCRIPTIONS)
+            held.append((tenant, added))
+            subscriptions.add(tenant, added)
+        if data.draw(st.booleans()):
+            marks = data.draw(st.lists(st.integers(-1, 4), min_size=2, max_size=2))
+            subscriptions.settle(marks)
+        assert len(subscriptions) == len(held)
+        place = (data.draw(st.integers(0, 1)), data.draw(OFFSETS))
+        publisher = data.draw(st.sampled_from(("alice", "bob", "nobody")))
+        for topic_name in TOPICS:
+            for tenant in ("one", "two", "none"):
+                copies = subscriptions.copies(tenant, topic_name, *place, publisher)
+                assert told(copies) == expected(held, tenant, topic_name, place, publisher)
+
+
+def test_overlapping_subscriptions_give_one_copy_with_all_identifiers() -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    subscriptions.add("t", ClientSubscription(ALICE, "a/#", 0, identifier=1))
+    subscriptions.add("t", ClientSubscription(ALICE, "a/b", 2, identifier=2))
+    subscriptions.add("t", ClientSubscription(ALICE, "+/b", 1, retain_as_published=True))
+    assert told(subscriptions.copies("t", "a/b", 0, 0, "bob")) == {"alice": (2, True, [1, 2])}
+
+
+def test_no_local_silences_only_the_subscription_that_asked_for_it() -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    subscriptions.add("t", ClientSubscription(ALICE, "a/#", 2, no_local=True, identifier=1))
+    subscriptions.add("t", ClientSubscription(ALICE, "a/b", 0, identifier=2))
+    assert told(subscriptions.copies("t", "a/b", 0, 0, "alice")) == {"alice": (0, False, [2])}
+    assert told(subscriptions.copies("t", "a/b", 0, 0, "bob")) == {"alice": (2, False, [1, 2])}
+    assert told(subscriptions.copies("t", "a/c", 0, 0, "alice")) == {}
+
+
+def test_a_subscription_counts_from_its_start_in_each_partition() -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    subscription = ClientSubscription(ALICE, "a", 1, starts=[5, 0])
+    subscriptions.add("t", subscription)
+    assert not subscriptions.copies("t", "a", 0, 4, "bob")
+    assert subscriptions.copies("t", "a", 0, 5, "bob")
+    assert subscriptions.copies("t", "a", 1, 0, "bob")
+    subscriptions.settle([3, 10])
+    assert subscription.starts == [5, 0]
+    subscriptions.settle([4, -1])
+    assert subscription.starts is None
+    # A mark is never taken back; nothing below it is asked about again.
+    assert subscriptions.copies("t", "a", 0, 5, "bob")
+
+
+def test_share_group_members_take_turns() -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    for number, client in enumerate(CLIENTS):
+        subscriptions.add("t", ClientSubscription(client, "$share/g/a", number, identifier=number))
+    copies = [subscriptions.shared_copy("t", "$share/g/a", 0, 0) for _ in range(6)]
+    chosen = [copy.client.client_id for copy in copies if copy is not None]
+    assert sorted(chosen[:3]) == ["alice", "bob", "carol"]
+    assert chosen[:3] == chosen[3:]
+    assert not subscriptions.copies("t", "a", 0, 0, "bob"), "only the router calls on a group"
+
+
+def test_share_groups_are_apart_by_name_filter_and_tenant() -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    subscriptions.add("t", ClientSubscription(ALICE, "$share/g/a", 1))
+    subscriptions.add("t", ClientSubscription(BOB, "$share/h/a", 1))
+    subscriptions.add("u", ClientSubscription(CAROL, "$share/g/a", 1))
+    for tenant, topic_filter, client in (
+        ("t", "$share/g/a", ALICE),
+        ("t", "$share/h/a", BOB),
+        ("u", "$share/g/a", CAROL),
+    ):
+        copy = subscriptions.shared_copy(tenant, topic_filter, 0, 0)
+        assert copy is not None
+        assert copy.client is client
+
+
+def test_a_share_group_goes_with_its_last_member() -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    members = [ClientSubscription(client, "$share/g/a", 1) for client in (ALICE, BOB)]
+    for member in members:
+        subscriptions.add("t", member)
+    subscriptions.remove("t", members[0])
+    copies = [subscriptions.shared_copy("t", "$share/g/a", 0, 0) for _ in range(2)]
+    assert [copy.client for copy in copies if copy is not None] == [BOB, BOB]
+    subscriptions.remove("t", members[1])
+    assert subscriptions.shared_copy("t", "$share/g/a", 0, 0) is None
+    assert len(subscriptions) == 0
+
+
+def test_a_share_group_prefers_members_that_count_already() -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    subscriptions.add("t", ClientSubscription(ALICE, "$share/g/a", 1, starts=[5]))
+    subscriptions.add("t", ClientSubscription(BOB, "$share/g/a", 1, starts=[0]))
+    early = [subscriptions.shared_copy("t", "$share/g/a", 0, 4) for _ in range(4)]
+    assert [copy.client for copy in early if copy is not None] == [BOB] * 4
+
+
+def test_a_message_that_the_router_gave_to_a_group_is_never_nobodys() -> None:
+    """Another gateway's members do not get it: the router has chosen this one."""
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    subscriptions.add("t", ClientSubscription(ALICE, "$share/g/a", 1, starts=[5]))
+    copy = subscriptions.shared_copy("t", "$share/g/a", 0, 4)
+    assert copy is not None
+    assert copy.client is ALICE
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=20))
+def test_share_groups_hold_exactly_the_members_added(steps: list[tuple[int, bool]]) -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    held: dict[int, ClientSubscription[Client]] = {}
+    for number, wanted in steps:
+        if wanted and number not in held:
+            held[number] = ClientSubscription(CLIENTS[number], "$share/g/a", 1)
+            subscriptions.add("t", held[number])
+        elif not wanted and number in held:
+            subscriptions.remove("t", held.pop(number))
+        copies = [subscriptions.shared_copy("t", "$share/g/a", 0, 0) for _ in held]
+        chosen = {copy.client.client_id for copy in copies if copy is not None}
+        assert chosen == {CLIENTS[number].client_id for number in held}
+
+
+def test_plans_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_CACHED_PLANS", 2)
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    subscriptions.add("t", ClientSubscription(ALICE, "#", 1))
+    for topic_name in ("a", "b", "c", "a", "b"):
+        assert told(subscriptions.copies("t", topic_name, 0, 0, "")) == {"alice": (1, False, [])}
+
+
+def test_the_shared_prefix_is_needed_for_a_group() -> None:
+    assert split_shared("$shared/g/a") == ("", "$shared/g/a")

@@ -1,0 +1,229 @@
+"""MQTT in on one gateway, through Spark, MQTT out on another; real clients, real processes."""
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from mqlake.local.testing import LocalSystem, await_condition, running_system
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+SUBSCRIBED_SECONDS = 20
+
+
+class Collector:
+    """A paho subscriber that keeps what it gets, in order."""
+
+    def __init__(self, port: int, topic_filter: str, qos: int) -> None:
+        self.received: list[tuple[str, bytes]] = []
+        self._subscribed = threading.Event()
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
+        self._client.on_message = lambda _client, _data, message: self.received.append(
+            (message.topic, bytes(message.payload))
+        )
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.connect("127.0.0.1", port)
+        self._client.subscribe(topic_filter, qos)
+        self._client.loop_start()
+        assert self._subscribed.wait(SUBSCRIBED_SECONDS)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+@contextmanager
+def collecting(port: int, topic_filter: str, qos: int) -> Iterator[Collector]:
+    collector = Collector(port, topic_filter, qos)
+    try:
+        yield collector
+    finally:
+        collector.close()
+
+
+@contextmanager
+def publishing(port: int) -> Iterator[mqtt.Client]:
+    client = mqtt.Client(CallbackAPIVersion.VERSION2)
+    client.max_inflight_messages_set(500)
+    client.max_queued_messages_set(0)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    try:
+        yield client
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def publish_all(client: mqtt.Client, messages: list[tuple[str, bytes]], qos: int = 1) -> None:
+    """Publish and return when all are acknowledged."""
+    sent = [client.publish(topic, payload, qos) for topic, payload in messages]
+    for one in sent:
+        one.wait_for_publish(60)
+
+
+@pytest.mark.usefixtures("mosquitto_clients")
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
+def test_mosquitto_clients_meet_across_gateways(
+    system: LocalSystem, version: str, qos: int
+) -> None:
+    one, two = system.mqtt_port, system.mqtt_port + 1
+    topic = f"plant/{version}-{qos}/temperature"
+    with subprocess.Popen(
+        [
+            # Line by line, also into a pipe.
+            *(
+                "stdbuf",
+                "-oL",
+                "mosquitto_sub",
+                "-p",
+                str(two),
+                "-V",
+                version,
+                "-q",
+                str(qos),
+                "-d",
+            ),
+            *("-t", "plant/+/temperature", "-C", "3", "-W", "60", "-F", "%t %p"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as subscriber:
+        assert subscriber.stdout is not None
+        while "SUBACK" not in (line := subscriber.stdout.readline()):
+            assert line, "mosquitto_sub ended before SUBACK"
+        for value in ("20.5", "21.0", "21.5"):
+            subprocess.run(
+                [
+                    *("mosquitto_pub", "-p", str(one), "-V", version, "-q", str(qos)),
+                    *("-t", topic, "-m", value),
+                ],
+                check=True,
+                timeout=60,
+            )
+        lines = [line.strip() for line in subscriber.stdout if line.startswith("plant/")]
+        assert subscriber.wait(60) == 0
+    assert lines == [f"{topic} {value}" for value in ("20.5", "21.0", "21.5")]
+
+
+def test_a_message_acknowledged_before_subscribe_is_not_delivered(system: LocalSystem) -> None:
+    one, two = system.mqtt_port, system.mqtt_port + 1
+    for run in range(10):
+        with publishing(one) as client:
+            publish_all(client, [(f"before/{run}", b"early")])
+            with collecting(two, f"before/{run}", 1) as subscriber:
+                publish_all(client, [(f"before/{run}", b"late")])
+                await_condition(lambda s=subscriber: bool(s.received), "a message")  # type: ignore[misc]
+        assert subscriber.received == [(f"before/{run}", b"late")]
+
+
+def test_every_published_message_is_in_the_history_once(system: LocalSystem) -> None:
+    messages = [(f"history/{number % 7}", b"%d" % number) for number in range(2_000)]
+    with publishing(system.mqtt_port) as client:
+        publish_all(client, messages)
+
+    def counted() -> list[dict[str, str]]:
+        query = (
+            "SELECT topic, count(*) AS n, count(DISTINCT cast(payload AS string)) AS d"
+            " FROM messages WHERE topic LIKE 'history/%' GROUP BY topic ORDER BY topic"
+        )
+        result = system.run("sql", query, "--format", "json")
+        assert result.returncode == 0, result.stderr
+        rows: list[dict[str, str]] = json.loads(result.stdout)
+        return rows
+
+    expected = [
+        {"topic": f"history/{k}", "n": n, "d": n}
+        for k in range(7)
+        for n in [len(range(k, 2_000, 7))]
+    ]
+    await_condition(lambda: counted() == expected, "2,000 rows in the history")
+
+
+def test_demo_publishes_what_the_history_then_counts(system: LocalSystem) -> None:
+    demo = system.run("demo", "--messages", "500")
+    assert demo.returncode == 0, demo.stderr
+
+    def count() -> int:
+        query = "SELECT count(*) AS n FROM messages WHERE topic LIKE 'demo/%'"
+        rows = json.loads(system.run("sql", query, "--format", "json").stdout)
+        return int(rows[0]["n"])
+
+    await_condition(lambda: count() == 500, "500 rows of the demo in the history")
+
+
+def test_kill_9_of_the_spark_application_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    total, topics = 20_000, 20
+    messages = [(f"kill/{number % topics}", b"%d" % number) for number in range(total)]
+    with (
+        running_system(tmp_path / "data", gateways=2) as system,
+        collecting(system.mqtt_port + 1, "kill/+", 1) as subscriber,
+        publishing(system.mqtt_port) as client,
+    ):
+        publish_all(client, messages[: total // 2])
+        system.kill("streaming")
+        publish_all(client, messages[total // 2 :])
+        await_condition(
+            lambda: len(subscriber.received) >= total,
+            "every message after the restart",
+            timeout_seconds=120,
+        )
+        system.await_healthy()
+        assert system.process("streaming")["restarts"] == 1
+        # A repetition would come before the answer to a new subscription.
+        collecting(system.mqtt_port + 1, "kill/after", 1).__enter__().close()
+        assert len(subscriber.received) == total
+        for topic in {topic for topic, _ in messages}:
+            got = [payload for name, payload in subscriber.received if name == topic]
+            assert got == [payload for name, payload in messages if name == topic]
+
+
+def test_three_gateways_and_spark_executors_in_processes_of_their_own(tmp_path: Path) -> None:
+    environment = {"MQLAKE_STREAMING_MASTER": "local-cluster[2,1,1024]"}
+    with running_system(tmp_path / "data", gateways=3, environment=environment) as system:
+        ports = [system.mqtt_port + number for number in range(3)]
+        subscribers = [Collector(port, "all/#", 1) for port in ports]
+        expected = []
+        for number, port in enumerate(ports):
+            messages = [(f"all/{number}/{k % 5}", b"%d" % k) for k in range(100)]
+            expected += messages
+            with publishing(port) as client:
+                publish_all(client, messages)
+        for subscriber in subscribers:
+            await_condition(
+                lambda s=subscriber: len(s.received) >= len(expected),  # type: ignore[misc]
+                "every message on every gateway",
+                timeout_seconds=60,
+            )
+            assert sorted(subscriber.received) == sorted(expected)
+            subscriber.close()
+
+
+def test_a_system_killed_as_a_whole_comes_back_with_every_acknowledged_message(
+    tmp_path: Path,
+) -> None:
+    system = LocalSystem.in_folder(tmp_path / "data")
+    system.up()
+    with publishing(system.mqtt_port) as client:
+        publish_all(client, [("crash/t", b"%d" % number) for number in range(3_000)])
+        system.kill("supervisor")
+    await_condition(lambda: not system.left_processes(), "no process is left")
+    system.up()
+    try:
+        query = "SELECT count(*) AS n, count(DISTINCT payload) AS d FROM messages"
+
+        def counts() -> tuple[int, int]:
+            row = json.loads(system.run("sql", query, "--format", "json").stdout)[0]
+            return int(row["n"]), int(row["d"])
+
+        await_condition(lambda: counts() == (3_000, 3_000), "3,000 rows, once each")
+    finally:
+        system.down()

@@ -1,0 +1,51 @@
+"""The embedded log as a real process."""
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from mqlake.local.kafka import KafkaServer, running_kafka
+from mqlake.local.ports import is_free
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+
+def identity(server: KafkaServer) -> str:
+    meta = (server.log_dir / "meta.properties").read_text(encoding="utf-8")
+    return next(line for line in meta.splitlines() if line.startswith("cluster.id="))
+
+
+def test_log_keeps_records_and_identity_over_a_restart_on_other_ports(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder, with blank and comma"
+    with running_kafka(folder) as server:
+        first = identity(server)
+        admin = AdminClient({"bootstrap.servers": server.bootstrap_servers})
+        admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(30)
+        producer = Producer({"bootstrap.servers": server.bootstrap_servers, "acks": "all"})
+        producer.produce("kept", b"record")
+        assert producer.flush(30) == 0
+    assert is_free(server.port)
+
+    with running_kafka(folder) as server:
+        assert identity(server) == first
+        consumer = Consumer({"bootstrap.servers": server.bootstrap_servers, "group.id": "test"})
+        consumer.assign([TopicPartition("kept", 0, 0)])
+        record = consumer.poll(30)
+        consumer.close()
+        assert record is not None
+        assert record.value() == b"record"
+
+
+def test_misspelled_log_topic_is_not_created(kafka: KafkaServer) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.list_topics("mqlake.inbuond", timeout=10)
+    assert "mqlake.inbuond" not in admin.list_topics(timeout=10).topics
+
+
+def test_log_listens_on_this_machine_alone(kafka: KafkaServer) -> None:
+    # Anywhere else it would also hold the same port of another loopback address.
+    assert not is_free(kafka.port, "127.0.0.1")
+    assert is_free(kafka.port, "127.0.0.2")
+    assert is_free(kafka.controller_port, "127.0.0.2")

@@ -1,0 +1,71 @@
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqlake.logs import KEPT_LOG_FILES, MAX_LOG_BYTES, set_up_logging
+
+
+@pytest.fixture(autouse=True)
+def _put_the_root_logger_back() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    yield
+    for handler in root.handlers:
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_a_line_has_time_level_name_message_and_values(tmp_path: Path) -> None:
+    log_file = tmp_path / "gateway-1.log"
+    set_up_logging("INFO", log_file)
+    logging.getLogger("ingest.gateway").info(
+        "client connected", extra={"fields": {"client_id": "a b", "port": 1883}}
+    )
+    line = log_file.read_text(encoding="utf-8")
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} INFO ingest\.gateway client connected "
+        r"client_id='a b' port=1883\n",
+        line,
+    )
+
+
+def test_lines_below_the_level_are_left_out(tmp_path: Path) -> None:
+    log_file = tmp_path / "x.log"
+    set_up_logging("WARNING", log_file)
+    logging.getLogger("x").info("not this")
+    logging.getLogger("x").warning("but this")
+    assert "not this" not in log_file.read_text(encoding="utf-8")
+    assert "but this" in log_file.read_text(encoding="utf-8")
+
+
+def test_without_a_file_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("INFO", None)
+    logging.getLogger("x").info("hello")
+    captured = capsys.readouterr()
+    assert captured.err.endswith("INFO x hello\n")
+    assert captured.out == ""
+
+
+def test_setting_up_again_replaces_what_was(tmp_path: Path) -> None:
+    set_up_logging("INFO", tmp_path / "first.log")
+    first = logging.getLogger().handlers[0]
+    set_up_logging("INFO", tmp_path / "second.log")
+    first.close()
+    logging.getLogger("x").info("hello")
+    assert (tmp_path / "first.log").read_text(encoding="utf-8") == ""
+    assert "hello" in (tmp_path / "second.log").read_text(encoding="utf-8")
+
+
+def test_a_log_is_rotated_and_old_ones_go(tmp_path: Path) -> None:
+    log_file = tmp_path / "x.log"
+    set_up_logging("INFO", log_file)
+    line = "x" * (MAX_LOG_BYTES // 2)
+    for _ in range(2 * (KEPT_LOG_FILES + 3)):
+        logging.getLogger("x").info(line)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"x.log"} | {f"x.log.{number + 1}" for number in range(KEPT_LOG_FILES)}
