@@ -42,7 +42,6 @@ class ProcessSettings(BaseSettings):
         frozen=True, extra="forbid", env_nested_delimiter="__", env_prefix="MQLAKE_"
     )
 
-    log: LogSettings = LogSettings()
     heartbeat_file: Path | None = Field(
         default=None, description="file to which the process writes its health each second"
     )

@@ -6,13 +6,15 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from mqlake.settings import ProcessSettings
+from mqlake.settings import LogSettings, ProcessSettings
 
 
 class StreamingSettings(ProcessSettings):
     """What the Spark application may be told."""
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_STREAMING_")
+
+    log: LogSettings = LogSettings()
 
     data_dir: Path = Field(
         default=Path("data"), description="holds tables/<name> and checkpoints/<query>"

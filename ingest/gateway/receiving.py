@@ -20,7 +20,6 @@ from mqlake.topics import validate_topic_name
 
 if TYPE_CHECKING:
     from ingest.gateway.connection import ClientConnection
-    from ingest.protocol.properties import Properties
     from mqlake.records import Headers
 
 SYSTEM_TOPICS: Final = "$SYS/"

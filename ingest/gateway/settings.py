@@ -5,13 +5,15 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from mqlake.settings import ProcessSettings
+from mqlake.settings import LogSettings, ProcessSettings
 
 
 class GatewaySettings(ProcessSettings):
     """One gateway: who it is, where it listens, what a client may use of it."""
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_GATEWAY_")
+
+    log: LogSettings = LogSettings()
 
     name: str = Field(
         default="gateway-1",

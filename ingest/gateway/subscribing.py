@@ -121,7 +121,7 @@ class Subscriber:
         # have their barriers, not for the router.
         self._connection.hold(HELD_BY_SUBSCRIBE)
         routes = [self._route(topic_filter) for topic_filter in new]
-        # SUBACK waits for the router also where an earlier SUBSCRIBE for the same filter still does.
+        # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
         also = [self._route(topic_filter) for topic_filter in replaced]
         if self._gateway.routes.subscribe(routes, pending, also=also):
             pending.counted([offset + 1 for offset in self._gateway.publisher.acked])

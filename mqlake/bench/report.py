@@ -5,12 +5,14 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import psutil
 from rich.table import Table
 
 from mqlake.bench.measurements import Figure, Figures
+
+PERCENTILES: Final = ("p50", "p95", "p99", "max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,36 +65,49 @@ def to_json(summaries: Sequence[Summary], *, loader: str) -> dict[str, Any]:
 
 
 def to_table(summaries: Sequence[Summary], *, loader: str) -> Table:
-    """Return one table; spread only where there were several runs."""
+    """Return one table: a line for each quantity, percentiles beside each other."""
     several = any(len(summary.values) > 1 for summary in summaries)
-    table = Table(title=f"mqlake on {os.cpu_count()} cores, load side included ({loader} loader)")
+    title = f"mqlake on {os.cpu_count()} cores, load side included ({loader} loader)"
+    table = Table(title=f"{title}; median (low to high) of several runs" if several else title)
     table.add_column("measured")
-    table.add_column("median" if several else "value", justify="right")
-    if several:
-        table.add_column("low to high", justify="right")
     table.add_column("unit")
+    table.add_column("value or p50", justify="right")
+    for part in PERCENTILES[1:]:
+        table.add_column(part, justify="right")
     table.add_column("goal", justify="right")
-    section = ""
+    lines: dict[str, dict[str, Summary]] = {}
     for summary in summaries:
-        figure = summary.figure
-        if section and figure.name.partition(",")[0] != section:
+        quantity, _, part = summary.figure.name.rpartition(", ")
+        if part not in PERCENTILES:
+            quantity, part = summary.figure.name, PERCENTILES[0]
+        lines.setdefault(quantity, {})[part] = summary
+    subject = ""
+    for quantity, parts in lines.items():
+        if subject and not quantity.startswith(subject):
             table.add_section()
-        section = figure.name.partition(",")[0]
-        cells = [figure.name, _number(summary.median)]
-        if several:
-            cells.append(f"{_number(min(summary.values))} to {_number(max(summary.values))}")
-        table.add_row(*cells, figure.unit, _goal(summary))
+        subject = quantity.partition(",")[0].partition(" to ")[0]
+        cells = [_value(parts[part]) if part in parts else "" for part in PERCENTILES]
+        goals = [_goal(part, parts[part]) for part in PERCENTILES if part in parts]
+        unit = next(iter(parts.values())).figure.unit
+        table.add_row(quantity, unit, *cells, ", ".join(filter(None, goals)))
     return table
 
 
-def _goal(summary: Summary) -> str:
+def _value(summary: Summary) -> str:
+    if len(summary.values) == 1:
+        return _number(summary.median)
+    low, high = _number(min(summary.values)), _number(max(summary.values))
+    return f"{_number(summary.median)} ({low} to {high})"
+
+
+def _goal(part: str, summary: Summary) -> str:
     figure = summary.figure
     if figure.goal is None:
         return ""
+    percentile = f"{part} " if figure.name.endswith(f", {part}") else ""
     sign = "≥" if figure.at_least else "≤"
-    colour = "green" if summary.is_met else "red"
-    word = "" if summary.is_met else " missed"
-    return f"[{colour}]{sign} {_number(figure.goal)}{word}[/{colour}]"
+    text = f"{percentile}{sign} {_number(figure.goal).removesuffix('.00').removesuffix('.0')}"
+    return f"[green]{text}[/green]" if summary.is_met else f"[red]{text} missed[/red]"
 
 
 def _number(value: float) -> str:

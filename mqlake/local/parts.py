@@ -108,6 +108,7 @@ class Plan:
             "MQLAKE_GATEWAY_HOST": gateway.host,
             "MQLAKE_GATEWAY_PORT": str(gateway.port),
             "MQLAKE_GATEWAY_LOG_DIR": str(self.data.kafka),
+            "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
         }
         return self._python_part("gateway", gateway.name, environment, needs_log_topics=True)
 
@@ -115,6 +116,7 @@ class Plan:
         return {
             "MQLAKE_STREAMING_DATA_DIR": str(self.data.root),
             "MQLAKE_STREAMING_JARS_DIR": str(RUNTIME / "jars"),
+            "MQLAKE_STREAMING_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
             "MQLAKE_STREAMING_CONNECT_PORT": str(self.connect_port),
             "MQLAKE_STREAMING_CONNECT_TOKEN": ensure_token(self.data.connect_token),
         }
@@ -135,7 +137,6 @@ class Plan:
         log = self.data.logs / f"{name}.log"
         prefix = f"MQLAKE_{kind.upper()}_"
         values |= {
-            f"{prefix}LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
             f"{prefix}HEARTBEAT_FILE": str(heartbeat),
             f"{prefix}LOG_FILE": str(log),
         }

@@ -18,6 +18,7 @@ class SampleSettings(ProcessSettings):
     name: str = "sample"
     port: int = Field(default=1883, ge=0, le=65_535)
     limits: Limits = Limits()
+    log: LogSettings = LogSettings()
 
 
 def toml(folder: Path, text: str) -> Path:

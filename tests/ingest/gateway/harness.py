@@ -148,9 +148,9 @@ class MemoryRouter:
     def _work(self, waiting: deque[LogRecord]) -> None:
         while waiting:
             key = waiting[0].key or b""
-            if key.startswith(BARRIER_KEY_PREFIX):
-                if decode_barrier_key(key).routes_offset > self.applied:
-                    return
+            is_barrier = key.startswith(BARRIER_KEY_PREFIX)
+            if is_barrier and decode_barrier_key(key).routes_offset > self.applied:
+                return
             self._route(waiting.popleft())
 
     def _route(self, record: LogRecord) -> None:

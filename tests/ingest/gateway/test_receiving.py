@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from ingest.log.contract import LogFull
+from ingest.gateway.receiving import check_topic_name
 from ingest.protocol.encoder import encode
+from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import (
     Puback,
     Pubcomp,
@@ -138,7 +139,7 @@ async def test_reading_stops_while_the_log_is_full_and_nothing_is_lost(
         mine = [record.value for record in harness.inbound() if record.value != b"other"]
         assert mine == [b"%d" % number for number in range(100)]
         if qos:
-            kind = Puback if qos == 1 else Pubrec
+            kind: type[Puback] | type[Pubrec] = Puback if qos == 1 else Pubrec
             answers = [await client.expect(kind) for _ in range(100)]
             assert [one.packet_id for one in answers] == list(range(1, 101))
         await other.expect(Puback)
@@ -290,7 +291,7 @@ async def test_more_than_the_window_is_held_back_or_refused(level: int, qos: int
             return
         await until(lambda: harness.writer.queued() == 4)
         harness.log.release_reports()
-        kind = Puback if qos == 1 else Pubrec
+        kind: type[Puback] | type[Pubrec] = Puback if qos == 1 else Pubrec
         answers = [await client.expect(kind) for _ in range(20)]
         assert [one.packet_id for one in answers] == list(range(1, 21))
         if qos == 2:
@@ -351,5 +352,26 @@ async def test_topic_aliases_work() -> None:
         assert all("properties" not in dict(one.headers) for one in records)
 
 
-def test_a_full_log_is_a_definite_error() -> None:
-    assert LogFull("full").definite
+def test_only_topic_names_pass() -> None:
+    check_topic_name("a/b")
+    for topic_name in ("", "a/+", "#", "a\0"):
+        with pytest.raises(ProtocolViolation) as caught:
+            check_topic_name(topic_name)
+        assert caught.value.reason_code == DisconnectReasonCode.TOPIC_NAME_INVALID
+
+
+async def test_wills_that_wait_for_room_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.gateway.publishing.MAX_WAITING_WILLS", 1)
+    async with running_gateway(max_queued_records=1) as harness:
+        client = await Client.connect(harness.port, "alice", will=Will("w", b"kept"))
+        other = await Client.connect(harness.port, "bob", will=Will("w", b"too many"))
+        harness.log.hold_reports()
+        client.send(Publish("a", b"1"))
+        await until(lambda: harness.writer.queued())
+        client.cut()
+        await until(lambda: len(harness.gateway._connections) == 1)
+        other.cut()
+        await until(lambda: harness.counters.messages_refused == 1)
+        harness.log.release_reports()
+        await until(lambda: len(harness.inbound()) == 2)
+        assert {record.value for record in harness.inbound()} == {b"1", b"kept"}

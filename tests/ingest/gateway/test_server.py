@@ -3,11 +3,10 @@
 import asyncio
 import shutil
 import threading
-from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from paho.mqtt.client import Client as PahoClient
@@ -23,7 +22,6 @@ from tests.ingest.gateway.harness import (
     Client,
     Harness,
     MemoryRouter,
-    free_port,
     new_log,
     running_gateway,
     until,
@@ -144,7 +142,12 @@ async def test_errors_of_the_reader_are_told_and_survived() -> None:
         assert harness.gateway.health()[0]
 
 
-Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - what shutil returns
+class Usage(NamedTuple):
+    """What `shutil.disk_usage` returns."""
+
+    total: int
+    used: int
+    free: int
 
 
 async def test_a_disk_that_fills_refuses_publishers(
@@ -261,7 +264,7 @@ async def test_paho_clients_work(version: MQTTProtocolVersion) -> None:
         received = [subscriber.messages.get(timeout=10) for _ in range(3)]
         publisher.close()
         subscriber.close()
-        return sorted((one.topic, one.payload, one.qos) for one in received)
+        return sorted((one.topic, bytes(one.payload), one.qos) for one in received)
 
     async with running_gateway() as harness:
         received = await in_thread(dialogue, harness)

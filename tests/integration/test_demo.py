@@ -1,0 +1,37 @@
+"""`bin/mqlake demo` and `bin/mqlake bench` against a running system."""
+
+import json
+import re
+
+import pytest
+
+from mqlake.local.testing import LocalSystem, await_condition
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+
+def test_what_the_demo_published_is_what_the_history_counts(system: LocalSystem) -> None:
+    demo = system.run("demo", "--messages", "500", "--speed", "500")
+    assert demo.returncode == 0, demo.stderr
+    for what in ("published", "acknowledged", "received"):
+        assert re.search(rf"^{what} +500\b", demo.stdout, re.MULTILINE), demo.stdout
+    assert re.search(r"^demo/\S+/temperature +2010-\d\d-\d\d \d\d:00 +\d+\.\d °F", demo.stdout)
+    query = re.search(r'"(SELECT .*)"$', demo.stdout, re.MULTILINE)
+    assert query is not None
+
+    def counted() -> int:
+        answer = system.run("sql", query[1], "--format", "csv")
+        assert answer.returncode == 0, answer.stderr
+        return int(answer.stdout.split()[-1])
+
+    await_condition(lambda: counted() == 500, "the history has the 500 readings")
+
+
+def test_the_bench_measures_a_running_system(system: LocalSystem) -> None:
+    bench = system.run("bench", "--only", "subscribe", "--only", "memory", "--json")
+    assert bench.returncode == 0, bench.stderr
+    figures = {figure["name"]: figure for figure in json.loads(bench.stdout)["figures"]}
+    assert figures["new subscription to SUBACK, p50"]["median"] > 0
+    assert figures["memory, gateway-1"]["unit"] == "MiB"
+    whole = figures["memory, whole system"]["median"]
+    assert whole > figures["memory, streaming"]["median"] > figures["memory, gateway-1"]["median"]

@@ -1,0 +1,50 @@
+"""The first minute of README, run against a system."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mqlake.local.testing import PROGRAM, LocalSystem
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+README = Path(__file__).parents[2] / "README.md"
+
+STARTED_AND_STOPPED_BY_THE_FIXTURE = ("git clone", "bin/mqlake up", "bin/mqlake down")
+
+
+def first_minute() -> list[str]:
+    text = README.read_text(encoding="utf-8")
+    section = text.partition("## First minute")[2].partition("\n## ")[0]
+    lines = [
+        line
+        for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+        for line in block.splitlines()
+    ]
+    return [line for line in lines if not line.startswith(STARTED_AND_STOPPED_BY_THE_FIXTURE)]
+
+
+@pytest.mark.usefixtures("mosquitto_clients")
+def test_first_minute_does_what_it_says(system: LocalSystem, tmp_path: Path) -> None:
+    received = tmp_path / "received"
+    script = "\n".join(first_minute())
+    assert script.count("bin/mqlake ") >= 3
+    for here, there in (("1883", system.mqtt_port), ("1884", system.mqtt_port + 1)):
+        script = script.replace(f"-p {here}", f"-p {there}")
+    script = re.sub(r"bin/mqlake (\w+)", rf"'{PROGRAM}' \1 --data-dir '{system.data_dir}'", script)
+    # A person types slower than a script: the second line when the first has subscribed.
+    script = script.replace(
+        " -v &", f" -v -d -C 1 > '{received}' &\nuntil grep -q SUBACK '{received}'; do :; done"
+    ).replace("mosquitto_sub", "stdbuf -oL mosquitto_sub")
+    done = subprocess.run(
+        ["bash", "-euc", script + "\nwait"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "plant/7/temperature 21.5" in received.read_text(encoding="utf-8")
+    assert "gateway-2" in done.stdout

@@ -1,0 +1,37 @@
+from collections import defaultdict
+from datetime import datetime
+from itertools import islice, pairwise
+
+from mqlake.demo import TOPIC_FILTER, Outcome, readings
+from mqlake.matching import filter_matches
+from mqlake.topics import validate_topic_name
+
+
+def test_the_readings_are_a_year_of_hours_of_two_cities() -> None:
+    everything = list(readings())
+    assert len(everything) == 2 * 8759  # 8,760 hours less the one that summer time skips
+    assert {reading.at.year for reading in everything} == {2010}
+    assert all(10 < reading.fahrenheit < 110 for reading in everything)
+    assert len({(reading.topic_name, reading.at) for reading in everything}) == len(everything)
+
+
+def test_each_device_is_a_month_of_a_city_in_the_order_of_time() -> None:
+    devices: dict[str, list[datetime]] = defaultdict(list)
+    for reading in readings():
+        devices[reading.topic_name].append(reading.at)
+    assert len(devices) == 24
+    for topic_name, times in devices.items():
+        validate_topic_name(topic_name)
+        assert filter_matches(TOPIC_FILTER, topic_name)
+        assert all(earlier < later for earlier, later in pairwise(times))
+
+
+def test_the_devices_take_turns() -> None:
+    first = list(islice(readings(), 24))
+    assert len({reading.topic_name for reading in first}) == 24
+    assert {reading.at.day for reading in first} == {1}
+
+
+def test_the_query_finds_the_publishers_of_one_run_only() -> None:
+    outcome = Outcome("1a2b", published=1, acknowledged=1, received=1, duplicates=0, seconds=1.0)
+    assert outcome.sql == "SELECT count(*) FROM messages WHERE client_id LIKE 'demo-1a2b-%'"
