@@ -1,8 +1,7 @@
 from collections import defaultdict
-from datetime import datetime
 from itertools import islice, pairwise
 
-from mqlake.demo import TOPIC_FILTER, Outcome, readings
+from mqlake.demo import TOPIC_FILTER, Outcome, Reading, readings
 from mqlake.matching import filter_matches
 from mqlake.topics import validate_topic_name
 
@@ -16,14 +15,14 @@ def test_the_readings_are_a_year_of_hours_of_two_cities() -> None:
 
 
 def test_each_device_is_a_month_of_a_city_in_the_order_of_time() -> None:
-    devices: dict[str, list[datetime]] = defaultdict(list)
+    devices: dict[str, list[Reading]] = defaultdict(list)
     for reading in readings():
-        devices[reading.topic_name].append(reading.at)
+        devices[reading.topic_name].append(reading)
     assert len(devices) == 24
-    for topic_name, times in devices.items():
+    for topic_name, series in devices.items():
         validate_topic_name(topic_name)
         assert filter_matches(TOPIC_FILTER, topic_name)
-        assert all(earlier < later for earlier, later in pairwise(times))
+        assert all(earlier.at < later.at for earlier, later in pairwise(series))
 
 
 def test_the_devices_take_turns() -> None:

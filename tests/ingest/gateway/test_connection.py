@@ -226,6 +226,7 @@ async def test_a_connect_that_trickles_in_is_cut_in_time() -> None:
             if done:
                 break
         assert end.done(), "it would have had two seconds"
+        assert end.result()
 
 
 @LEVELS

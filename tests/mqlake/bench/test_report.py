@@ -1,4 +1,5 @@
 import json
+from io import StringIO
 
 import pytest
 from rich.console import Console
@@ -42,7 +43,7 @@ def test_a_goal_is_a_most_or_a_least(figure: Figure, value: float, met: bool) ->
 
 
 def test_the_table_has_a_line_for_each_quantity() -> None:
-    console = Console(width=200, record=True, quiet=True)
+    console = Console(width=200, record=True, file=StringIO())
     console.print(to_table(summarise(RUNS), loader="C"))
     lines = console.export_text().splitlines()
     (latency,) = (line for line in lines if "PUBACK" in line)
