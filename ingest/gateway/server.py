@@ -61,6 +61,7 @@ class Gateway:
         self._clients: dict[tuple[str, str], ClientConnection] = {}
         self._connections: set[ClientConnection] = set()
         self._held_by_log: list[Receiver] = []
+        self._last_closed: asyncio.Future[None] | None = None  # while shutting down
         self._log_check: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._problem = "starting"
@@ -109,6 +110,9 @@ class Gateway:
 
     def connection_closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
+        if not self._connections and self._last_closed is not None:
+            self._last_closed.set_result(None)
+            self._last_closed = None
 
     def attach(self, connection: ClientConnection) -> None:
         """Make a connection the one of its client identifier; an older one is closed."""
@@ -256,10 +260,17 @@ class Gateway:
         logger.warning("deliveries cannot be read", extra={"fields": {"reason": str(error)}})
 
     async def _shut_down(self) -> None:
-        """Tell the clients, store what they have sent, withdraw the routes."""
+        """Answer what the clients have sent, tell them, withdraw the routes."""
         self._problem = "stopping"
         if self._server is not None:
             self._server.close()
+        for connection in self._connections:
+            connection.hold("stopping")
+        try:
+            async with asyncio.timeout(SHUTDOWN_SECONDS):
+                await self._writer.flush(SHUTDOWN_SECONDS)
+        except (TimeoutError, LogError) as exc:
+            logger.warning("the log did not take all", extra={"fields": {"reason": str(exc)}})
         for connection in list(self._connections):
             connection.close(
                 DisconnectReasonCode.SERVER_SHUTTING_DOWN, log_reason="the gateway stops"
@@ -271,5 +282,8 @@ class Gateway:
                     self.publisher.retry_wills()
                     await self._writer.flush(SHUTDOWN_SECONDS)
                 await self.routes.close()
+                if self._connections:
+                    self._last_closed = self.loop.create_future()
+                    await self._last_closed
         except (TimeoutError, LogError) as exc:
-            logger.warning("the log did not take all", extra={"fields": {"reason": str(exc)}})
+            logger.warning("not all could be told", extra={"fields": {"reason": str(exc)}})

@@ -46,7 +46,10 @@ AppendCallback = Callable[[int, int, LogError | None], None]
 """Takes (partition, offset, error); with an error the offset is -1 and the partition may be."""
 
 RecordsCallback = Callable[[list[LogRecord]], None]
-"""Takes one batch, in order of offset within each partition, never empty."""
+"""Takes one batch, in order of offset within each partition, never empty.
+
+Must not raise: what is left of the batch would be lost, and reading would go on.
+"""
 
 ErrorCallback = Callable[[LogError], None]
 """Takes what went wrong; the reader itself goes on trying."""

@@ -24,8 +24,8 @@ QUIET_SECONDS: Final = 20.0
 """How long to wait at most until the system has done what an earlier load left it to do."""
 
 SUSTAINED_SECONDS: Final = 10.0
-SUSTAINED_SHARES: Final = (0.9, 0.7, 0.5, 0.35)
-"""Rates tried, of what a closed loop reached, until one is sustained."""
+SUSTAINED_STEPS: Final = 4
+"""Bisections between nothing and what a closed loop reached: the answer is good to a sixteenth."""
 MOST_LATE_SECONDS: Final = 0.5
 """A rate is sustained when the last message came at most so long after the end of publishing."""
 LEAST_PACE: Final = 0.98
@@ -192,11 +192,14 @@ def measure_sustained(bench: Bench) -> Figures:
         seconds=SUSTAINED_SECONDS,
     )
     closed = bench.run(replace(flow, rate=0.0, window=200, await_delivery=True))
-    sustained = 0.0
-    for share in SUSTAINED_SHARES:
-        rate = closed.delivered_per_second * share
-        if rate and (sustained := _sustained(bench, replace(flow, rate=rate))):
-            break
+    low, high, sustained = 0.0, closed.delivered_per_second, 0.0
+    for _ in range(SUSTAINED_STEPS if high else 0):
+        rate = (low + high) / 2
+        reached = _sustained(bench, replace(flow, rate=rate))
+        if reached:
+            low, sustained = rate, reached
+        else:
+            high = rate
     return {_figure("end to end, sustained", "messages/s"): sustained}
 
 
