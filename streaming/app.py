@@ -1,17 +1,18 @@
 """The Spark application's main: session, tables, queries, then watch until told to stop."""
 
 import logging
-import re
 import signal
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from mqlake.clock import SystemClock
-from mqlake.errors import LogError, OperationalError
+from mqlake.errors import LogError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
 from mqlake.records import INBOUND, ROUTES
@@ -20,6 +21,7 @@ from streaming.jobs import history, router
 from streaming.jvm.process import Jvm
 from streaming.log_topics import partition_counts
 from streaming.settings import StreamingSettings
+from streaming.slots import RouterMode, router_mode, slots_advice
 from streaming.sources import client_config
 from streaming.spark import start_spark
 from streaming.supervision import QuerySupervisor
@@ -32,8 +34,24 @@ _LOCK_TIMEOUT_SECONDS: Final = 30.0
 _STOP_TIMEOUT_SECONDS: Final = 5.0
 _FIGURES_EVERY: Final = 5
 """Heartbeats from one reading of the queries' figures to the next; reading costs a little."""
-SPARE_SLOTS: Final = 1
-"""Task slots beside those the router keeps; the other queries and SQL take turns on them."""
+
+
+class _StoppedEarly(BaseException):
+    """Told to stop while Spark starts: nothing runs yet that needs an orderly end."""
+
+
+class _Stop:
+    """What SIGTERM and SIGINT do: end the start-up at once, later ask the main loop to end."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.starting = True
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked.set()
+        if self.starting:
+            self.starting = False
+            raise _StoppedEarly
 
 
 def main(settings: StreamingSettings) -> int:
@@ -44,37 +62,50 @@ def main(settings: StreamingSettings) -> int:
     """
     set_up_logging(settings.log_level, settings.log_file)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    stopping = threading.Event()
+    stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+        signal.signal(number, stop)
     beat = partial(_beat, settings)
+    try:
+        return _start_and_run(settings, stop, beat)
+    except _StoppedEarly:
+        return 0
+    finally:
+        beat(healthy=False, detail="stopped")
+
+
+def _start_and_run(settings: StreamingSettings, stop: _Stop, beat: Callable[..., None]) -> int:
     beat(healthy=False, detail="starting Spark")
     lock = hold(settings.data_dir / "checkpoints" / "lock", _LOCK_TIMEOUT_SECONDS)
     spark, jvm = start_spark(settings, inherited_fds=(lock,))
     try:
         create_tables(spark, settings)
-        if not _await_log(spark, settings, stopping, beat):
-            return 0
-        return _run(spark, jvm, settings, stopping, beat)
-    finally:
-        jvm.stop(_STOP_TIMEOUT_SECONDS)
-        beat(healthy=False, detail="stopped")
+        mode = _await_log(spark, settings, beat)
+        stop.starting = False
+        code = _run(spark, jvm, settings, mode, stop.asked, beat)
+    except BaseException:
+        jvm.kill()
+        raise
+    jvm.stop(_STOP_TIMEOUT_SECONDS)
+    return code
 
 
 def _run(
     spark: SparkSession,
     jvm: Jvm,
     settings: StreamingSettings,
+    mode: RouterMode,
     stopping: threading.Event,
     beat: Callable[..., None],
 ) -> int:
     queries = QuerySupervisor(
         SystemClock(),
         {
-            router.NAME: partial(router.start, spark, settings),
+            router.NAME: partial(router.start, spark, settings, real_time=mode.real_time),
             history.NAME: partial(history.start, spark, settings),
         },
     )
+    well = "routing" if mode.real_time else f"routing in micro-batches: {mode.reason}"
     figures: dict[str, Any] = {}
     rounds = 0
     routing = False
@@ -88,7 +119,7 @@ def _run(
         if rounds % _FIGURES_EVERY == 0:
             figures = {"java_pid": jvm.process.pid, "queries": queries.figures()}
         rounds += 1
-        detail = trouble or ("routing" if routing else "starting the queries")
+        detail = trouble or (well if routing else "starting the queries")
         beat(healthy=routing, detail=detail, figures=figures)
         stopping.wait(INTERVAL_SECONDS if routing else INTERVAL_SECONDS / 5)
     beat(healthy=False, detail="stopping", figures=figures)
@@ -97,45 +128,28 @@ def _run(
 
 
 def _await_log(
-    spark: SparkSession,
-    settings: StreamingSettings,
-    stopping: threading.Event,
-    beat: Callable[..., None],
-) -> bool:
-    """Wait until the log has its topics; False when told to stop before."""
-    while not stopping.is_set():
+    spark: SparkSession, settings: StreamingSettings, beat: Callable[..., None]
+) -> RouterMode:
+    """Wait until the log has its topics; return how the router runs with so many partitions."""
+    while True:
         try:
             counts = partition_counts(spark, client_config(settings), (INBOUND, ROUTES))
         except LogError as error:
             detail = str(error)
         else:
             if len(counts) == 2:
-                _check_slots(settings.master, counts[INBOUND])
-                return True
+                break
             detail = f"waiting for log topics {INBOUND} and {ROUTES}"
         beat(healthy=False, detail=detail)
-        stopping.wait(INTERVAL_SECONDS / 2)
-    return False
-
-
-def _check_slots(master: str, partitions: int) -> None:
-    """Refuse a master on which the router would leave no slot to the rest.
-
-    Raises:
-        OperationalError: Too few threads.
-    """
-    if match := re.fullmatch(r"local\[(\d+)(?:,\d+)?\]", master):
-        slots = int(match[1])
-    elif match := re.fullmatch(r"local-cluster\[(\d+),(\d+),\d+\]", master):
-        slots = int(match[1]) * int(match[2])
-    else:
-        return
-    needed = partitions + SPARE_SLOTS
-    if slots < needed:
-        raise OperationalError(
-            f"Spark master {master} has {slots} task slots, expected at least {needed}: "
-            f"one for each of the {partitions} partitions of {INBOUND} and {SPARE_SLOTS} spare"
+        time.sleep(INTERVAL_SECONDS / 2)
+    mode = router_mode(settings, counts[INBOUND])
+    if not mode.real_time and settings.router_trigger == "real-time":
+        advice = slots_advice(settings, counts[INBOUND])
+        _logger.warning(
+            "the router runs in micro-batches",
+            extra={"fields": {"reason": mode.reason, "advice": advice}},
         )
+    return mode
 
 
 def _beat(
@@ -145,8 +159,13 @@ def _beat(
     detail: str,
     figures: dict[str, Any] | None = None,
 ) -> None:
-    if settings.heartbeat_file is not None:
+    if settings.heartbeat_file is None:
+        return
+    try:
         settings.heartbeat_file.parent.mkdir(parents=True, exist_ok=True)
         write_heartbeat(
             settings.heartbeat_file, NAME, healthy=healthy, detail=detail, figures=figures
         )
+    except OSError as error:
+        # A full disk, say: that the heartbeat grows old says enough; routing goes on.
+        _logger.warning("heartbeat not written", extra={"fields": {"reason": str(error)}})

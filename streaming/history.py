@@ -23,7 +23,11 @@ from mqlake.tables import MESSAGES
 
 
 def messages(inbound: DataFrame) -> DataFrame:
-    """Return one row for each message; barriers and records of others are left out."""
+    """Return one row for each message; barriers and records of others are left out.
+
+    Whatever somebody writes to the log must not fail the query, again at each start: a value that
+    its column cannot hold is null, text that is not UTF-8 is made valid.
+    """
     parsed = inbound.select(
         "*",
         F.col("key").cast("string").alias("name"),
@@ -34,6 +38,7 @@ def messages(inbound: DataFrame) -> DataFrame:
         ~F.startswith(F.col("key"), F.lit(BARRIER_KEY_PREFIX))
         & (F.octet_length("mqtt") == 3)
         & (F.substring("mqtt", 1, 1) == F.lit(bytes((RECORD_VERSION,))))
+        & F.is_valid_utf8("name")
         & F.contains(F.col("name"), F.lit("/"))
     )
     flags = _byte("mqtt", 3)
@@ -55,7 +60,10 @@ def messages(inbound: DataFrame) -> DataFrame:
         "log_offset": F.col("offset"),
     }
     return ours.select(
-        *(columns[column.name].cast(column.type).alias(column.name) for column in MESSAGES.columns)
+        *(
+            columns[column.name].try_cast(column.type).alias(column.name)
+            for column in MESSAGES.columns
+        )
     )
 
 
@@ -66,7 +74,7 @@ def _header(name: str) -> Column:
 
 
 def _text(name: str) -> Column:
-    return _header(name).cast("string")
+    return F.make_valid_utf8(_header(name).cast("string"))
 
 
 def _byte(column: str, position: int) -> Column:

@@ -24,8 +24,8 @@ class StreamingSettings(ProcessSettings):
     )
     master: str = Field(
         default="local[16]",
-        description="Spark master; local[N] needs N > partitions of mqlake.inbound, the "
-        "router keeps one slot for each partition",
+        description="Spark master; real-time routing keeps one task slot for each partition of "
+        "mqlake.inbound: with no more slots than that the router runs in micro-batches",
     )
     connect_port: int = Field(
         default=15002, ge=1, le=65535, description="Spark Connect, on 127.0.0.1 only"

@@ -48,7 +48,13 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
 }
 # Without an address Spark looks up the machine's name and shows an outside address for nothing.
-_LOCAL_ENVIRONMENT: Final = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
+_LOCAL_ENVIRONMENT: Final = {
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "SPARK_LOCAL_HOSTNAME": "localhost",
+    # What local-cluster needs to start its executors.
+    "SPARK_HOME": str(PYSPARK_JARS.parent),
+    "SPARK_SCALA_VERSION": "2.13",
+}
 _LOCAL_DEFAULTS: Final[dict[str, str]] = {
     # Checkpoints through the plain file system, else two processes run for each file renamed.
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -93,14 +99,23 @@ def start_spark(
     jvm = start_jvm(
         java_options,
         class_path,
-        environment=_LOCAL_ENVIRONMENT if settings.master.startswith("local") else None,
+        environment=_local_environment(data_dir) if settings.master.startswith("local") else None,
         inherited_fds=inherited_fds,
     )
-    jvm.export()
-    builder: SparkSession.Builder = SparkSession.builder.appName("mqlake").master(settings.master)
-    for key, value in spark_conf(settings, jars).items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate(), jvm
+    try:
+        jvm.export()
+        builder: SparkSession.Builder = SparkSession.builder.appName("mqlake")
+        builder = builder.master(settings.master)
+        for key, value in spark_conf(settings, jars).items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate(), jvm
+    except BaseException:
+        jvm.kill()
+        raise
+
+
+def _local_environment(data_dir: Path) -> dict[str, str]:
+    return {**_LOCAL_ENVIRONMENT, "SPARK_WORKER_DIR": str(data_dir / "jvm" / "work")}
 
 
 def spark_conf(settings: StreamingSettings, jars: list[Path]) -> dict[str, str]:

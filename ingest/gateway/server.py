@@ -65,6 +65,7 @@ class Gateway:
         self._log_check: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._problem = "starting"
+        self._bug = ""
         self.publisher: Publisher
         self.routes: Routes
         self._delivery: Delivery
@@ -76,6 +77,7 @@ class Gateway:
             LogError: The log cannot be reached at the start.
             OperationalError: The port cannot be opened.
         """
+        self.loop.set_exception_handler(self._report_bug)
         await self._open_log()
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self.routes.run()), tasks.create_task(self._tick())]
@@ -139,7 +141,7 @@ class Gateway:
 
     def health(self) -> tuple[bool, str]:
         """Return whether messages flow, and one line about it."""
-        problem = self._problem
+        problem = self._problem or self._bug
         if not problem:
             if not self.routes.is_answered:
                 problem = "waiting for the router's first answer"
@@ -255,6 +257,11 @@ class Gateway:
         held, self._held_by_log = self._held_by_log, []
         for receiver in held:
             receiver.log_has_room()
+
+    def _report_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Show an exception that nothing was prepared for: what it interrupted is not done."""
+        loop.default_exception_handler(context)
+        self._bug = f"internal error, see the log: {context.get('exception') or context['message']}"
 
     def _report_log_error(self, error: LogError) -> None:
         logger.warning("deliveries cannot be read", extra={"fields": {"reason": str(error)}})

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import socket
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -63,7 +64,7 @@ def command(query: str, data_dir: Path, output_format: str, limit: int | None) -
         names, rows, more = _run(spark, query, limit)
     finally:
         spark.stop()
-    output = click.get_text_stream("stdout")
+    output = sys.stdout
     if output_format == "csv":
         _print_csv(names, rows, output)
     elif output_format == "json":

@@ -27,8 +27,14 @@ _PRODUCER: Final = {
 }
 
 
-def start(spark: SparkSession, settings: StreamingSettings) -> StreamingQuery:
-    """Start the query from its checkpoint; deliveries since the last batch boundary come again."""
+def start(spark: SparkSession, settings: StreamingSettings, *, real_time: bool) -> StreamingQuery:
+    """Start the query from its checkpoint; deliveries since the last batch boundary come again.
+
+    Args:
+        spark: The session.
+        settings: How to reach the log, where the checkpoint is, how long a batch is.
+        real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
+    """
     register_route_function(spark, client_config(settings))
     use_pool(spark, ROUTER_POOL)
     writer = (
@@ -40,12 +46,14 @@ def start(spark: SparkSession, settings: StreamingSettings) -> StreamingQuery:
         .option("checkpointLocation", str(settings.data_dir.absolute() / "checkpoints" / NAME))
         .outputMode("update")
     )
-    if settings.router_trigger == "real-time":
+    if real_time:
         milliseconds = f"{round(settings.router_batch_seconds * 1000)} milliseconds"
         # pyspark's overloads for type checkers do not list this trigger yet.
         writer = writer.trigger(realTime=milliseconds)  # type: ignore[call-overload]
     else:
-        writer = writer.option("asyncProgressTrackingEnabled", "true").trigger(
-            processingTime="0 seconds"
-        )
+        # Progress of every batch (0), though not awaited: real-time mode, to which the same
+        # checkpoint may go over, refuses a log of batches with gaps.
+        writer = writer.options(
+            asyncProgressTrackingEnabled="true", asyncProgressTrackingCheckpointIntervalMs="0"
+        ).trigger(processingTime="0 seconds")
     return writer.start()

@@ -7,6 +7,7 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
@@ -35,6 +36,8 @@ public final class RouteFollower implements Runnable {
     private static final long BARRIER_MS = 10000;
     /** A barrier that waited so long may be of a log that is gone: the topic's end is looked up. */
     private static final long DOUBT_MS = 250;
+    /** A delivery topic that was not there is looked up again after so long, not for each record. */
+    private static final long MISSING_MS = 1000;
     private static final Duration POLL = Duration.ofSeconds(30);
     private static final Duration LOOK_UP = Duration.ofSeconds(10);
     private static final long FIRST_BACK_OFF_MS = 100;
@@ -54,10 +57,16 @@ public final class RouteFollower implements Runnable {
     // Janino compiles private methods to static ones: no method here is synchronized, blocks are.
     private final Object lock = new Object();
 
-    // Guarded by the lock: how a barrier in doubt asks the thread for the topic's end.
+    // Guarded by the lock: how a caller in doubt asks the thread what the log has.
     private long lookupsWanted;
     private volatile long lookupsDone;
     private long end;
+    /** True after a barrier beyond the end: where one is, more may be, and they need not wait. */
+    private boolean doubting;
+    /** The log topics that exist; null before the first look-up. */
+    private volatile Set<String> logTopics;
+    /** Log topic to when it was not there. */
+    private final ConcurrentHashMap<String, Long> missing = new ConcurrentHashMap<String, Long>();
     /** The consumer while it can be woken up. */
     private KafkaConsumer<byte[], byte[]> polling;
 
@@ -127,6 +136,7 @@ public final class RouteFollower implements Runnable {
         long start = now();
         long lookup = Long.MAX_VALUE;
         synchronized (lock) {
+            long doubt = doubting ? 0 : DOUBT_MS;
             while (applied < offset) {
                 long waited = now() - start;
                 if (waited >= BARRIER_MS) {
@@ -134,22 +144,65 @@ public final class RouteFollower implements Runnable {
                             + BARRIER_MS + " ms, at " + applied + "; trouble: " + trouble);
                     return false;
                 }
-                if (waited >= DOUBT_MS && lookup == Long.MAX_VALUE) {
-                    lookup = ++lookupsWanted;
-                    if (polling != null) {
-                        polling.wakeup();
-                    }
+                if (waited >= doubt && lookup == Long.MAX_VALUE) {
+                    lookup = wantLookup();
                 }
                 // Only a look-up that began after this barrier was seen proves the offset missing.
                 if (lookupsDone >= lookup && offset >= end) {
+                    doubting = true;
                     LOG.warn("barrier not answered: routes offset " + offset + " is beyond the end "
                             + end + " of " + topic);
                     return false;
                 }
-                pause(waited < DOUBT_MS ? DOUBT_MS - waited : BARRIER_MS - waited);
+                pause(waited < doubt ? doubt - waited : BARRIER_MS - waited);
             }
+            doubting = false;
             return true;
         }
+    }
+
+    /**
+     * Tell whether a delivery topic exists; writing to one that does not would fail the query, again
+     * at each start: a gateway that is gone for good, or a record that somebody else wrote.
+     */
+    public boolean exists(String logTopic) {
+        Set<String> known = logTopics;
+        return known != null && known.contains(logTopic) || existsAfterLookup(logTopic);
+    }
+
+    private boolean existsAfterLookup(String logTopic) {
+        long start = now();
+        Long missed = (Long) missing.get(logTopic);
+        if (missed != null && start - missed.longValue() < MISSING_MS) {
+            return false;
+        }
+        synchronized (lock) {
+            long lookup = wantLookup();
+            while (lookupsDone < lookup) {
+                long left = start + BARRIER_MS - now();
+                if (left <= 0) {
+                    return true; // The log does not answer: whoever writes to it will tell why.
+                }
+                pause(left);
+            }
+        }
+        if (logTopics.contains(logTopic)) {
+            missing.remove(logTopic);
+            return true;
+        }
+        if (missing.put(logTopic, Long.valueOf(now())) == null) {
+            LOG.warn("nothing is delivered to " + logTopic + ": there is no such log topic");
+        }
+        return false;
+    }
+
+    /** Return the number of the look-up to wait for; the caller holds the lock. */
+    private long wantLookup() {
+        lookupsWanted++;
+        if (polling != null) {
+            polling.wakeup();
+        }
+        return lookupsWanted;
     }
 
     public long applied() {
@@ -200,7 +253,7 @@ public final class RouteFollower implements Runnable {
                     applyAll(records, table);
                     setApplied(consumer.position(topic) - 1, table);
                 } catch (WakeupException error) {
-                    // A barrier is in doubt: the next poll looks up the end.
+                    // Somebody is in doubt: the next poll is a look-up.
                 } catch (InvalidOffsetException error) {
                     // The topic was replaced or cut: what the table holds may no longer be true.
                     LOG.warn(topic + " no longer has offset " + (applied + 1)
@@ -271,7 +324,7 @@ public final class RouteFollower implements Runnable {
         }
     }
 
-    /** Wait for records, or look up the topic's end when a barrier is in doubt. */
+    /** Wait for records, or look up what the log has when somebody is in doubt. */
     private ConsumerRecords<byte[], byte[]> poll(KafkaConsumer<byte[], byte[]> consumer) {
         long wanted;
         synchronized (lock) {
@@ -290,8 +343,10 @@ public final class RouteFollower implements Runnable {
             }
         }
         long found = endOffset(consumer);
+        Set<String> names = consumer.listTopics(LOOK_UP).keySet();
         synchronized (lock) {
             end = found;
+            logTopics = names;
             lookupsDone = wanted;
             lock.notifyAll();
         }

@@ -2,6 +2,7 @@ package mqlake.streaming;
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -65,15 +66,18 @@ public final class RouteFunction implements UDF4 {
             return NOBODY;
         }
         Row[] deliveries = new Row[found.size()];
-        int at = 0;
+        int count = 0;
         Iterator<Map.Entry<String, ArrayList<String>>> each = found.entrySet().iterator();
         while (each.hasNext()) {
             Map.Entry<String, ArrayList<String>> entry =
                     (Map.Entry<String, ArrayList<String>>) each.next();
-            deliveries[at++] = delivery(
-                    (String) entry.getKey(), position, (ArrayList<String>) entry.getValue());
+            String logTopic = deliveryPrefix + (String) entry.getKey();
+            if (routes.exists(logTopic)) {
+                deliveries[count++] =
+                        delivery(logTopic, position, (ArrayList<String>) entry.getValue());
+            }
         }
-        return deliveries;
+        return count == deliveries.length ? deliveries : (Row[]) Arrays.copyOf(deliveries, count);
     }
 
     private Row[] answer(byte[] key, String position, RouteFollower routes) {
@@ -93,10 +97,12 @@ public final class RouteFunction implements UDF4 {
         if (routesOffset >= 0 && !routes.awaitApplied(routesOffset)) {
             return NOBODY;
         }
-        return new Row[] {delivery(parts[0], position, null)};
+        String logTopic = deliveryPrefix + parts[0];
+        return routes.exists(logTopic) ? new Row[] {delivery(logTopic, position, null)} : NOBODY;
     }
 
-    private Row delivery(String gateway, String position, ArrayList<String> sharedFilters) {
+    private static Row delivery(
+            String logTopic, String position, ArrayList<String> sharedFilters) {
         String source = position;
         if (sharedFilters != null) {
             StringBuilder lines = new StringBuilder(position);
@@ -106,7 +112,7 @@ public final class RouteFunction implements UDF4 {
             source = lines.toString();
         }
         return RowFactory.create(
-                new Object[] {deliveryPrefix + gateway, source.getBytes(StandardCharsets.UTF_8)});
+                new Object[] {logTopic, source.getBytes(StandardCharsets.UTF_8)});
     }
 
     private static boolean isBarrier(byte[] key) {

@@ -97,8 +97,12 @@ class Jvm:
         try:
             self.process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
+
+    def kill(self) -> None:
+        """End the JVM at once."""
+        self.process.kill()
+        self.process.wait()
 
 
 def start_jvm(
@@ -139,16 +143,25 @@ def start_jvm(
             pass_fds=inherited_fds,
             preexec_fn=_die_with_parent,  # safe: no thread runs yet
         )
-        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
-        while not connection.is_file():
-            if process.poll() is not None:
-                raise OperationalError(f"java ended with exit code {process.returncode} at start")
-            if time.monotonic() > deadline:
-                process.kill()
-                raise OperationalError(f"java did not start in {_START_TIMEOUT_SECONDS:.0f} s")
-            time.sleep(0.02)
+        try:
+            _await_file(connection, process)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
         port, length = struct.unpack(">ii", (answer := connection.read_bytes())[:8])
         return Jvm(process, port, answer[8 : 8 + length].decode())
+
+
+def _await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the JVM has written how it is reached; the file appears as a whole."""
+    deadline = time.monotonic() + _START_TIMEOUT_SECONDS
+    while not path.is_file():
+        if process.poll() is not None:
+            raise OperationalError(f"java ended with exit code {process.returncode} at start")
+        if time.monotonic() > deadline:
+            raise OperationalError(f"java did not start in {_START_TIMEOUT_SECONDS:.0f} s")
+        time.sleep(0.02)
 
 
 def _die_with_parent() -> None:

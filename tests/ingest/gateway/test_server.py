@@ -273,3 +273,15 @@ async def test_paho_clients_work(version: MQTTProtocolVersion) -> None:
 
 async def in_thread(dialogue: Callable[[int], Any], harness: Harness) -> Any:
     return await asyncio.to_thread(dialogue, harness.port)
+
+
+async def test_an_exception_that_nobody_expected_makes_the_gateway_unhealthy() -> None:
+    async with running_gateway() as harness:
+        await until(lambda: harness.gateway.health()[0])
+
+        def fail() -> None:
+            raise ZeroDivisionError("a bug")
+
+        harness.gateway.loop.call_soon(fail)
+        await until(lambda: not harness.gateway.health()[0])
+        assert harness.gateway.health()[1] == "internal error, see the log: a bug"

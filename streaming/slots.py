@@ -1,0 +1,61 @@
+"""How many tasks run at once, and whether the router can have what real-time mode needs.
+
+A real-time query keeps one slot for each partition it reads, for ever.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from mqlake.records import INBOUND
+from streaming.settings import StreamingSettings
+
+SPARE_SLOTS: Final = 1
+"""Beside those the router keeps; the other queries and SQL take turns on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterMode:
+    real_time: bool
+    reason: str
+    """Why not in real time; empty when it is."""
+
+
+def task_slots(master: str) -> int | None:
+    """Return how many tasks a local master runs at once; None for a cluster, which may grow."""
+    if master == "local":
+        return 1
+    if re.fullmatch(r"local\[\*(,\d+)?\]", master):
+        return os.cpu_count() or 1
+    if match := re.fullmatch(r"local\[(\d+)(?:,\d+)?\]", master):
+        return int(match[1])
+    if match := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master):
+        return int(match[1]) * int(match[2])
+    return None
+
+
+def router_mode(settings: StreamingSettings, partitions: int) -> RouterMode:
+    """Choose how the router runs.
+
+    Args:
+        settings: Its trigger and its master.
+        partitions: Of `mqlake.inbound`.
+    """
+    if settings.router_trigger == "micro-batch":
+        return RouterMode(real_time=False, reason=f"router_trigger is {settings.router_trigger}")
+    slots = task_slots(settings.master)
+    needed = partitions + SPARE_SLOTS
+    if slots is not None and slots < needed:
+        return RouterMode(
+            real_time=False, reason=f"{slots} task slots, {needed} needed for real time"
+        )
+    return RouterMode(real_time=True, reason="")
+
+
+def slots_advice(settings: StreamingSettings, partitions: int) -> str:
+    """Say what would let the router run in real time."""
+    return (
+        f"Spark master {settings.master}: give it {partitions + SPARE_SLOTS} slots, one for each "
+        f"partition of {INBOUND} and {SPARE_SLOTS} spare"
+    )

@@ -1,0 +1,19 @@
+"""`docs/tables.md` is `mqlake/tables.py` in prose."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mqlake.tables import TABLES, Table
+
+TEXT = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_document_describes_every_column(table: Table) -> None:
+    section = TEXT.partition(f"## {table.name}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", section, re.MULTILINE)
+    assert rows == [(column.name, column.type, column.comment) for column in table.columns]
+    clustering = ", ".join(f"`{name}`" for name in table.cluster_by)
+    assert f"Clustered by {clustering}." in section
