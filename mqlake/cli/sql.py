@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import math
 import socket
 import sys
@@ -56,6 +57,8 @@ def command(query: str, data_dir: Path, output_format: str, limit: int | None) -
 
     Binary values that are text are shown as text, others as hexadecimal digits; times are UTC.
     """
+    # The client library logs what it also raises, and it is the exception that we show.
+    logging.disable()
     check_select(query)
     if limit is None:
         limit = TABLE_LIMIT if output_format == "table" else 0

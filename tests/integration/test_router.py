@@ -1,0 +1,171 @@
+"""The router seen from the log: routes and barriers in, deliveries out."""
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from ingest.log.admin import ensure_delivery_topic
+from mqlake.local.testing import LocalSystem
+from mqlake.records import (
+    HEADER_SOURCE,
+    INBOUND,
+    ROUTES,
+    Barrier,
+    Message,
+    Route,
+    Source,
+    barrier_key,
+    decode_source,
+    delivery_topic,
+    message_headers,
+    message_key,
+    route_key,
+)
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+PARTITIONS = range(4)
+
+
+class Ghost:
+    """A gateway that exists in the log only."""
+
+    def __init__(self, servers: str) -> None:
+        self.name = f"ghost-{uuid.uuid4().hex[:8]}"
+        ensure_delivery_topic(servers, self.name)
+        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+        self._consumer = Consumer({"bootstrap.servers": servers, "group.id": self.name})
+        self._consumer.assign([TopicPartition(delivery_topic(self.name), 0, 0)])
+        self._routed: list[bytes] = []
+
+    def append(
+        self,
+        log_topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int = 0,
+        headers: dict[str, str | bytes | None] | None = None,
+    ) -> int:
+        """Append one record and return its offset."""
+        offsets: list[int] = []
+
+        def report(error: object, message: object) -> None:
+            assert error is None
+            offsets.append(message.offset())  # type: ignore[attr-defined]
+
+        self._producer.produce(
+            log_topic, value, key, partition, on_delivery=report, headers=headers or {}
+        )
+        self._producer.flush(30)
+        return offsets[0]
+
+    def route(self, topic_filter: str, members: int = 1) -> int:
+        key = route_key(Route(self.name, "default", topic_filter))
+        self._routed.append(key)
+        return self.append(ROUTES, key, b"%d" % members)
+
+    def barrier(self, routes_offset: int, partition: int = 0) -> tuple[bytes, int]:
+        """Append a barrier; return its key and offset."""
+        key = barrier_key(Barrier(self.name, uuid.uuid4().hex, 1, routes_offset))
+        return key, self.append(INBOUND, key, b"", partition)
+
+    def next(self, timeout_seconds: float = 30.0) -> tuple[bytes | None, bytes | None, Source]:
+        """Return key, value and source of the next delivery."""
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline:
+            message = self._consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                headers = dict(message.headers() or [])
+                source = headers[HEADER_SOURCE]
+                assert isinstance(source, bytes)
+                return message.key(), message.value(), decode_source(source)
+        raise AssertionError(f"no delivery within {timeout_seconds} s")
+
+    def close(self) -> None:
+        for key in self._routed:
+            self.append(ROUTES, key, None)
+        self._consumer.close()
+
+
+@pytest.fixture
+def ghost(system: LocalSystem) -> Iterator[Ghost]:
+    gateway = Ghost(system.state().bootstrap_servers)
+    yield gateway
+    gateway.close()
+
+
+def test_a_barrier_comes_back_and_what_follows_it_is_routed(ghost: Ghost) -> None:
+    for number in range(20):
+        topic = f"ghost/{number}"
+        offset = ghost.route(topic)
+        partition = number % len(PARTITIONS)
+        key, at = ghost.barrier(offset, partition)
+        then = ghost.append(INBOUND, message_key("default", topic), b"payload", partition)
+        answered_key, _, answered = ghost.next()
+        assert (answered_key, answered.partition, answered.offset) == (key, partition, at)
+        message_key_, value, source = ghost.next()
+        assert (message_key_, value) == (message_key("default", topic), b"payload")
+        assert (source.partition, source.offset) == (partition, then)
+
+
+def test_a_first_barrier_waits_for_no_route(ghost: Ghost) -> None:
+    key, at = ghost.barrier(-1)
+    answered, _, source = ghost.next()
+    assert (answered, source.offset) == (key, at)
+
+
+def test_a_barrier_of_a_log_that_is_gone_is_not_answered_and_holds_nothing_up(
+    ghost: Ghost,
+) -> None:
+    offset = ghost.route("ghost/stale")
+    ghost.barrier(offset + 1_000_000)
+    key, at = ghost.barrier(offset)
+    answered, _, source = ghost.next()
+    assert (answered, source.offset) == (key, at)
+
+
+def test_order_within_a_partition_is_kept(ghost: Ghost) -> None:
+    ghost.barrier(ghost.route("ghost/order"))
+    ghost.next()
+    key = message_key("default", "ghost/order")
+    for number in range(500):
+        ghost._producer.produce(INBOUND, b"%d" % number, key, 0)
+    ghost._producer.flush(30)
+    values = [ghost.next()[1] for _ in range(500)]
+    assert values == [b"%d" % number for number in range(500)]
+
+
+def test_a_share_group_is_served_by_its_gateway_and_named(ghost: Ghost) -> None:
+    shared = "$share/workers/ghost/+"
+    ghost.barrier(ghost.route(shared, members=3))
+    ghost.next()
+    ghost.append(INBOUND, message_key("default", "ghost/job"), b"1")
+    _, _, source = ghost.next()
+    assert source.shared_filters == (shared,)
+
+
+def test_records_of_others_harm_neither_router_nor_history(
+    system: LocalSystem, ghost: Ghost
+) -> None:
+    ghost.barrier(ghost.route("ghost/#"))
+    ghost.next()
+    restarts = system.process("streaming")["restarts"]
+    ghost.append(INBOUND, None, b"no key")
+    ghost.append(INBOUND, b"no slash", b"x")
+    ghost.append(INBOUND, b"\xff\xfe/\xff", b"not utf-8")
+    ghost.append(INBOUND, b"\0barrier/mangled", b"")
+    ghost.append(INBOUND, message_key("default", "ghost/odd"), None, headers={"mqtt": b"\x09"})
+    key = message_key("default", "ghost/fine")
+    fine = Message("default", "ghost/fine", b"fine", 1, False, bytes(16), "ghost", 0, "local/ghost")
+    ghost.append(INBOUND, key, b"fine", headers=dict(message_headers(fine)))
+    while ghost.next()[0] != key:
+        pass
+    query = "SELECT count(*) AS n FROM messages WHERE topic = 'ghost/fine'"
+    deadline = time.monotonic() + 30
+    while '"n": 1' not in system.run("sql", query, "--format", "json").stdout:
+        assert time.monotonic() < deadline, "the history goes on"
+    process = system.process("streaming")
+    assert (process["restarts"], process["healthy"]) == (restarts, True)

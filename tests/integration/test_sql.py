@@ -1,0 +1,89 @@
+"""`bin/mqlake sql` against a running system."""
+
+import csv
+import io
+import json
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from mqlake.local.testing import LocalSystem, await_condition
+from mqlake.tables import MESSAGES
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+WHERE = "WHERE topic LIKE 'sql/%' ORDER BY topic"
+
+
+@pytest.fixture(scope="module")
+def rows(system: LocalSystem) -> LocalSystem:
+    """Two messages with everything a message can have, in the history."""
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "sql-test", protocol=mqtt.MQTTv5)
+    client.username_pw_set("alice")
+    client.connect("127.0.0.1", system.mqtt_port)
+    client.loop_start()
+    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    properties.UserProperty = [("unit", "°C"), ("unit", "again")]
+    properties.CorrelationData = b"\x00\x01"
+    client.publish("sql/a", b"21.5", 1, properties=properties).wait_for_publish(30)
+    client.publish("sql/b", b"\xff\x00", 2).wait_for_publish(30)
+    client.disconnect()
+    client.loop_stop()
+
+    def there() -> bool:
+        found = system.run("sql", f"SELECT topic FROM messages {WHERE}", "--format", "json")
+        return len(json.loads(found.stdout or "[]")) == 2
+
+    await_condition(there, "both rows")
+    return system
+
+
+def test_json_holds_every_column_as_it_was_published(rows: LocalSystem) -> None:
+    result = rows.run("sql", f"SELECT * FROM messages {WHERE}", "--format", "json")
+    first, second = json.loads(result.stdout)
+    assert list(first) == [column.name for column in MESSAGES.columns]
+    assert len(first["id"]) == 32
+    assert first["id"] < second["id"]
+    assert (first["tenant"], first["topic"], first["payload"]) == ("default", "sql/a", "21.5")
+    assert (first["qos"], first["retain"], first["dup"]) == (1, False, False)
+    assert (first["client_id"], first["username"]) == ("sql-test", "alice")
+    assert (first["protocol_level"], first["origin"]) == (5, "local/gateway-1")
+    assert json.loads(first["properties"]) == {
+        "correlation_data": {"base64": "AAE="},
+        "user_property": [["unit", "°C"], ["unit", "again"]],
+    }
+    assert (second["qos"], second["payload"], second["properties"]) == (2, "ff00", None)
+
+
+def test_csv_has_a_header_and_a_line_for_each_row(rows: LocalSystem) -> None:
+    result = rows.run("sql", f"SELECT topic, qos FROM messages {WHERE}", "--format", "csv")
+    assert list(csv.reader(io.StringIO(result.stdout))) == [
+        ["topic", "qos"],
+        ["sql/a", "1"],
+        ["sql/b", "2"],
+    ]
+
+
+def test_table_shows_the_rows_and_says_when_there_are_more(rows: LocalSystem) -> None:
+    result = rows.run("sql", f"SELECT topic FROM messages {WHERE}", "--limit", "1")
+    assert "sql/a" in result.stdout
+    assert "sql/b" not in result.stdout
+    assert "first 1 rows" in result.stderr
+
+
+def test_a_query_that_spark_refuses_is_one_sentence(rows: LocalSystem) -> None:
+    result = rows.run("sql", "SELECT nope FROM messages")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("mqlake: ")
+    assert "`nope`" in line
+
+
+def test_a_statement_that_writes_is_refused(rows: LocalSystem) -> None:
+    result = rows.run("sql", "DROP TABLE messages")
+    assert result.returncode == 1
+    assert result.stderr.strip() == "mqlake: the statement is DROP, expected a SELECT"
