@@ -148,18 +148,6 @@ def test_every_published_message_is_in_the_history_once(system: LocalSystem) -> 
     await_condition(lambda: counted() == expected, "2,000 rows in the history")
 
 
-def test_demo_publishes_what_the_history_then_counts(system: LocalSystem) -> None:
-    demo = system.run("demo", "--messages", "500")
-    assert demo.returncode == 0, demo.stderr
-
-    def count() -> int:
-        query = "SELECT count(*) AS n FROM messages WHERE topic LIKE 'demo/%'"
-        rows = json.loads(system.run("sql", query, "--format", "json").stdout)
-        return int(rows[0]["n"])
-
-    await_condition(lambda: count() == 500, "500 rows of the demo in the history")
-
-
 def test_kill_9_of_the_spark_application_loses_and_doubles_nothing(tmp_path: Path) -> None:
     total, topics = 20_000, 20
     messages = [(f"kill/{number % topics}", b"%d" % number) for number in range(total)]

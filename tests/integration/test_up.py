@@ -188,7 +188,7 @@ def test_killed_supervisor_leaves_no_process_and_the_next_one_finds_everything(
         assert up.wait(90) == 0
     assert mine.left_processes() == []
     system.await_healthy()
-    assert inbound_payloads(system.state().bootstrap_servers) == []
+    assert not {*payloads} & {*inbound_payloads(system.state().bootstrap_servers)}
 
 
 def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
