@@ -65,7 +65,7 @@ _LOCAL_DEFAULTS: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
-# Measured, see docs/decisions: small footprint first, then short pauses.
+# Small footprint first, then short pauses.
 _JAVA_OPTIONS: Final = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
