@@ -29,9 +29,10 @@ def create_tables(spark: SparkSession, settings: StreamingSettings) -> None:
     The catalog lives in the JVM's memory and is the same for all sessions, Connect's included.
     """
     for table in TABLES:
-        location = table_path(settings, table)
-        if DeltaTable.isDeltaTable(spark, str(location)):
-            spark.sql(f"CREATE TABLE IF NOT EXISTS {table.name} USING delta LOCATION '{location}'")
+        path = str(table_path(settings, table))
+        location = _literal(path)
+        if DeltaTable.isDeltaTable(spark, path):
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {table.name} USING delta LOCATION {location}")
             present = set(spark.table(table.name).columns)
             missing = [column for column in table.columns if column.name not in present]
             if missing:
@@ -43,7 +44,7 @@ def create_tables(spark: SparkSession, settings: StreamingSettings) -> None:
             spark.sql(
                 f"CREATE TABLE IF NOT EXISTS {table.name} ({columns}) USING delta "
                 f"CLUSTER BY ({', '.join(table.cluster_by)}) COMMENT {_literal(table.comment)} "
-                f"LOCATION '{location}' TBLPROPERTIES ({properties})"
+                f"LOCATION {location} TBLPROPERTIES ({properties})"
             )
 
 
