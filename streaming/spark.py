@@ -56,6 +56,9 @@ _LOCAL_ENVIRONMENT: Final = {
     "SPARK_SCALA_VERSION": "2.13",
 }
 _LOCAL_DEFAULTS: Final[dict[str, str]] = {
+    # The default renames through an interface that runs ten processes for each commit. This one is
+    # safe with one writing process, and there is only one: ours, which holds the lock.
+    "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     # Checkpoints through the plain file system, else two processes run for each file renamed.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing"
