@@ -1,1 +1,1 @@
-"""The REST API: reads what the other processes write down; never touches a gateway's memory."""
+"""The REST API: reads what other processes write down, asks gateways through the log."""

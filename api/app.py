@@ -11,7 +11,8 @@ from fastapi import FastAPI
 
 from api import problems
 from api.authentication import read_token
-from api.routes import health, processes
+from api.control import GatewayControl
+from api.routes import gateways, health, processes
 from api.settings import ApiSettings
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
@@ -38,9 +39,10 @@ def create_app(settings: ApiSettings) -> FastAPI:
     )
     app.state.settings = settings
     app.state.data_dir = settings.data_dir
+    app.state.control = GatewayControl()
     app.state.token = read_token(settings.token_file)
     problems.register(app)
-    for module in (health, processes):
+    for module in (health, processes, gateways):
         app.include_router(module.router, prefix=PREFIX)
     return app
 

@@ -16,6 +16,9 @@ RECORD_VERSION: Final = 1
 
 INBOUND: Final = "mqlake.inbound"
 ROUTES: Final = "mqlake.routes"
+SESSIONS: Final = "mqlake.sessions"
+EVENTS: Final = "mqlake.events"
+GATEWAYS: Final = "mqlake.gateways"
 DELIVERY_PREFIX: Final = "mqlake.delivery."
 
 # Header names. `mqtt` is three bytes: record version, publisher's protocol level (3, 4, 5), flags.
@@ -32,8 +35,12 @@ FLAG_QOS: Final = 0b0000_0011
 FLAG_RETAIN: Final = 0b0000_0100
 FLAG_DUP: Final = 0b0000_1000
 
-# No tenant name starts with U+0000, so a barrier never looks like a message.
+# No tenant name starts with U+0000, so a barrier or a control record never looks like a message.
 BARRIER_KEY_PREFIX: Final = b"\0barrier/"
+CONTROL_KEY_PREFIX: Final = b"\0control/"
+
+# U+0000 cannot stand in a client's filter, so this route is never a subscription.
+RETAINED_FILTER: Final = "\0retained"
 
 Headers = list[tuple[str, bytes]]
 Properties = dict[str, Any]

@@ -49,6 +49,8 @@ class GatewayAddress:
     name: str
     host: str
     port: int
+    listeners: tuple[str, ...] = ()
+    """URLs of its further listeners."""
 
     @property
     def url(self) -> str:
@@ -94,7 +96,10 @@ class SystemState:
             values = json.loads(text)
             if values.pop("version") != STATE_VERSION:
                 raise ValueError(f"state of another version, expected {STATE_VERSION}")
-            gateways = tuple(GatewayAddress(**gateway) for gateway in values.pop("gateways"))
+            gateways = tuple(
+                GatewayAddress(**{**gateway, "listeners": tuple(gateway.get("listeners", ()))})
+                for gateway in values.pop("gateways")
+            )
             processes = tuple(ProcessReport(**process) for process in values.pop("processes"))
             return cls(**values, gateways=gateways, processes=processes)
         except (AttributeError, KeyError, TypeError) as exc:
@@ -172,6 +177,9 @@ def report(state: SystemState, *, now: float | None = None) -> dict[str, Any]:
         "phase": state.phase,
         "started_at": state.started_at,
         "mqtt": [gateway.url for gateway in state.gateways],
+        "listeners": {
+            gateway.name: [gateway.url, *gateway.listeners] for gateway in state.gateways
+        },
         "api": state.api_url,
         "log": state.bootstrap_servers,
         "processes": processes,

@@ -21,7 +21,8 @@ class Table:
     name: str
     comment: str
     columns: tuple[Column, ...]
-    cluster_by: tuple[str, ...]
+    cluster_by: tuple[str, ...] = ()
+    """Empty for tables that are small, or read as a whole; upkeep only joins their files."""
 
 
 MESSAGES: Final = Table(
@@ -47,4 +48,107 @@ MESSAGES: Final = Table(
     cluster_by=("tenant", "topic", "ts"),
 )
 
-TABLES: Final = (MESSAGES,)
+RETAINED: Final = Table(
+    name="retained",
+    comment="The retained message of each topic",
+    columns=(
+        Column("tenant", "string", "tenant that owns the topic"),
+        Column("topic", "string", "topic name; with the tenant the key of the row"),
+        Column("payload", "binary", "payload as published; never empty"),
+        Column("qos", "tinyint", "QoS of the PUBLISH: 0, 1 or 2"),
+        Column("id", "string", "message identifier, 32 hexadecimal digits, sortable by time"),
+        Column("client_id", "string", "client identifier of the publisher"),
+        Column("username", "string", "user name of the publisher; null without one"),
+        Column("protocol_level", "tinyint", "MQTT of the publisher: 3 (3.1), 4 (3.1.1) or 5 (5.0)"),
+        Column("properties", "string", "5.0 message properties as a JSON object; null without any"),
+        Column("origin", "string", "site/gateway that accepted the message"),
+        Column("ts", "timestamp", "when the gateway accepted it, UTC, milliseconds"),
+        Column("expires_at", "timestamp", "when its message expiry interval ends; null without"),
+        Column("log_partition", "int", "partition of mqlake.inbound"),
+        Column("log_offset", "bigint", "offset in that partition"),
+    ),
+)
+
+SESSIONS: Final = Table(
+    name="sessions",
+    comment="Every session that has not ended, connected or not",
+    columns=(
+        Column("tenant", "string", "tenant of the client"),
+        Column("client_id", "string", "client identifier; with the tenant the key of the row"),
+        Column("id", "string", "session identifier, 16 hexadecimal digits"),
+        Column("username", "string", "user name of the client; null without one"),
+        Column("protocol_level", "tinyint", "MQTT of the client: 3 (3.1), 4 (3.1.1) or 5 (5.0)"),
+        Column("keep_alive", "int", "seconds; 0: off"),
+        Column("clean_start", "boolean", "of the last CONNECT"),
+        Column("expiry", "bigint", "seconds after the connection ends; 4294967295: never"),
+        Column("gateway", "string", "gateway that owns the session"),
+        Column("incarnation", "string", "run of that gateway"),
+        Column("connected", "boolean", "whether a client is connected"),
+        Column("connected_at", "timestamp", "when it connected last, UTC"),
+        Column("disconnected_at", "timestamp", "when it left, UTC; null while connected"),
+        Column("reason", "string", "why it left; null while connected"),
+        Column("subscriptions", "int", "how many, see the table subscriptions"),
+        Column("will_topic", "string", "topic of its will; null without one"),
+        Column("will_at", "timestamp", "when the will is published, UTC; null when it is not due"),
+        Column("in_flight_out", "int", "messages to the client that are not acknowledged"),
+        Column("in_flight_in", "int", "QoS 2 messages from the client that are not released"),
+        Column("qos2_unacknowledged", "int", "QoS 2 exchanges not finished, both directions"),
+        Column("cursor", "array<bigint>", "next offset of mqlake.inbound for each partition"),
+        Column("log_offset", "bigint", "offset in mqlake.sessions of what the session is"),
+        Column("progress_offset", "bigint", "offset there of how far it is; null before any"),
+    ),
+)
+
+SUBSCRIPTIONS: Final = Table(
+    name="subscriptions",
+    comment="Every subscription of every session",
+    columns=(
+        Column("tenant", "string", "tenant of the client"),
+        Column("client_id", "string", "client identifier"),
+        Column("filter", "string", "topic filter as subscribed; with the client the key"),
+        Column("qos", "tinyint", "most that the client is sent: 0, 1 or 2"),
+        Column("no_local", "boolean", "5.0: not what the client itself published"),
+        Column("retain_as_published", "boolean", "5.0: the RETAIN flag is passed on"),
+        Column("retain_handling", "tinyint", "5.0: 0 send retained, 1 only if new, 2 do not send"),
+        Column("identifier", "bigint", "5.0: subscription identifier; null without one"),
+        Column("session_id", "string", "column id of sessions"),
+        Column("log_offset", "bigint", "offset in mqlake.sessions"),
+    ),
+)
+
+EVENTS: Final = Table(
+    name="events",
+    comment="What happened to clients: connections, subscriptions; appended, each event once",
+    columns=(
+        Column("ts", "timestamp", "when it happened, UTC, milliseconds"),
+        Column("event", "string", "name, for example client.connected"),
+        Column("tenant", "string", "tenant of the client"),
+        Column("client_id", "string", "client identifier"),
+        Column("gateway", "string", "gateway where it happened"),
+        Column("reason", "string", "why; null for events without a reason"),
+        Column("filter", "string", "topic filter of a subscription event"),
+        Column("qos", "tinyint", "QoS of a subscription event"),
+        Column("fields", "string", "the whole event as a JSON object"),
+        Column("log_partition", "int", "partition of mqlake.events"),
+        Column("log_offset", "bigint", "offset in that partition; with it the key of the row"),
+    ),
+)
+
+DROPS: Final = Table(
+    name="drops",
+    comment="Messages that a client did not get, and why; appended, added up per second",
+    columns=(
+        Column("ts", "timestamp", "when it happened, UTC, milliseconds"),
+        Column("tenant", "string", "tenant of the client"),
+        Column("client_id", "string", "client identifier of the subscriber"),
+        Column("topic", "string", "topic name"),
+        Column("qos", "tinyint", "QoS with which they would have been sent"),
+        Column("reason", "string", "why, for example queue_full, expired, too_large"),
+        Column("count", "bigint", "how many messages"),
+        Column("gateway", "string", "gateway that dropped them"),
+        Column("log_partition", "int", "partition of mqlake.events"),
+        Column("log_offset", "bigint", "offset in that partition; with it the key of the row"),
+    ),
+)
+
+TABLES: Final = (MESSAGES, RETAINED, SESSIONS, SUBSCRIPTIONS, EVENTS, DROPS)

@@ -28,6 +28,7 @@ def validate_topic_name(topic_name: str) -> None:
     Raises:
         InvalidTopic: Empty, too long, or with a wildcard or U+0000.
             [MQTT5-4.7.0-1] [MQTT5-4.7.3-1] [MQTT5-4.7.3-2] [MQTT5-4.7.3-3]
+            [MQTT311-4.7.1-1] [MQTT311-4.7.3-1] [MQTT311-4.7.3-2] [MQTT311-4.7.3-3]
     """
     if not topic_name:
         raise InvalidTopic("topic name is empty, expected a character", clause="MQTT5-4.7.3-1")
@@ -43,6 +44,7 @@ def validate_topic_filter(topic_filter: str) -> None:
         InvalidTopic: Empty, too long, with U+0000, a wildcard beside other characters of its level,
             `#` before the last level, or a `$share` without a usable name and filter.
             [MQTT5-4.7.1-1] [MQTT5-4.7.1-2] [MQTT5-4.7.3-1] [MQTT5-4.8.2-1] [MQTT5-4.8.2-2]
+            [MQTT311-4.7.1-2] [MQTT311-4.7.1-3]
     """
     _check_text(topic_filter, "topic filter")
     plain = topic_filter

@@ -15,21 +15,24 @@ from mqlake.clock import SystemClock
 from mqlake.errors import LogError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
-from mqlake.records import INBOUND, ROUTES
+from mqlake.records import EVENTS, INBOUND, ROUTES, SESSIONS
 from streaming.exclusive import hold
-from streaming.jobs import history, router
+from streaming.jobs import history, router, state
 from streaming.jvm.process import Jvm
 from streaming.log_topics import partition_counts
 from streaming.settings import StreamingSettings
 from streaming.slots import RouterMode, router_mode, slots_advice
 from streaming.sources import client_config
 from streaming.spark import start_spark
+from streaming.state import State
 from streaming.supervision import QuerySupervisor
 from streaming.tables import create_tables
+from streaming.upkeep import Upkeep
 
 _logger = logging.getLogger(__name__)
 
 NAME: Final = "streaming"
+LOG_TOPICS: Final = (INBOUND, ROUTES, SESSIONS, EVENTS)
 _LOCK_TIMEOUT_SECONDS: Final = 30.0
 _STOP_TIMEOUT_SECONDS: Final = 5.0
 _FIGURES_EVERY: Final = 5
@@ -98,13 +101,19 @@ def _run(
     stopping: threading.Event,
     beat: Callable[..., None],
 ) -> int:
+    clock = SystemClock()
+    tables = State(settings, state.checkpoint(settings), clock, rest=stopping.wait)
     queries = QuerySupervisor(
-        SystemClock(),
+        clock,
         {
             router.NAME: partial(router.start, spark, settings, real_time=mode.real_time),
             history.NAME: partial(history.start, spark, settings),
+            state.NAME: partial(state.start, spark, settings, tables),
         },
     )
+    upkeep = Upkeep(spark, settings, tables, clock)
+    # A daemon: what it does is ended with the JVM, and is done again another time.
+    threading.Thread(target=upkeep.run, args=(stopping,), name="upkeep", daemon=True).start()
     well = "routing" if mode.real_time else f"routing in micro-batches: {mode.reason}"
     figures: dict[str, Any] = {}
     rounds = 0
@@ -133,13 +142,14 @@ def _await_log(
     """Wait until the log has its topics; return how the router runs with so many partitions."""
     while True:
         try:
-            counts = partition_counts(spark, client_config(settings), (INBOUND, ROUTES))
+            counts = partition_counts(spark, client_config(settings), LOG_TOPICS)
         except LogError as error:
             detail = str(error)
         else:
-            if len(counts) == 2:
+            missing = [log_topic for log_topic in LOG_TOPICS if log_topic not in counts]
+            if not missing:
                 break
-            detail = f"waiting for log topics {INBOUND} and {ROUTES}"
+            detail = f"waiting for log topics: {', '.join(missing)}"
         beat(healthy=False, detail=detail)
         time.sleep(INTERVAL_SECONDS / 2)
     mode = router_mode(settings, counts[INBOUND])

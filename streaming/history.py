@@ -20,6 +20,7 @@ from mqlake.records import (
     RECORD_VERSION,
 )
 from mqlake.tables import MESSAGES
+from streaming.sources import header
 
 
 def messages(inbound: DataFrame) -> DataFrame:
@@ -31,8 +32,8 @@ def messages(inbound: DataFrame) -> DataFrame:
     parsed = inbound.select(
         "*",
         F.col("key").cast("string").alias("name"),
-        _header(HEADER_MQTT).alias("mqtt"),
-        F.substring(_header(HEADER_MQTT), 3, 1).alias("flags_byte"),
+        header(HEADER_MQTT).alias("mqtt"),
+        F.substring(header(HEADER_MQTT), 3, 1).alias("flags_byte"),
     )
     ours = parsed.where(
         ~F.startswith(F.col("key"), F.lit(BARRIER_KEY_PREFIX))
@@ -43,7 +44,7 @@ def messages(inbound: DataFrame) -> DataFrame:
     )
     flags = _byte("mqtt", 3)
     columns: dict[str, Column] = {
-        "id": F.lower(F.hex(_header(HEADER_ID))),
+        "id": F.lower(F.hex(header(HEADER_ID))),
         "tenant": F.substring_index("name", "/", 1),
         "topic": F.expr("substring(name, instr(name, '/') + 1)"),
         "payload": F.coalesce("value", F.lit(b"")),
@@ -67,14 +68,8 @@ def messages(inbound: DataFrame) -> DataFrame:
     )
 
 
-def _header(name: str) -> Column:
-    """The value of a header, null without it; generated code, unlike a lambda over the array."""
-    at = F.array_position(F.col("headers.key"), F.lit(name)) - 1
-    return F.get(F.col("headers.value"), at.cast("int"))
-
-
 def _text(name: str) -> Column:
-    return F.make_valid_utf8(_header(name).cast("string"))
+    return F.make_valid_utf8(header(name).cast("string"))
 
 
 def _byte(column: str, position: int) -> Column:

@@ -49,6 +49,16 @@ class StreamingSettings(ProcessSettings):
     history_max_records: int = Field(
         default=200_000, ge=1_000, description="most records of one append, bounds its memory"
     )
+    state_interval_seconds: float = Field(
+        default=2.0,
+        ge=0.5,
+        le=3600.0,
+        description="how often the tables of retained messages, sessions and events follow the "
+        "log, at most; they rest after work",
+    )
+    state_max_records: int = Field(
+        default=200_000, ge=1_000, description="most records of one such step, bounds its memory"
+    )
     spark: dict[str, str] = Field(
         default_factory=dict, description="further Spark configuration; wins over everything else"
     )

@@ -1,8 +1,8 @@
 """Read the log."""
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
 
-from mqlake.records import INBOUND
 from streaming.settings import StreamingSettings
 
 
@@ -11,8 +11,10 @@ def client_config(settings: StreamingSettings) -> dict[str, str]:
     return {"bootstrap.servers": settings.log.bootstrap_servers}
 
 
-def inbound(spark: SparkSession, settings: StreamingSettings, **options: str) -> DataFrame:
-    """Read `mqlake.inbound`, from its earliest record when there is no checkpoint.
+def read_log(
+    spark: SparkSession, settings: StreamingSettings, *log_topics: str, **options: str
+) -> DataFrame:
+    """Read log topics, from their earliest record when there is no checkpoint.
 
     Returns:
         (key, value, headers, topic, partition, offset, timestamp)
@@ -20,7 +22,7 @@ def inbound(spark: SparkSession, settings: StreamingSettings, **options: str) ->
     reader = spark.readStream.format("kafka").options(
         **{f"kafka.{key}": value for key, value in client_config(settings).items()},
         **{
-            "subscribe": INBOUND,
+            "subscribe": ",".join(log_topics),
             "startingOffsets": "earliest",
             "includeHeaders": "true",
             # Retention may overtake a query that was down for long. What is gone is gone: it goes
@@ -31,3 +33,9 @@ def inbound(spark: SparkSession, settings: StreamingSettings, **options: str) ->
         **options,
     )
     return reader.load()
+
+
+def header(name: str) -> Column:
+    """The value of a record's header, null without it; generated code, unlike a lambda."""
+    at = F.array_position(F.col("headers.key"), F.lit(name)) - 1
+    return F.get(F.col("headers.value"), at.cast("int"))

@@ -16,6 +16,7 @@ from streaming.settings import StreamingSettings
 POOLS_FILE: Final = Path(__file__).parent / "pools.xml"
 ROUTER_POOL: Final = "router"
 HISTORY_POOL: Final = "history"
+STATE_POOL: Final = "state"
 MAINTENANCE_POOL: Final = "maintenance"
 CONNECT_POOL: Final = "default"
 
@@ -141,6 +142,13 @@ def spark_conf(settings: StreamingSettings, jars: list[Path]) -> dict[str, str]:
 def use_pool(spark: SparkSession, pool: str) -> None:
     """Let what this thread starts from now on run in a scheduler pool of `pools.xml`."""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+
+
+def small_session(spark: SparkSession) -> SparkSession:
+    """Return a session of its own for work on small tables: one task each, and no more files."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    return session
 
 
 def _emptied(path: Path) -> Path:

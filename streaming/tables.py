@@ -13,9 +13,17 @@ _PROPERTIES: Final = {
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 1 day",
     "delta.deletedFileRetentionDuration": "interval 1 day",
-    # Statistics on what queries ask for; not on payloads.
-    "delta.dataSkippingStatsColumns": "tenant,topic,ts,client_id,log_partition,log_offset",
 }
+# Statistics on what queries ask for; not on payloads.
+_STATISTICS: Final = (
+    "tenant",
+    "topic",
+    "ts",
+    "client_id",
+    "expires_at",
+    "log_partition",
+    "log_offset",
+)
 
 
 def table_path(settings: StreamingSettings, table: Table) -> Path:
@@ -40,12 +48,19 @@ def create_tables(spark: SparkSession, settings: StreamingSettings) -> None:
                 spark.sql(f"ALTER TABLE {table.name} ADD COLUMNS ({added})")
         else:
             columns = ", ".join(map(_definition, table.columns))
-            properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
+            clustering = f"CLUSTER BY ({', '.join(table.cluster_by)}) " if table.cluster_by else ""
             spark.sql(
                 f"CREATE TABLE IF NOT EXISTS {table.name} ({columns}) USING delta "
-                f"CLUSTER BY ({', '.join(table.cluster_by)}) COMMENT {_literal(table.comment)} "
-                f"LOCATION {location} TBLPROPERTIES ({properties})"
+                f"{clustering}COMMENT {_literal(table.comment)} "
+                f"LOCATION {location} TBLPROPERTIES ({_properties(table)})"
             )
+
+
+def _properties(table: Table) -> str:
+    names = {column.name for column in table.columns}
+    statistics = ",".join(name for name in _STATISTICS if name in names)
+    properties = {**_PROPERTIES, "delta.dataSkippingStatsColumns": statistics}
+    return ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
 
 
 def _definition(column: Column) -> str:

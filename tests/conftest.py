@@ -5,6 +5,12 @@ import pytest
 _LATE = ("kafka", "spark", "system")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite", action="store_true", help="write tests/transcripts anew with what comes now"
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         if "tests/integration" not in item.path.as_posix():

@@ -33,6 +33,9 @@ class System(BaseModel):
     phase: str = Field(description="starting, running or stopping")
     started_at: float = Field(description="seconds since 1970-01-01 UTC")
     mqtt: list[str] = Field(description="address of each gateway")
+    listeners: dict[str, list[str]] = Field(
+        description="every address of each gateway: TCP, TLS, WebSocket, Unix socket"
+    )
     api: str
     log: str = Field(description="Kafka bootstrap servers")
     processes: list[Process]

@@ -14,6 +14,7 @@ from ingest.log.kafka import KafkaLogReader, KafkaLogWriter
 from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.limits import SPARE_FILES, raise_open_files
 from mqlake.logs import set_up_logging
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ RECORD_OVERHEAD_BYTES: Final = 256 * 1024
 def main(settings: GatewaySettings) -> int:
     """Run a gateway until SIGTERM or SIGINT; return the exit code."""
     set_up_logging(settings.log_level, settings.log_file)
+    settings = within_open_files(settings, raise_open_files())
     failures: list[Exception] = []
     try:
         uvloop.run(_run(settings))
@@ -33,6 +35,28 @@ def main(settings: GatewaySettings) -> int:
     for failure in failures:
         logger.critical("the gateway stops: %s", failure)
     return 1 if failures else 0
+
+
+def within_open_files(settings: GatewaySettings, open_files: int) -> GatewaySettings:
+    """Return settings with no more connections than the process may have files open.
+
+    So that a client too many is told that the server is busy, and the log is never out of files.
+    """
+    possible = max(1, open_files - SPARE_FILES)
+    if settings.max_connections <= possible:
+        return settings
+    logger.warning(
+        "fewer connections than max_connections are possible: raise the hard limit of open files "
+        "(ulimit -Hn, LimitNOFILE)",
+        extra={
+            "fields": {
+                "possible": possible,
+                "max_connections": settings.max_connections,
+                "open_files": open_files,
+            }
+        },
+    )
+    return settings.model_copy(update={"max_connections": possible})
 
 
 async def _run(settings: GatewaySettings) -> None:
@@ -49,6 +73,7 @@ async def _run(settings: GatewaySettings) -> None:
     )
     reader = KafkaLogReader(servers, client_id=settings.name)
     gateway = Gateway(settings, writer, reader, SystemClock())
+    loop.add_signal_handler(signal.SIGHUP, gateway.reload)
     beat = asyncio.create_task(_beat(gateway, settings))
     try:
         await gateway.run(stop)

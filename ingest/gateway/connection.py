@@ -6,9 +6,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ingest.gateway.publishing import client_headers
-from ingest.gateway.receiving import Receiver, check_topic_name
-from ingest.gateway.sending import Sender
+from ingest.gateway.receiving import (
+    SYSTEM_TOPICS,
+    Receiver,
+    check_topic_name,
+    is_payload_as_told,
+)
 from ingest.gateway.subscribing import Subscriber
 from ingest.protocol.decoder import NEED_DATA
 from ingest.protocol.encoder import PINGRESP
@@ -28,14 +31,16 @@ from ingest.protocol.packets import (
     Pubrel,
     Subscribe,
     Unsubscribe,
-    Will,
 )
+from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.gateway.sending import Sender
     from ingest.gateway.server import Gateway
+    from ingest.gateway.sessions import ClientSession
     from ingest.protocol.properties import Properties
 
 logger = logging.getLogger(__name__)
@@ -50,6 +55,12 @@ CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """How long a closing socket may take to send what is left before it is cut."""
 
 
+_ELSEWHERE: Final = frozenset(
+    {DisconnectReasonCode.USE_ANOTHER_SERVER, DisconnectReasonCode.SERVER_MOVED}
+)
+"""Reasons that come with a Server Reference (5.0: 4.13)."""
+
+
 class ClientConnection(asyncio.Protocol):
     """The protocol object of one TCP connection.
 
@@ -62,6 +73,8 @@ class ClientConnection(asyncio.Protocol):
         protocol: The protocol's state of this connection.
         client_id: Empty before CONNECT.
         tenant: Whose topics the client sees.
+        peer: Address of the client, for people.
+        session: From CONNECT to the end of the connection.
         is_writable: False while the socket has enough to send.
         is_closing: Nothing more is read or sent.
     """
@@ -71,21 +84,20 @@ class ClientConnection(asyncio.Protocol):
         "_buffer",
         "_buffered_bytes",
         "_held",
-        "_is_attached",
         "_last_received",
-        "_peer",
         "_receiver",
+        "_sender",
         "_silence_limit",
         "_subscriber",
         "_timer",
         "_transport",
-        "_will",
         "client_id",
         "gateway",
         "is_closing",
         "is_writable",
+        "peer",
         "protocol",
-        "sender",
+        "session",
         "tenant",
     )
 
@@ -96,20 +108,19 @@ class ClientConnection(asyncio.Protocol):
         self.tenant = gateway.settings.tenant
         self.is_writable = True
         self.is_closing = False
-        self.sender: Sender  # these three from CONNECT on
+        self.peer = ""
+        self.session: ClientSession | None = None
+        self._sender: Sender  # these three from CONNECT on
         self._receiver: Receiver
         self._subscriber: Subscriber
         self._transport: asyncio.Transport | None = None
-        self._peer = ""
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
         self._asked_for_expiry = False
         self._held: set[str] = set()
-        self._is_attached = False
         self._last_received = 0.0
         self._silence_limit = gateway.settings.connect_timeout_seconds
         self._timer: asyncio.TimerHandle | None = None
-        self._will: Will | None = None
 
     # The socket
 
@@ -117,7 +128,7 @@ class ClientConnection(asyncio.Protocol):
         # uvloop's transports have the methods, not the base class.
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        self._peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         high = self.gateway.settings.max_write_buffer_bytes
         self._transport.set_write_buffer_limits(high=high)
         self._last_received = self.gateway.loop.time()
@@ -129,16 +140,16 @@ class ClientConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._buffer.clear()
-        if self._is_attached:
+        if self.session is not None:
             reason = "the client closed it" if exc is None else str(exc)
             self._log("connection lost", reason=reason)
-        self._detach()
+            self._detach(reason)
         self.gateway.connection_closed(self)
 
     def data_received(self, data: bytes) -> None:
         if self.is_closing:
             return
-        if self._is_attached:  # until then the time of a CONNECT runs, whatever trickles in
+        if self.session is not None:  # until then the time of a CONNECT runs, whatever trickles in
             self._last_received = self.gateway.loop.time()
         self.protocol.receive_data(data)
         if not self._held:
@@ -149,8 +160,8 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_writable = True
-        if self._is_attached:
-            self.sender.send_waiting()
+        if self.session is not None:
+            self._sender.send_waiting()
 
     def write(self, data: bytes) -> None:
         """Send bytes at the end of this turn of the loop."""
@@ -163,8 +174,17 @@ class ClientConnection(asyncio.Protocol):
 
     def send(self, packet: Packet) -> None:
         """Send a packet, unless the connection is closing."""
-        if not self.is_closing:
-            self.write(self.protocol.encode(packet))
+        if self.is_closing:
+            return
+        data = self.protocol.encode(packet)
+        if data:
+            self.write(data)
+        else:
+            name = type(packet).__name__.upper()
+            self.close(
+                DisconnectReasonCode.PACKET_TOO_LARGE,
+                log_reason=f"{name} would be larger than the client's maximum packet size",
+            )
 
     def hold(self, why: str) -> None:
         """Read no more until released for the same reason."""
@@ -186,15 +206,19 @@ class ClientConnection(asyncio.Protocol):
         if self.is_closing:
             return
         self._log("connection closed", reason=log_reason)
-        self._finish(self.protocol.close(reason_code))
+        properties: Properties = {"reason_string": log_reason}
+        reference = self.gateway.settings.server_reference
+        if reference and reason_code in _ELSEWHERE:
+            properties["server_reference"] = reference
+        self._finish(self.protocol.close(reason_code, properties), log_reason)
 
-    def _finish(self, last_words: bytes) -> None:
-        """Send what is left and close; the client's state in the gateway goes at once."""
+    def _finish(self, last_words: bytes, reason: str) -> None:
+        """Send what is left and close; the session lets go of the connection at once."""
         if last_words:
             self._buffer.append(last_words)
         self.is_closing = True
         self._flush()
-        self._detach()
+        self._detach(reason)
         transport = self._transport
         if transport is not None:
             transport.close()
@@ -246,67 +270,111 @@ class ClientConnection(asyncio.Protocol):
             return
         logger.debug(
             "protocol violation",
-            extra={"fields": {"peer": self._peer, "clause": error.clause, "reason": str(error)}},
+            extra={"fields": {"peer": self.peer, "clause": error.clause, "reason": str(error)}},
         )
         if self.protocol.is_connected:
             self.close(DisconnectReasonCode(error.reason_code), log_reason=str(error))
         elif isinstance(error, UnsupportedProtocol):
             level = MQTT_3_1_1 if error.protocol_level < MQTT_5_0 else MQTT_5_0
             self.protocol.protocol_level = level
-            reason_code = ConnackReasonCode.UNSUPPORTED_PROTOCOL_VERSION
-            self._turn_away(self.protocol.refuse(reason_code), str(error))
+            self.refuse(ConnackReasonCode.UNSUPPORTED_PROTOCOL_VERSION, str(error))
         elif self.protocol.protocol_level == MQTT_5_0:
-            refusal = self.protocol.refuse(ConnackReasonCode(error.reason_code))
-            self._turn_away(refusal, str(error))
+            self.refuse(ConnackReasonCode(error.reason_code), str(error))
         else:
             self._turn_away(b"", str(error))
+
+    def refuse(self, reason_code: ConnackReasonCode, reason: str) -> None:
+        properties: Properties = {"reason_string": reason}
+        if reason_code is ConnackReasonCode.USE_ANOTHER_SERVER:
+            properties["server_reference"] = self.gateway.settings.server_reference
+        self._turn_away(self.protocol.refuse(reason_code, properties), reason)
 
     def _turn_away(self, last_words: bytes, reason: str) -> None:
         self.gateway.counters.connections_refused += 1
         self._log("connection refused", reason=reason)
-        self._finish(last_words)
+        self._finish(last_words, reason)
 
     def _process_connect(self, connect: Connect) -> None:
         self.client_id = connect.client_id
         refusal = self._refusal_of(connect)
-        if refusal is not None:
-            reason_code, reason = refusal
-            self._turn_away(self.protocol.refuse(reason_code), reason)
-            return
-        settings = self.gateway.settings
-        properties: Properties = {}
-        if not connect.client_id:
-            self.client_id = self.gateway.assign_client_id()
-            properties["assigned_client_identifier"] = self.client_id  # [MQTT5-3.1.3-7]
+        if refusal is None:
+            self.accept(connect, connect.username)
+        else:
+            self.refuse(*refusal)
+
+    def accept(
+        self, connect: Connect, username: str | None, extra: Properties = NO_PROPERTIES
+    ) -> None:
+        """Let a client in and give it its session.
+
+        Args:
+            connect: What it asked for.
+            username: Who it is.
+            extra: Properties of CONNACK that come from its authentication.
+        """
+        gateway, protocol = self.gateway, self.protocol
+        if not self.client_id:
+            self.client_id = gateway.assign_client_id()
+        session, is_present = gateway.sessions.open(self, connect, username)
         wants_reasons = connect.properties.get("request_problem_information", 1) != 0
-        headers = client_headers(self.client_id, self.gateway.origin, connect.username)
-        self._receiver = Receiver(self, headers, wants_reasons=wants_reasons)
-        self._subscriber = Subscriber(self)
-        self.sender = Sender(self)
-        self._will = connect.will
-        if connect.protocol_level == MQTT_5_0:
-            properties["receive_maximum"] = settings.receive_maximum
-            properties["maximum_packet_size"] = settings.max_packet_bytes
-            properties["topic_alias_maximum"] = settings.topic_alias_maximum
-            properties["retain_available"] = 0
-            if connect.properties.get("session_expiry_interval"):
-                self._asked_for_expiry = True
-                properties["session_expiry_interval"] = 0  # sessions end with their connection
-        self.gateway.attach(self)
-        self._is_attached = True
-        self._last_received = self.gateway.loop.time()
-        self._silence_limit = connect.keep_alive * KEEP_ALIVE_FACTOR
+        self.session = session
+        self._sender = session.sender
+        self._receiver = Receiver(self, session, wants_reasons=wants_reasons)
+        self._subscriber = Subscriber(self, session)
+        self._asked_for_expiry = bool(connect.properties.get("session_expiry_interval"))
+        keep_alive = gateway.settings.max_keep_alive_seconds
+        if not keep_alive or 0 < connect.keep_alive <= keep_alive:
+            keep_alive = connect.keep_alive
+        self._last_received = gateway.loop.time()
+        if protocol.protocol_level < MQTT_5_0:
+            keep_alive = connect.keep_alive  # it cannot be told another
+        self._silence_limit = keep_alive * KEEP_ALIVE_FACTOR
         if self._silence_limit:
             self._watch_silence(self._silence_limit)
         elif self._timer is not None:
             self._timer.cancel()
-        self.write(self.protocol.accept(session_present=False, properties=properties))
+        properties: Properties = {}
+        if protocol.protocol_level == MQTT_5_0:
+            properties = self._connack_properties(connect, session, keep_alive)
+            properties.update(extra)
         self._log("client connected", protocol_level=connect.protocol_level)
+        accepted = protocol.accept(session_present=is_present, properties=properties)
+        if not accepted:
+            self.close(
+                DisconnectReasonCode.PACKET_TOO_LARGE,
+                log_reason="CONNACK would be larger than the client's maximum packet size",
+            )
+            return
+        self.write(accepted)
+        session.sender.attach(self)
+
+    def _connack_properties(
+        self, connect: Connect, session: ClientSession, keep_alive: int
+    ) -> Properties:
+        """Return what a 5.0 client is told: what differs from what it takes for granted."""
+        settings = self.gateway.settings
+        properties: Properties = {
+            "receive_maximum": settings.receive_maximum,
+            "maximum_packet_size": settings.max_packet_bytes,
+            "topic_alias_maximum": settings.topic_alias_maximum,
+        }
+        if not connect.client_id:  # [MQTT5-3.1.3-7]
+            properties["assigned_client_identifier"] = self.client_id
+        if connect.properties.get("session_expiry_interval", 0) != session.expiry_interval:
+            properties["session_expiry_interval"] = session.expiry_interval
+        if keep_alive != connect.keep_alive:  # [MQTT5-3.1.2-21] [MQTT5-3.2.2-21]
+            properties["server_keep_alive"] = keep_alive
+        prefix = settings.response_topic_prefix
+        if prefix and connect.properties.get("request_response_information"):
+            properties["response_information"] = f"{prefix}{self.client_id}/"
+        return properties
 
     def _refusal_of(self, connect: Connect) -> tuple[ConnackReasonCode, str] | None:
         """Return why a well-formed CONNECT is turned away, or None when it is welcome."""
         level, will = connect.protocol_level, connect.will
         if self.gateway.is_full:
+            if self.gateway.settings.server_reference:
+                return ConnackReasonCode.USE_ANOTHER_SERVER, "too many connections"
             return ConnackReasonCode.SERVER_BUSY, "too many connections"
         if "authentication_method" in connect.properties:  # [MQTT5-4.12.0-1]
             return ConnackReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method"
@@ -315,12 +383,15 @@ class ClientConnection(asyncio.Protocol):
             return ConnackReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "empty client identifier"
         if will is None:
             return None
-        if will.retain and level == MQTT_5_0:  # [MQTT5-3.2.2-13]
-            return ConnackReasonCode.RETAIN_NOT_SUPPORTED, "the will is to be retained"
         try:
             check_topic_name(will.topic_name)
         except ProtocolViolation as error:
             return ConnackReasonCode.TOPIC_NAME_INVALID, str(error)
+        if will.topic_name.startswith(SYSTEM_TOPICS):
+            reason = f"the will's topic is the server's, below {SYSTEM_TOPICS}"
+            return ConnackReasonCode.NOT_AUTHORIZED, reason
+        if will.properties and not is_payload_as_told(will.properties, will.payload):
+            return ConnackReasonCode.PAYLOAD_FORMAT_INVALID, "the will's payload is not UTF-8"
         return None
 
     def _process_publish(self, publish: Publish) -> None:
@@ -330,13 +401,13 @@ class ClientConnection(asyncio.Protocol):
         self._receiver.process_pubrel(pubrel)
 
     def _process_puback(self, puback: Puback) -> None:
-        self.sender.process_puback(puback)
+        self._sender.process_puback(puback)
 
     def _process_pubrec(self, pubrec: Pubrec) -> None:
-        self.sender.process_pubrec(pubrec)
+        self._sender.process_pubrec(pubrec)
 
     def _process_pubcomp(self, pubcomp: Pubcomp) -> None:
-        self.sender.process_pubcomp(pubcomp)
+        self._sender.process_pubcomp(pubcomp)
 
     def _process_subscribe(self, subscribe: Subscribe) -> None:
         self._subscriber.process_subscribe(subscribe)
@@ -355,10 +426,14 @@ class ClientConnection(asyncio.Protocol):
                 "session expiry interval set on DISCONNECT, CONNECT had none",
                 "MQTT5-3.14.2.2.2",
             )
+        session = self.session
+        assert session is not None
+        if expiry is not None:
+            session.expiry_interval = min(expiry, self.gateway.settings.max_session_expiry_interval)
         if disconnect.reason_code is not DisconnectReasonCode.DISCONNECT_WITH_WILL_MESSAGE:
-            self._will = None  # [MQTT5-3.1.2-10] [MQTT311-3.1.2-10]
+            session.will = None  # [MQTT5-3.1.2-10] [MQTT311-3.1.2-10]
         self._log("client disconnected", reason_code=int(disconnect.reason_code))
-        self._finish(b"")
+        self._finish(b"", "the client disconnected")
 
     def _process_auth(self, _auth: Auth) -> None:
         raise ProtocolViolation(
@@ -369,31 +444,17 @@ class ClientConnection(asyncio.Protocol):
 
     # The end
 
-    def _detach(self) -> None:
-        """Let go of everything that the client has in the gateway; its will is published."""
-        if not self._is_attached:
-            return
-        self._is_attached = False
-        self._subscriber.remove_all()
-        self.gateway.detach(self)
-        will, self._will = self._will, None
-        if will is not None:
-            properties: Properties = {**will.properties}
-            # The session ends with the connection, and the will is not delayed beyond it.
-            properties.pop("will_delay_interval", None)
-            publish = Publish(
-                will.topic_name, will.payload, will.qos, will.retain, properties=properties
-            )
-            level = self.protocol.protocol_level
-            self.gateway.publisher.publish_will(
-                self.tenant + "/", publish, level, self._receiver.headers
-            )
+    def _detach(self, reason: str) -> None:
+        """Let the session go on without this connection."""
+        session, self.session = self.session, None
+        if session is not None:
+            self.gateway.sessions.connection_lost(session, reason)
 
     def _log(self, event: str, **values: Any) -> None:
         if logger.isEnabledFor(logging.INFO):
             logger.info(
                 event,
-                extra={"fields": {"client_id": self.client_id, "peer": self._peer, **values}},
+                extra={"fields": {"client_id": self.client_id, "peer": self.peer, **values}},
             )
 
 

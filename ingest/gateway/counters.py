@@ -29,3 +29,7 @@ class Counters:
     """Larger than the client's Maximum Packet Size. [MQTT5-3.1.2-25]"""
     dropped_no_member: int = 0
     """For a share group that has no member left here."""
+    dropped_unreadable: int = 0
+    """Owed to a session, but not in the log any more."""
+    events_lost: int = 0
+    """Records of `mqlake.events` that the log did not take."""

@@ -1,12 +1,15 @@
 """From the router's records to the clients of this gateway."""
 
 import logging
+from collections.abc import Callable
 from typing import Final, cast
 
-from ingest.gateway.connection import ClientConnection
 from ingest.gateway.counters import Counters
+from ingest.gateway.drops import DropReason, Drops
 from ingest.gateway.outbound import OutboundMessage
+from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
+from ingest.gateway.sending import Sender
 from ingest.log.contract import LogRecord
 from ingest.protocol.errors import LocalProtocolError
 from ingest.protocol.packets import MQTT_5_0
@@ -16,6 +19,7 @@ from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord, InvalidTopic
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
+    CONTROL_KEY_PREFIX,
     FLAG_QOS,
     FLAG_RETAIN,
     HEADER_CLIENT_ID,
@@ -31,7 +35,11 @@ from mqlake.topics import validate_topic_name
 
 logger = logging.getLogger(__name__)
 
-_BARRIER_FIRST_BYTE: Final = BARRIER_KEY_PREFIX[:1]
+_NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
+"""First byte of the keys of barriers and control records."""
+
+ControlCallback = Callable[[str, bytes], None]
+"""Takes an action and what it needs to know."""
 
 
 class Delivery:
@@ -43,21 +51,34 @@ class Delivery:
     Args:
         marks: Per partition of `mqlake.inbound` the last offset that is not for this gateway any
             more: the one before its first barrier.
+        subscriptions: Who wants what.
+        retained: Is kept up to date by what comes.
+        routes: Waits for the barriers.
+        counters: For what comes.
+        drops: For what nobody gets.
+        clock: For message expiry.
+        on_control: Told what somebody asks of this gateway.
     """
 
     def __init__(
         self,
         marks: list[int],
-        subscriptions: Subscriptions[ClientConnection],
+        subscriptions: Subscriptions[Sender],
+        retained: Retained,
         routes: Routes,
         counters: Counters,
+        drops: Drops,
         clock: Clock,
+        on_control: ControlCallback,
     ) -> None:
         self.marks = marks
         self._subscriptions = subscriptions
+        self._retained = retained
         self._routes = routes
         self._counters = counters
+        self._drops = drops
         self._clock = clock
+        self._on_control = on_control
 
     def receive_records(self, records: list[LogRecord]) -> None:
         """Hand a batch to the clients; a record that cannot be read is counted and passed over."""
@@ -72,6 +93,7 @@ class Delivery:
                     "delivery cannot be read",
                     extra={"fields": {"offset": record.offset, "reason": str(exc)}},
                 )
+        self._retained.flush()
 
     def settle(self) -> None:
         """Let subscriptions count without condition whose starts have passed."""
@@ -79,6 +101,11 @@ class Delivery:
 
     def _receive(self, record: LogRecord, now_ms: int) -> None:
         headers = dict(record.headers)
+        key = record.key or b""
+        if key.startswith(CONTROL_KEY_PREFIX):
+            action = key[len(CONTROL_KEY_PREFIX) :].decode()
+            self._on_control(action, record.value or b"")
+            return
         source = decode_source(headers.get(HEADER_SOURCE, b""))
         partition, offset = source.partition, source.offset
         if not 0 <= partition < len(self.marks):
@@ -87,8 +114,7 @@ class Delivery:
             self._counters.deliveries_repeated += 1
             return
         self.marks[partition] = offset
-        key = record.key or b""
-        if key[:1] == _BARRIER_FIRST_BYTE:
+        if key[:1] == _NOT_A_MESSAGE:
             self._routes.receive_barrier(key, partition)
             return
         tenant, _, topic_name = key.decode().partition("/")
@@ -97,32 +123,41 @@ class Delivery:
         if source.shared_filters:
             copies = copies.copy()
             for topic_filter in source.shared_filters:
-                self._add_shared(copies, tenant, topic_filter, partition, offset)
+                self._add_shared(copies, tenant, topic_filter, topic_name, partition, offset)
+        mqtt = headers.get(HEADER_MQTT, b"")
+        is_retained = len(mqtt) == 3 and mqtt[2] & FLAG_RETAIN != 0
+        if not copies and not is_retained:
+            return
+        message = read_message(topic_name, record.value or b"", headers, source, now_ms)
+        if is_retained:
+            self._retained.apply(tenant, message)
         if not copies:
             return
-        message = _read_message(topic_name, record.value or b"", headers, source, now_ms)
-        if message.is_expired(now_ms):
-            self._counters.dropped_expired += len(copies)  # [MQTT5-3.3.2-5]
+        if message.is_expired(now_ms):  # [MQTT5-3.3.2-5]
+            for copy in copies:
+                qos = min(copy.qos, message.qos)
+                self._drops.add(DropReason.EXPIRED, tenant, copy.client.client_id, topic_name, qos)
             return
         for copy in copies:
-            copy.client.sender.deliver(message, copy, now_ms)
+            copy.client.deliver(message, copy, now_ms)
 
     def _add_shared(
         self,
-        copies: list[Copy[ClientConnection]],
+        copies: list[Copy[Sender]],
         tenant: str,
         topic_filter: str,
+        topic_name: str,
         partition: int,
         offset: int,
     ) -> None:
         copy = self._subscriptions.shared_copy(tenant, topic_filter, partition, offset)
         if copy is None:
-            self._counters.dropped_no_member += 1
+            self._drops.add(DropReason.NO_MEMBER, tenant, "", topic_name, 0)
         else:
             copies.append(copy)
 
 
-def _read_message(
+def read_message(
     topic_name: str, payload: bytes, headers: dict[str, bytes], source: Source, now_ms: int
 ) -> OutboundMessage:
     """Read what is to be sent; the log is open to others, so what comes out can also be encoded.
@@ -144,7 +179,14 @@ def _read_message(
     try:
         validate_topic_name(topic_name)
         message = OutboundMessage(
-            topic_name, payload, qos, flags & FLAG_RETAIN != 0, properties, source.received_at_ms
+            topic_name,
+            payload,
+            qos,
+            flags & FLAG_RETAIN != 0,
+            properties,
+            source.received_at_ms,
+            source.partition,
+            source.offset,
         )
         if properties:
             message.template(MQTT_5_0, now_ms)

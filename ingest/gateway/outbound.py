@@ -8,6 +8,9 @@ from ingest.protocol.publish_template import PublishTemplate
 
 _EXPIRY: Final = "message_expiry_interval"
 
+LOCAL: Final = -1
+"""Partition of a message that is not in the log: one of the gateway's own, below `$SYS`."""
+
 
 class OutboundMessage:
     """What the router sent, shared by all subscribers it goes to.
@@ -19,6 +22,8 @@ class OutboundMessage:
         retain: The RETAIN flag as published.
         properties: Of a 5.0 publisher, else empty.
         received_at_ms: When it was accepted, UTC epoch; message expiry counts from here.
+        partition: Where it is in `mqlake.inbound`, or `LOCAL`.
+        offset: Where it is in that partition.
     """
 
     __slots__ = (
@@ -26,6 +31,8 @@ class OutboundMessage:
         "_template_3",
         "_template_5",
         "expires_at_ms",
+        "offset",
+        "partition",
         "payload",
         "properties",
         "qos",
@@ -41,12 +48,16 @@ class OutboundMessage:
         retain: bool,
         properties: Properties,
         received_at_ms: int,
+        partition: int,
+        offset: int,
     ) -> None:
         self.topic_name = topic_name
         self.payload = payload
         self.qos = qos
         self.retain = retain
         self.properties = properties
+        self.partition = partition
+        self.offset = offset
         self._expiry = expiry = properties.get(_EXPIRY, 0) if properties else 0
         self.expires_at_ms = received_at_ms + expiry * 1000 if _EXPIRY in properties else None
         self._template_3: PublishTemplate | None = None

@@ -14,13 +14,14 @@ from ingest.protocol.reason_codes import (
     PubcompReasonCode,
     PubrecReasonCode,
 )
-from ingest.session.incoming import Arrival, IncomingMessages
+from ingest.session.incoming import Arrival
 from mqlake.errors import InvalidTopic, LogError
 from mqlake.topics import validate_topic_name
 
 if TYPE_CHECKING:
     from ingest.gateway.connection import ClientConnection
-    from mqlake.records import Headers
+    from ingest.gateway.sessions import ClientSession
+    from ingest.protocol.properties import Properties
 
 SYSTEM_TOPICS: Final = "$SYS/"
 
@@ -29,10 +30,10 @@ HELD_BY_LOG: Final = "log"
 
 
 def check_topic_name(topic_name: str) -> None:
-    """Accept a topic name that a client may publish to.
+    """Accept a topic name.
 
     Raises:
-        ProtocolViolation: Not a topic name, or one that belongs to the server.
+        ProtocolViolation: Not a topic name.
     """
     try:
         validate_topic_name(topic_name)
@@ -40,12 +41,17 @@ def check_topic_name(topic_name: str) -> None:
         raise ProtocolViolation(
             DisconnectReasonCode.TOPIC_NAME_INVALID, str(exc), exc.clause
         ) from exc
-    if topic_name.startswith(SYSTEM_TOPICS):
-        raise ProtocolViolation(
-            DisconnectReasonCode.NOT_AUTHORIZED,
-            f"topics below {SYSTEM_TOPICS} are the server's",
-            "MQTT5-4.7.2",
-        )
+
+
+def is_payload_as_told(properties: Properties, payload: bytes) -> bool:
+    """Tell whether a payload that is declared to be text is UTF-8 (5.0: 3.3.2.3.2)."""
+    if properties.get("payload_format_indicator") != 1:
+        return True
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class _PendingPublish:
@@ -67,7 +73,7 @@ class Receiver:
 
     Args:
         connection: The client's.
-        headers: Of every record with a message of this client.
+        session: Its session; knows the QoS 2 messages of earlier connections.
         wants_reasons: Whether a 5.0 client may be told reason strings. [MQTT5-3.1.2-29]
     """
 
@@ -75,18 +81,19 @@ class Receiver:
         "_connection",
         "_counters",
         "_deferred",
+        "_exchanges",
         "_incoming",
         "_key_prefix",
         "_protocol",
         "_publisher",
+        "_session",
         "_unstored",
         "_wants_reasons",
         "_window",
-        "headers",
     )
 
     def __init__(
-        self, connection: ClientConnection, headers: Headers, *, wants_reasons: bool
+        self, connection: ClientConnection, session: ClientSession, *, wants_reasons: bool
     ) -> None:
         gateway = connection.gateway
         self._connection = connection
@@ -95,11 +102,12 @@ class Receiver:
         self._counters = gateway.counters
         self._window = gateway.settings.receive_maximum
         self._key_prefix = connection.tenant + "/"
-        self._incoming = IncomingMessages()
+        self._session = session
+        self._incoming = session.incoming
         self._deferred: Publish | None = None  # waits for room in the log
+        self._exchanges: set[int] = set()  # QoS 2 ones that this connection has begun
         self._unstored = 0  # QoS 1 and 2 messages that the log has not reported on
         self._wants_reasons = wants_reasons
-        self.headers = headers
 
     def process_publish(self, publish: Publish) -> None:
         """Hand a message to the log; the answer waits for it.
@@ -109,21 +117,24 @@ class Receiver:
         """
         check_topic_name(publish.topic_name)
         protocol = self._protocol
-        if publish.retain and protocol.protocol_level == MQTT_5_0:
-            raise ProtocolViolation(
-                DisconnectReasonCode.RETAIN_NOT_SUPPORTED,
-                "RETAIN is set, the server told that it does not retain",
-                "MQTT5-3.2.2-14",
-            )
         self._counters.messages_received += 1
         qos = publish.qos
         if qos == 2:
             arrival = self._incoming.receive_publish(publish.packet_id)
             if arrival is not Arrival.NEW:
-                protocol.unacknowledged -= 1
+                if publish.packet_id in self._exchanges:
+                    protocol.unacknowledged -= 1  # repeated on this connection: counted already
+                self._exchanges.add(publish.packet_id)
                 if arrival is Arrival.STORED:
                     self._connection.write(encode_pubrec(publish.packet_id))
                 return
+            self._exchanges.add(publish.packet_id)
+        if publish.properties and not is_payload_as_told(publish.properties, publish.payload):
+            self._refuse_format(publish)
+            return
+        if publish.topic_name.startswith(SYSTEM_TOPICS):
+            self._refuse_topic(publish)
+            return
         self._store(publish)
         # A 5.0 client knows its window; the others are read no further until it has room. PUBREL
         # needs reading, so a QoS 2 message counts only until it is stored.
@@ -133,7 +144,7 @@ class Receiver:
     def process_pubrel(self, pubrel: Pubrel) -> None:
         packet_id = pubrel.packet_id
         if self._incoming.receive_pubrel(packet_id):
-            self._protocol.unacknowledged -= 1
+            self._forget(packet_id)
             self._connection.write(encode_pubcomp(packet_id))
         elif self._protocol.protocol_level == MQTT_5_0:
             reason_code = PubcompReasonCode.PACKET_IDENTIFIER_NOT_FOUND
@@ -159,14 +170,17 @@ class Receiver:
             return
         self._publisher.acked[partition] = offset
         self._counters.messages_stored += 1
+        if qos == 2:
+            # Also for a client that has come back since: it waits for this PUBREC.
+            self._incoming.stored(packet_id)
+            current = self._session.connection
+            if current is not None and not current.is_closing:
+                current.write(encode_pubrec(packet_id))
         if self._connection.is_closing:
             return
         if qos == 1:
             self._protocol.unacknowledged -= 1
             self._connection.write(encode_puback(packet_id))
-        else:
-            self._incoming.stored(packet_id)
-            self._connection.write(encode_pubrec(packet_id))
         # At half the window, so that reading is not switched with every message.
         if self._unstored <= self._window // 2:
             self._connection.release(HELD_BY_WINDOW)
@@ -182,7 +196,7 @@ class Receiver:
                 self._key_prefix,
                 publish,
                 self._protocol.protocol_level,
-                self.headers,
+                self._session.headers,
                 _PendingPublish(self, packet_id, qos) if qos else publisher.count_appended,
             )
             if qos:
@@ -202,27 +216,66 @@ class Receiver:
         """
         self._counters.messages_refused += 1
         connection = self._connection
+        if qos == 2:
+            self._incoming.refused(packet_id)
         if connection.is_closing or not qos:
             return
         if self._protocol.protocol_level < MQTT_5_0:
             connection.close(DisconnectReasonCode.QUOTA_EXCEEDED, log_reason=reason)
             return
-        self._protocol.unacknowledged -= 1
-        refusal: Puback | Pubrec
-        if qos == 1:
-            refusal = Puback(packet_id, PubackReasonCode.QUOTA_EXCEEDED)
-        else:
-            self._incoming.refused(packet_id)
-            refusal = Pubrec(packet_id, PubrecReasonCode.QUOTA_EXCEEDED)
-        if self._wants_reasons and self._has_room_for(reason):
-            refusal.properties = {"reason_string": reason}
-        connection.send(refusal)
+        self._answer_failure(packet_id, qos, PubackReasonCode.QUOTA_EXCEEDED, reason)
 
-    def _has_room_for(self, reason: str) -> bool:
-        """Tell whether the client takes an answer with this text [MQTT5-3.4.2-2] [MQTT5-3.5.2-2].
+    def _refuse_format(self, publish: Publish) -> None:
+        """Tell the publisher that its payload is not what it says (5.0: 3.3.2.3.2)."""
+        self._counters.messages_refused += 1
+        reason = "the payload format indicator says UTF-8, the payload is not"
+        if publish.qos == 0:
+            raise ProtocolViolation(
+                DisconnectReasonCode.PAYLOAD_FORMAT_INVALID, reason, "MQTT5-3.3.2.3.2"
+            )
+        if publish.qos == 2:
+            self._incoming.refused(publish.packet_id)
+        self._answer_failure(
+            publish.packet_id, publish.qos, PubackReasonCode.PAYLOAD_FORMAT_INVALID, reason
+        )
 
-        Beside the text there are at most 5 bytes of fixed header, 3 of packet identifier and code,
-        4 of property length and 3 before the text.
+    def _refuse_topic(self, publish: Publish) -> None:
+        """Take a message to a topic of the server and do nothing with it (5.0: 4.7.2).
+
+        A 3.x client is not told: it has no words for that, and would only send it again.
+        [MQTT311-3.3.5-2]
         """
-        most = self._protocol.client_maximum_packet_size
-        return most is None or len(reason.encode()) + 15 <= most
+        self._counters.messages_refused += 1
+        packet_id, qos = publish.packet_id, publish.qos
+        if self._protocol.protocol_level == MQTT_5_0:
+            if qos == 2:
+                self._incoming.refused(packet_id)
+            if qos:
+                reason = f"topics below {SYSTEM_TOPICS} are the server's"
+                self._answer_failure(packet_id, qos, PubackReasonCode.NOT_AUTHORIZED, reason)
+        elif qos == 1:
+            self._connection.write(encode_puback(packet_id))
+        elif qos == 2:
+            self._incoming.stored(packet_id)
+            self._connection.write(encode_pubrec(packet_id))
+
+    def _answer_failure(
+        self, packet_id: int, qos: int, reason_code: PubackReasonCode, reason: str
+    ) -> None:
+        """Send PUBACK or PUBREC of a message that is not taken; its exchange is over."""
+        answer: Puback | Pubrec
+        if qos == 1:
+            self._protocol.unacknowledged -= 1
+            answer = Puback(packet_id, reason_code)
+        else:
+            self._forget(packet_id)
+            answer = Pubrec(packet_id, PubrecReasonCode(reason_code))
+        if self._wants_reasons:  # [MQTT5-3.4.2-2] [MQTT5-3.5.2-2]
+            answer.properties = {"reason_string": reason}
+        self._connection.send(answer)
+
+    def _forget(self, packet_id: int) -> None:
+        """Give the place of a QoS 2 exchange in the client's window back."""
+        if packet_id in self._exchanges:
+            self._exchanges.discard(packet_id)
+            self._protocol.unacknowledged -= 1

@@ -191,6 +191,17 @@ class Routes:
             self._wanted.set()
         return False
 
+    def want(self, route: Route) -> None:
+        """Keep a route from the first round on, whoever subscribes; called before `open`."""
+        self._entries[route] = _Entry(members=1, round=self._next_round)
+        self._next_round.routes.append(route)
+        self._changed[route] = None
+
+    def join_next_round(self, waiter: Waiter) -> None:
+        """Tell a waiter when a barrier sent from now on has come back in every partition."""
+        self._next_round.waiters.append((waiter, []))
+        self._wanted.set()
+
     def unsubscribe(self, route: Route) -> None:
         """Count one member less; the route goes when it has been unused for a while.
 
@@ -234,8 +245,15 @@ class Routes:
         Raises:
             LogError: The log does not take them.
         """
-        await self._append_all(ROUTES, [(route_key(route), None, 0) for route in stale])
+        wanted = list(self._changed)
+        self._changed.clear()
+        records: list[tuple[bytes, bytes | None, int]] = [
+            (route_key(route), None, 0) for route in stale if route not in self._entries
+        ]
+        records.extend((route_key(route), self._count(route), 0) for route in wanted)
+        appended = await self._append_all(ROUTES, records)
         round_ = self._take_round()
+        round_.routes_offset = max((offset for _, offset in appended), default=NO_ROUTES)
         await self._write_barriers(round_)
         assert round_.starts is not None
         return round_.starts
@@ -280,11 +298,11 @@ class Routes:
             appended = await self._append_all(
                 ROUTES, [(route_key(route), self._count(route), 0) for route in changed]
             )
-            if not round_.routes and not self._open_rounds:
+            if not round_.routes and not round_.waiters and not self._open_rounds:
                 return  # withdrawals and member counts: nobody waits for the router to have them
             offsets = [offset for _, offset in appended]
             offsets.extend(one.routes_offset for one in self._open_rounds.values())
-            round_.routes_offset = max(offsets)
+            round_.routes_offset = max(offsets, default=NO_ROUTES)
             await self._write_barriers(round_)
         except LogError as error:
             logger.warning("routes could not be written", extra={"fields": {"reason": str(error)}})

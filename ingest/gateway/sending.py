@@ -1,24 +1,36 @@
-"""The messages that one client gets: sent, kept until it takes them, or dropped and counted."""
+"""The messages that one session gets: sent, kept until the client takes them, or dropped.
+
+A sender lives as long as its session and has a connection at most of the time.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ingest.gateway.drops import DropReason
 from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
 from ingest.protocol.reason_codes import PubrelReasonCode
 from ingest.session.outgoing import Offer, OutgoingMessages
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.outbound import OutboundMessage
+    from ingest.gateway.server import Gateway
     from ingest.session.subscriptions import Copy
 
 FAILURE: Final = 0x80
 """Reason codes from here on are failures (5.0: 2.4)."""
 
+RETAINED_PAGE: Final = 100
+"""Retained messages taken from the store in one turn of the event loop, for one client."""
 
-class _Outgoing(NamedTuple):
+
+class Outgoing(NamedTuple):
     """A message to one client as it waits or is in flight."""
 
     message: OutboundMessage
@@ -27,74 +39,161 @@ class _Outgoing(NamedTuple):
     identifiers: tuple[int, ...]
 
 
+@dataclass(slots=True)
+class RetainedScan:
+    """The retained messages that a new subscription is still owed."""
+
+    topic_filter: str
+    qos: int
+    """The most the subscription grants."""
+    identifiers: tuple[int, ...]
+    limits: Sequence[int]
+    """Per partition the first offset that comes as a live message: not sent twice."""
+    after: str = ""
+    """The topic name up to which they were sent."""
+
+
 class Sender:
     """Sends messages to one client and takes its answers.
 
-    A message waits when the client's window is used up or its socket takes no more. QoS 0 does not
-    wait: it is dropped and counted.
+    A message waits when the client's window is used up, its socket takes no more or it is not
+    there. QoS 0 does not wait: it is dropped and recorded.
     """
 
-    __slots__ = ("_clock", "_connection", "_counters", "_level", "_max_packet_bytes", "_messages")
+    __slots__ = (
+        "_aliases",
+        "_clock",
+        "_connection",
+        "_counters",
+        "_drops",
+        "_gateway",
+        "_level",
+        "_max_aliases",
+        "_max_packet_bytes",
+        "_messages",
+        "_scan_is_due",
+        "_scans",
+        "client_id",
+        "tenant",
+    )
 
-    def __init__(self, connection: ClientConnection) -> None:
-        settings = connection.gateway.settings
+    def __init__(self, gateway: Gateway, tenant: str, client_id: str) -> None:
+        self.tenant = tenant
+        self.client_id = client_id
+        self._gateway = gateway
+        self._counters = gateway.counters
+        self._drops = gateway.drops
+        self._clock = gateway.clock
+        self._connection: ClientConnection | None = None
+        self._level = 0
+        self._max_packet_bytes: int | None = None
+        self._max_aliases = 0
+        self._aliases: dict[str, int] | None = None
+        self._messages: OutgoingMessages[Outgoing] = OutgoingMessages(
+            window=1, max_queued=gateway.settings.max_offline_messages
+        )
+        self._scans: deque[RetainedScan] | None = None
+        self._scan_is_due = False
+
+    @property
+    def inflight_count(self) -> int:
+        return self._messages.inflight_count
+
+    @property
+    def queued_count(self) -> int:
+        return self._messages.queued_count
+
+    def attach(self, connection: ClientConnection) -> None:
+        """Take a connection whose CONNACK is on its way; what was in flight is sent again."""
+        settings = self._gateway.settings
         protocol = connection.protocol
         self._connection = connection
-        self._counters = connection.gateway.counters
-        self._clock = connection.gateway.clock
         self._level = protocol.protocol_level
         self._max_packet_bytes = protocol.client_maximum_packet_size
-        self._messages: OutgoingMessages[_Outgoing] = OutgoingMessages(
-            window=min(settings.max_inflight_messages, protocol.client_receive_maximum),
-            max_queued=settings.max_queued_messages,
+        self._max_aliases = min(
+            protocol.client_topic_alias_maximum, settings.max_outgoing_topic_aliases
         )
+        self._aliases = None
+        messages = self._messages
+        messages.window = min(settings.max_inflight_messages, protocol.client_receive_maximum)
+        messages.max_queued = settings.max_queued_messages
+        for packet_id in messages.resume():
+            connection.write(encode_pubrel(packet_id))
+        self.send_waiting()
 
-    def deliver(self, message: OutboundMessage, copy: Copy[ClientConnection], now_ms: int) -> None:
+    def detach(self) -> None:
+        """Let go of the connection; what is in flight is kept."""
+        self._connection = None
+        self._messages.max_queued = self._gateway.settings.max_offline_messages
+
+    def deliver(self, message: OutboundMessage, copy: Copy[Sender], now_ms: int) -> None:
         """Take a message that one of the client's subscriptions matches."""
-        connection = self._connection
-        if connection.is_closing:
-            return
         qos = min(message.qos, copy.qos)  # [MQTT5-3.8.4-8] [MQTT311-3.8.4-6]
         retain = message.retain and copy.retain_as_published
         identifiers = copy.identifiers if self._level == MQTT_5_0 else ()
+        connection = self._connection
+        if connection is None or connection.is_closing:
+            if qos:
+                self._keep(Outgoing(message, qos, retain, copy.identifiers))
+            return
         if qos == 0:
             if not connection.is_writable:
-                self._counters.dropped_slow_client += 1
+                self._drop(DropReason.SLOW_CLIENT, message, 0)
                 return
-            data = message.template(self._level, now_ms).to_bytes(
-                retain=retain, subscription_identifiers=identifiers
-            )
-            if self._fits(data):
-                self._counters.messages_sent += 1
-                connection.write(data)
+            if not self._max_aliases:
+                data = message.template(self._level, now_ms).to_bytes(
+                    retain=retain, subscription_identifiers=identifiers
+                )
+                if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
+                    self._counters.messages_sent += 1
+                    connection.write(data)
+                    return
+            self._send(0, Outgoing(message, 0, retain, identifiers), now_ms, dup=False)
             return
-        outgoing = _Outgoing(message, qos, retain, identifiers)
+        outgoing = Outgoing(message, qos, retain, identifiers)
         offered = self._messages.offer(outgoing, qos, writable=connection.is_writable)
         if offered is Offer.DROPPED:
-            self._counters.dropped_queue_full += 1
+            self._drop(DropReason.QUEUE_FULL, message, qos)
         elif offered is not Offer.QUEUED:
-            self._send(offered, outgoing, now_ms)
+            self._send(offered, outgoing, now_ms, dup=False)
 
     def send_waiting(self) -> None:
         """Send what waits, as far as window and socket allow."""
+        connection = self._connection
         now_ms = 0
-        while self._connection.is_writable and not self._connection.is_closing:
+        while connection is not None and connection.is_writable and not connection.is_closing:
             ready = self._messages.take_ready()
             if ready is None:
-                return
+                break
             now_ms = now_ms or self._clock.now_ms()
-            packet_id, outgoing = ready
-            if outgoing.message.is_expired(now_ms):
-                self._counters.dropped_expired += 1
-                self._messages.abandon(packet_id)
+            outgoing = ready.message
+            if outgoing.message.is_expired(now_ms) and not ready.dup:
+                self._drop(DropReason.EXPIRED, outgoing.message, outgoing.qos)
+                self._messages.abandon(ready.packet_id)
             else:
-                self._send(packet_id, outgoing, now_ms)
+                self._send(ready.packet_id, outgoing, now_ms, dup=ready.dup)
+        if self._scans:
+            self._schedule_scan()
+
+    def send_retained(self, scan: RetainedScan) -> None:
+        """Send the retained messages of a subscription, as fast as the client takes them."""
+        if self._scans is None:
+            self._scans = deque()
+        self._scans.append(scan)
+        self._schedule_scan()
+
+    def forget_retained(self, topic_filter: str) -> None:
+        """Send no more retained messages for a filter that was unsubscribed. [MQTT5-3.10.4-2]"""
+        if self._scans:
+            self._scans = deque(one for one in self._scans if one.topic_filter != topic_filter)
 
     def process_puback(self, puback: Puback) -> None:
         if self._messages.receive_puback(puback.packet_id):
             self.send_waiting()
 
     def process_pubrec(self, pubrec: Pubrec) -> None:
+        connection = self._connection
+        assert connection is not None
         packet_id = pubrec.packet_id
         refused = pubrec.reason_code >= FAILURE
         known = self._messages.receive_pubrec(packet_id, refused=refused)
@@ -102,30 +201,110 @@ class Sender:
             if known:
                 self.send_waiting()
         elif known or self._level < MQTT_5_0:
-            self._connection.write(encode_pubrel(packet_id))
+            connection.write(encode_pubrel(packet_id))
         else:
             reason_code = PubrelReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-            self._connection.send(Pubrel(packet_id, reason_code))
+            connection.send(Pubrel(packet_id, reason_code))
 
     def process_pubcomp(self, pubcomp: Pubcomp) -> None:
         if self._messages.receive_pubcomp(pubcomp.packet_id):
             self.send_waiting()
 
-    def _send(self, packet_id: int, outgoing: _Outgoing, now_ms: int) -> None:
-        data = outgoing.message.template(self._level, now_ms).to_bytes(
+    def _keep(self, outgoing: Outgoing) -> None:
+        """Queue a message for a client that is not there."""
+        messages = self._messages
+        if messages.is_full and self._gateway.settings.drop_when_offline == "oldest":
+            oldest = messages.drop_oldest()
+            if oldest is not None:
+                self._drop(DropReason.QUEUE_FULL, oldest.message, oldest.qos)
+        if messages.offer(outgoing, outgoing.qos, writable=False) is Offer.DROPPED:
+            self._drop(DropReason.QUEUE_FULL, outgoing.message, outgoing.qos)
+
+    def _send(self, packet_id: int, outgoing: Outgoing, now_ms: int, *, dup: bool) -> None:
+        """Write one message; one that the client cannot take is as good as sent."""
+        message = outgoing.message
+        alias, is_known = self._alias(message.topic_name) if self._max_aliases else (0, False)
+        data = message.template(self._level, now_ms).to_bytes(
             qos=outgoing.qos,
+            dup=dup and outgoing.qos > 0,
             retain=outgoing.retain,
             packet_id=packet_id,
-            subscription_identifiers=outgoing.identifiers,
+            subscription_identifiers=outgoing.identifiers if self._level == MQTT_5_0 else (),
+            topic_alias=alias,
+            omit_topic_name=is_known,
         )
-        if self._fits(data):
-            self._counters.messages_sent += 1
-            self._connection.write(data)
-        else:
-            self._messages.abandon(packet_id)
-
-    def _fits(self, data: bytes) -> bool:
         if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
-            return True
-        self._counters.dropped_too_large += 1  # [MQTT5-3.1.2-24] [MQTT5-3.1.2-25]
-        return False
+            self._counters.messages_sent += 1
+            assert self._connection is not None
+            self._connection.write(data)
+            if alias and not is_known:
+                assert self._aliases is not None
+                self._aliases[message.topic_name] = alias
+        else:  # [MQTT5-3.1.2-24] [MQTT5-3.1.2-25]
+            self._drop(DropReason.TOO_LARGE, message, outgoing.qos)
+            if packet_id:
+                self._messages.abandon(packet_id)
+
+    def _alias(self, topic_name: str) -> tuple[int, bool]:
+        """Return the alias for a topic, 0 without one, and whether the client knows it already.
+
+        The first topics of a connection get one, up to the client's Topic Alias Maximum.
+        [MQTT5-3.1.2-26] [MQTT5-3.1.2-27]
+        """
+        aliases = self._aliases
+        if aliases is None:
+            aliases = self._aliases = {}
+        known = aliases.get(topic_name)
+        if known is not None:
+            return known, True
+        return (len(aliases) + 1 if len(aliases) < self._max_aliases else 0), False
+
+    def _schedule_scan(self) -> None:
+        if not self._scan_is_due:
+            self._scan_is_due = True
+            self._gateway.loop.call_soon(self._scan_retained)
+
+    def _scan_retained(self) -> None:
+        """Send one page of retained messages; the rest follows in later turns.
+
+        What waits already goes first, and the store is asked only for what can leave: a subscriber
+        to everything costs a page of memory. [MQTT5-3.3.1-9] [MQTT311-3.3.1-6]
+        """
+        self._scan_is_due = False
+        scans = self._scans
+        connection = self._connection
+        if not scans or connection is None or connection.is_closing:
+            return
+        if not connection.is_writable or not self._messages.has_room:
+            return  # goes on by `send_waiting`
+        scan = scans[0]
+        now_ms = self._clock.now_ms()
+        room = self._messages.window - self._messages.inflight_count
+        limit = min(RETAINED_PAGE, room) if scan.qos else RETAINED_PAGE
+        page = self._gateway.retained.page(
+            self.tenant, scan.topic_filter, scan.after, limit, now_ms
+        )
+        for message in page.messages:
+            if not connection.is_writable:
+                break
+            scan.after = message.topic_name
+            partition = message.partition
+            if partition >= 0 and message.offset >= scan.limits[partition]:
+                continue
+            qos = min(message.qos, scan.qos)
+            outgoing = Outgoing(message, qos, True, scan.identifiers)
+            if not qos:
+                self._send(0, outgoing, now_ms, dup=False)
+                continue
+            offered = self._messages.offer(outgoing, qos, writable=True)
+            if not isinstance(offered, Offer):
+                self._send(offered, outgoing, now_ms, dup=False)
+        else:
+            scan.after = page.next_after
+            if not scan.after:
+                scans.popleft()
+        if scans:
+            self._schedule_scan()
+
+    def _drop(self, reason: DropReason, message: OutboundMessage, qos: int) -> None:
+        self._drops.add(reason, self.tenant, self.client_id, message.topic_name, qos)

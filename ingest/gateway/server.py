@@ -9,23 +9,37 @@ from typing import Any, Final
 from ingest.gateway.connection import ClientConnection
 from ingest.gateway.counters import Counters
 from ingest.gateway.delivery import Delivery
+from ingest.gateway.drops import Drops
+from ingest.gateway.events import Events
+from ingest.gateway.listeners.info import ListenerInfo
+from ingest.gateway.listeners.listeners import Listeners
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.receiving import Receiver
+from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
+from ingest.gateway.sending import Sender
+from ingest.gateway.sessions import Sessions
 from ingest.gateway.settings import GatewaySettings
 from ingest.log.contract import LogReader, LogWriter
 from ingest.protocol.connection import ServerConnection
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.subscriptions import Subscriptions
 from mqlake.clock import Clock
-from mqlake.errors import InvalidRecord, LogError, OperationalError
+from mqlake.errors import InvalidRecord, LogError
 from mqlake.identifiers import MessageIdentifiers, machine_number
-from mqlake.records import INBOUND, ROUTES, Route, decode_route_key, delivery_topic
+from mqlake.records import (
+    INBOUND,
+    RETAINED_FILTER,
+    ROUTES,
+    Route,
+    decode_route_key,
+    delivery_topic,
+)
 
 logger = logging.getLogger(__name__)
 
-TICK_SECONDS: Final = 1.0
-"""How often the disk is looked at and subscriptions settle."""
+TICK_SECONDS: Final = 0.25
+"""How often the disk is looked at, subscriptions settle, wills and expiries are due."""
 
 LOG_CHECK_SECONDS: Final = 0.01
 """How often clients held up by a full log look whether it has room again."""
@@ -33,7 +47,6 @@ LOG_CHECK_SECONDS: Final = 0.01
 STUCK_SECONDS: Final = 5.0
 """An unanswered barrier older than this means that deliveries do not flow."""
 
-LISTEN_BACKLOG: Final = 4096
 SHUTDOWN_SECONDS: Final = 5.0
 
 
@@ -55,15 +68,21 @@ class Gateway:
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
         self.origin = f"{settings.site}/{settings.name}"
-        self.subscriptions: Subscriptions[ClientConnection] = Subscriptions()
+        self.subscriptions: Subscriptions[Sender] = Subscriptions()
+        self.events = Events(writer, settings.name, self.counters, clock)
+        self.drops = Drops(self.counters, self.events)
+        self.retained = Retained()
+        self.sessions = Sessions(self)
         self._writer = writer
         self._reader = reader
-        self._clients: dict[tuple[str, str], ClientConnection] = {}
         self._connections: set[ClientConnection] = set()
         self._held_by_log: list[Receiver] = []
         self._last_closed: asyncio.Future[None] | None = None  # while shutting down
         self._log_check: asyncio.TimerHandle | None = None
-        self._server: asyncio.Server | None = None
+        self.listeners = Listeners(
+            settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
+        )
+        self._reload: asyncio.Task[None] | None = None
         self._problem = "starting"
         self._bug = ""
         self.publisher: Publisher
@@ -116,20 +135,9 @@ class Gateway:
             self._last_closed.set_result(None)
             self._last_closed = None
 
-    def attach(self, connection: ClientConnection) -> None:
-        """Make a connection the one of its client identifier; an older one is closed."""
-        key = (connection.tenant, connection.client_id)
-        existing = self._clients.get(key)
-        if existing is not None:  # [MQTT5-3.1.4-3] [MQTT311-3.1.4-2]
-            existing.close(
-                DisconnectReasonCode.SESSION_TAKEN_OVER, log_reason="taken over by its client id"
-            )
-        self._clients[key] = connection
-
-    def detach(self, connection: ClientConnection) -> None:
-        key = (connection.tenant, connection.client_id)
-        if self._clients.get(key) is connection:
-            del self._clients[key]
+    def next_offsets(self) -> list[int]:
+        """Return per partition of `mqlake.inbound` the first offset not yet delivered here."""
+        return [mark + 1 for mark in self._delivery.marks]
 
     def wait_for_log(self, receiver: Receiver) -> None:
         """Call `log_has_room` of a client's receiver when the log takes records again."""
@@ -151,15 +159,19 @@ class Gateway:
                 problem = f"publishers are refused: {self.publisher.is_refusing}"
         if problem:
             return False, problem
-        return True, f"{len(self._clients)} clients, {len(self.subscriptions)} subscriptions"
+        clients = self.sessions.connected_count
+        return True, f"{clients} clients, {len(self.subscriptions)} subscriptions"
 
     def figures(self) -> dict[str, Any]:
         """Return what is worth showing of this gateway."""
         counters = {name: getattr(self.counters, name) for name in Counters.__slots__}
         return {
             "address": f"{self.settings.host}:{self.settings.port}",
-            "clients": len(self._clients),
+            "listeners": list(self.listeners.addresses),
+            "clients": self.sessions.connected_count,
+            "sessions": len(self.sessions),
             "subscriptions": len(self.subscriptions),
+            "retained": len(self.retained),
             **counters,
         }
 
@@ -183,8 +195,16 @@ class Gateway:
         )
         self.publisher = Publisher(self._writer, identifiers, self.counters, self.clock, partitions)
         self._delivery = Delivery(
-            [-1] * partitions, self.subscriptions, self.routes, self.counters, self.clock
+            [-1] * partitions,
+            self.subscriptions,
+            self.retained,
+            self.routes,
+            self.counters,
+            self.drops,
+            self.clock,
+            self._process_control,
         )
+        self.routes.want(Route(settings.name, settings.tenant, RETAINED_FILTER))
         # From the end: no client of this run can be owed what lies before its first barrier.
         log_topic = delivery_topic(settings.name)
         ends = await self._reader.end_offsets(log_topic)
@@ -212,22 +232,22 @@ class Gateway:
         return routes
 
     async def _listen(self) -> None:
-        host, port = self.settings.host, self.settings.port
-        try:
-            self._server = await self.loop.create_server(
-                lambda: ClientConnection(self), host, port, backlog=LISTEN_BACKLOG
-            )
-        except OSError as exc:
-            raise OperationalError(f"cannot listen on {host}:{port}: {exc.strerror}") from exc
+        await self.listeners.start(self._make_connection)
         self._problem = ""
-        logger.info("listening", extra={"fields": {"host": host, "port": port}})
+
+    def _make_connection(self, listener: ListenerInfo) -> ClientConnection:
+        connection = ClientConnection(self)
+        connection.protocol.allowed_levels = listener.protocol_levels
+        return connection
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._watch_disk()
             self._delivery.settle()
+            self.sessions.process_due()
             self.publisher.retry_wills()
+            self.drops.record()
 
     def _watch_disk(self) -> None:
         """Refuse messages before the log's disk is full: a full disk would stop the log itself."""
@@ -263,14 +283,24 @@ class Gateway:
         loop.default_exception_handler(context)
         self._bug = f"internal error, see the log: {context.get('exception') or context['message']}"
 
+    def _process_control(self, action: str, value: bytes) -> None:
+        """Do what somebody has asked of this gateway through the log."""
+        if action == "reload":
+            self.reload()
+        else:
+            logger.warning("unknown control record", extra={"fields": {"action": action}})
+
+    def reload(self) -> None:
+        """Use new certificates for new connections; who is connected stays."""
+        self._reload = self.loop.create_task(self.listeners.reload_certificates())
+
     def _report_log_error(self, error: LogError) -> None:
         logger.warning("deliveries cannot be read", extra={"fields": {"reason": str(error)}})
 
     async def _shut_down(self) -> None:
         """Answer what the clients have sent, tell them, withdraw the routes."""
         self._problem = "stopping"
-        if self._server is not None:
-            self._server.close()
+        self.listeners.stop_accepting()
         for connection in self._connections:
             connection.hold("stopping")
         try:

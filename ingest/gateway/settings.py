@@ -1,10 +1,12 @@
 """Settings of a gateway process; `conf/gateway.toml` lists them all with their defaults."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from ingest.gateway.listeners.settings import ListenerSettings, TcpListener
 from mqlake.settings import LogSettings, ProcessSettings
 
 
@@ -30,6 +32,9 @@ class GatewaySettings(ProcessSettings):
 
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=1883, ge=1, le=65535, description="TCP port to listen on")
+    listeners: tuple[ListenerSettings, ...] = Field(
+        default=(), description="further listeners, each of its kind"
+    )
     max_connections: int = Field(default=100_000, ge=1, description="further clients are refused")
     connect_timeout_seconds: float = Field(
         default=10.0, gt=0, le=300, description="from the TCP connection to its CONNECT"
@@ -63,6 +68,42 @@ class GatewaySettings(ProcessSettings):
         description="QoS 1 and 2 messages that wait for a connected client; further ones are "
         "dropped and counted",
     )
+    max_offline_messages: int = Field(
+        default=1_000,
+        ge=0,
+        description="QoS 1 and 2 messages that wait for a session whose client is not there",
+    )
+    drop_when_offline: Literal["oldest", "newest"] = Field(
+        default="oldest", description="which message goes when max_offline_messages wait"
+    )
+    max_session_expiry_interval: int = Field(
+        default=4_294_967_295,
+        ge=0,
+        le=4_294_967_295,
+        description="seconds a session may outlive its connection; the largest value is for ever",
+    )
+    max_keep_alive_seconds: int = Field(
+        default=0,
+        ge=0,
+        le=65_535,
+        description="a 5.0 client that asks for a longer keep alive, or for none, gets this; "
+        "0 leaves it to the client",
+    )
+    max_outgoing_topic_aliases: int = Field(
+        default=16,
+        ge=0,
+        le=65_535,
+        description="topic aliases the gateway sets towards a 5.0 client that allows them",
+    )
+    response_topic_prefix: str = Field(
+        default="",
+        description="a 5.0 client that asks for response information is told this and its client "
+        "identifier; empty: it is told nothing",
+    )
+    server_reference: str = Field(
+        default="",
+        description="where clients are sent when this gateway is full or stops (5.0)",
+    )
     max_write_buffer_bytes: int = Field(
         default=1024 * 1024,
         ge=16 * 1024,
@@ -83,6 +124,23 @@ class GatewaySettings(ProcessSettings):
         description="after this long without an answer from the router a barrier is repeated",
     )
 
+    credentials_file: Path | None = Field(
+        default=None,
+        description="users who may log in, made by `mqlake user`; without it a client is whoever "
+        "it says",
+    )
+    allow_anonymous: bool | None = Field(
+        default=None,
+        description="whether a client without a user name is let in; without a value only where "
+        "there is no credentials_file",
+    )
+    failed_logins_per_minute: int = Field(
+        default=60,
+        ge=0,
+        description="failed logins of an address (IPv6: of a /64 network) before it has to wait; "
+        "0: any number",
+    )
+
     log_dir: Path | None = Field(
         default=None, description="folder of an embedded log, watched for free disk space"
     )
@@ -91,3 +149,8 @@ class GatewaySettings(ProcessSettings):
         ge=0,
         description="with less free space on the disk of log_dir, publishers are refused",
     )
+
+    @property
+    def all_listeners(self) -> tuple[ListenerSettings, ...]:
+        """The plain one of `host` and `port`, then the further ones."""
+        return (TcpListener(host=self.host, port=self.port), *self.listeners)

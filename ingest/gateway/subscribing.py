@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from ingest.gateway.sending import RetainedScan
 from ingest.protocol.errors import ProtocolViolation
-from ingest.protocol.packets import Suback, Subscribe, Unsuback, Unsubscribe
+from ingest.protocol.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from ingest.protocol.reason_codes import (
     DisconnectReasonCode,
     SubackReasonCode,
@@ -14,15 +15,22 @@ from ingest.protocol.reason_codes import (
 )
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import InvalidTopic, LogError
-from mqlake.records import Route
-from mqlake.topics import validate_topic_filter
+from mqlake.topics import split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ingest.gateway.connection import ClientConnection
+    from ingest.gateway.sending import Sender
+    from ingest.gateway.sessions import ClientSession
 
 logger = logging.getLogger(__name__)
 
 HELD_BY_SUBSCRIBE: Final = "subscribe"
+
+# Retain Handling of a subscription (5.0: 3.8.3.1).
+RETAINED_IF_NEW: Final = 1
+RETAINED_NEVER: Final = 2
 
 
 def check_topic_filter(topic_filter: str) -> None:
@@ -42,24 +50,27 @@ def check_topic_filter(topic_filter: str) -> None:
 class _PendingSubscribe:
     """A SUBSCRIBE until the router has its routes. Implements `ingest.gateway.routes.Waiter`."""
 
-    __slots__ = ("_new", "_subscribe", "_subscriber")
+    __slots__ = ("_new", "_scans", "_subscribe", "_subscriber")
 
     def __init__(
         self,
         subscriber: Subscriber,
         subscribe: Subscribe,
-        new: list[ClientSubscription[ClientConnection]],
+        new: list[ClientSubscription[Sender]],
     ) -> None:
         self._subscriber = subscriber
         self._subscribe = subscribe
         self._new = new
+        self._scans: list[RetainedScan] = []
 
     def counted(self, starts: list[int]) -> None:
         self._subscriber.count(self._new, starts)
+        self._scans = self._subscriber.scans(self._subscribe.subscriptions, self._new)
 
     def routed(self) -> None:
         granted = [SubackReasonCode(asked.qos) for asked in self._subscribe.subscriptions]
         self._subscriber.answer(self._subscribe.packet_id, granted)
+        self._subscriber.send_retained(self._scans)
 
     def failed(self, error: LogError) -> None:
         # Filters that the client had before are in force with their new options.
@@ -76,16 +87,39 @@ class _PendingSubscribe:
         )
 
 
+class _PendingRetained:
+    """Retained messages for filters that were routed already.
+
+    The store follows the log through the router: a retained message that was accepted before the
+    SUBSCRIBE is in it for certain once a barrier sent after the SUBSCRIBE has come back.
+    Implements `ingest.gateway.routes.Waiter`.
+    """
+
+    __slots__ = ("_scans", "_subscriber")
+
+    def __init__(self, subscriber: Subscriber, scans: list[RetainedScan]) -> None:
+        self._subscriber = subscriber
+        self._scans = scans
+
+    def counted(self, starts: list[int]) -> None:
+        pass
+
+    def routed(self) -> None:
+        self._subscriber.send_retained(self._scans)
+
+    def failed(self, error: LogError) -> None:
+        logger.warning("retained messages not sent", extra={"fields": {"reason": str(error)}})
+
+
 class Subscriber:
-    """Takes SUBSCRIBE and UNSUBSCRIBE of one client and holds its subscriptions by filter."""
+    """Takes SUBSCRIBE and UNSUBSCRIBE of one connection for its session."""
 
-    __slots__ = ("_connection", "_gateway", "_tenant", "subscriptions")
+    __slots__ = ("_connection", "_gateway", "_session")
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: ClientConnection, session: ClientSession) -> None:
         self._connection = connection
+        self._session = session
         self._gateway = connection.gateway
-        self._tenant = connection.tenant
-        self.subscriptions: dict[str, ClientSubscription[ClientConnection]] = {}
 
     def process_subscribe(self, subscribe: Subscribe) -> None:
         """Subscribe; SUBACK goes out when the router has the routes.
@@ -95,37 +129,43 @@ class Subscriber:
         """
         for asked in subscribe.subscriptions:
             check_topic_filter(asked.topic_filter)
+        session = self._session
         identifiers = subscribe.properties.get("subscription_identifier")
-        new: dict[str, ClientSubscription[ClientConnection]] = {}
+        new: dict[str, ClientSubscription[Sender]] = {}
         replaced: dict[str, None] = {}
         for asked in subscribe.subscriptions:
             subscription = ClientSubscription(
-                self._connection,
+                session.sender,
                 asked.topic_filter,
                 asked.qos,
                 no_local=asked.no_local,
                 retain_as_published=asked.retain_as_published,
+                retain_handling=asked.retain_handling,
                 identifier=identifiers[0] if identifiers else None,
             )
-            existing = self.subscriptions.get(asked.topic_filter)
-            if existing is None:
-                new[asked.topic_filter] = subscription
-            else:
+            if asked.topic_filter in session.subscriptions:
                 # Replaced without a gap: it counts from where the old one did. [MQTT5-3.8.4-3]
                 replaced[asked.topic_filter] = None
-                subscription.starts = existing.starts
-                self._gateway.subscriptions.remove(self._tenant, existing)
-                self._add(subscription)
+                session.replace_subscription(subscription)
+            else:
+                new[asked.topic_filter] = subscription
         pending = _PendingSubscribe(self, subscribe, list(new.values()))
         # What follows on this connection counts for the new subscriptions: it waits for the log to
         # have their barriers, not for the router.
         self._connection.hold(HELD_BY_SUBSCRIBE)
-        routes = [self._route(topic_filter) for topic_filter in new]
+        routes = [session.route(topic_filter) for topic_filter in new]
         # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
-        also = [self._route(topic_filter) for topic_filter in replaced]
+        also = [session.route(topic_filter) for topic_filter in replaced]
         if self._gateway.routes.subscribe(routes, pending, also=also):
-            pending.counted([offset + 1 for offset in self._gateway.publisher.acked])
-            pending.routed()
+            starts = [offset + 1 for offset in self._gateway.publisher.acked]
+            self.count(list(new.values()), starts)
+            scans = self.scans(subscribe.subscriptions, new.values())
+            self.answer(
+                subscribe.packet_id,
+                [SubackReasonCode(asked.qos) for asked in subscribe.subscriptions],
+            )
+            if scans:
+                self._gateway.routes.join_next_round(_PendingRetained(self, scans))
 
     def process_unsubscribe(self, unsubscribe: Unsubscribe) -> None:
         """Unsubscribe; after UNSUBACK nothing is sent for these filters [MQTT5-3.10.4-2].
@@ -137,27 +177,57 @@ class Subscriber:
             check_topic_filter(topic_filter)
         reason_codes = []
         for topic_filter in unsubscribe.topic_filters:
-            if topic_filter in self.subscriptions:
-                self._remove(topic_filter)
+            if topic_filter in self._session.subscriptions:
+                self._session.remove_subscription(topic_filter)
                 reason_codes.append(UnsubackReasonCode.SUCCESS)
             else:
                 reason_codes.append(UnsubackReasonCode.NO_SUBSCRIPTION_EXISTED)
         self._connection.send(Unsuback(unsubscribe.packet_id, reason_codes))
 
-    def remove_all(self) -> None:
-        """Drop all subscriptions: the client is gone."""
-        for topic_filter in list(self.subscriptions):
-            self._remove(topic_filter)
-
-    def count(self, new: list[ClientSubscription[ClientConnection]], starts: list[int]) -> None:
+    def count(self, new: list[ClientSubscription[Sender]], starts: list[int]) -> None:
         """Take subscriptions up that count from the given offsets, by partition."""
         for subscription in new:
-            if self._connection.is_closing:
-                self._gateway.routes.unsubscribe(self._route(subscription.topic_filter))
-            else:
-                subscription.starts = starts
-                self._add(subscription)
+            subscription.starts = starts
+            self._session.add_subscription(subscription)
         self._gateway.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
+
+    def scans(
+        self, asked: list[Subscription], new: Iterable[ClientSubscription[Sender]]
+    ) -> list[RetainedScan]:
+        """Return what the subscriptions of a SUBSCRIBE want of the retained messages.
+
+        Retain Handling says whether [MQTT5-3.3.1-9] [MQTT5-3.3.1-10] [MQTT5-3.3.1-11]; shared
+        subscriptions get none (5.0: 4.8.2).
+        """
+        scans = []
+        fresh = {subscription.topic_filter: subscription for subscription in new}
+        next_offsets = self._gateway.next_offsets()
+        for one in asked:
+            if one.retain_handling == RETAINED_NEVER or split_shared(one.topic_filter).share_name:
+                continue
+            added = fresh.get(one.topic_filter)
+            if added is None and one.retain_handling == RETAINED_IF_NEW:
+                continue
+            subscription = self._session.subscriptions.get(one.topic_filter)
+            if subscription is None:
+                continue  # the session ended meanwhile
+            starts = (subscription.starts if added is not None else None) or next_offsets
+            identifier = subscription.identifier
+            scans.append(
+                RetainedScan(
+                    one.topic_filter,
+                    one.qos,
+                    () if identifier is None else (identifier,),
+                    [max(pair) for pair in zip(starts, next_offsets, strict=True)],
+                )
+            )
+        return scans
+
+    def send_retained(self, scans: list[RetainedScan]) -> None:
+        """Send what is retained for filters that are still subscribed."""
+        for scan in scans:
+            if scan.topic_filter in self._session.subscriptions:
+                self._session.sender.send_retained(scan)
 
     def answer(self, packet_id: int, reason_codes: list[SubackReasonCode]) -> None:
         """Send SUBACK."""
@@ -167,19 +237,7 @@ class Subscriber:
         """Send SUBACK for subscriptions of which the log did not take all routes."""
         logger.warning(
             "subscriptions failed",
-            extra={"fields": {"client_id": self._connection.client_id, "reason": str(error)}},
+            extra={"fields": {"client_id": self._session.client_id, "reason": str(error)}},
         )
         self.answer(packet_id, reason_codes)
         self._connection.release(HELD_BY_SUBSCRIBE)
-
-    def _add(self, subscription: ClientSubscription[ClientConnection]) -> None:
-        self._gateway.subscriptions.add(self._tenant, subscription)
-        self.subscriptions[subscription.topic_filter] = subscription
-
-    def _remove(self, topic_filter: str) -> None:
-        subscription = self.subscriptions.pop(topic_filter)
-        self._gateway.subscriptions.remove(self._tenant, subscription)
-        self._gateway.routes.unsubscribe(self._route(topic_filter))
-
-    def _route(self, topic_filter: str) -> Route:
-        return Route(self._gateway.settings.name, self._tenant, topic_filter)

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 
 from ingest.log.kafka_errors import error_of
 from mqlake.errors import LogError
-from mqlake.records import INBOUND, ROUTES, delivery_topic
+from mqlake.records import EVENTS, GATEWAYS, INBOUND, ROUTES, SESSIONS, delivery_topic
 
 BEGIN_OFFSETS: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 END_OFFSETS: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -32,15 +32,21 @@ DELIVERY_RETENTION_BYTES: Final = 256 * MIB
 INBOUND_SEGMENT_BYTES: Final = 256 * MIB
 """Largest segment; retention removes whole segments only, so small retentions get smaller ones."""
 
-ROUTES_CONFIG: Final[Mapping[str, str]] = {
+COMPACTED: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
-    # Routes are few and change often: compact early and keep what a starting router reads small.
+    # Few keys that change often: compact early and keep what a starting reader reads small.
     "segment.bytes": str(8 * MIB),
     "segment.ms": str(10 * 60 * 1000),
     "min.cleanable.dirty.ratio": "0.3",
     "max.compaction.lag.ms": str(60 * 60 * 1000),
-    # A router that was down for less than this sees every removal when it reads on.
+    # A reader that was down for less than this sees every removal when it reads on.
     "delete.retention.ms": str(24 * 60 * 60 * 1000),
+}
+EVENTS_CONFIG: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(7 * 24 * 60 * 60 * 1000),
+    "retention.bytes": str(1024 * MIB),
+    "segment.bytes": str(64 * MIB),
 }
 
 RETRY_SECONDS: Final = 0.05
@@ -54,7 +60,7 @@ def ensure_log_topics(
     retention_bytes: int,
     timeout_seconds: float,
 ) -> None:
-    """Create `mqlake.inbound` and `mqlake.routes` unless they exist; wait until they can be used.
+    """Create the log topics that all gateways share unless they exist; wait until they are usable.
 
     The number of partitions of an existing `mqlake.inbound` stays: it decides which partition a
     topic is in. Its retention is set to what is asked for.
@@ -83,7 +89,9 @@ def ensure_log_topics(
         admin.configure(INBOUND, inbound)
     else:
         admin.create(INBOUND, partitions, inbound)
-    admin.create(ROUTES, 1, ROUTES_CONFIG)
+    for compacted in (ROUTES, SESSIONS, GATEWAYS):
+        admin.create(compacted, 1, COMPACTED)
+    admin.create(EVENTS, 1, EVENTS_CONFIG)
 
 
 def ensure_delivery_topic(

@@ -1,4 +1,4 @@
-"""What the edge asks of a log: append with a report, follow partitions, read a compacted topic.
+"""What the edge asks of a log: append, follow partitions, read ranges, read a compacted topic.
 
 `ingest.log.kafka` keeps this contract with a real cluster, `ingest.log.memory` in memory; both pass
 the tests in `tests/ingest/log/test_contract.py`. Every object belongs to the event loop it was made
@@ -6,7 +6,7 @@ in: all its methods are called there and all its callbacks come there, in batche
 """
 
 from asyncio import Future
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from mqlake.errors import LogError
@@ -50,6 +50,9 @@ RecordsCallback = Callable[[list[LogRecord]], None]
 
 Must not raise: what is left of the batch would be lost, and reading would go on.
 """
+
+RangeConsumer = Callable[[list[LogRecord]], Awaitable[None]]
+"""Takes one batch as `RecordsCallback` does, and is awaited before it gets the next."""
 
 ErrorCallback = Callable[[LogError], None]
 """Takes what went wrong; the reader itself goes on trying."""
@@ -200,4 +203,51 @@ class LogReader(Protocol):
 
     async def close(self) -> None:
         """Stop; no callback comes after it has returned."""
+        ...
+
+
+class Missing(NamedTuple):
+    """Offsets from `start` up to and without `end` that the log held once and holds no more."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class LogRangeReader(Protocol):
+    """Reads ranges that lie behind; one warm connection serves any number of reads."""
+
+    async def read_range(
+        self,
+        log_topic: str,
+        ranges: Mapping[int, tuple[int, int]],
+        on_records: RangeConsumer,
+        *,
+        timeout_seconds: float = 10.0,
+    ) -> list[Missing]:
+        """Read offsets from start up to and without end of each partition; return when all is read.
+
+        Concurrent reads take turns, so neither a long one nor a consumer that takes its time keeps
+        the others waiting. Offsets without a record (compacted away, or a transaction's) are passed
+        over. Cancelling ends the read; an error of the consumer ends it and is raised.
+
+        Args:
+            log_topic: The log topic to read.
+            ranges: Partition -> (start, end); it is empty when end is not above start.
+            on_records: Awaited with each batch, in order of offset within each partition. At most
+                two batches wait for it; beyond that reading stops until it has taken them.
+            timeout_seconds: Longest time in which the log gives nothing, a range beyond the end of
+                the log included; the consumer's own time does not count.
+
+        Returns:
+            What retention had removed before it could be read.
+
+        Raises:
+            LogError: The log gave nothing for too long, there is no such topic or partition, or the
+                reader was closed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End all reads with an error and let go."""
         ...

@@ -166,7 +166,7 @@ class KafkaLogReader:
                 batch = []
                 for message in (first, *consume(more, 0)):
                     if message.error() is None:
-                        batch.append(_to_record(message))
+                        batch.append(to_record(message))
                     else:
                         self._take_error(consumer, log_topic, message)
                 if batch and self._wait_for_loop():
@@ -243,7 +243,7 @@ class KafkaLogReader:
                     continue
                 for message in (first, *consumer.consume(5_000, 0)):
                     error = message.error()
-                    record = _to_record(message)
+                    record = to_record(message)
                     if error is None:
                         _apply(found, record)
                         next_offset = record.offset + 1
@@ -268,7 +268,8 @@ _CONNECTION_CODES: Final = frozenset(
 _new: Final = tuple.__new__  # half the cost of LogRecord(...)
 
 
-def _to_record(message: Message) -> LogRecord:
+def to_record(message: Message) -> LogRecord:
+    """Return as a record what librdkafka has read; of an error only the position counts."""
     return _new(
         LogRecord,
         (

@@ -6,11 +6,12 @@ clock except to stamp records that come without a time.
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial as bind
-from typing import Final
+from typing import Final, Protocol
 from zlib import crc32
 
 from ingest.log.contract import (
@@ -21,6 +22,8 @@ from ingest.log.contract import (
     ErrorCallback,
     LogFull,
     LogRecord,
+    Missing,
+    RangeConsumer,
     RecordsCallback,
     settle,
 )
@@ -33,8 +36,19 @@ MAX_BATCH_RECORDS: Final = 500
 @dataclass(slots=True)
 class _Partition:
     records: list[LogRecord] = field(default_factory=list)
-    """Ascending by offset; the oldest may have been removed."""
+    """Ascending by offset; the oldest may have been removed, and others be absent."""
     end: int = 0
+    begin: int = 0
+
+    def at(self, offset: int) -> int:
+        """Return the place in `records` of the first record from this offset on."""
+        return bisect_left(self.records, offset, key=_offset_of)
+
+
+class _Follower(Protocol):
+    def schedule(self) -> None:
+        """Note that there are new records."""
+        ...
 
 
 class MemoryLog:
@@ -42,7 +56,7 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self._topics: dict[str, list[_Partition]] = {}
-        self._readers: list[MemoryLogReader] = []
+        self._readers: list[_Follower] = []
         self._writers: list[MemoryLogWriter] = []
         self._faults: deque[LogError] = deque()
         self.holding: bool = False
@@ -56,8 +70,15 @@ class MemoryLog:
 
     def remove_before(self, log_topic: str, partition: int, offset: int) -> None:
         """Do what retention does: forget the records of a partition before an offset."""
-        records = self.partitions(log_topic)[partition].records
-        records[:] = [record for record in records if record.offset >= offset]
+        found = self.partitions(log_topic)[partition]
+        found.begin = offset
+        del found.records[: found.at(offset)]
+
+    def skip_offset(self, log_topic: str, partition: int) -> None:
+        """Do what the end of a transaction does: take an offset without a record."""
+        self.partitions(log_topic)[partition].end += 1
+        for reader in self._readers:
+            reader.schedule()
 
     def hold_reports(self) -> None:
         """Keep appended records unacknowledged and unread until `release_reports`: a slow log."""
@@ -118,10 +139,10 @@ class MemoryLog:
     def add_writer(self, writer: "MemoryLogWriter") -> None:
         self._writers.append(writer)
 
-    def add_reader(self, reader: "MemoryLogReader") -> None:
+    def add_reader(self, reader: _Follower) -> None:
         self._readers.append(reader)
 
-    def remove_reader(self, reader: "MemoryLogReader") -> None:
+    def remove_reader(self, reader: _Follower) -> None:
         if reader in self._readers:
             self._readers.remove(reader)
 
@@ -291,7 +312,7 @@ class MemoryLogReader:
             if position == END:
                 position = partitions[partition].end
             elif position == BEGINNING:
-                position = _begin(partitions[partition])
+                position = partitions[partition].begin
             self._next[partition] = position
         self._log.add_reader(self)
         self.schedule()
@@ -342,7 +363,7 @@ class MemoryLogReader:
             return
         for number, position in self._next.items():
             partition = self._log.partitions(self._log_topic)[number]
-            begin = _begin(partition)
+            begin = partition.begin
             if not begin <= position <= partition.end:
                 self._next[number] = begin
                 self._on_error(
@@ -354,7 +375,7 @@ class MemoryLogReader:
                 )
                 self.schedule()
                 return
-            first = position - begin
+            first = partition.at(position)
             batch = partition.records[first : first + MAX_BATCH_RECORDS]
             if batch:
                 self._next[number] = batch[-1].offset + 1
@@ -363,5 +384,85 @@ class MemoryLogReader:
                 return
 
 
-def _begin(partition: _Partition) -> int:
-    return partition.records[0].offset if partition.records else partition.end
+class MemoryRangeReader:
+    """Keeps the `LogRangeReader` contract over a `MemoryLog`."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self._changed = asyncio.Event()
+        self._closed = False
+        log.add_reader(self)
+
+    async def read_range(
+        self,
+        log_topic: str,
+        ranges: Mapping[int, tuple[int, int]],
+        on_records: RangeConsumer,
+        *,
+        timeout_seconds: float = 10.0,
+    ) -> list[Missing]:
+        unread = {partition: at for partition, at in ranges.items() if at[0] < at[1]}
+        if not unread:
+            return []
+        self._check_open()
+        partitions = self._log.partitions(log_topic)
+        if max(unread) >= len(partitions):
+            raise LogError(
+                f"log topic {log_topic} has {len(partitions)} partitions, "
+                f"no partition {max(unread)}",
+                definite=True,
+            )
+        missing: list[Missing] = []
+        while unread:
+            await asyncio.sleep(0)
+            self._check_open()
+            partition, (position, end) = next(iter(unread.items()))
+            # The next turn is another partition's.
+            del unread[partition]
+            held = partitions[partition]
+            if position < held.begin:
+                missing.append(Missing(partition, position, min(held.begin, end)))
+                position = held.begin
+            first = held.at(position)
+            batch = held.records[first : min(first + MAX_BATCH_RECORDS, held.at(end))]
+            position = batch[-1].offset + 1 if batch else max(position, min(held.end, end))
+            if position < end:
+                unread[partition] = (position, end)
+            if batch:
+                await on_records(batch)
+            elif all(at >= partitions[number].end for number, (at, _) in unread.items()):
+                await self._wait(log_topic, unread, timeout_seconds)
+        return missing
+
+    async def close(self) -> None:
+        self._closed = True
+        self._log.remove_reader(self)
+        self._changed.set()
+
+    def schedule(self) -> None:
+        self._changed.set()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogError("the log reader was closed", definite=True)
+
+    async def _wait(
+        self, log_topic: str, unread: Mapping[int, tuple[int, int]], timeout_seconds: float
+    ) -> None:
+        """Wait for new records; nothing to wait for when all is read."""
+        if not unread:
+            return
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout_seconds)
+        except TimeoutError as exc:
+            partition, (offset, end) = next(iter(unread.items()))
+            raise LogError(
+                f"reading {log_topic}: nothing for {timeout_seconds:g} s at offset {offset} "
+                f"of partition {partition}, expected offsets up to {end}",
+                definite=False,
+            ) from exc
+
+
+def _offset_of(record: LogRecord) -> int:
+    return record.offset

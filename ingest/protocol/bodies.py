@@ -128,6 +128,12 @@ def connect_level(body: bytes) -> int:
 
 
 def _decode_connect(body: bytes, _level: int, _role: Role) -> Connect:
+    """Read the fields in their order, each of them if its flag is set and only then.
+
+    Order: [MQTT5-3.1.3-1] [MQTT5-3.1.3-3] [MQTT311-3.1.3-1] [MQTT311-3.1.3-3]. Client identifier,
+    will topic and user name are UTF-8 strings: [MQTT5-3.1.3-4] [MQTT5-3.1.3-11] [MQTT5-3.1.3-12]
+    [MQTT311-3.1.3-4] [MQTT311-3.1.3-10] [MQTT311-3.1.3-11].
+    """
     level, bridge, offset = _read_protocol(body)
     flags, offset = read_byte(body, offset, level)
     _check_connect_flags(flags, level)
@@ -140,10 +146,12 @@ def _decode_connect(body: bytes, _level: int, _role: Role) -> Connect:
             raise AUTHENTICATION_DATA_ALONE.error(level, message)
     client_id, offset = read_utf8_string(body, offset, level)
     will: Will | None = None
-    if flags & 0x04:
+    if flags & 0x04:  # [MQTT5-3.1.2-9] [MQTT311-3.1.2-9] [MQTT311-3.1.2-11]
         will, offset = _read_will(body, offset, flags, level)
     username: str | None = None
     password: bytes | None = None
+    # [MQTT5-3.1.2-16] [MQTT5-3.1.2-17] [MQTT5-3.1.2-18] [MQTT5-3.1.2-19]
+    # [MQTT311-3.1.2-18] [MQTT311-3.1.2-19] [MQTT311-3.1.2-20] [MQTT311-3.1.2-21]
     # 3.1: "the Remaining Length field from the fixed header takes precedence over the User Name
     # flag": a string that is announced but missing at the end is no error there. [MQTT31-3.1]
     end = len(body) if level == 3 else -1
@@ -286,6 +294,7 @@ def _decode_subscribe(body: bytes, level: int, role: Role) -> Subscribe:
     subscriptions: list[Subscription] = []
     end = len(body)
     while offset < end:
+        # [MQTT5-3.8.3-1] [MQTT311-3.8.3-1]
         topic_filter, offset = read_utf8_string(body, offset, level)
         options, offset = read_byte(body, offset, level)
         subscriptions.append(_to_subscription(topic_filter, options, level))
@@ -338,6 +347,7 @@ def _decode_unsubscribe(body: bytes, level: int, role: Role) -> Unsubscribe:
     topic_filters: list[str] = []
     end = len(body)
     while offset < end:
+        # [MQTT5-3.10.3-1] [MQTT311-3.10.3-1]
         topic_filter, offset = read_utf8_string(body, offset, level)
         topic_filters.append(topic_filter)
     if not topic_filters:

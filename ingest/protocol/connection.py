@@ -6,22 +6,36 @@ belong to a connection and not to a packet: the handshake, topic aliases, the cl
 server's Receive Maximum, the client's Maximum Packet Size.
 """
 
+from dataclasses import replace
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 from ingest.protocol.decoder import NEED_DATA, Decoder, NeedData
 from ingest.protocol.encoder import encode
-from ingest.protocol.errors import ProtocolViolation, RemoteProtocolError
-from ingest.protocol.packets import MQTT_5_0, Connack, Connect, Disconnect, Packet, Publish
-from ingest.protocol.properties import Properties
+from ingest.protocol.errors import ProtocolViolation, RemoteProtocolError, UnsupportedProtocol
+from ingest.protocol.packets import (
+    MQTT_3_1,
+    MQTT_3_1_1,
+    MQTT_5_0,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Publish,
+)
+from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.protocol.reason_codes import (
     RETURN_CODE_OF_REASON,
     ConnackReasonCode,
     DisconnectReasonCode,
 )
 
+ALL_LEVELS: Final = frozenset({MQTT_3_1, MQTT_3_1_1, MQTT_5_0})
+
 MAX_RECEIVE_MAXIMUM: Final = 65_535
 """What a client without the property allows (5.0: 3.1.2.11.3)."""
+
+_FOR_PEOPLE: Final = frozenset({"reason_string", "user_property"})
 
 
 class ConnectionState(Enum):
@@ -35,10 +49,15 @@ class ConnectionState(Enum):
 class ServerConnection:
     """Reads what one client sends and encodes what it gets.
 
+    Its topic aliases end with it [MQTT5-3.3.2-7]; all up to the maximum are taken [MQTT5-3.3.2-12].
+
     Args:
         max_packet_bytes: Larger packets are refused before their body is read.
         receive_maximum: QoS 1 and 2 messages a 5.0 client may have unacknowledged.
         topic_alias_maximum: The highest topic alias a 5.0 client may use.
+
+    Attributes:
+        allowed_levels: Of 3, 4 and 5: those a CONNECT may ask for.
     """
 
     __slots__ = (
@@ -46,8 +65,10 @@ class ServerConnection:
         "_decoder",
         "_receive_maximum",
         "_topic_alias_maximum",
+        "allowed_levels",
         "client_maximum_packet_size",
         "client_receive_maximum",
+        "client_topic_alias_maximum",
         "protocol_level",
         "state",
         "unacknowledged",
@@ -60,10 +81,12 @@ class ServerConnection:
         self._receive_maximum = receive_maximum
         self._topic_alias_maximum = topic_alias_maximum
         self._aliases: dict[int, str] = {}
+        self.allowed_levels = ALL_LEVELS
         self.state = ConnectionState.AWAITING_CONNECT
         self.protocol_level = 0
         """3, 4 or 5 once CONNECT was read, or enough of a malformed one."""
         self.client_receive_maximum = MAX_RECEIVE_MAXIMUM
+        self.client_topic_alias_maximum = 0
         self.client_maximum_packet_size: int | None = None
         self.unacknowledged = 0
         """QoS 1 and 2 messages of the client that it has no final answer for."""
@@ -99,35 +122,71 @@ class ServerConnection:
         return packet
 
     def accept(self, *, session_present: bool, properties: Properties) -> bytes:
-        """Return the CONNACK that lets the client in; the properties are for 5.0 only."""
+        """Return the CONNACK that lets the client in; the properties are for 5.0 only.
+
+        [MQTT5-3.1.4-5] [MQTT311-3.1.4-4] Once: there is one CONNECT. [MQTT5-3.2.0-2]
+        """
         self.state = ConnectionState.CONNECTED
         return self.encode(Connack(session_present, ConnackReasonCode.SUCCESS, properties))
 
-    def refuse(self, reason_code: ConnackReasonCode) -> bytes:
+    def refuse(
+        self, reason_code: ConnackReasonCode, properties: Properties = NO_PROPERTIES
+    ) -> bytes:
         """Return the CONNACK that turns the client away, b"" where its version has no word."""
         self.state = ConnectionState.CLOSED
         if self.protocol_level < MQTT_5_0 and RETURN_CODE_OF_REASON[reason_code] is None:
             return b""
-        return self.encode(Connack(reason_code=reason_code))
+        return self.encode(Connack(reason_code=reason_code, properties=properties))
 
-    def close(self, reason_code: DisconnectReasonCode) -> bytes:
-        """Return what is sent before the server closes: DISCONNECT in 5.0, nothing in 3.x."""
+    def close(
+        self, reason_code: DisconnectReasonCode, properties: Properties = NO_PROPERTIES
+    ) -> bytes:
+        """Return what is sent before the server closes: DISCONNECT in 5.0, nothing in 3.x.
+
+        Nor is there a DISCONNECT before the client was let in. [MQTT5-3.14.0-1]
+        """
         was_connected = self.is_connected
         self.state = ConnectionState.CLOSED
         if self.protocol_level < MQTT_5_0 or not was_connected:
             return b""
-        return self.encode(Disconnect(reason_code))
+        return self.encode(Disconnect(reason_code, properties))
 
     def encode(self, packet: Packet) -> bytes:
-        """Encode a packet in the version of this connection."""
-        return encode(packet, self.protocol_level)
+        """Encode a packet in the version of this connection.
+
+        A packet larger than the client's Maximum Packet Size goes without its reason string and
+        user properties; b"" when it is too large all the same: it must not be sent.
+        [MQTT5-3.1.2-24] [MQTT5-3.2.2-19] [MQTT5-3.2.2-20] [MQTT5-3.4.2-2] [MQTT5-3.4.2-3]
+        [MQTT5-3.5.2-2] [MQTT5-3.5.2-3] [MQTT5-3.6.2-2] [MQTT5-3.6.2-3] [MQTT5-3.7.2-2]
+        [MQTT5-3.7.2-3] [MQTT5-3.9.2-1] [MQTT5-3.9.2-2] [MQTT5-3.11.2-1] [MQTT5-3.11.2-2]
+        [MQTT5-3.14.2-3] [MQTT5-3.14.2-4] [MQTT5-3.15.2-2] [MQTT5-3.15.2-3]
+        """
+        data = encode(packet, self.protocol_level)
+        most = self.client_maximum_packet_size
+        if most is None or len(data) <= most:
+            return data
+        properties = getattr(packet, "properties", None)
+        if properties:
+            kept: Any = {name: properties[name] for name in properties if name not in _FOR_PEOPLE}
+            if len(kept) < len(properties):
+                data = encode(replace(packet, properties=kept), self.protocol_level)
+        return data if len(data) <= most else b""
 
     def _process_connect(self, connect: Connect) -> None:
+        level = connect.protocol_level
+        if level not in self.allowed_levels:
+            raise UnsupportedProtocol(
+                ConnackReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+                f"protocol level is {level}, expected one of {sorted(self.allowed_levels)}",
+                "MQTT5-3.1.2-2" if level == MQTT_5_0 else "MQTT311-3.1.2-2",
+                protocol_level=level,
+            )
         self.state = ConnectionState.CONNECTING
-        self.protocol_level = connect.protocol_level
+        self.protocol_level = level
         properties = connect.properties
         self.client_receive_maximum = properties.get("receive_maximum", MAX_RECEIVE_MAXIMUM)
         self.client_maximum_packet_size = properties.get("maximum_packet_size")
+        self.client_topic_alias_maximum = properties.get("topic_alias_maximum", 0)
 
     def _process_publish(self, publish: Publish) -> None:
         if self.unacknowledged > self._receive_maximum:
@@ -135,7 +194,7 @@ class ServerConnection:
                 DisconnectReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
                 f"{self.unacknowledged} messages unacknowledged, expected {self._receive_maximum}"
                 " at most",
-                "MQTT5-3.3.4-9",
+                "MQTT5-3.3.4-7",
             )
         properties = publish.properties
         if not properties:

@@ -44,6 +44,9 @@ NEED_DATA: Final = NeedData.NEED_DATA
 # The largest packet that MQTT can express: first byte, four bytes of length, 268,435,455 bytes.
 MAX_PACKET_BYTES: Final = 268_435_460
 
+# Looking a member of an enumeration up costs as much as reading a byte; here it is done once.
+_IN_PUBLISH: Final = PropertyContext.PUBLISH
+
 # Topic names already checked and decoded, shared by all decoders of the process: publishers repeat
 # their topics, and one str per topic with its hash computed once serves the matching as well.
 # Cleared when full; long names stay out, so it cannot hold more than about 10 MB.
@@ -221,6 +224,7 @@ def decode_publish(
     """Decode the PUBLISH whose first byte is `first` and whose body is `buffer[start:end]`.
 
     The first byte is checked already. Reads from the buffer directly: the payload is the only copy.
+    The topic name comes first. [MQTT5-3.3.2-1] [MQTT311-3.3.2-1]
     """
     offset = start + 2
     if offset > end:
@@ -250,7 +254,7 @@ def decode_publish(
         else:
             # Cut the body out, so that the properties cannot read into the next packet.
             body = buffer[start:end]
-            properties, offset = decode_properties(body, offset - start, PropertyContext.PUBLISH)
+            properties, offset = decode_properties(body, offset - start, _IN_PUBLISH)
             offset += start
             if role is Role.SERVER and "subscription_identifier" in properties:
                 message = "PUBLISH of a client holds a subscription identifier"

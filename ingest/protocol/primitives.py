@@ -81,8 +81,16 @@ def read_utf8_string(body: bytes, offset: int, protocol_level: int) -> tuple[str
 
     U+FEFF at the start is part of the string. [MQTT5-1.5.4-3] [MQTT311-1.5.3-3]
     """
-    data, offset = read_binary_data(body, offset, protocol_level)
-    return to_string(data, protocol_level), offset
+    # As `read_binary_data`, but flat: properties consist mainly of strings.
+    start = offset + 2
+    size = len(body)
+    if start > size:
+        raise TRUNCATED.error(protocol_level, f"read {size - offset} bytes, expected 2")
+    end = start + (body[offset] << 8 | body[offset + 1])
+    if end > size:
+        message = f"read {size - start} bytes, expected {end - start}"
+        raise TRUNCATED.error(protocol_level, message)
+    return to_string(body[start:end], protocol_level), end
 
 
 def read_string_pair(body: bytes, offset: int, protocol_level: int) -> tuple[tuple[str, str], int]:
@@ -95,7 +103,7 @@ def read_string_pair(body: bytes, offset: int, protocol_level: int) -> tuple[tup
 def to_string(data: bytes, protocol_level: int) -> str:
     """Decode the bytes of a UTF-8 string [MQTT5-1.5.4-1] [MQTT5-1.5.4-2]."""
     try:
-        text = data.decode("utf-8")
+        text = data.decode()
     except UnicodeDecodeError as exc:
         message = f"string is not well-formed UTF-8 at byte {exc.start}: {exc.reason}"
         raise STRING_NOT_UTF8.error(protocol_level, message) from exc
@@ -109,13 +117,6 @@ def encode_two_byte_integer(value: int) -> bytes:
     if not 0 <= value <= MAX_TWO_BYTE_INTEGER:
         raise LocalProtocolError(f"two byte integer is {value}, expected 0 to 65535")
     return value.to_bytes(2, "big")
-
-
-def encode_four_byte_integer(value: int) -> bytes:
-    """Encode 0 to 4,294,967,295 big-endian."""
-    if not 0 <= value <= MAX_FOUR_BYTE_INTEGER:
-        raise LocalProtocolError(f"four byte integer is {value}, expected 0 to 4294967295")
-    return value.to_bytes(4, "big")
 
 
 def encode_variable_byte_integer(value: int) -> bytes:

@@ -93,8 +93,10 @@ class PublishTemplate:
             LocalProtocolError: A value out of range, or an alias or subscription identifier at
                 level 3 or 4.
 
-        Cost: QoS 0 0.4 µs, QoS 1 and 2 0.5 µs; with identifiers or an alias 2 µs.
+        Cost: QoS 0 0.2 µs, QoS 1 and 2 0.5 µs; with identifiers or an alias 2 µs.
         """
+        if not (qos or dup or subscription_identifiers or topic_alias or omit_topic_name):
+            return self._qos_0[retain] or self._make_qos_0(retain=retain)
         if qos and not 0 < packet_id <= 0xFFFF:
             raise LocalProtocolError(f"packet identifier is {packet_id}, expected 1 to 65535")
         first = publish_first_byte(qos=qos, dup=dup, retain=retain).to_bytes(1, "big")
@@ -106,14 +108,12 @@ class PublishTemplate:
                 topic_alias,
                 omit_topic_name,
             )
-        if qos:
-            head = self._packet_id_head
-            return b"".join((first, head, packet_id.to_bytes(2, "big"), self._tail))
-        encoded = self._qos_0[retain]
-        if not encoded:
-            remaining = encode_variable_byte_integer(len(self._topic) + len(self._tail))
-            encoded = b"".join((first, remaining, self._topic, self._tail))
-            self._qos_0[retain] = encoded
+        return b"".join((first, self._packet_id_head, packet_id.to_bytes(2, "big"), self._tail))
+
+    def _make_qos_0(self, *, retain: bool) -> bytes:
+        first = publish_first_byte(qos=0, dup=False, retain=retain).to_bytes(1, "big")
+        remaining = encode_variable_byte_integer(len(self._topic) + len(self._tail))
+        encoded = self._qos_0[retain] = b"".join((first, remaining, self._topic, self._tail))
         return encoded
 
     def _for_one(

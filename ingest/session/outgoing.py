@@ -1,4 +1,4 @@
-"""QoS 1 and 2 messages on their way to one client: packet identifiers, window, queue.
+"""QoS 1 and 2 messages on their way to one client: packet identifiers, window, queue, resends.
 
     offer ──window free──► in flight ──PUBACK──► done                        QoS 1
        │                      └──PUBREC──► released ──PUBCOMP──► done        QoS 2
@@ -6,7 +6,9 @@
 
 The window is the client's Receive Maximum; a message holds its place in it until PUBACK, PUBCOMP or
 a PUBREC that refuses it. [MQTT5-4.9.0-1] Messages leave in the order in which they were offered.
-[MQTT5-4.6.0-5] [MQTT311-4.6.0-6]
+[MQTT5-4.6.0-5] [MQTT311-4.6.0-6] After `resume` what was in flight leaves again, under its packet
+identifier and in its order, before anything else. [MQTT5-4.4.0-1] [MQTT311-4.4.0-1]
+[MQTT5-4.6.0-1] [MQTT311-4.6.0-1]
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_PACKET_ID: Final = 65_535
 
@@ -41,21 +46,43 @@ class _Exchange(Generic[Message]):
     qos: int
 
 
+class Ready(NamedTuple, Generic[Message]):
+    """A message to be sent now."""
+
+    packet_id: int
+    message: Message
+    dup: bool
+    """It was sent before, on an earlier connection. [MQTT5-3.3.1-1] [MQTT311-3.3.1-1]"""
+
+
+class Exchange(NamedTuple, Generic[Message]):
+    """What one packet identifier stands for."""
+
+    packet_id: int
+    qos: int
+    message: Message | None
+    """None once the client has the message and only PUBREL and PUBCOMP are left."""
+
+
 class OutgoingMessages(Generic[Message]):
-    """The exchanges of one connection.
+    """The exchanges of one session.
 
     Args:
         window: How many may be in flight, 1 to 65,535.
-        max_queued: How many more may wait; a message beyond that is dropped (the newest goes).
+        max_queued: How many more may wait; a message beyond that is dropped (the newest goes,
+            unless the caller makes room by `drop_oldest`).
     """
 
-    __slots__ = ("_inflight", "_last_packet_id", "_max_queued", "_queue", "_window")
+    __slots__ = ("_inflight", "_last_packet_id", "_queue", "_resend", "max_queued", "window")
 
     def __init__(self, *, window: int, max_queued: int) -> None:
-        self._window = window
-        self._max_queued = max_queued
-        # Invariant: len(_inflight) <= _window; keys are the packet identifiers in use.
+        self.window = window
+        self.max_queued = max_queued
+        # Invariants: the keys are the packet identifiers in use, in the order of the first sending;
+        # len(_inflight) - len(_resend) <= window.
         self._inflight: dict[int, _Exchange[Message]] = {}
+        # Those in flight that this connection has not sent again yet.
+        self._resend: dict[int, None] = {}
         # Invariant: empty whenever the window has room and the socket takes data.
         self._queue: deque[tuple[Message, int]] = deque()
         self._last_packet_id = 0
@@ -68,6 +95,16 @@ class OutgoingMessages(Generic[Message]):
     def queued_count(self) -> int:
         return len(self._queue)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a message offered now could leave at once."""
+        return not self._queue and not self._resend and len(self._inflight) < self.window
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a message that has to wait finds no place."""
+        return len(self._queue) >= self.max_queued
+
     def offer(self, message: Message, qos: int, *, writable: bool) -> int | Offer:
         """Take a message; return its packet identifier when it is to be sent now.
 
@@ -76,26 +113,38 @@ class OutgoingMessages(Generic[Message]):
             qos: 1 or 2.
             writable: False while the client's socket takes no more; the message then waits.
         """
-        if writable and not self._queue and len(self._inflight) < self._window:
+        if writable and self.has_room:
             return self._start(message, qos)
-        if len(self._queue) >= self._max_queued:
+        if self.is_full:
             return Offer.DROPPED
         self._queue.append((message, qos))
         return Offer.QUEUED
 
-    def take_ready(self) -> tuple[int, Message] | None:
-        """Return the next waiting message and its packet identifier, if the window has room."""
-        if not self._queue or len(self._inflight) >= self._window:
+    def drop_oldest(self) -> Message | None:
+        """Take the message out that has waited longest; None when none waits."""
+        return self._queue.popleft()[0] if self._queue else None
+
+    def take_ready(self) -> Ready[Message] | None:
+        """Return the next message to send, if one waits and the window has room."""
+        while self._resend:
+            if len(self._inflight) - len(self._resend) >= self.window:
+                return None
+            packet_id = next(iter(self._resend))
+            del self._resend[packet_id]
+            message = self._inflight[packet_id].message
+            if not isinstance(message, _Released):
+                return Ready(packet_id, message, dup=True)
+        if not self._queue or len(self._inflight) >= self.window:
             return None
         message, qos = self._queue.popleft()
-        return self._start(message, qos), message
+        return Ready(self._start(message, qos), message, dup=False)
 
     def receive_puback(self, packet_id: int) -> bool:
         """End a QoS 1 exchange; False when no such exchange waits for PUBACK."""
         exchange = self._inflight.get(packet_id)
         if exchange is None or exchange.qos != 1:
             return False
-        del self._inflight[packet_id]
+        self.abandon(packet_id)
         return True
 
     def receive_pubrec(self, packet_id: int, *, refused: bool) -> bool:
@@ -107,9 +156,10 @@ class OutgoingMessages(Generic[Message]):
         if exchange is None or exchange.qos != 2:
             return False
         if refused:
-            del self._inflight[packet_id]
+            self.abandon(packet_id)
         else:
             exchange.message = _RELEASED
+            self._resend.pop(packet_id, None)
         return True
 
     def receive_pubcomp(self, packet_id: int) -> bool:
@@ -117,12 +167,46 @@ class OutgoingMessages(Generic[Message]):
         exchange = self._inflight.get(packet_id)
         if exchange is None or exchange.message is not _RELEASED:
             return False
-        del self._inflight[packet_id]
+        self.abandon(packet_id)
         return True
 
     def abandon(self, packet_id: int) -> None:
-        """Forget a message that was started but turned out to be impossible to send."""
+        """Forget a message, for instance one that turned out to be impossible to send."""
         del self._inflight[packet_id]
+        if self._resend:
+            self._resend.pop(packet_id, None)
+
+    def resume(self) -> list[int]:
+        """Begin a new connection: `take_ready` gives what was in flight once more.
+
+        Returns:
+            The packet identifiers whose PUBREL is to be sent again, in order.
+        """
+        released = []
+        self._resend.clear()
+        for packet_id, exchange in self._inflight.items():
+            if exchange.message is _RELEASED:
+                released.append(packet_id)
+            else:
+                self._resend[packet_id] = None
+        return released
+
+    def exchanges(self) -> Iterator[Exchange[Message]]:
+        """Yield what is in flight, in the order of the first sending."""
+        for packet_id, exchange in self._inflight.items():
+            message = None if isinstance(exchange.message, _Released) else exchange.message
+            yield Exchange(packet_id, exchange.qos, message)
+
+    def restore(self, exchange: Exchange[Message]) -> None:
+        """Take back what was in flight on an earlier connection; `resume` follows."""
+        message = _RELEASED if exchange.message is None else exchange.message
+        self._inflight[exchange.packet_id] = _Exchange(message, exchange.qos)
+        self._last_packet_id = exchange.packet_id
+
+    def waiting(self) -> Iterator[Message]:
+        """Yield what waits without a packet identifier, oldest first."""
+        for message, _ in self._queue:
+            yield message
 
     def _start(self, message: Message, qos: int) -> int:
         # The window is at most 65,535, so with room in it a free identifier exists.

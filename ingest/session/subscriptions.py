@@ -40,6 +40,7 @@ class ClientSubscription(Generic[Client]):
     qos: int
     no_local: bool = False
     retain_as_published: bool = False
+    retain_handling: int = 0
     identifier: int | None = None
     """5.0 Subscription Identifier, told with each message."""
     starts: Sequence[int] | None = None

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from mqlake.limits import raise_open_files
+
 _NUMBERS: Final = struct.Struct("<qII")  # due time in ns, publisher, sequence
 _MAX_IN_FLIGHT: Final = 60_000
 _HANDSHAKE_SECONDS: Final = 20.0
@@ -37,6 +39,7 @@ class Options:
     window: int
     await_delivery: bool
     everyone: bool
+    subscribe_qos: int
     seconds: float
     warmup_seconds: float
     drain_seconds: float
@@ -133,14 +136,15 @@ class _Client(asyncio.Protocol):
 
     async def handshake(self, kind: str) -> None:
         client_id = f"bench-{os.getpid()}-{kind}{self.number}".encode()
-        variable = b"\0\4MQTT\4\2\1\x2c" + _text(client_id)
-        body = await self.ask(b"\x10" + _length(len(variable)) + variable, 2, "CONNACK")
+        variable = b"\0\4MQTT\4\2\1\x2c" + encode_text(client_id)
+        body = await self.ask(b"\x10" + encode_length(len(variable)) + variable, 2, "CONNACK")
         if body[1]:
             raise LoadError(f"CONNACK with return code {body[1]}, expected 0")
 
     async def subscribe(self, packet_id: int, topic_filter: str) -> None:
-        variable = packet_id.to_bytes(2, "big") + _text(topic_filter.encode()) + b"\1"
-        body = await self.ask(b"\x82" + _length(len(variable)) + variable, 9, "SUBACK")
+        variable = packet_id.to_bytes(2, "big") + encode_text(topic_filter.encode())
+        variable += bytes((self.load.options.subscribe_qos,))
+        body = await self.ask(b"\x82" + encode_length(len(variable)) + variable, 9, "SUBACK")
         if body[2] > 1:
             raise LoadError(f"SUBACK refuses {topic_filter} with code {body[2]}")
 
@@ -159,14 +163,15 @@ class _Publisher(_Client):
         self._due: dict[int, int] = {}
         options = load.options
         group = number % options.subscribers if options.subscribers else 0
-        topic = _text(f"{options.prefix}/{group}/c{number}".encode())
-        self._head = b"\x32" + _length(len(topic) + 2 + options.payload_bytes) + topic
+        topic = encode_text(f"{options.prefix}/{group}/c{number}".encode())
+        self._head = b"\x32" + encode_length(len(topic) + 2 + options.payload_bytes) + topic
         self._filling = bytes(options.payload_bytes - _NUMBERS.size)
 
     def can_publish(self) -> bool:
         options = self.load.options
         limit = _MAX_IN_FLIGHT if options.rate else options.window
-        unfinished = self.sent - self.delivered if options.await_delivery else len(self._due)
+        finished = self.delivered // self.load.copies
+        unfinished = self.sent - finished if options.await_delivery else len(self._due)
         return unfinished < limit and len(self._due) < _MAX_IN_FLIGHT
 
     def packet(self, due: int) -> bytes:
@@ -233,6 +238,8 @@ class _Load:
         self.publishers: list[_Publisher] = []
         self.subscribers: list[_Subscriber] = []
         self._failure: str | None = None
+        self.copies = options.subscribers if options.everyone else 1
+        """How many deliveries one message makes, when there are subscribers."""
 
     def fail(self, problem: str) -> None:
         self._failure = self._failure or problem
@@ -248,10 +255,7 @@ class _Load:
         return self.tally
 
     def expected(self) -> int:
-        options = self.options
-        if not options.subscribers:
-            return 0
-        return self.tally.published * (options.subscribers if options.everyone else 1)
+        return self.tally.published * self.copies if self.options.subscribers else 0
 
     async def _open(self, make: Callable[[], Any], address: tuple[str, int], kind: str) -> Any:
         try:
@@ -324,11 +328,11 @@ class _Load:
         client.disconnect()
 
 
-def _text(text: bytes) -> bytes:
+def encode_text(text: bytes) -> bytes:
     return len(text).to_bytes(2, "big") + text
 
 
-def _length(length: int) -> bytes:
+def encode_length(length: int) -> bytes:
     out = bytearray()
     while True:
         length, low = length >> 7, length & 127
@@ -337,7 +341,7 @@ def _length(length: int) -> bytes:
             return bytes(out)
 
 
-def _latency(samples_ns: list[int]) -> dict[str, float] | None:
+def summarise_latency(samples_ns: list[int]) -> dict[str, float] | None:
     if not samples_ns:
         return None
     ordered = sorted(samples_ns)
@@ -363,13 +367,13 @@ def _answer(load: _Load) -> dict[str, Any]:
         "duplicated": tally.duplicated,
         "out_of_order": tally.out_of_order,
         "last_delivery_seconds_after_end": round(late_ns / 1e9, 3),
-        "ack_ms": _latency(tally.ack_ns),
-        "delivery_ms": _latency(tally.delivery_ns),
-        "suback_ms": _latency(tally.suback_ns),
+        "ack_ms": summarise_latency(tally.ack_ns),
+        "delivery_ms": summarise_latency(tally.delivery_ns),
+        "suback_ms": summarise_latency(tally.suback_ns),
     }
 
 
-def _addresses(text: str) -> list[tuple[str, int]]:
+def parse_addresses(text: str) -> list[tuple[str, int]]:
     found = []
     for one in text.split(","):
         host, _, port = one.rpartition(":")
@@ -381,14 +385,15 @@ def _addresses(text: str) -> list[tuple[str, int]]:
 
 def _parse(arguments: list[str]) -> Options:
     parser = argparse.ArgumentParser(prog="fallback_loader", add_help=False)
-    parser.add_argument("--publish-to", type=_addresses, default=[])
-    parser.add_argument("--subscribe-to", type=_addresses, default=[])
+    parser.add_argument("--publish-to", type=parse_addresses, default=[])
+    parser.add_argument("--subscribe-to", type=parse_addresses, default=[])
     parser.add_argument("--publishers", type=int, default=0)
     parser.add_argument("--subscribers", type=int, default=0)
     parser.add_argument("--rate", type=float, default=0)
     parser.add_argument("--window", type=int, default=100)
     parser.add_argument("--await-delivery", type=int, default=0)
     parser.add_argument("--everyone", type=int, default=0)
+    parser.add_argument("--subscribe-qos", type=int, choices=(0, 1), default=1)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--warmup-seconds", type=float, default=1)
     parser.add_argument("--drain-seconds", type=float, default=10)
@@ -402,6 +407,7 @@ def _parse(arguments: list[str]) -> Options:
 def main(arguments: list[str]) -> int:
     """Put the load on, print the answer."""
     load = _Load(_parse(arguments))
+    raise_open_files()
     try:
         asyncio.run(load.run())
     except LoadError as exc:

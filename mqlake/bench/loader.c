@@ -8,94 +8,14 @@
  * One JSON object goes to standard output; an error is one line on standard error and exit code 1.
  * fallback_loader.py is this program for machines without a C compiler: same options, same answer.
  */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/timerfd.h>
-#include <time.h>
-#include <unistd.h>
+#include "common.h"
 
-#define SECOND 1000000000LL
-#define MAX_ADDRESSES 64
 #define MIN_PAYLOAD 16          /* due time in ns (8), publisher (4), sequence (4) */
 #define MAX_PACKET_ID 65535
 #define MAX_IN_FLIGHT 60000     /* per publisher; below the number of packet ids */
 #define FLUSH_BYTES (64 * 1024) /* try to write once so much is collected */
 
-/* ---------------------------------------------------------------- small parts */
-
-static void die(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-    exit(1);
-}
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * SECOND + t.tv_nsec;
-}
-
-static void *grow(void *memory, size_t bytes) {
-    memory = realloc(memory, bytes);
-    if (!memory) die("out of memory");
-    return memory;
-}
-
-typedef struct {
-    uint32_t *us;
-    size_t count, room;
-} Samples;
-
-static void take_sample(Samples *samples, int64_t ns) {
-    if (samples->count == samples->room) {
-        samples->room = samples->room ? samples->room * 2 : 4096;
-        samples->us = grow(samples->us, samples->room * sizeof *samples->us);
-    }
-    samples->us[samples->count++] = ns < 0 ? 0 : (uint32_t)(ns / 1000);
-}
-
-static int compare_us(const void *left, const void *right) {
-    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
-    return a < b ? -1 : a > b;
-}
-
-static double percentile_ms(const Samples *samples, double share) {
-    size_t rank = (size_t)(share * (double)samples->count);
-    if (rank >= samples->count) rank = samples->count - 1;
-    return samples->us[rank] / 1000.0;
-}
-
-static void print_samples(const char *name, Samples *samples) {
-    if (!samples->count) {
-        printf(", \"%s\": null", name);
-        return;
-    }
-    qsort(samples->us, samples->count, sizeof *samples->us, compare_us);
-    printf(", \"%s\": {\"count\": %zu, \"p50\": %.3f, \"p95\": %.3f, \"p99\": %.3f, \"max\": %.3f}", name,
-           samples->count, percentile_ms(samples, 0.50), percentile_ms(samples, 0.95),
-           percentile_ms(samples, 0.99), samples->us[samples->count - 1] / 1000.0);
-}
-
 /* ---------------------------------------------------------------- options */
-
-typedef struct {
-    struct sockaddr_in address[MAX_ADDRESSES];
-    int count;
-} Addresses;
 
 static struct {
     Addresses publish_to, subscribe_to;
@@ -104,27 +24,15 @@ static struct {
     int window;           /* unfinished messages per publisher when the rate is 0 */
     int await_delivery;   /* a message is finished when it is delivered, not when it is acknowledged */
     int everyone;         /* every subscriber gets every message, else each message one subscriber */
+    int subscribe_qos;    /* 0 or 1 */
     double seconds, warmup_seconds, drain_seconds;
     int payload_bytes;
     int probes;           /* subscribe this often to new filters, one after the other */
     double probe_interval_seconds;
     const char *prefix;
 } options = {.publishers = 0, .subscribers = 0, .window = 100, .seconds = 5, .warmup_seconds = 1,
-             .drain_seconds = 10, .payload_bytes = 100, .probe_interval_seconds = 0.02,
+             .drain_seconds = 10, .subscribe_qos = 1, .payload_bytes = 100, .probe_interval_seconds = 0.02,
              .prefix = "bench"};
-
-static void parse_addresses(Addresses *addresses, char *text) {
-    for (char *one = strtok(text, ","); one; one = strtok(NULL, ",")) {
-        char *colon = strrchr(one, ':');
-        if (!colon || addresses->count == MAX_ADDRESSES) die("address is %s, expected host:port", one);
-        *colon = 0;
-        struct sockaddr_in *address = &addresses->address[addresses->count++];
-        address->sin_family = AF_INET;
-        address->sin_port = htons((uint16_t)atoi(colon + 1));
-        if (inet_pton(AF_INET, one, &address->sin_addr) != 1) die("host is %s, expected an IPv4 address", one);
-        if ((ntohl(address->sin_addr.s_addr) >> 24) != 127) die("host is %s, expected loopback", one);
-    }
-}
 
 static void parse_options(int count, char **words) {
     for (int i = 1; i + 1 < count; i += 2) {
@@ -138,6 +46,7 @@ static void parse_options(int count, char **words) {
         else if (!strcmp(name, "--window")) options.window = atoi(value);
         else if (!strcmp(name, "--await-delivery")) options.await_delivery = atoi(value);
         else if (!strcmp(name, "--everyone")) options.everyone = atoi(value);
+        else if (!strcmp(name, "--subscribe-qos")) options.subscribe_qos = atoi(value);
         else if (!strcmp(name, "--seconds")) options.seconds = atof(value);
         else if (!strcmp(name, "--warmup-seconds")) options.warmup_seconds = atof(value);
         else if (!strcmp(name, "--drain-seconds")) options.drain_seconds = atof(value);
@@ -149,12 +58,15 @@ static void parse_options(int count, char **words) {
     }
     if (count % 2 == 0) die("option %s has no value", words[count - 1]);
     if (options.publishers && !options.publish_to.count) die("publishers need --publish-to");
+    if (options.await_delivery && !options.subscribers) die("deliveries need --subscribers");
     if ((options.subscribers || options.probes) && !options.subscribe_to.count)
         die("subscribers need --subscribe-to");
     if (options.payload_bytes < MIN_PAYLOAD || options.payload_bytes > 60000)
         die("payload is %d bytes, expected %d to 60000", options.payload_bytes, MIN_PAYLOAD);
     if (options.window < 1 || options.window > MAX_IN_FLIGHT)
         die("window is %d, expected 1 to %d", options.window, MAX_IN_FLIGHT);
+    if (options.subscribe_qos < 0 || options.subscribe_qos > 1)
+        die("QoS of subscriptions is %d, expected 0 or 1", options.subscribe_qos);
     if (strlen(options.prefix) > 60) die("prefix is longer than 60 bytes");
 }
 
@@ -170,7 +82,8 @@ typedef struct {
     uint16_t packet_id;
     int64_t *due; /* by packet id; 0: free */
     int in_flight;
-    uint32_t sent, acknowledged, delivered;
+    uint32_t sent, acknowledged;
+    uint64_t delivered;
 } Connection;
 
 /* What one subscriber has seen of one publisher. */
@@ -228,17 +141,6 @@ static void flush_out(Connection *c) {
     want_write(c, 0);
 }
 
-static size_t put_length(uint8_t *at, size_t length) {
-    size_t n = 0;
-    do {
-        at[n] = length & 127;
-        length >>= 7;
-        if (length) at[n] |= 128;
-        n++;
-    } while (length);
-    return n;
-}
-
 static void read_fully(int fd, uint8_t *into, size_t count, const char *what) {
     while (count) {
         ssize_t n = recv(fd, into, count, 0);
@@ -281,7 +183,7 @@ static void open_connection(Connection *c, const struct sockaddr_in *address, co
     if (answer[0] != 0x20 || answer[3]) die("CONNACK with return code %d, expected 0", answer[3]);
 }
 
-/* Send SUBSCRIBE (QoS 1) and wait for SUBACK; nothing else can come on the connection meanwhile. */
+/* Send SUBSCRIBE and wait for SUBACK; nothing else can come on the connection meanwhile. */
 static void subscribe(Connection *c, uint16_t packet_id, const char *filter) {
     uint8_t packet[160];
     size_t filter_bytes = strlen(filter), n = 1;
@@ -293,7 +195,7 @@ static void subscribe(Connection *c, uint16_t packet_id, const char *filter) {
     packet[n++] = (uint8_t)filter_bytes;
     memcpy(packet + n, filter, filter_bytes);
     n += filter_bytes;
-    packet[n++] = 1;
+    packet[n++] = (uint8_t)options.subscribe_qos;
     write_fully(c->fd, packet, n);
     uint8_t answer[5];
     read_fully(c->fd, answer, 5, "SUBACK");
@@ -304,15 +206,20 @@ static void start_polling(Connection *c) {
     if (fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) | O_NONBLOCK)) die("fcntl: %s", strerror(errno));
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
     if (epoll_ctl(poller, EPOLL_CTL_ADD, c->fd, &event)) die("epoll_ctl: %s", strerror(errno));
-    c->in_room = 256 * 1024;
+    c->in_room = 256 * 1024; /* untouched memory costs nothing */
     c->in = grow(NULL, c->in_room);
 }
 
 /* ---------------------------------------------------------------- messages */
 
+/* How many deliveries one message makes. */
+static uint32_t copies(void) {
+    return options.everyone ? (uint32_t)options.subscribers : options.subscribers ? 1 : 0;
+}
+
 static int can_publish(const Connection *c) {
     int limit = options.rate > 0 ? MAX_IN_FLIGHT : options.window;
-    int unfinished = options.await_delivery ? (int)(c->sent - c->delivered) : c->in_flight;
+    int unfinished = options.await_delivery ? (int)(c->sent - (uint32_t)(c->delivered / copies())) : c->in_flight;
     return unfinished < limit && c->in_flight < MAX_IN_FLIGHT;
 }
 
@@ -428,7 +335,7 @@ static void receive(Connection *c) {
 /* ---------------------------------------------------------------- the run */
 
 static uint64_t expected_deliveries(void) {
-    return options.subscribers ? published * (uint64_t)(options.everyone ? options.subscribers : 1) : 0;
+    return published * copies();
 }
 
 /* Send what is due; returns when the next is, or 0 when publishing has ended. */
@@ -542,6 +449,7 @@ static void run_probes(void) {
 
 int main(int count, char **words) {
     parse_options(count, words);
+    allow_connections(options.publishers + options.subscribers + 1);
     poller = epoll_create1(EPOLL_CLOEXEC);
     if (poller < 0) die("epoll: %s", strerror(errno));
     if (options.probes) run_probes();

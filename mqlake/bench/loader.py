@@ -1,22 +1,14 @@
-"""Get the program that puts the load on, and run it."""
+"""Run the program that sends and receives messages."""
 
 import json
-import shutil
 import subprocess
-import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from hashlib import sha256
-from pathlib import Path
 from typing import Any, Final
 
 from mqlake.errors import OperationalError
 
-SOURCE: Final = Path(__file__).with_name("loader.c")
-FALLBACK: Final = (sys.executable, "-m", "mqlake.bench.fallback_loader")
-COMPILERS: Final = ("cc", "gcc", "clang")
-_COMPILE_SECONDS: Final = 60.0
 _GRACE_SECONDS: Final = 60.0
 """What a run may take beyond its own seconds: connecting, and giving up."""
 
@@ -38,6 +30,8 @@ class Load:
     """A message is finished when it is delivered, not when it is acknowledged."""
     everyone: bool = False
     """Every subscriber gets every message; else each message goes to one subscriber."""
+    subscribe_qos: int = 1
+    """0 or 1; messages are published with QoS 1."""
     seconds: float = 5.0
     warmup_seconds: float = 1.0
     drain_seconds: float = 10.0
@@ -85,33 +79,6 @@ class LoadResult:
             and not self.duplicated
             and not self.out_of_order
         )
-
-
-def build_loader(folder: Path) -> tuple[str, ...]:
-    """Return the command of the loader, compiled into the folder if that has not been done yet.
-
-    Without a compiler it is the Python one, which is much slower.
-    """
-    program = folder / f"loader-{sha256(SOURCE.read_bytes()).hexdigest()[:12]}"
-    if program.exists():
-        return (str(program),)
-    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
-    if compiler is None:
-        return FALLBACK
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = program.with_suffix(".new")
-    built = subprocess.run(
-        [compiler, "-O2", "-o", str(unfinished), str(SOURCE)],
-        capture_output=True,
-        text=True,
-        timeout=_COMPILE_SECONDS,
-        check=False,
-    )
-    if built.returncode != 0:
-        # A compiler without its C library's headers is as good as none.
-        return FALLBACK
-    unfinished.replace(program)
-    return (str(program),)
 
 
 def run_load(command: Sequence[str], load: Load) -> LoadResult:

@@ -1,17 +1,17 @@
-"""What is measured: functions from a bench to figures, listed in `MEASUREMENTS`.
-
-The goals are those of a machine with 2 cores that runs everything, the load side included.
-"""
+"""What is measured: functions from a bench to figures, listed in `MEASUREMENTS`."""
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mqlake.bench.loader import Latency, Load, LoadResult, run_load
+from mqlake.bench.codec import measure_codec
+from mqlake.bench.connections import measure_connection_memory, measure_connects
+from mqlake.bench.figures import Figures, figure, percentiles
+from mqlake.bench.loader import Load, LoadResult
 from mqlake.bench.processes import cpu_percent_of, processes_of, usage_of
+from mqlake.bench.system import Bench
 from mqlake.errors import OperationalError
-from mqlake.status import SystemState
 
 IDLE_SETTLE_SECONDS: Final = 8.0
 IDLE_SECONDS: Final = 15.0
@@ -19,9 +19,8 @@ IDLE_SECONDS: Final = 15.0
 # Long enough to hold a boundary between two batches of the router, which stops the flow a moment.
 LATENCY_SECONDS: Final = {100: 12.0, 1000: 32.0}
 
-QUIET_PERCENT: Final = 60.0
-QUIET_SECONDS: Final = 20.0
-"""How long to wait at most until the system has done what an earlier load left it to do."""
+FAN_OUT_WINDOW: Final = 50
+"""Messages on their way at once: enough to keep router and gateway busy."""
 
 SUSTAINED_SECONDS: Final = 10.0
 SUSTAINED_STEPS: Final = 4
@@ -32,84 +31,25 @@ LEAST_PACE: Final = 0.98
 """Of the rate asked for: what publishers must have got through."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One number: how it is called and what it should be."""
-
-    name: str
-    unit: str
-    goal: float | None = None
-    at_least: bool = False
-    """The goal is a least value, not a most."""
-
-    def is_met(self, value: float) -> bool | None:
-        """Whether the value reaches the goal; None without one."""
-        if self.goal is None:
-            return None
-        return value >= self.goal if self.at_least else value <= self.goal
-
-
-GOALS: Final[Mapping[str, tuple[float, bool]]] = {
-    "ready": (30, False),
-    "idle CPU, whole system": (35, False),
-    "memory, whole system": (2098, False),
-    "publish to PUBACK at 100/s, p50": (3, False),
-    "publish to delivery across gateways at 1,000/s, p50": (8, False),
-    "publish to delivery across gateways at 1,000/s, p99": (60, False),
-    "new subscription to SUBACK, p50": (10, False),
-    "acknowledged, one gateway": (40_000, True),
-    "end to end, sustained": (15_000, True),
-}
-
-Figures = dict[Figure, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """A running system and the loader to put on it."""
-
-    state: SystemState
-    loader: tuple[str, ...]
-    ready_seconds: float | None
-    """From the command to the line that says ready; None when it ran already."""
-
-    @property
-    def gateways(self) -> list[str]:
-        return [f"127.0.0.1:{gateway.port}" for gateway in self.state.gateways]
-
-    def run(self, load: Load) -> LoadResult:
-        """Wait until the system is quiet, then put a load on it.
-
-        Raises:
-            OperationalError: The loader gave up.
-        """
-        pids = processes_of(self.state)
-        deadline = time.monotonic() + QUIET_SECONDS
-        while time.monotonic() < deadline:
-            if sum(cpu_percent_of(pids, 1.0).values()) < QUIET_PERCENT:
-                break
-        return run_load(self.loader, load)
-
-
 def measure_ready(bench: Bench) -> Figures:
     """Time from `up` on a new data directory to ready, caches warm."""
-    return {} if bench.ready_seconds is None else {_figure("ready", "s"): bench.ready_seconds}
+    return {} if bench.ready_seconds is None else {figure("ready", "s"): bench.ready_seconds}
 
 
 def measure_idle(bench: Bench) -> Figures:
     """Processor time of each process while nothing is published."""
     time.sleep(IDLE_SETTLE_SECONDS)
     percent = cpu_percent_of(processes_of(bench.state), IDLE_SECONDS)
-    figures = {_figure(f"idle CPU, {name}", "% of a core"): used for name, used in percent.items()}
-    figures[_figure("idle CPU, whole system", "% of a core")] = sum(percent.values())
+    figures = {figure(f"idle CPU, {name}", "% of a core"): used for name, used in percent.items()}
+    figures[figure("idle CPU, whole system", "% of a core")] = sum(percent.values())
     return figures
 
 
 def measure_memory(bench: Bench) -> Figures:
     """Resident memory of each process, after whatever load was put on before."""
     usage = usage_of(processes_of(bench.state))
-    figures = {_figure(f"memory, {name}", "MiB"): use.resident_mib for name, use in usage.items()}
-    figures[_figure("memory, whole system", "MiB")] = sum(u.resident_mib for u in usage.values())
+    figures = {figure(f"memory, {name}", "MiB"): use.resident_mib for name, use in usage.items()}
+    figures[figure("memory, whole system", "MiB")] = sum(u.resident_mib for u in usage.values())
     return figures
 
 
@@ -141,15 +81,15 @@ def _latency(bench: Bench, rate: int) -> Figures:
         )
         result = _complete(bench.run(load), f"{rate}/s {path}")
         if subscribe_to == gateways[0]:
-            figures |= _percentiles(f"publish to PUBACK at {rate:,}/s", result.ack_ms)
-        figures |= _percentiles(f"publish to delivery {path} at {rate:,}/s", result.delivery_ms)
+            figures |= percentiles(f"publish to PUBACK at {rate:,}/s", result.ack_ms)
+        figures |= percentiles(f"publish to delivery {path} at {rate:,}/s", result.delivery_ms)
     return figures
 
 
 def measure_subscribe(bench: Bench) -> Figures:
     """New filters subscribed to one after the other; SUBACK says the whole cluster routes them."""
     load = Load(subscribe_to=bench.gateways[:1], probes=200, probe_interval_seconds=0.015)
-    return _percentiles("new subscription to SUBACK", bench.run(load).suback_ms)
+    return percentiles("new subscription to SUBACK", bench.run(load).suback_ms)
 
 
 def measure_fan_out(bench: Bench) -> Figures:
@@ -163,9 +103,28 @@ def measure_fan_out(bench: Bench) -> Figures:
         rate=50.0,
         seconds=8.0,
     )
-    return _percentiles(
+    return percentiles(
         "fan-out 1 to 100 at 50/s", _complete(bench.run(load), "fan-out").delivery_ms
     )
+
+
+def measure_fan_out_1000(bench: Bench) -> Figures:
+    """One publisher, 1,000 subscribers with QoS 0 on one gateway, as fast as it goes."""
+    gateway = bench.gateways[:1]
+    load = Load(
+        publish_to=gateway,
+        subscribe_to=gateway,
+        publishers=1,
+        subscribers=1000,
+        everyone=True,
+        subscribe_qos=0,
+        window=FAN_OUT_WINDOW,
+        await_delivery=True,
+        seconds=5.0,
+    )
+    result = _complete(bench.run(load), "fan-out to 1,000")
+    name = "fan-out 1 to 1,000, QoS 0"
+    return {figure(name, "deliveries/s"): result.delivered_per_second}
 
 
 def measure_acknowledged(bench: Bench) -> Figures:
@@ -175,7 +134,7 @@ def measure_acknowledged(bench: Bench) -> Figures:
     if result.acknowledged != result.published:
         missing = result.published - result.acknowledged
         raise OperationalError(f"{missing} messages of {result.published} were not acknowledged")
-    return {_figure("acknowledged, one gateway", "messages/s"): result.acknowledged_per_second}
+    return {figure("acknowledged, one gateway", "messages/s"): result.acknowledged_per_second}
 
 
 def measure_sustained(bench: Bench) -> Figures:
@@ -200,7 +159,7 @@ def measure_sustained(bench: Bench) -> Figures:
             low, sustained = rate, reached
         else:
             high = rate
-    return {_figure("end to end, sustained", "messages/s"): sustained}
+    return {figure("end to end, sustained", "messages/s"): sustained}
 
 
 def _sustained(bench: Bench, load: Load) -> float:
@@ -226,29 +185,34 @@ def _complete(result: LoadResult, what: str) -> LoadResult:
     return result
 
 
-def _figure(name: str, unit: str) -> Figure:
-    goal, at_least = GOALS.get(name, (None, False))
-    return Figure(name, unit, goal, at_least)
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One thing to measure, and how often in one run."""
+
+    take: Callable[[Bench], Figures]
+    repetitions: int = 1
+    """More where it is short; the figures are medians."""
 
 
-def _percentiles(name: str, latency: Latency | None) -> Figures:
-    if latency is None:
-        return {}
-    return {
-        _figure(f"{name}, {part}", "ms"): getattr(latency, part)
-        for part in ("p50", "p95", "p99", "max")
-    }
+WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Figures]]] = {"codec": measure_codec}
+"""Taken before a system is started."""
+REPETITIONS_WITHOUT_SYSTEM: Final = 5
 
-
-MEASUREMENTS: Final[Mapping[str, Callable[[Bench], Figures]]] = {
-    "ready": measure_ready,
-    "idle": measure_idle,
-    "latency-100": measure_latency_100,
-    "latency-1000": measure_latency_1000,
-    "subscribe": measure_subscribe,
-    "fan-out": measure_fan_out,
-    "acknowledged": measure_acknowledged,
-    "sustained": measure_sustained,
-    "memory": measure_memory,
+MEASUREMENTS: Final[Mapping[str, Measurement]] = {
+    "ready": Measurement(measure_ready),
+    "idle": Measurement(measure_idle),
+    "latency-100": Measurement(measure_latency_100),
+    "latency-1000": Measurement(measure_latency_1000),
+    "subscribe": Measurement(measure_subscribe),
+    "connects": Measurement(measure_connects, repetitions=3),
+    "fan-out": Measurement(measure_fan_out),
+    "fan-out-1000": Measurement(measure_fan_out_1000, repetitions=3),
+    "acknowledged": Measurement(measure_acknowledged),
+    "sustained": Measurement(measure_sustained),
+    "memory": Measurement(measure_memory),
+    "connection-memory": Measurement(measure_connection_memory, repetitions=3),
 }
-"""In the order of a run: idle before any load, memory after all of it."""
+"""In the order of a run: idle before any load, memory after all of it.
+
+The memory of connections is that of gateways of their own, which come and go at the end.
+"""

@@ -1,4 +1,4 @@
-"""Figures of one or several runs as a table for people and as JSON for programs."""
+"""Figures, measured once or several times, as a table for people and as JSON for programs."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from typing import Any, Final
 import psutil
 from rich.table import Table
 
-from mqlake.bench.measurements import Figure, Figures
+from mqlake.bench.figures import Figure, Figures
 
 PERCENTILES: Final = ("p50", "p95", "p99", "max")
 
@@ -19,7 +19,7 @@ PERCENTILES: Final = ("p50", "p95", "p99", "max")
 class Summary:
     figure: Figure
     values: tuple[float, ...]
-    """One a run."""
+    """One each time it was measured."""
 
     @property
     def median(self) -> float:
@@ -31,7 +31,7 @@ class Summary:
 
 
 def summarise(runs: Sequence[Figures]) -> list[Summary]:
-    """Bring the runs together, in the order in which figures first came."""
+    """Bring the measurements together, in the order in which figures first came."""
     figures = dict.fromkeys(figure for run in runs for figure in run)
     return [
         Summary(figure, tuple(run[figure] for run in runs if figure in run)) for figure in figures
@@ -68,7 +68,9 @@ def to_table(summaries: Sequence[Summary], *, loader: str) -> Table:
     """Return one table: a line for each quantity, percentiles beside each other."""
     several = any(len(summary.values) > 1 for summary in summaries)
     title = f"mqlake on {os.cpu_count()} cores, load side included ({loader} loader)"
-    table = Table(title=f"{title}; median (low to high) of several runs" if several else title)
+    table = Table(
+        title=f"{title}; median (low to high) where measured several times" if several else title
+    )
     table.add_column("measured")
     table.add_column("unit")
     table.add_column("value or p50", justify="right")

@@ -5,16 +5,23 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from mqlake.bench.loader import FALLBACK, build_loader
-from mqlake.bench.measurements import MEASUREMENTS, Bench, Figures
+from mqlake.bench.figures import Figures
+from mqlake.bench.measurements import (
+    MEASUREMENTS,
+    REPETITIONS_WITHOUT_SYSTEM,
+    WITHOUT_SYSTEM,
+    Measurement,
+)
+from mqlake.bench.programs import FALLBACK, Programs, build_programs
 from mqlake.bench.report import summarise, to_json, to_table
+from mqlake.bench.system import Bench
 from mqlake.local.paths import RUNTIME
 from mqlake.local.testing import LocalSystem
 from mqlake.status import read_state
@@ -33,7 +40,7 @@ from mqlake.status import read_state
 @click.option("--runs", type=click.IntRange(1, 20), default=1, help="Medians of so many runs.")
 @click.option(
     "--only",
-    type=click.Choice(tuple(MEASUREMENTS)),
+    type=click.Choice((*WITHOUT_SYSTEM, *MEASUREMENTS)),
     multiple=True,
     help="Only this measurement; may be given several times.  [default: all]",
 )
@@ -43,45 +50,51 @@ def command(
 ) -> None:
     """Measure speed, memory and idle load on this machine.
 
-    Takes about four minutes a run. The load comes from the same machine and shares its cores.
+    Takes about six minutes a run. The load comes from the same machine and shares its cores.
     """
     # As an exception, so that a system of our own is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    loader = build_loader(RUNTIME / "bench")
-    language = "Python" if loader == FALLBACK else "C"
+    programs = build_programs(RUNTIME / "bench")
     console = Console(stderr=True)
-    if loader == FALLBACK:
-        console.print("no C compiler: the Python loader limits what is measured")
-    names = [name for name in MEASUREMENTS if not only or name in only]
+    if programs == FALLBACK:
+        console.print("no C compiler: the Python load programs limit what is measured")
+    alone = {name: take for name, take in WITHOUT_SYSTEM.items() if not only or name in only}
+    within = {name: what for name, what in MEASUREMENTS.items() if not only or name in only}
     results: list[Figures] = []
     for run in range(1, runs + 1):
         of_runs = f" (run {run} of {runs})" if runs > 1 else ""
-        with _system(data_dir, gateways, loader, console) as bench:
-            results.append(_measure(bench, names, console, of_runs))
+        for name, take in alone.items():
+            with console.status(f"measuring {name}{of_runs}"):
+                results += [take() for _ in range(REPETITIONS_WITHOUT_SYSTEM)]
+        if within:
+            with _system(data_dir, gateways, programs, console) as bench:
+                results += _measure(bench, within, console, of_runs)
     summaries = summarise(results)
     if as_json:
-        click.echo(json.dumps(to_json(summaries, loader=language), indent=2))
+        click.echo(json.dumps(to_json(summaries, loader=programs.language), indent=2))
     else:
-        Console().print(to_table(summaries, loader=language))
+        Console().print(to_table(summaries, loader=programs.language))
 
 
-def _measure(bench: Bench, names: Sequence[str], console: Console, of_runs: str) -> Figures:
-    figures: Figures = {}
+def _measure(
+    bench: Bench, measurements: Mapping[str, Measurement], console: Console, of_runs: str
+) -> list[Figures]:
+    results: list[Figures] = []
     begin = time.monotonic()
-    for name in names:
+    for name, measurement in measurements.items():
         with console.status(f"measuring {name}{of_runs}"):
-            figures |= MEASUREMENTS[name](bench)
+            results += [measurement.take(bench) for _ in range(measurement.repetitions)]
         console.print(f"{time.monotonic() - begin:5.0f} s  measured {name}{of_runs}")
-    return figures
+    return results
 
 
 @contextmanager
 def _system(
-    data_dir: Path | None, gateways: int, loader: tuple[str, ...], console: Console
+    data_dir: Path | None, gateways: int, programs: Programs, console: Console
 ) -> Iterator[Bench]:
     """Take the running system, or run one of our own for the length of the block."""
     if data_dir is not None:
-        yield Bench(read_state(data_dir), loader, ready_seconds=None)
+        yield Bench(read_state(data_dir), programs, ready_seconds=None)
         return
     with tempfile.TemporaryDirectory(prefix="mqlake-bench-") as folder:
         system = LocalSystem.in_folder(Path(folder) / "data", gateways)
@@ -90,7 +103,7 @@ def _system(
             with console.status("starting a system"):
                 system.up()
             ready_seconds = time.monotonic() - begin
-            yield Bench(system.state(), loader, ready_seconds)
+            yield Bench(system.state(), programs, ready_seconds)
         finally:
             with console.status("stopping the system"):
                 system.down()

@@ -75,9 +75,10 @@ def _print_table(system: dict[str, Any]) -> None:
             str(process["restarts"]),
             detail,
         )
+    addresses = [url for urls in system["listeners"].values() for url in urls]
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     console.print(table)
-    console.print(f"[dim]{' '.join(system['mqtt'])} {system['api']} log {system['log']}[/]")
+    console.print(f"[dim]{' '.join(addresses)} {system['api']} log {system['log']}[/]")
 
 
 def _duration(seconds: float) -> str:

@@ -22,6 +22,12 @@ from mqlake.local.progress import choose_progress
     help="Port of the first gateway; further ones count up.  [default: 1883]",
 )
 @click.option(
+    "--websocket-port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    help="Port of the first gateway for MQTT over WebSocket; 0 for none.  [default: 8083]",
+)
+@click.option(
     "--api-port",
     type=click.IntRange(1, 65535),
     default=None,
@@ -39,6 +45,7 @@ def command(
     data_dir: Path,
     gateways: int,
     mqtt_port: int | None,
+    websocket_port: int | None,
     api_port: int | None,
     detach: bool,
     config_dir: Path,
@@ -47,7 +54,9 @@ def command(
 
     Ends on one line `ready mqtt://… http://…`. Ctrl-C stops it, as does `mqlake down`.
     """
-    options = Options(data_dir, config_dir.absolute(), gateways, mqtt_port, api_port)
+    options = Options(
+        data_dir, config_dir.absolute(), gateways, mqtt_port, api_port, websocket_port
+    )
     if detach:
         sys.exit(run_detached(options))
     with closing(choose_progress()) as progress:

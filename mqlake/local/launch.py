@@ -18,6 +18,7 @@ from mqlake.errors import MqlakeError, OperationalError
 from mqlake.local import preflight
 from mqlake.local.java import find_java_home
 from mqlake.local.kafka import KafkaServer
+from mqlake.local.listeners import listeners_of, reachable_addresses, wanted_ports
 from mqlake.local.parts import Plan
 from mqlake.local.paths import RUNTIME, DataDirectory
 from mqlake.local.ports import free_ports, is_free
@@ -53,6 +54,7 @@ class Options:
     gateways: int = 1
     mqtt_port: int | None = None
     api_port: int | None = None
+    websocket_port: int | None = None
 
 
 def run_here(options: Options, progress: Progress) -> int:
@@ -174,14 +176,22 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
     preflight.check_disk(data.root, settings.min_free_disk_mb)
 
     mqtt_port = gateway.port if options.mqtt_port is None else options.mqtt_port
+    websocket_port = (
+        settings.websocket_port if options.websocket_port is None else options.websocket_port
+    )
+    names = [f"gateway-{number + 1}" for number in range(options.gateways)]
+    listeners = {
+        name: listeners_of(gateway, number, websocket_port) for number, name in enumerate(names)
+    }
     gateways = tuple(
-        GatewayAddress(f"gateway-{number + 1}", gateway.host, mqtt_port + number)
-        for number in range(options.gateways)
+        GatewayAddress(name, gateway.host, mqtt_port + number, reachable_addresses(listeners[name]))
+        for number, name in enumerate(names)
     )
     api_port = api.port if options.api_port is None else options.api_port
     wanted = [
         preflight.WantedPort(g.host, g.port, f"MQTT ({g.name})", "--mqtt-port") for g in gateways
     ]
+    wanted += [port for name in names for port in wanted_ports(name, listeners[name])]
     wanted.append(preflight.WantedPort(api.host, api_port, "the API", "--api-port"))
     if settings.log_port is not None:
         wanted.append(
@@ -206,7 +216,15 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         data.kafka, data.logs, log_port, controller_port, heap_mebibytes=settings.log_heap_mb
     )
     return Plan(
-        data, settings, kafka, connect_port, gateways, api.host, api_port, options.config_dir
+        data,
+        settings,
+        kafka,
+        connect_port,
+        gateways,
+        listeners,
+        api.host,
+        api_port,
+        options.config_dir,
     )
 
 

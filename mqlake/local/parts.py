@@ -3,11 +3,12 @@
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ingest.gateway.listeners.settings import ListenerSettings, to_json
 from mqlake.heartbeat import read_heartbeat
 from mqlake.local.child import Program
 from mqlake.local.kafka import KafkaServer
@@ -57,6 +58,8 @@ class Plan:
     kafka: KafkaServer
     connect_port: int
     gateways: tuple[GatewayAddress, ...]
+    listeners: Mapping[str, tuple[ListenerSettings, ...]]
+    """Of each gateway, beside its MQTT port."""
     api_host: str
     api_port: int
     config_dir: Path
@@ -107,6 +110,7 @@ class Plan:
             "MQLAKE_GATEWAY_NAME": gateway.name,
             "MQLAKE_GATEWAY_HOST": gateway.host,
             "MQLAKE_GATEWAY_PORT": str(gateway.port),
+            "MQLAKE_GATEWAY_LISTENERS": to_json(self.listeners[gateway.name]),
             "MQLAKE_GATEWAY_LOG_DIR": str(self.data.kafka),
             "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
         }

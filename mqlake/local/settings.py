@@ -26,6 +26,12 @@ class LocalSettings(ProcessSettings):
         description="partitions of a new log; they stay, as they decide the order of topics",
     )
     log_heap_mb: int = Field(default=256, ge=128, description="Java heap of the log, MiB")
+    websocket_port: int = Field(
+        default=8083,
+        ge=0,
+        le=65535,
+        description="port of the first gateway for MQTT over WebSocket; 0 for none",
+    )
     log_port: int | None = Field(
         default=None, ge=1, le=65535, description="port of the log; without one a free one"
     )

@@ -28,6 +28,7 @@ class LocalSystem:
     data_dir: Path
     mqtt_port: int
     api_port: int
+    websocket_port: int = 0
     gateways: int = 1
     options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -36,8 +37,8 @@ class LocalSystem:
     def in_folder(cls, data_dir: Path, gateways: int = 1, **more: Any) -> "LocalSystem":
         """Return one that does not run yet, with ports that nobody has."""
         mqtt_port = consecutive_free_ports(gateways)
-        (api_port,) = free_ports(1)
-        return cls(data_dir, mqtt_port, api_port, gateways, **more)
+        api_port, websocket_port = free_ports(2)
+        return cls(data_dir, mqtt_port, api_port, websocket_port, gateways, **more)
 
     def run(self, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run another command of `bin/mqlake` on this system's data directory."""
@@ -55,6 +56,7 @@ class LocalSystem:
         return [
             *("--gateways", str(self.gateways)),
             *("--mqtt-port", str(self.mqtt_port)),
+            *("--websocket-port", str(self.websocket_port)),
             *("--api-port", str(self.api_port)),
             *self.options,
         ]

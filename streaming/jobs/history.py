@@ -5,10 +5,11 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from mqlake.records import INBOUND
 from mqlake.tables import MESSAGES
 from streaming.history import messages
 from streaming.settings import StreamingSettings
-from streaming.sources import inbound
+from streaming.sources import read_log
 from streaming.spark import HISTORY_POOL, use_pool
 from streaming.tables import table_path
 
@@ -29,7 +30,7 @@ def start(spark: SparkSession, settings: StreamingSettings) -> StreamingQuery:
         "kafka.fetch.max.wait.ms": "10",
     }
     return (
-        messages(inbound(spark, settings, **options))
+        messages(read_log(spark, settings, INBOUND, **options))
         # One file for each append: small files are what makes a table slow.
         .coalesce(1)
         .writeStream.queryName(NAME)

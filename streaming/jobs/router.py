@@ -5,9 +5,10 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from mqlake.records import INBOUND
 from streaming.routing import deliveries, register_route_function
 from streaming.settings import StreamingSettings
-from streaming.sources import client_config, inbound
+from streaming.sources import client_config, read_log
 from streaming.spark import ROUTER_POOL, use_pool
 
 NAME: Final = "router"
@@ -38,7 +39,7 @@ def start(spark: SparkSession, settings: StreamingSettings, *, real_time: bool) 
     register_route_function(spark, client_config(settings))
     use_pool(spark, ROUTER_POOL)
     writer = (
-        deliveries(inbound(spark, settings, **_CONSUMER))
+        deliveries(read_log(spark, settings, INBOUND, **_CONSUMER))
         .writeStream.queryName(NAME)
         .format("kafka")
         .options(**{f"kafka.{key}": value for key, value in client_config(settings).items()})

@@ -8,19 +8,20 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
-import org.apache.spark.sql.api.java.UDF4;
+import org.apache.spark.sql.api.java.UDF5;
 
 /**
- * Spark function: (key, partition, offset, timestamp ms) of an inbound record to its deliveries, an
- * array of (log topic, `source` header). Payload and headers do not pass through it.
+ * Spark function: (key, `mqtt` header, partition, offset, timestamp ms) of an inbound record to its
+ * deliveries, an array of (log topic, `source` header). Payload and other headers do not pass through it.
  *
  * A barrier is delivered to its gateway once its routes are applied, else not at all. The record
  * formats are those of mqlake/records.py.
  */
-public final class RouteFunction implements UDF4 {
+public final class RouteFunction implements UDF5 {
     private static final long serialVersionUID = 1L;
     private static final Row[] NOBODY = new Row[0];
     private static final byte[] BARRIER = "\0barrier/".getBytes(StandardCharsets.US_ASCII);
+    private static final int FLAG_RETAIN = 4;
 
     private final Map<String, String> consumerConfig;
     private final String routesTopic;
@@ -35,7 +36,8 @@ public final class RouteFunction implements UDF4 {
     }
 
     /** The raw signature: Janino writes no bridge methods. */
-    public Object call(Object keyBytes, Object partition, Object offset, Object timestampMs) {
+    public Object call(
+            Object keyBytes, Object mqtt, Object partition, Object offset, Object timestampMs) {
         byte[] key = (byte[]) keyBytes;
         if (key == null) {
             return NOBODY;
@@ -61,7 +63,7 @@ public final class RouteFunction implements UDF4 {
         long seed =
                 RouteTable.mix(((Integer) partition).longValue() + 1) ^ ((Long) offset).longValue();
         LinkedHashMap<String, ArrayList<String>> found =
-                routes.table().match(tenant, topicName, seed);
+                routes.table().match(tenant, topicName, isRetained((byte[]) mqtt), seed);
         if (found == null) {
             return NOBODY;
         }
@@ -113,6 +115,11 @@ public final class RouteFunction implements UDF4 {
         }
         return RowFactory.create(
                 new Object[] {logTopic, source.getBytes(StandardCharsets.UTF_8)});
+    }
+
+    /** The header is three bytes: record version, protocol level, flags; records of others have none. */
+    private static boolean isRetained(byte[] mqtt) {
+        return mqtt != null && mqtt.length == 3 && (mqtt[2] & FLAG_RETAIN) != 0;
     }
 
     private static boolean isBarrier(byte[] key) {

@@ -16,6 +16,8 @@ import java.util.concurrent.ConcurrentHashMap;
  */
 public final class RouteTable {
     private static final String SHARE_PREFIX = "$share/";
+    /** The filter of a gateway that wants every retain-flagged message of a tenant; no client's. */
+    private static final String RETAINED = "\0retained";
     private static final String[] NONE = new String[0];
 
     /** One level of a trie. Both fields are null rather than empty, so that a leaf is small. */
@@ -78,6 +80,8 @@ public final class RouteTable {
     }
 
     private final ConcurrentHashMap<String, Level> tenants = new ConcurrentHashMap<String, Level>();
+    /** Tenant to the gateways that want its retain-flagged messages, sorted; never an empty array. */
+    private final ConcurrentHashMap<String, String[]> retained = new ConcurrentHashMap<String, String[]>();
 
     /**
      * Set how many subscribers a gateway has for a filter (a shared one with its `$share/name/`).
@@ -85,6 +89,10 @@ public final class RouteTable {
      * @param members 0 takes the route out and prunes the levels it leaves empty.
      */
     public void apply(String gateway, String tenant, String topicFilter, int members) {
+        if (topicFilter.equals(RETAINED)) {
+            applyRetained(gateway, tenant, members);
+            return;
+        }
         String sharedFilter = null;
         String plain = topicFilter;
         if (topicFilter.startsWith(SHARE_PREFIX)) {
@@ -137,14 +145,43 @@ public final class RouteTable {
         }
     }
 
+    private void applyRetained(String gateway, String tenant, int members) {
+        String[] old = (String[]) retained.get(tenant);
+        if (old == null) {
+            old = NONE;
+        }
+        String[] gateways = members > 0 ? with(old, gateway) : without(old, gateway);
+        if (gateways.length == 0) {
+            retained.remove(tenant);
+        } else {
+            retained.put(tenant, gateways);
+        }
+    }
+
     /**
-     * Find the gateways that get a message.
+     * Find the gateways that get a message, each once.
      *
+     * @param isRetained True for a message flagged RETAIN: those that want them all get it too.
      * @param seed Decides in each share group; the same message must come with the same seed.
      * @return Gateway to the shared filters it was chosen for (none for plain subscriptions, so the
      *     value may be null); null when nobody subscribed.
      */
-    public LinkedHashMap<String, ArrayList<String>> match(String tenant, String topicName, long seed) {
+    public LinkedHashMap<String, ArrayList<String>> match(
+            String tenant, String topicName, boolean isRetained, long seed) {
+        LinkedHashMap<String, ArrayList<String>> found = matchFilters(tenant, topicName, seed);
+        String[] gateways = isRetained ? (String[]) retained.get(tenant) : null;
+        if (gateways == null) {
+            return found;
+        }
+        if (found == null) {
+            found = new LinkedHashMap<String, ArrayList<String>>();
+        }
+        addAll(found, gateways);
+        return found;
+    }
+
+    private LinkedHashMap<String, ArrayList<String>> matchFilters(
+            String tenant, String topicName, long seed) {
         Level root = (Level) tenants.get(tenant);
         if (root == null) {
             return null;
@@ -199,7 +236,7 @@ public final class RouteTable {
 
     /** True when no filter is held, that is, when everything was pruned. */
     public boolean isEmpty() {
-        return tenants.isEmpty();
+        return tenants.isEmpty() && retained.isEmpty();
     }
 
     private static LinkedHashMap<String, ArrayList<String>> collect(
@@ -211,11 +248,7 @@ public final class RouteTable {
         if (found == null) {
             found = new LinkedHashMap<String, ArrayList<String>>();
         }
-        for (int i = 0; i < targets.gateways.length; i++) {
-            if (!found.containsKey(targets.gateways[i])) {
-                found.put(targets.gateways[i], null);
-            }
-        }
+        addAll(found, targets.gateways);
         for (int i = 0; i < targets.groups.length; i++) {
             Group group = targets.groups[i];
             String gateway = group.choose(seed);
@@ -227,6 +260,15 @@ public final class RouteTable {
             sharedFilters.add(group.sharedFilter);
         }
         return found;
+    }
+
+    private static void addAll(
+            LinkedHashMap<String, ArrayList<String>> found, String[] gateways) {
+        for (int i = 0; i < gateways.length; i++) {
+            if (!found.containsKey(gateways[i])) {
+                found.put(gateways[i], null);
+            }
+        }
     }
 
     private static Targets replace(Targets old, String gateway, String sharedFilter, int members) {

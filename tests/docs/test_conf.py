@@ -8,6 +8,13 @@ import pytest
 from pydantic import BaseModel
 
 from api.settings import ApiSettings
+from ingest.gateway.listeners.settings import (
+    SecureWebSocketListener,
+    TcpListener,
+    TlsListener,
+    UnixListener,
+    WebSocketListener,
+)
 from ingest.gateway.settings import GatewaySettings
 from mqlake.local.settings import LocalSettings
 from mqlake.settings import ProcessSettings
@@ -15,7 +22,17 @@ from streaming.settings import StreamingSettings
 
 CONF = Path(__file__).parents[2] / "conf"
 
-SHOWN_BY_EXAMPLE = {"connect_token", "log_port", "log_dir", "log_file", "heartbeat_file", "spark"}
+SHOWN_BY_EXAMPLE = {
+    "allow_anonymous",
+    "connect_token",
+    "credentials_file",
+    "heartbeat_file",
+    "listeners",
+    "log_dir",
+    "log_file",
+    "log_port",
+    "spark",
+}
 """No default that could be written down."""
 
 FILES = pytest.mark.parametrize(
@@ -34,6 +51,15 @@ def uncommented(name: str) -> dict[str, object]:
     lines = (CONF / f"{name}.toml").read_text(encoding="utf-8").splitlines()
     settings = [found[1] for line in lines if (found := re.match(r"#? ?([a-z_]+ = .*|\[.*)", line))]
     return tomllib.loads("\n".join(settings))
+
+
+LISTENER_KINDS = (
+    TcpListener,
+    TlsListener,
+    WebSocketListener,
+    SecureWebSocketListener,
+    UnixListener,
+)
 
 
 @FILES
@@ -56,3 +82,21 @@ def test_file_shows_every_key_with_its_default(name: str, settings: type[Process
         elif isinstance(default, Path):
             default = str(default)
         assert value == default, f"{name}.toml: {key}"
+
+
+def test_gateway_file_shows_every_key_of_every_kind_of_listener() -> None:
+    tables = uncommented("gateway")["listeners"]
+    assert isinstance(tables, list)
+    shown = {table["kind"]: table for table in tables}
+    assert len(shown) == len(tables) == len(LISTENER_KINDS)
+    common = set(shown["tcp"])
+    required = {"port", "certificate", "key", "file"}  # shown by example
+    optional = {"name", "max_connections", "key_password", "ca_certificates"}
+    for settings in LISTENER_KINDS:
+        kind = settings.model_fields["kind"].default
+        read = settings.model_validate(shown[kind])
+        inherited = common if kind != "wss" else {*common, *shown["tls"], *shown["ws"]}
+        assert set(settings.model_fields) <= {*shown[kind], *inherited}, kind
+        for key in set(shown[kind]) - required - optional:
+            default = settings.model_fields[key].default
+            assert getattr(read, key) == default, f"{kind}: {key}"

@@ -12,6 +12,7 @@ from mqlake.local.testing import LocalSystem
 from mqlake.records import (
     HEADER_SOURCE,
     INBOUND,
+    RETAINED_FILTER,
     ROUTES,
     Barrier,
     Message,
@@ -145,6 +146,29 @@ def test_a_share_group_is_served_by_its_gateway_and_named(ghost: Ghost) -> None:
     ghost.append(INBOUND, message_key("default", "ghost/job"), b"1")
     _, _, source = ghost.next()
     assert source.shared_filters == (shared,)
+
+
+def test_retained_messages_go_to_a_gateway_that_wants_them_all_once_and_in_order(
+    ghost: Ghost,
+) -> None:
+    ghost.barrier(ghost.route(RETAINED_FILTER))
+    ghost.next()
+    ghost.barrier(ghost.route("ghost/subscribed"))
+    ghost.next()
+    sent = []
+    for number in range(40):
+        topic = "ghost/subscribed" if number % 4 < 2 else "ghost/unsubscribed"
+        message = Message(
+            *("default", topic, b"%d" % number, 1, number % 2 == 0),
+            *(bytes(16), "ghost", 0, "local/ghost"),
+        )
+        headers = dict(message_headers(message))
+        ghost.append(INBOUND, message_key("default", topic), message.payload, headers=headers)
+        if message.retain or topic == "ghost/subscribed":
+            sent.append(message.payload)
+    assert [ghost.next()[1] for _ in sent] == sent
+    key, _ = ghost.barrier(-1)
+    assert ghost.next()[0] == key, "none came twice"
 
 
 def test_records_of_others_harm_neither_router_nor_history(

@@ -29,7 +29,7 @@ def test_a_topic_name_is_any_text_without_wildcards(topic_name: str) -> None:
         ("a/+/b", "MQTT5-4.7.0-1"),
         ("a#", "MQTT5-4.7.0-1"),
         ("a\0b", "MQTT5-4.7.3-2"),
-        ("x" * (MAX_TOPIC_BYTES + 1), "MQTT5-4.7.3-3"),
+        ("x" * (MAX_TOPIC_BYTES + 1), "MQTT5-4.7.3-3"),  # [MQTT311-4.7.3-3]
         ("é" * (MAX_TOPIC_BYTES // 2 + 1), "MQTT5-4.7.3-3"),
     ],
 )

@@ -1,4 +1,8 @@
-"""A plain JVM with the routing classes, without Spark's context: up in a second, one a session."""
+"""Two real things, one of each a session.
+
+A plain JVM with the routing classes, without Spark's context, is up in a second. Spark with Delta,
+without a log, takes ten.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,10 +10,15 @@ from typing import Any
 
 import pytest
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
 
+from mqlake.local.ports import free_ports
 from streaming.jvm.compiler import build_routing_jar
 from streaming.jvm.jars import PYSPARK_JARS, extra_jars
 from streaming.jvm.process import start_jvm
+from streaming.settings import StreamingSettings
+from streaming.spark import start_spark
 
 JARS = Path(__file__).parents[2] / ".runtime" / "jars"
 
@@ -29,4 +38,23 @@ def routing_jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     )
     yield gateway.jvm
     gateway.shutdown()
+    jvm.stop(timeout_seconds=5)
+
+
+@pytest.fixture(scope="session")
+def streaming_settings(tmp_path_factory: pytest.TempPathFactory) -> StreamingSettings:
+    (port,) = free_ports(1)
+    return StreamingSettings(
+        data_dir=tmp_path_factory.mktemp("data"),
+        jars_dir=JARS,
+        connect_port=port,
+        connect_token=SecretStr("token"),
+    )
+
+
+@pytest.fixture(scope="session")
+def spark(streaming_settings: StreamingSettings) -> Iterator[SparkSession]:
+    session, jvm = start_spark(streaming_settings)
+    yield session
+    session.stop()
     jvm.stop(timeout_seconds=5)

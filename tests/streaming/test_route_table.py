@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqlake.matching import TopicFilterTrie
+from mqlake.records import RETAINED_FILTER
 from mqlake.topics import split_shared, validate_topic_filter
 
 pytestmark = pytest.mark.spark
@@ -39,8 +40,10 @@ def _new_table(jvm: Any) -> Any:
     return jvm.mqlake.streaming.RouteTable()
 
 
-def _match(table: Any, tenant: str, topic_name: str, seed: int = 0) -> dict[str, list[str]]:
-    found = table.match(tenant, topic_name, seed)
+def _match(
+    table: Any, tenant: str, topic_name: str, seed: int = 0, *, retained: bool = False
+) -> dict[str, list[str]]:
+    found = table.match(tenant, topic_name, retained, seed)
     return {} if found is None else {gateway: list(found[gateway] or ()) for gateway in found}
 
 
@@ -129,4 +132,33 @@ def test_member_counts_change_without_a_second_entry(routing_jvm: Any) -> None:
     assert _match(table, "default", "a") == {"g1": ["$share/s/a"]}
     table.apply("g1", "default", "a", 0)
     table.apply("g1", "default", "$share/s/a", 0)
+    assert table.isEmpty()
+
+
+def test_a_retained_message_also_goes_once_to_each_gateway_that_wants_them_all(
+    routing_jvm: Any,
+) -> None:
+    table = _new_table(routing_jvm)
+    for gateway in ("g2", "g1"):
+        table.apply(gateway, "default", RETAINED_FILTER, 1)
+    table.apply("g1", "default", "a/#", 1)
+    table.apply("g2", "default", "$share/s/a/b", 1)
+    table.apply("g3", "default", "a/+", 1)
+    matched = {"g1": [], "g2": ["$share/s/a/b"], "g3": []}
+    assert _match(table, "default", "a/b", retained=True) == matched
+    assert _match(table, "default", "a/b") == matched
+    assert _match(table, "default", "b", retained=True) == {"g1": [], "g2": []}
+    assert _match(table, "default", "$SYS/x", retained=True) == {"g1": [], "g2": []}
+    assert _match(table, "default", "b") == {}
+    assert _match(table, "other", "b", retained=True) == {}
+    assert _match(table, "default", RETAINED_FILTER) == {}
+
+
+def test_a_gateway_that_no_longer_wants_retained_messages_leaves_nothing_behind(
+    routing_jvm: Any,
+) -> None:
+    table = _new_table(routing_jvm)
+    for members in (1, 1, 0, 0):
+        table.apply("g1", "default", RETAINED_FILTER, members)
+    assert _match(table, "default", "a", retained=True) == {}
     assert table.isEmpty()

@@ -2,11 +2,12 @@
 
 `MemoryRouter` keeps the promises of the Spark router: per partition of `mqlake.inbound` it works in
 order, a barrier waits until the routes up to its offset are applied, each message goes once to each
-gateway that has a matching route.
+gateway that has a matching route, a retain-flagged one also to each that wants them all.
 """
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -35,6 +36,8 @@ from ingest.protocol.packets import (
     Suback,
     Subscribe,
     Subscription,
+    Unsuback,
+    Unsubscribe,
 )
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
@@ -43,9 +46,15 @@ from mqlake.errors import LogError
 from mqlake.matching import TopicFilterTrie
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
+    EVENTS,
+    FLAG_RETAIN,
+    GATEWAYS,
+    HEADER_MQTT,
     HEADER_SOURCE,
     INBOUND,
+    RETAINED_FILTER,
     ROUTES,
+    SESSIONS,
     Source,
     decode_barrier_key,
     decode_route_key,
@@ -77,7 +86,8 @@ async def turns(count: int = 5) -> None:
 def new_log(*gateways: str) -> MemoryLog:
     log = MemoryLog()
     log.create(INBOUND, PARTITIONS)
-    log.create(ROUTES, 1)
+    for log_topic in (ROUTES, SESSIONS, EVENTS, GATEWAYS):
+        log.create(log_topic, 1)
     for gateway in gateways:
         log.create(delivery_topic(gateway), 1)
     return log
@@ -91,6 +101,7 @@ class MemoryRouter:
         self._routes = MemoryLogReader(log)
         self._inbound = MemoryLogReader(log)
         self._tries: dict[str, TopicFilterTrie[tuple[str, str]]] = {}
+        self._want_retained: dict[str, set[str]] = {}
         self._waiting: list[deque[LogRecord]] = [deque() for _ in range(PARTITIONS)]
         self.members: dict[tuple[str, str, str], int] = {}
         self.applied = -1
@@ -127,6 +138,11 @@ class MemoryRouter:
     def _apply(self, records: list[LogRecord]) -> None:
         for record in records:
             route = decode_route_key(record.key or b"")
+            if route.topic_filter == RETAINED_FILTER:
+                wanting = self._want_retained.setdefault(route.tenant, set())
+                (wanting.discard if record.value is None else wanting.add)(route.gateway)
+                self.applied = record.offset
+                continue
             plain = split_shared(route.topic_filter).topic_filter
             trie = self._tries.setdefault(route.tenant, TopicFilterTrie())
             key = (route.gateway, route.tenant, route.topic_filter)
@@ -171,6 +187,9 @@ class MemoryRouter:
         for topic_filter, gateways in groups.items():
             gateway = sorted(gateways)[record.offset % len(gateways)]
             chosen.setdefault(gateway, []).append(topic_filter)
+        if _is_retained(record):
+            for gateway in self._want_retained.get(tenant, ()):
+                chosen.setdefault(gateway, [])
         for gateway, shared_filters in chosen.items():
             self._deliver(gateway, record, shared_filters)
 
@@ -182,6 +201,11 @@ class MemoryRouter:
             self._log.store(
                 delivery_topic(gateway), key, record.value, headers, record.timestamp_ms, 0
             )
+
+
+def _is_retained(record: LogRecord) -> bool:
+    mqtt = dict(record.headers).get(HEADER_MQTT, b"")
+    return len(mqtt) == 3 and bool(mqtt[2] & FLAG_RETAIN)
 
 
 def _raise(error: LogError) -> None:
@@ -286,6 +310,11 @@ class Client:
         self.send(Subscribe(packet_id, [Subscription(topic_filter, qos, **options)], properties))
         assert await self.expect(Suback) == Suback(packet_id, [SubackReasonCode(qos)])
 
+    async def unsubscribe(self, topic_filter: str) -> None:
+        packet_id = self.next_packet_id()
+        self.send(Unsubscribe(packet_id, [topic_filter]))
+        assert (await self.expect(Unsuback)).packet_id == packet_id
+
     async def publish(
         self,
         topic_name: str,
@@ -336,6 +365,20 @@ class Client:
         self.writer.transport.abort()
 
 
+class _RoundWaiter:
+    def __init__(self) -> None:
+        self.is_over = False
+
+    def counted(self, _starts: list[int]) -> None:
+        pass
+
+    def routed(self) -> None:
+        self.is_over = True
+
+    def failed(self, error: LogError) -> None:
+        raise error
+
+
 @dataclass
 class Harness:
     """A gateway that runs, and what it runs on."""
@@ -359,6 +402,30 @@ class Harness:
             for record in self.log.records(INBOUND)
             if not (record.key or b"").startswith(BARRIER_KEY_PREFIX)
         ]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the events of one name, oldest first."""
+        found = [json.loads(record.value or b"{}") for record in self.log.records(EVENTS)]
+        return [event for event in found if event["event"] == name]
+
+    async def delivered(self) -> None:
+        """Wait until all that is in `mqlake.inbound` has been through the router and delivered.
+
+        A barrier round through the gateway's own routes tells.
+        """
+        await until(lambda: not self.writer.queued())
+        await self.rounds_are_over()
+
+    async def delivered_count(self, count: int) -> None:
+        """Wait until so many messages were published, and delivered."""
+        await until(lambda: len(self.inbound()) >= count)
+        await self.delivered()
+
+    async def rounds_are_over(self) -> None:
+        """Wait for a barrier round that begins now."""
+        waiter = _RoundWaiter()
+        self.gateway.routes.join_next_round(waiter)
+        await until(lambda: waiter.is_over)
 
     def deliver(
         self, key: bytes, value: bytes, headers: list[tuple[str, bytes]], *, gateway: str = NAME

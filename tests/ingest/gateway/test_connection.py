@@ -38,7 +38,6 @@ async def test_a_client_is_welcomed(level: int) -> None:
                 "receive_maximum": 9,
                 "maximum_packet_size": 1024 * 1024,
                 "topic_alias_maximum": 7,
-                "retain_available": 0,
             }
         client.send(Pingreq())
         await client.expect(Pingresp)
@@ -47,12 +46,39 @@ async def test_a_client_is_welcomed(level: int) -> None:
         assert harness.gateway.figures()["clients"] == 0
 
 
-async def test_a_session_that_was_to_outlive_its_connection_is_told_not_to() -> None:
-    async with running_gateway() as harness:
+async def test_a_session_that_was_to_last_longer_than_allowed_is_told_how_long() -> None:
+    async with running_gateway(max_session_expiry_interval=60) as harness:
         client = await Client.open(harness.port)
         connack = await client.handshake("alice", properties={"session_expiry_interval": 100})
-        assert connack.properties["session_expiry_interval"] == 0
+        assert connack.properties["session_expiry_interval"] == 60
         await client.disconnect(Disconnect(properties={"session_expiry_interval": 5}))
+        assert len(harness.gateway.sessions) == 1
+
+
+async def test_a_keep_alive_that_is_too_long_is_replaced() -> None:
+    async with running_gateway(max_keep_alive_seconds=60) as harness:
+        for asked, told in ((61, 60), (0, 60), (60, None)):
+            client = await Client.open(harness.port)
+            connack = await client.handshake("alice", keep_alive=asked)
+            assert connack.properties.get("server_keep_alive") == told
+
+
+async def test_response_information_is_given_to_who_asks_for_it() -> None:
+    async with running_gateway(response_topic_prefix="answers/") as harness:
+        client = await Client.open(harness.port)
+        connack = await client.handshake("alice", properties={"request_response_information": 1})
+        assert connack.properties["response_information"] == "answers/alice/"
+        client = await Client.open(harness.port)
+        assert "response_information" not in (await client.handshake("alice")).properties
+
+
+async def test_a_full_gateway_with_a_neighbour_sends_clients_there() -> None:
+    async with running_gateway(max_connections=1, server_reference="other:1883") as harness:
+        await Client.connect(harness.port, "first")
+        client = await Client.open(harness.port)
+        connack = await client.handshake("second")
+        assert connack.reason_code is ConnackReasonCode.USE_ANOTHER_SERVER
+        assert connack.properties["server_reference"] == "other:1883"
 
 
 @pytest.mark.clause("MQTT5-3.14.2-2")
@@ -95,10 +121,13 @@ async def test_an_empty_client_id_is_refused_where_the_version_says_so(
             {"properties": {"authentication_method": "SCRAM"}},
             ConnackReasonCode.BAD_AUTHENTICATION_METHOD,
         ),
-        ({"will": Will("a", b"", retain=True)}, ConnackReasonCode.RETAIN_NOT_SUPPORTED),
-        ({"will": Will("$SYS/a", b"")}, ConnackReasonCode.TOPIC_NAME_INVALID),
+        (
+            {"will": Will("a", b"\xff", properties={"payload_format_indicator": 1})},
+            ConnackReasonCode.PAYLOAD_FORMAT_INVALID,
+        ),
+        ({"will": Will("$SYS/a", b"")}, ConnackReasonCode.NOT_AUTHORIZED),
     ],
-    ids=["authentication", "retained will", "will to $SYS"],
+    ids=["authentication", "will that is no text", "will to $SYS"],
 )
 async def test_a_connect_that_asks_too_much_is_refused(
     fields: dict[str, object], reason_code: ConnackReasonCode
@@ -326,9 +355,9 @@ async def test_nothing_is_kept_of_500_clients_that_came_and_went() -> None:
             else:
                 await client.disconnect()
         await until(lambda: not gateway._connections)
-        assert gateway._clients == {}
+        assert len(gateway.sessions) == 0
         assert gateway._held_by_log == []
         assert len(gateway.subscriptions) == 0
         assert gateway.subscriptions._settling == {}
-        await until(lambda: len(gateway.routes) == 0)
+        await until(lambda: len(gateway.routes) == 1)  # that of the retained messages
         await until(lambda: len(asyncio.all_tasks()) <= tasks)

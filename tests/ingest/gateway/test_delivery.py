@@ -239,5 +239,5 @@ async def test_messages_wait_for_an_absent_router() -> None:
         await client.expect_nothing()
         harness.router.resume()
         assert await client.payloads(10) == [b"%d" % number for number in range(10)]
-        assert len(harness.log.records(ROUTES)) == 1
+        assert len(harness.log.records(ROUTES)) == 2
         assert len(harness.log.records(INBOUND)) == 10 + 2 * PARTITIONS

@@ -312,15 +312,17 @@ async def test_a_3x_client_refused_at_the_edge_of_its_window_is_closed(tmp_path:
 @pytest.mark.parametrize(
     ("publish", "reason_code"),
     [
-        (Publish("$SYS/a", b""), DisconnectReasonCode.NOT_AUTHORIZED),
-        (Publish("a", b"", retain=True), DisconnectReasonCode.RETAIN_NOT_SUPPORTED),
+        (
+            Publish("a", b"\xff", properties={"payload_format_indicator": 1}),
+            DisconnectReasonCode.PAYLOAD_FORMAT_INVALID,
+        ),
         (
             Publish("a", b"", properties={"topic_alias": 65}),
             DisconnectReasonCode.TOPIC_ALIAS_INVALID,
         ),
         (Publish("", b"", properties={"topic_alias": 1}), DisconnectReasonCode.PROTOCOL_ERROR),
     ],
-    ids=["$SYS", "retain", "alias too high", "alias not set"],
+    ids=["no text", "alias too high", "alias not set"],
 )
 async def test_what_a_client_may_not_publish_ends_the_connection(
     publish: Publish, reason_code: DisconnectReasonCode
@@ -329,6 +331,33 @@ async def test_what_a_client_may_not_publish_ends_the_connection(
         client = await Client.connect(harness.port, "alice")
         client.send(publish)
         await client.expect_disconnect(reason_code)
+        assert harness.inbound() == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_payload_that_is_not_the_text_it_is_said_to_be_is_refused(qos: int) -> None:
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice")
+        for payload in (b"\xff", b"text"):
+            client.send(
+                Publish("a", payload, qos, packet_id=7, properties={"payload_format_indicator": 1})
+            )
+            answer = await client.receive()
+            assert isinstance(answer, Puback | Pubrec)
+            assert answer.reason_code == (0x99 if payload == b"\xff" else 0)
+        assert [record.value for record in harness.inbound()] == [b"text"]
+
+
+async def test_nobody_publishes_to_the_topics_of_the_server() -> None:
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice")
+        client.send(Publish("$SYS/a", b""), Publish("$SYS/a", b"", 1, packet_id=1))
+        assert (await client.expect(Puback)).reason_code is PubackReasonCode.NOT_AUTHORIZED
+        client.send(Publish("$SYS/a", b"", 2, packet_id=1))
+        assert (await client.expect(Pubrec)).reason_code is PubrecReasonCode.NOT_AUTHORIZED
+        old = await Client.connect(harness.port, "bob", level=4)
+        await old.publish("$SYS/a", b"", 1)
+        await old.publish("$SYS/a", b"", 2)
         assert harness.inbound() == []
 
 

@@ -124,7 +124,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_opening_withdraws_what_an_earlier_run_left() -> None:
     async with bench(stale=[A, B]) as b:
         assert b.written() == [("a", None), ("b", None)]
-        assert b.barriers() == [Barrier(NAME, INCARNATION, 0, -1)]
+        assert b.barriers() == [Barrier(NAME, INCARNATION, 0, 1)]
         assert not b.routes.is_answered
         b.answer()
         assert b.routes.is_answered

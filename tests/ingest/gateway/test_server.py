@@ -16,7 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from ingest.protocol.packets import Disconnect, Puback, Publish, Will
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.errors import LogError, OperationalError
-from mqlake.records import INBOUND, ROUTES, Route, route_key
+from mqlake.records import INBOUND, RETAINED_FILTER, ROUTES, Route, route_key
 from tests.ingest.gateway.harness import (
     NAME,
     Client,
@@ -72,7 +72,8 @@ async def test_routes_of_an_earlier_run_are_withdrawn_and_others_kept() -> None:
     async with running_gateway(log=log, router=absent, answered=False) as harness:
         records = log.records(ROUTES)[3:]
         withdrawn = route_key(Route(NAME, "default", "a"))
-        assert [(one.key, one.value) for one in records] == [(withdrawn, None)]
+        retained = route_key(Route(NAME, "default", RETAINED_FILTER))
+        assert [(one.key, one.value) for one in records] == [(withdrawn, None), (retained, b"1")]
         client = await Client.connect(harness.port, "alice")
         await client.publish("a", b"stored all the same", 2)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ingest.log import admin
@@ -18,12 +20,14 @@ from ingest.log.contract import (
     BEGINNING,
     END,
     LogFull,
+    LogRangeReader,
     LogReader,
     LogRecord,
     LogWriter,
+    Missing,
 )
-from ingest.log.kafka import KafkaLogReader, KafkaLogWriter
-from ingest.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
+from ingest.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+from ingest.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.errors import LogError
 
 DEADLINE_SECONDS = 20.0
@@ -44,6 +48,17 @@ class Cluster:
     def reader(self) -> LogReader:
         raise NotImplementedError
 
+    def range_reader(self) -> LogRangeReader:
+        raise NotImplementedError
+
+    async def remove_before(self, log_topic: str, partition: int, offset: int) -> None:
+        """Do what retention does."""
+        raise NotImplementedError
+
+    async def skip_offset(self, log_topic: str, partition: int) -> None:
+        """Do what the end of a transaction does: take an offset without a record."""
+        raise NotImplementedError
+
 
 class MemoryCluster(Cluster):
     def __init__(self) -> None:
@@ -59,6 +74,19 @@ class MemoryCluster(Cluster):
 
     def reader(self) -> LogReader:
         return MemoryLogReader(self._log)
+
+    def range_reader(self) -> LogRangeReader:
+        return MemoryRangeReader(self._log)
+
+    async def remove_before(self, log_topic: str, partition: int, offset: int) -> None:
+        self._log.remove_before(log_topic, partition, offset)
+
+    async def skip_offset(self, log_topic: str, partition: int) -> None:
+        # As in Kafka, where no transaction is without a record.
+        writer = MemoryLogWriter(self._log)
+        await writer.append_durably(log_topic, b"k", b"in a transaction", [], partition=partition)
+        await writer.close()
+        self._log.skip_offset(log_topic, partition)
 
 
 class KafkaCluster(Cluster):
@@ -83,6 +111,38 @@ class KafkaCluster(Cluster):
 
     def reader(self) -> LogReader:
         return KafkaLogReader(self._servers)
+
+    def range_reader(self) -> LogRangeReader:
+        return KafkaRangeReader(self._servers)
+
+    async def remove_before(self, log_topic: str, partition: int, offset: int) -> None:
+        await asyncio.to_thread(self._remove_before, TopicPartition(log_topic, partition, offset))
+
+    def _remove_before(self, position: TopicPartition) -> None:
+        client = AdminClient({"bootstrap.servers": self._servers})
+        client.delete_records([position])[position].result(DEADLINE_SECONDS)
+
+    async def skip_offset(self, log_topic: str, partition: int) -> None:
+        await asyncio.to_thread(self._end_transaction, log_topic, partition)
+
+    def _end_transaction(self, log_topic: str, partition: int) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self._servers, "transactional.id": f"test-{next(_names)}"}
+        )
+        producer.init_transactions(DEADLINE_SECONDS)
+        end = self._end(log_topic, partition)
+        producer.begin_transaction()
+        producer.produce(log_topic, b"in a transaction", b"k", partition)
+        producer.commit_transaction(DEADLINE_SECONDS)
+        # The marker is written some time after the commit was answered.
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while self._end(log_topic, partition) < end + 2:
+            assert time.monotonic() < deadline
+
+    def _end(self, log_topic: str, partition: int) -> int:
+        return admin.offsets(self._servers, log_topic, admin.END_OFFSETS, DEADLINE_SECONDS)[
+            partition
+        ]
 
 
 @dataclass
@@ -110,6 +170,12 @@ class Read:
 
     async def until_count(self, count: int) -> None:
         await self.until(lambda: len(self.records) >= count)
+
+    async def take_in_turn(self, batch: list[LogRecord]) -> None:
+        self.take(batch)
+
+    def offsets(self, partition: int) -> list[int]:
+        return [record.offset for record in self.records if record.partition == partition]
 
     def values(self) -> list[bytes | None]:
         return [record.value for record in self.records]
@@ -172,6 +238,15 @@ async def reading(cluster: Cluster) -> AsyncIterator[LogReader]:
         await reader.close()
 
 
+@asynccontextmanager
+async def reading_ranges(cluster: Cluster) -> AsyncIterator[LogRangeReader]:
+    reader = cluster.range_reader()
+    try:
+        yield reader
+    finally:
+        await reader.close()
+
+
 def everywhere(position: int) -> dict[int, int]:
     return dict.fromkeys(range(PARTITIONS), position)
 
@@ -179,6 +254,14 @@ def everywhere(position: int) -> dict[int, int]:
 async def fill(writer: LogWriter, log_topic: str, count: int, *, partition: int = 0) -> None:
     for number in range(count):
         await writer.append_durably(log_topic, b"k", b"%d" % number, [], partition=partition)
+
+
+async def fill_fast(writer: LogWriter, log_topic: str, count: int, *, partition: int = 0) -> None:
+    reports = Reports()
+    for number in range(count):
+        writer.append(log_topic, b"k", b"%d" % number, [], reports.take, partition=partition)
+    await writer.flush(DEADLINE_SECONDS)
+    assert all(error is None for _, _, error in reports.reports)
 
 
 def fill_up(writer: LogWriter, log_topic: str, reports: Reports) -> None:
@@ -467,6 +550,240 @@ def test_a_compacted_topic_gives_the_last_record_of_each_key(run: Run) -> None:
             assert {key: record.value for key, record in found.items()} == {b"a": b"2", b"c": b"1"}
             assert found[b"a"].headers == [("v", b"1")]
             assert found[b"a"].key == b"a"
+
+    run(scenario)
+
+
+def test_ranges_are_read_from_start_up_to_and_without_end(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        async with writing(cluster, max_queued_records=5000) as writer:
+            headers = [("mqtt", b"\1\4\1"), ("mqtt", b"")]
+            at = await writer.append_durably(
+                log_topic, b"first", b"21.5", headers, partition=2, timestamp_ms=1_700_000_000_123
+            )
+            for partition in range(PARTITIONS):
+                await fill_fast(writer, log_topic, 1500, partition=partition)
+        async with reading_ranges(cluster) as reader:
+            read = Read()
+            ranges = {0: (0, 1500), 1: (700, 703), 2: (0, 2)}
+            assert await reader.read_range(log_topic, ranges, read.take_in_turn) == []
+            assert read.offsets(0) == list(range(1500))
+            assert read.offsets(1) == [700, 701, 702]
+            assert read.offsets(2) == [0, 1]
+            assert LogRecord(*at, 1_700_000_000_123, b"first", b"21.5", headers) in read.records
+            # The same reader again, backwards in the log.
+            again = Read()
+            await reader.read_range(log_topic, {0: (5, 8)}, again.take_in_turn)
+            assert again.offsets(0) == [5, 6, 7]
+
+    run(scenario)
+
+
+def test_an_empty_range_asks_nothing_of_the_log(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        async with reading_ranges(cluster) as reader:
+            read = Read()
+            ranges = {0: (5, 5), 1: (9, 3)}
+            assert await reader.read_range("test-unknown", ranges, read.take_in_turn) == []
+            assert await reader.read_range("test-unknown", {}, read.take_in_turn) == []
+            assert read.records == []
+
+    run(scenario)
+
+
+def test_a_consumer_that_waits_holds_up_its_own_read_only(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        async with (
+            writing(cluster, max_queued_records=10_000) as writer,
+            reading_ranges(cluster) as reader,
+        ):
+            await fill_fast(writer, log_topic, 5000)
+            slow, open_again = Read(), asyncio.Event()
+
+            async def take_late(batch: list[LogRecord]) -> None:
+                await open_again.wait()
+                slow.take(batch)
+
+            waits = asyncio.create_task(reader.read_range(log_topic, {0: (0, 5000)}, take_late))
+            for _ in range(5):
+                read = Read()
+                await reader.read_range(log_topic, {0: (10, 3000)}, read.take_in_turn)
+                assert read.offsets(0) == list(range(10, 3000))
+            assert slow.records == []
+            open_again.set()
+            assert await waits == []
+            assert slow.offsets(0) == list(range(5000))
+
+    run(scenario)
+
+
+def test_reads_at_the_same_time_all_get_what_they_asked_for(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        async with (
+            writing(cluster, max_queued_records=10_000) as writer,
+            reading_ranges(cluster) as reader,
+        ):
+            for partition in range(PARTITIONS):
+                await fill_fast(writer, log_topic, 2000, partition=partition)
+            ranges = [
+                {number % PARTITIONS: (number * 50, number * 90), 0: (number, 2 * number)}
+                for number in range(20)
+            ]
+            reads = [Read() for _ in ranges]
+            await asyncio.gather(
+                *(
+                    reader.read_range(log_topic, asked, read.take_in_turn)
+                    for asked, read in zip(ranges, reads, strict=True)
+                )
+            )
+            for asked, read in zip(ranges, reads, strict=True):
+                for partition, (start, end) in asked.items():
+                    assert read.offsets(partition) == list(range(start, end))
+
+    run(scenario)
+
+
+def test_what_retention_has_removed_is_told(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        async with writing(cluster) as writer, reading_ranges(cluster) as reader:
+            for partition in range(PARTITIONS):
+                await fill_fast(writer, log_topic, 20, partition=partition)
+            await cluster.remove_before(log_topic, 0, 15)
+            await cluster.remove_before(log_topic, 1, 15)
+            read = Read()
+            missing = await reader.read_range(
+                log_topic, {0: (10, 20), 1: (5, 12), 2: (0, 5)}, read.take_in_turn
+            )
+            assert sorted(missing) == [Missing(0, 10, 15), Missing(1, 5, 12)]
+            assert read.offsets(0) == list(range(15, 20))
+            assert read.offsets(1) == []
+            assert read.offsets(2) == list(range(5))
+
+    run(scenario)
+
+
+def test_offsets_without_a_record_are_passed_over(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        async with writing(cluster) as writer, reading_ranges(cluster) as reader:
+            await fill(writer, log_topic, 2)
+            await cluster.skip_offset(log_topic, 0)  # 2 is a record, 3 is none
+            await fill(writer, log_topic, 1)
+            await cluster.skip_offset(log_topic, 0)
+            for asked, offsets in (
+                ((0, 7), [0, 1, 2, 4, 5]),
+                ((1, 4), [1, 2]),
+                ((3, 4), []),
+                ((6, 7), []),
+            ):
+                read = Read()
+                found = await reader.read_range(log_topic, {0: asked}, read.take_in_turn)
+                assert (read.offsets(0), found) == (offsets, [])
+
+    run(scenario)
+
+
+def test_a_range_beyond_the_end_is_waited_for_in_vain_or_not(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        async with writing(cluster) as writer, reading_ranges(cluster) as reader:
+            await fill(writer, log_topic, 3)
+            read = Read()
+            waits = asyncio.create_task(
+                reader.read_range(
+                    log_topic,
+                    {0: (1, 5), 1: (0, 1)},
+                    read.take_in_turn,
+                    timeout_seconds=DEADLINE_SECONDS,
+                )
+            )
+            await read.until_count(2)
+            await fill(writer, log_topic, 2)
+            await fill(writer, log_topic, 1, partition=1)
+            assert await waits == []
+            assert read.offsets(0) == [1, 2, 3, 4]
+            for asked in ((4, 6), (9, 10)):
+                with pytest.raises(LogError, match=r"nothing for 0\.3 s") as failed:
+                    await reader.read_range(
+                        log_topic, {0: asked}, read.take_in_turn, timeout_seconds=0.3
+                    )
+                assert not failed.value.definite
+            again = Read()
+            await reader.read_range(log_topic, {0: (0, 5)}, again.take_in_turn)
+            assert again.offsets(0) == list(range(5))
+
+    run(scenario)
+
+
+def test_a_range_of_what_is_not_there_is_an_error_for_certain(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        async with reading_ranges(cluster) as reader:
+            read = Read()
+            with pytest.raises(LogError, match="does not exist") as unknown:
+                await reader.read_range("test-unknown", {0: (0, 1)}, read.take_in_turn)
+            with pytest.raises(LogError, match="no partition 3") as no_partition:
+                await reader.read_range(log_topic, {3: (0, 1)}, read.take_in_turn)
+            assert unknown.value.definite
+            assert no_partition.value.definite
+
+    run(scenario)
+
+
+def test_a_read_ends_with_its_task_or_its_consumer(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        async with (
+            writing(cluster, max_queued_records=5000) as writer,
+            reading_ranges(cluster) as reader,
+        ):
+            await fill_fast(writer, log_topic, 3000)
+            read, reached = Read(), asyncio.Event()
+
+            async def refuse(_batch: list[LogRecord]) -> None:
+                raise ValueError("too much")
+
+            async def never(_batch: list[LogRecord]) -> None:
+                reached.set()
+                await asyncio.Future()
+
+            with pytest.raises(ValueError, match="too much"):
+                await reader.read_range(log_topic, {0: (0, 3000)}, refuse)
+            stuck = asyncio.create_task(reader.read_range(log_topic, {0: (0, 3000)}, never))
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await reached.wait()
+            stuck.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await stuck
+            await reader.read_range(log_topic, {0: (0, 3000)}, read.take_in_turn)
+            assert read.offsets(0) == list(range(3000))
+
+    run(scenario)
+
+
+def test_closing_ends_the_reads_with_an_error(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        reader = cluster.range_reader()
+        async with writing(cluster) as writer:
+            await fill(writer, log_topic, 1)
+            read = Read()
+            waits = [
+                asyncio.create_task(reader.read_range(log_topic, {0: (0, end)}, read.take_in_turn))
+                for end in (5, 6)
+            ]
+            await read.until_count(2)
+            await reader.close()
+            for wait in waits:
+                with pytest.raises(LogError, match="was closed"):
+                    await wait
+            with pytest.raises(LogError, match="was closed"):
+                await reader.read_range(log_topic, {0: (0, 1)}, read.take_in_turn)
+            await reader.close()
 
     run(scenario)
 

@@ -18,7 +18,7 @@ from ingest.log.kafka_errors import to_log_error
 from mqlake.errors import LogError
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.ports import free_ports
-from mqlake.records import INBOUND, ROUTES
+from mqlake.records import EVENTS, GATEWAYS, INBOUND, ROUTES, SESSIONS
 
 DEADLINE_SECONDS = 30.0
 
@@ -152,15 +152,18 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
                 timeout_seconds=DEADLINE_SECONDS,
             )
             assert admin.partition_count(bootstrap_servers, INBOUND, DEADLINE_SECONDS) == 4
-            assert admin.partition_count(bootstrap_servers, ROUTES, DEADLINE_SECONDS) == 1
+            for log_topic in (ROUTES, SESSIONS, EVENTS, GATEWAYS):
+                assert admin.partition_count(bootstrap_servers, log_topic, DEADLINE_SECONDS) == 1
         inbound = admin.topic_config(bootstrap_servers, INBOUND, DEADLINE_SECONDS)
         assert int(inbound["retention.bytes"]) == retention_bytes // 4
         assert inbound["retention.ms"] == "86400000"
         assert inbound["cleanup.policy"] == "delete"
-    assert (
-        admin.topic_config(bootstrap_servers, ROUTES, DEADLINE_SECONDS)["cleanup.policy"]
-        == "compact"
-    )
+    for log_topic in (ROUTES, SESSIONS, GATEWAYS):
+        config = admin.topic_config(bootstrap_servers, log_topic, DEADLINE_SECONDS)
+        assert config["cleanup.policy"] == "compact"
+        assert config["delete.retention.ms"] == "86400000"
+    events = admin.topic_config(bootstrap_servers, EVENTS, DEADLINE_SECONDS)
+    assert (events["cleanup.policy"], events["retention.ms"]) == ("delete", "604800000")
 
 
 @pytest.mark.kafka

@@ -115,6 +115,7 @@ def test_a_refusal_is_told_in_the_clients_words(level: int) -> None:
     assert connection.state is ConnectionState.CLOSED
 
 
+@pytest.mark.clause("MQTT311-3.2.2-6")
 @pytest.mark.parametrize(
     ("level", "has_word"), [(3, False), (4, False), (5, True)], ids=["3.1", "3.1.1", "5.0"]
 )
@@ -125,6 +126,7 @@ def test_a_refusal_that_3x_has_no_word_for_is_silent(level: int, has_word: bool)
     assert bool(connection.refuse(ConnackReasonCode.RETAIN_NOT_SUPPORTED)) is has_word
 
 
+@pytest.mark.clause("MQTT5-3.14.0-1")
 @pytest.mark.parametrize("level", LEVELS)
 def test_only_a_connected_5_0_client_gets_disconnect(level: int) -> None:
     connection = connected(level)
@@ -211,7 +213,7 @@ def test_a_wrong_topic_alias_is_refused(packet: Publish, reason_code: Disconnect
     assert caught.value.reason_code == reason_code
 
 
-@pytest.mark.clause("MQTT5-3.3.4-9")
+@pytest.mark.clause("MQTT5-3.3.4-7")
 def test_more_than_receive_maximum_unacknowledged_is_refused() -> None:
     connection = connected(receive_maximum=2)
     send(connection, publish(qos=1, packet_id=1), publish(), publish(qos=2, packet_id=2))

@@ -126,6 +126,7 @@ def test_decoding_starts_at_the_offset_and_tells_where_it_ended() -> None:
     assert decode_properties(b"x\0y", 1, PropertyContext.PUBLISH) == ({}, 2)
 
 
+@pytest.mark.clause("MQTT5-2.2.2-1")
 def test_no_properties_are_encoded_as_length_zero() -> None:
     assert encode_properties({}, PropertyContext.CONNECT) == b"\0"
 

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -76,3 +77,11 @@ def test_an_identifier_is_free_again_after_pubrel() -> None:
     assert incoming.receive_pubrel(7)
     assert not incoming.receive_pubrel(7)
     assert incoming.receive_publish(7) is Arrival.NEW
+
+
+@pytest.mark.clause("MQTT5-4.3.3-9")
+def test_a_refused_message_leaves_its_identifier_free() -> None:
+    incoming = IncomingMessages()
+    incoming.receive_publish(1)
+    incoming.refused(1)
+    assert incoming.receive_publish(1) is Arrival.NEW

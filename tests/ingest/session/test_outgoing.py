@@ -100,6 +100,7 @@ class OutgoingMachine(RuleBasedStateMachine):
 TestOutgoingMachine = OutgoingMachine.TestCase
 
 
+@pytest.mark.clause("MQTT5-2.2.1-4")
 def test_packet_identifiers_wrap_after_65535_and_pass_over_those_in_use() -> None:
     outgoing: OutgoingMessages[str] = OutgoingMessages(window=2, max_queued=0)
     assert outgoing.offer("kept in flight", 1, writable=True) == 1
@@ -124,8 +125,8 @@ def test_a_message_waits_behind_others_even_when_the_window_has_room() -> None:
     outgoing: OutgoingMessages[str] = OutgoingMessages(window=2, max_queued=2)
     assert outgoing.offer("first", 1, writable=False) is Offer.QUEUED
     assert outgoing.offer("second", 1, writable=True) is Offer.QUEUED
-    assert outgoing.take_ready() == (1, "first")
-    assert outgoing.take_ready() == (2, "second")
+    assert outgoing.take_ready() == (1, "first", False)
+    assert outgoing.take_ready() == (2, "second", False)
 
 
 @pytest.mark.clause("MQTT5-4.9.0-1")

@@ -1,15 +1,14 @@
 """Both loaders against a broker small enough to be right; it loses, doubles, swaps on command."""
 
-import shutil
 import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from mqlake.bench.loader import FALLBACK, Load, build_loader, run_load
+from mqlake.bench.loader import Load, run_load
+from mqlake.bench.programs import Programs
 from mqlake.errors import OperationalError
 
 
@@ -33,7 +32,7 @@ class Broker(socketserver.ThreadingTCPServer):
         self.acknowledges = acknowledges
         self.refuses = refuses
         self.lock = threading.Lock()
-        self.subscribers: list[tuple[bytes, Connection]] = []
+        self.subscribers: list[tuple[bytes, int, Connection]] = []
         self.messages = 0
         self.kept: bytes | None = None
 
@@ -53,7 +52,7 @@ class Broker(socketserver.ThreadingTCPServer):
                 self.kept, copies = message, []
             elif self.kept is not None:
                 copies, self.kept = [message, self.kept], None
-            for prefix, subscriber in self.subscribers:
+            for prefix, _, subscriber in self.subscribers:
                 if topic.startswith(prefix):
                     for copy in copies:
                         subscriber.send_message(copy)
@@ -77,8 +76,8 @@ class Connection(socketserver.StreamRequestHandler):
                 topic_filter = body[4:-1]
                 prefix = topic_filter[: -len(topic_filter.rpartition(b"/")[2])]
                 with self.server.lock:
-                    self.server.subscribers.append((prefix, self))
-                    self.wfile.write(b"\x90\3" + body[:2] + b"\1")
+                    self.server.subscribers.append((prefix, body[-1], self))
+                    self.wfile.write(b"\x90\3" + body[:2] + body[-1:])
             elif kind == 3:
                 size = int.from_bytes(body[:2], "big")
                 topic, packet_id = body[2 : 2 + size], body[2 + size : 4 + size]
@@ -117,21 +116,9 @@ def running(broker: Broker) -> Iterator[str]:
         broker.server_close()
 
 
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    command = build_loader(tmp_path_factory.mktemp("loader"))
-    assert command != FALLBACK, "loader.c does not compile"
-    return command
-
-
-@pytest.fixture(params=["c", "python"])
-def loader(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    if request.param == "python":
-        return FALLBACK
-    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
-        pytest.skip("no C compiler; the other loader is used there")
-    command: tuple[str, ...] = request.getfixturevalue("compiled")
-    return command
+@pytest.fixture
+def loader(programs: Programs) -> tuple[str, ...]:
+    return programs.loader
 
 
 def load(address: str, **more: object) -> Load:
@@ -178,6 +165,27 @@ def test_everyone_gets_everything_when_asked(loader: tuple[str, ...]) -> None:
     assert result.published == 50
     assert result.expected == result.delivered == 1000
     assert result.is_complete
+
+
+def test_a_window_counts_a_message_as_finished_when_everyone_has_it(
+    loader: tuple[str, ...],
+) -> None:
+    with running(Broker()) as address:
+        result = run_load(
+            loader,
+            load(address, subscribers=20, everyone=True, rate=0.0, window=2, await_delivery=True),
+        )
+    assert result.published > 6
+    assert result.expected == result.delivered == 20 * result.published
+    assert result.is_complete
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_subscriptions_ask_for_the_given_qos(loader: tuple[str, ...], qos: int) -> None:
+    broker = Broker()
+    with running(broker) as address:
+        assert run_load(loader, load(address, subscribe_qos=qos)).is_complete
+    assert {granted for _, granted, _ in broker.subscribers} == {qos}
 
 
 @pytest.mark.parametrize(
@@ -231,9 +239,3 @@ def test_a_refused_connection_is_one_sentence(loader: tuple[str, ...]) -> None:
 def test_only_loopback_is_loaded(loader: tuple[str, ...]) -> None:
     with pytest.raises(OperationalError, match="expected loopback"):
         run_load(loader, load("192.0.2.1:1883"))
-
-
-def test_a_loader_is_built_once(tmp_path: Path, compiled: tuple[str, ...]) -> None:
-    folder = Path(compiled[0]).parent
-    assert build_loader(folder) == compiled
-    assert [path.name for path in folder.iterdir()] == [Path(compiled[0]).name]

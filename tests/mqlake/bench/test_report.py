@@ -4,7 +4,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from mqlake.bench.measurements import Figure
+from mqlake.bench.figures import Figure
 from mqlake.bench.report import summarise, to_json, to_table
 
 P50 = Figure("publish to PUBACK, p50", "ms", goal=3)

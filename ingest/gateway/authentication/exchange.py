@@ -1,0 +1,112 @@
+"""Enhanced authentication on one connection: which AUTH may come when (5.0, 4.12)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingest.gateway.authentication.outcomes import Challenge, Exchange, Outcome, Refused
+from ingest.protocol.errors import ProtocolViolation
+from ingest.protocol.reason_codes import (
+    AuthReasonCode,
+    ConnackReasonCode,
+    DisconnectReasonCode,
+)
+from mqlake.saslprep import UnpreparableText, prepare
+
+if TYPE_CHECKING:
+    from ingest.gateway.authentication.authenticator import Authenticator
+    from ingest.protocol.packets import Auth
+    from ingest.protocol.properties import Properties
+
+
+class EnhancedAuthentication:
+    """The exchanges of a client whose CONNECT names an authentication method.
+
+    Args:
+        authenticator: The gateway's.
+        method: Of the CONNECT; all AUTH packets have the same. [MQTT5-4.12.0-5]
+        username: Of the CONNECT, None without one; whoever logs in must be that user. From the
+            first success on it is the one who has logged in, and stays it.
+        address: The peer's, without its port.
+    """
+
+    __slots__ = (
+        "_address",
+        "_authenticator",
+        "_exchange",
+        "_is_authenticated",
+        "_username",
+        "method",
+    )
+
+    def __init__(
+        self, authenticator: Authenticator, method: str, username: str | None, address: str
+    ) -> None:
+        self.method = method
+        self._authenticator = authenticator
+        self._username = username
+        self._address = address
+        self._exchange: Exchange | None = None
+        self._is_authenticated = False
+
+    def begin(self, data: bytes | None) -> Outcome:
+        """Begin with the authentication data of the CONNECT, or of the AUTH that asks anew."""
+        opened = self._authenticator.open_exchange(self.method, self._address)
+        if isinstance(opened, Refused):
+            return opened
+        self._exchange = opened
+        return self._conclude(opened.start(data))
+
+    def process_auth(self, auth: Auth) -> Outcome:
+        """Go on with the exchange that runs, or begin another.
+
+        Raises:
+            ProtocolViolation: The AUTH names another method, or nothing waits for it.
+        """
+        method = auth.properties.get("authentication_method")
+        if method != self.method:
+            raise ProtocolViolation(
+                DisconnectReasonCode.BAD_AUTHENTICATION_METHOD,
+                f"AUTH names the method {method!r}, CONNECT {self.method!r}",
+                "MQTT5-4.12.1-1" if self._is_authenticated else "MQTT5-4.12.0-5",
+            )
+        data = auth.properties.get("authentication_data")
+        is_new = auth.reason_code is AuthReasonCode.RE_AUTHENTICATE
+        if is_new and self._is_authenticated and self._exchange is None:
+            return self.begin(data)
+        if is_new or self._exchange is None:
+            raise ProtocolViolation(
+                DisconnectReasonCode.PROTOCOL_ERROR,
+                f"AUTH {auth.reason_code.name} "
+                + ("without an exchange" if self._exchange is None else "in an exchange"),
+                "MQTT5-4.12.0-3",
+            )
+        return self._conclude(self._exchange.step(data or b""))
+
+    def properties(self, data: bytes | None) -> Properties:
+        """Return what AUTH and CONNACK carry [MQTT5-4.12.0-5]."""
+        properties: Properties = {"authentication_method": self.method}
+        if data is not None:
+            properties["authentication_data"] = data
+        return properties
+
+    def _conclude(self, outcome: Outcome) -> Outcome:
+        if isinstance(outcome, Challenge):
+            return outcome
+        self._exchange = None
+        if isinstance(outcome, Refused):
+            self._authenticator.note_failure(self._address)
+            return outcome
+        if not self._is_user(outcome.username):
+            return Refused(ConnackReasonCode.NOT_AUTHORIZED, "logs in as another user")
+        self._username = outcome.username
+        self._is_authenticated = True
+        return outcome
+
+    def _is_user(self, username: str | None) -> bool:
+        if self._username is None:
+            return not self._is_authenticated
+        try:
+            return prepare(self._username, "user name") == username
+        except UnpreparableText:
+            return False

@@ -1,0 +1,130 @@
+"""What lies between a client's CONNECT and its CONNACK, and each time it authenticates again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ingest.gateway.authentication.exchange import EnhancedAuthentication
+from ingest.gateway.authentication.outcomes import Accepted, Challenge, Outcome, Refused
+from ingest.protocol.errors import ProtocolViolation
+from ingest.protocol.packets import Auth, Connect
+from ingest.protocol.properties import NO_PROPERTIES
+from ingest.protocol.reason_codes import (
+    AuthReasonCode,
+    ConnackReasonCode,
+    DisconnectReasonCode,
+)
+
+if TYPE_CHECKING:
+    from ingest.gateway.authentication.authenticator import Authenticator
+    from ingest.gateway.authentication.outcomes import Verdict
+    from ingest.gateway.connection import ClientConnection
+
+
+class Login:
+    """Finds out who a client is and lets it in, or not.
+
+    A connection keeps it only while it is of use: until CONNACK, and with an authentication method
+    to the end.
+
+    Args:
+        connection: Held while a password is checked, not while the client is asked.
+        authenticator: The gateway's.
+        address: The client's, without its port.
+    """
+
+    __slots__ = ("_address", "_authenticator", "_checking", "_connect", "_connection", "_enhanced")
+
+    def __init__(
+        self, connection: ClientConnection, authenticator: Authenticator, address: str
+    ) -> None:
+        self._connection = connection
+        self._authenticator = authenticator
+        self._address = address
+        self._connect: Connect | None = None
+        self._checking: asyncio.Future[Verdict] | None = None
+        self._enhanced: EnhancedAuthentication | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can come of it."""
+        return self._connect is None and self._enhanced is None
+
+    def begin(self, connect: Connect, identity: str | None) -> None:
+        """Log in whoever has sent a CONNECT.
+
+        Args:
+            connect: Waits for its answer.
+            identity: User name by a certificate; whoever has one needs no password, and is nobody
+                else.
+        """
+        self._connect = connect
+        method = connect.properties.get("authentication_method")
+        if method is not None:
+            username = connect.username if identity is None else identity
+            self._enhanced = EnhancedAuthentication(
+                self._authenticator, method, username, self._address
+            )
+            data = connect.properties.get("authentication_data")
+            self._process(self._enhanced.begin(data))
+            return
+        if identity is not None:
+            self._process(Accepted(identity))
+            return
+        verdict = self._authenticator.check_password(
+            connect.username, connect.password, self._address
+        )
+        if isinstance(verdict, asyncio.Future):
+            self._checking = verdict
+            self._connection.hold("login")
+            verdict.add_done_callback(self._process_checked)
+        else:
+            self._process(verdict)
+
+    def process_auth(self, auth: Auth) -> None:
+        """Go on with an exchange, or begin one on a client that is connected.
+
+        Raises:
+            ProtocolViolation: The AUTH may not come now.
+        """
+        if self._enhanced is None:
+            raise ProtocolViolation(
+                DisconnectReasonCode.PROTOCOL_ERROR,
+                "AUTH without an authentication method in CONNECT",
+                "MQTT5-4.12.0-7",
+            )
+        self._process(self._enhanced.process_auth(auth))
+
+    def cancel(self) -> None:
+        """Drop the check of a password: the client has gone."""
+        if self._checking is not None:
+            self._checking.cancel()
+
+    def _process_checked(self, checked: asyncio.Future[Verdict]) -> None:
+        self._checking = None
+        if checked.cancelled() or self._connection.is_closing:
+            return
+        if checked.exception() is not None:
+            self._process(Refused(ConnackReasonCode.UNSPECIFIED_ERROR, "internal error"))
+        self._process(checked.result())
+        self._connection.release("login")
+
+    def _process(self, outcome: Outcome) -> None:
+        connection, enhanced, connect = self._connection, self._enhanced, self._connect
+        is_connected = connect is None
+        if isinstance(outcome, Refused):
+            if is_connected:  # [MQTT5-4.12.1-2]
+                reason_code = DisconnectReasonCode(outcome.reason_code)
+                connection.close(reason_code, log_reason=outcome.reason)
+            else:  # [MQTT5-4.12.0-4]
+                connection.refuse(outcome.reason_code, outcome.reason)
+            return
+        properties = NO_PROPERTIES if enhanced is None else enhanced.properties(outcome.data)
+        if isinstance(outcome, Challenge):  # [MQTT5-4.12.0-2]
+            connection.send(Auth(AuthReasonCode.CONTINUE_AUTHENTICATION, properties))
+        elif connect is None:
+            connection.send(Auth(AuthReasonCode.SUCCESS, properties))
+        else:
+            self._connect = None
+            connection.accept(connect, outcome.username, properties)

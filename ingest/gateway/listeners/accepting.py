@@ -1,0 +1,208 @@
+"""Accepting where something comes before MQTT: a proxy's header, a TLS handshake.
+
+The event loop's own servers know neither PROXY headers nor certificates that change, so these
+listeners take their connections themselves. A header is read from the socket to its last byte and
+not one further (`MSG_PEEK`): what follows belongs to TLS or to the client.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from ingest.gateway.listeners.certificates import Certificates
+from ingest.gateway.listeners.limits import ConnectionLimit
+from ingest.gateway.listeners.proxy_protocol import (
+    V2_MAX_BYTES,
+    ProxyHeader,
+    ProxyProtocolError,
+    parse_proxy_header,
+)
+from ingest.gateway.listeners.transports import Arrival, Facts
+
+logger = logging.getLogger(__name__)
+
+ACCEPTS_PER_TURN: Final = 64
+"""Then the loop's other work has its turn."""
+MAX_HANDSHAKES: Final = 1024
+"""So many at once of one listener; further connections wait in the backlog."""
+EXHAUSTED_PAUSE_SECONDS: Final = 0.5
+"""How long nothing is accepted after the process has run out of file descriptors or memory."""
+TLS_SHUTDOWN_SECONDS: Final = 5.0
+
+_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class Acceptor:
+    """Takes connections from one listening socket and brings them to their first byte.
+
+    Args:
+        name: Of the listener, for the log.
+        listener: Listens already; closed by `close`.
+        make: Makes a connection's protocol when all before it went well.
+        certificates: For TLS.
+        limit: Of the listener; what `make` makes counts itself.
+        expects_proxy: Each connection begins with a PROXY header.
+        timeout_seconds: For the header, and again for the handshake.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        listener: socket.socket,
+        make: Callable[[], asyncio.Protocol],
+        *,
+        certificates: Certificates | None,
+        limit: ConnectionLimit | None,
+        expects_proxy: bool,
+        timeout_seconds: float,
+    ) -> None:
+        self._name = name
+        self._listener = listener
+        self._make = make
+        self._certificates = certificates
+        self._limit = limit
+        self._expects_proxy = expects_proxy
+        self._timeout = timeout_seconds
+        self._loop = asyncio.get_running_loop()
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._is_accepting = False
+        self._go_on()
+
+    def close(self) -> None:
+        """Accept no more and cut those that have not arrived."""
+        self._is_closed = True
+        self._hold()
+        if self._pause is not None:
+            self._pause.cancel()
+        self._listener.close()
+        for task in self._arriving:
+            task.cancel()
+
+    def _hold(self) -> None:
+        if self._is_accepting:
+            self._is_accepting = False
+            self._loop.remove_reader(self._listener.fileno())
+
+    def _go_on(self) -> None:
+        self._pause = None
+        if not self._is_closed and not self._is_accepting:
+            self._is_accepting = True
+            self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            if len(self._arriving) >= MAX_HANDSHAKES:
+                self._hold()
+                return
+            try:
+                connection, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as exc:
+                if exc.errno not in _EXHAUSTED:
+                    raise
+                self._log(logging.ERROR, "connections wait", reason=exc.strerror)
+                self._hold()
+                self._pause = self._loop.call_later(EXHAUSTED_PAUSE_SECONDS, self._go_on)
+                return
+            if self._limit is not None and self._limit.is_reached:
+                self._limit.log_refused(address)
+                connection.close()
+                continue
+            connection.setblocking(False)
+            task = self._loop.create_task(self._bring_in(connection, address))
+            self._arriving.add(task)
+            task.add_done_callback(self._arrived)
+
+    def _arrived(self, task: asyncio.Task[None]) -> None:
+        self._arriving.discard(task)
+        if len(self._arriving) < MAX_HANDSHAKES and self._pause is None:
+            self._go_on()
+
+    async def _bring_in(self, connection: socket.socket, address: Any) -> None:
+        facts: Facts = {}
+        try:
+            if connection.family != socket.AF_UNIX:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._expects_proxy:
+                async with asyncio.timeout(self._timeout):
+                    header = await read_proxy_header(connection)
+                facts["proxy_peername"] = address
+                if header.client is not None:
+                    facts["peername"] = header.client
+                facts["sni"] = header.server_name
+                facts["client_certificate_common_name"] = header.certificate_common_name
+            make_arrival = self._arrival_maker(facts)
+            if self._certificates is None:
+                await self._loop.connect_accepted_socket(make_arrival, connection)
+            else:
+                await self._loop.connect_accepted_socket(
+                    make_arrival,
+                    connection,
+                    ssl=self._certificates.context,
+                    ssl_handshake_timeout=self._timeout,
+                    ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS,
+                )
+        except (OSError, TimeoutError, ProxyProtocolError) as exc:  # ssl.SSLError is an OSError
+            connection.close()
+            self._log(logging.INFO, "connection refused", peer=address, reason=_reason(exc))
+        except BaseException:
+            connection.close()
+            raise
+
+    def _arrival_maker(self, facts: Facts) -> Callable[[], asyncio.Protocol]:
+        return lambda: Arrival(self._make, facts)
+
+    def _log(self, level: int, event: str, **fields: Any) -> None:
+        logger.log(level, event, extra={"fields": {"listener": self._name, **fields}})
+
+
+async def read_proxy_header(connection: socket.socket) -> ProxyHeader:
+    """Take a PROXY header from a connection that does not block; leave what follows.
+
+    Raises:
+        ProxyProtocolError: Something else came.
+        OSError: The connection broke.
+    """
+    received = b""
+    while True:
+        await _until_readable(connection)
+        try:
+            waiting = connection.recv(V2_MAX_BYTES, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            continue
+        if not waiting:
+            raise ProxyProtocolError(f"closed after {len(received)} bytes of a PROXY header")
+        header = parse_proxy_header(received + waiting)
+        if header is not None:
+            connection.recv(header.size - len(received))
+            return header
+        # All of it belongs to the header; what stayed would wake us again and again.
+        received += connection.recv(len(waiting))
+
+
+async def _until_readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    descriptor = connection.fileno()
+    loop.add_reader(descriptor, wake)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, TimeoutError) and not str(exc):
+        return "no PROXY header in time"
+    return getattr(exc, "reason", None) or str(exc)

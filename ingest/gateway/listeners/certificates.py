@@ -1,0 +1,96 @@
+"""The TLS settings of a listener as an SSLContext, and a new one when its files have changed."""
+
+import asyncio
+import logging
+import ssl
+from typing import Final
+
+from ingest.gateway.listeners.settings import SecureWebSocketListener, TlsSettings
+from mqlake.errors import OperationalError
+
+logger = logging.getLogger(__name__)
+
+_CLIENT_CERTIFICATES: Final = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+_MINIMUM_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class Certificates:
+    """Certificate, key and authorities of one listener.
+
+    Attributes:
+        context: For the next connection. Those that are open keep the one they came in by, also
+            its authorities: nobody is cut by a reload.
+    """
+
+    def __init__(self, name: str, settings: TlsSettings) -> None:
+        self._name = name
+        self._settings = settings
+        self.context: ssl.SSLContext
+
+    async def load(self) -> None:
+        """Read the files.
+
+        Raises:
+            OperationalError: They cannot be used; the context stays as it was.
+        """
+        self.context = await asyncio.to_thread(make_context, self._settings)
+
+    async def reload(self) -> None:
+        """Read the files again; keep what there is, and say so, when they cannot be used."""
+        fields = {"listener": self._name, "certificate": str(self._settings.certificate)}
+        try:
+            await self.load()
+        except OperationalError as exc:
+            fields["reason"] = str(exc)
+            logger.error("certificate not reloaded, the old one stays", extra={"fields": fields})
+        else:
+            logger.info("certificate reloaded", extra={"fields": fields})
+
+
+def make_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Return the context of a listener. Blocks: reads files.
+
+    Raises:
+        OperationalError: A file cannot be read or holds something else; names it.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _MINIMUM_VERSIONS[settings.minimum_tls_version]
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    # Nobody is there to type the password of a key: without this OpenSSL would ask the terminal.
+    password = settings.key_password.get_secret_value() if settings.key_password else ""
+    try:
+        context.load_cert_chain(settings.certificate, settings.key, password)
+    except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
+        raise OperationalError(
+            f"certificate {settings.certificate} with key {settings.key} cannot be used: "
+            f"{_reason(exc)}"
+        ) from exc
+    context.verify_mode = _CLIENT_CERTIFICATES[settings.client_certificates]
+    if settings.ca_certificates is not None:
+        try:
+            context.load_verify_locations(settings.ca_certificates)
+        except (OSError, ValueError) as exc:
+            raise OperationalError(
+                f"ca_certificates {settings.ca_certificates} cannot be used: {_reason(exc)}"
+            ) from exc
+    # An offer without any of these is accepted all the same: OpenSSL then selects none.
+    is_http = isinstance(settings, SecureWebSocketListener)
+    context.set_alpn_protocols(["http/1.1"] if is_http else ["mqtt"])
+    context.sni_callback = _remember_server_name
+    return context
+
+
+def _remember_server_name(
+    ssl_object: ssl.SSLObject | ssl.SSLSocket, name: str | None, _context: ssl.SSLContext
+) -> None:
+    ssl_object.sni = name  # type: ignore[union-attr]
+
+
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, ssl.SSLError):
+        return exc.reason or "not PEM, or the key is of another certificate"
+    return getattr(exc, "strerror", None) or str(exc)

@@ -1,0 +1,25 @@
+"""What a connection knows of the listener that it came in by."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerInfo:
+    """One listener, as its connections see it."""
+
+    name: str
+    """As configured, else its address."""
+    kind: str
+    """`tcp`, `tls`, `ws`, `wss` or `unix`."""
+    address: str
+    """URL, the host as configured."""
+    protocol_levels: frozenset[int]
+    """Of 3, 4 and 5: which CONNECT packets are welcome."""
+    max_connections: int | None = None
+    """Kept by the listener itself."""
+
+
+MakeConnection: TypeAlias = Callable[[ListenerInfo], asyncio.Protocol]

@@ -1,0 +1,75 @@
+"""How many connections a listener may have: those beyond it are closed at once, as Mosquitto does.
+
+Before the TLS and WebSocket handshakes, which are what a crowd of clients costs; the gateway's own
+limit is told in MQTT.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+logger = logging.getLogger(__name__)
+
+
+class ConnectionLimit:
+    """The connections of one listener and how many there may be."""
+
+    __slots__ = ("connections", "maximum", "name")
+
+    def __init__(self, name: str, maximum: int) -> None:
+        self.name = name
+        self.maximum = maximum
+        self.connections = 0
+
+    @property
+    def is_reached(self) -> bool:
+        return self.connections >= self.maximum
+
+    def log_refused(self, peer: Any) -> None:
+        reason = f"{self.connections} connections, this listener takes {self.maximum}"
+        fields = {"listener": self.name, "peer": peer, "reason": reason}
+        logger.info("connection refused", extra={"fields": fields})
+
+
+class LimitedConnection(asyncio.Protocol):
+    """Counts a connection; everything else is done by the protocol above.
+
+    Args:
+        limit: Of its listener.
+        make: Makes the protocol above when there is room.
+    """
+
+    __slots__ = ("_above", "_limit", "_make")
+
+    def __init__(self, limit: ConnectionLimit, make: Callable[[], asyncio.Protocol]) -> None:
+        self._limit = limit
+        self._make = make
+        self._above: asyncio.Protocol | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self._limit.is_reached:
+            self._limit.log_refused(transport.get_extra_info("peername"))
+            cast("asyncio.Transport", transport).abort()
+            return
+        self._limit.connections += 1
+        self._above = self._make()
+        self._above.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        above, self._above = self._above, None
+        if above is not None:
+            self._limit.connections -= 1
+            above.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._above is not None:
+            self._above.data_received(data)
+
+    def pause_writing(self) -> None:
+        if self._above is not None:
+            self._above.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._above is not None:
+            self._above.resume_writing()

@@ -1,0 +1,152 @@
+"""What a listener may be told; `conf/gateway.toml` shows every key."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self, TypeAlias
+
+from pydantic import Field, SecretStr, model_validator
+
+from ingest.protocol.packets import MQTT_3_1, MQTT_3_1_1, MQTT_5_0
+from mqlake.settings import SettingsGroup
+
+Version: TypeAlias = Literal["3.1", "3.1.1", "5.0"]
+
+PROTOCOL_LEVELS: Final[dict[Version, int]] = {
+    "3.1": MQTT_3_1,
+    "3.1.1": MQTT_3_1_1,
+    "5.0": MQTT_5_0,
+}
+
+
+class _Listener(SettingsGroup):
+    """What every listener has."""
+
+    name: str = Field(
+        default="",
+        pattern=r"^[a-z0-9_-]{0,63}$",
+        description="for the log; its kind and address when empty",
+    )
+    versions: tuple[Version, ...] = Field(
+        default=("3.1", "3.1.1", "5.0"),
+        min_length=1,
+        description="MQTT versions accepted; clients of others are refused with their version's "
+        "code",
+    )
+    max_connections: int | None = Field(
+        default=None,
+        ge=1,
+        description="further clients of this listener are refused; None for the gateway's limit "
+        "alone",
+    )
+    proxy_protocol: bool = Field(
+        default=False,
+        description="each connection begins with a PROXY protocol header, version 1 or 2; only for "
+        "ports that nobody but the proxy can reach",
+    )
+
+
+class _Network(_Listener):
+    host: str = Field(
+        default="127.0.0.1",
+        description="address to listen on, IPv4 or IPv6; empty for all of both",
+    )
+    port: int = Field(ge=1, le=65535)
+
+
+class _Tls(SettingsGroup):
+    certificate: Path = Field(description="PEM file: the server's certificate, then its chain")
+    key: Path = Field(description="PEM file: the certificate's private key")
+    key_password: SecretStr | None = Field(default=None, description="of an encrypted key")
+    client_certificates: Literal["none", "optional", "required"] = Field(
+        default="none",
+        description="whether clients may or must show a certificate; a wrong one is always refused",
+    )
+    ca_certificates: Path | None = Field(
+        default=None, description="PEM file: the authorities that sign client certificates"
+    )
+    minimum_tls_version: Literal["1.2", "1.3"] = "1.2"
+
+    @model_validator(mode="after")
+    def _authorities_are_known(self) -> Self:
+        if self.client_certificates != "none" and self.ca_certificates is None:
+            raise ValueError(
+                f"client_certificates is {self.client_certificates!r}, ca_certificates is missing"
+            )
+        return self
+
+
+class _WebSocket(SettingsGroup):
+    path: str = Field(
+        default="/mqtt", pattern=r"^(\*|/.*)$", description="of the URL; * for any path"
+    )
+    origins: tuple[str, ...] = Field(
+        default=(),
+        description="web origins whose pages may connect, such as https://example.org; empty for "
+        "all; clients that are not browsers send none and are not asked",
+    )
+
+
+class TcpListener(_Network):
+    kind: Literal["tcp"] = "tcp"
+
+
+class TlsListener(_Network, _Tls):
+    kind: Literal["tls"] = "tls"
+    port: int = Field(default=8883, ge=1, le=65535)
+
+
+class WebSocketListener(_Network, _WebSocket):
+    kind: Literal["ws"] = "ws"
+    port: int = Field(default=8083, ge=1, le=65535)
+
+
+class SecureWebSocketListener(_Network, _Tls, _WebSocket):
+    kind: Literal["wss"] = "wss"
+    port: int = Field(default=8084, ge=1, le=65535)
+
+
+class UnixListener(_Listener):
+    kind: Literal["unix"] = "unix"
+    file: Path = Field(description="of the socket; made at the start, removed at the end")
+    mode: str = Field(
+        default="0660", pattern=r"^0[0-7]{3}$", description="who may connect, octal, as for files"
+    )
+
+
+ListenerSettings: TypeAlias = Annotated[
+    TcpListener | TlsListener | WebSocketListener | SecureWebSocketListener | UnixListener,
+    Field(discriminator="kind"),
+]
+
+TlsSettings: TypeAlias = TlsListener | SecureWebSocketListener
+WebSocketSettings: TypeAlias = WebSocketListener | SecureWebSocketListener
+NetworkSettings: TypeAlias = TcpListener | TlsListener | WebSocketListener | SecureWebSocketListener
+
+_SCHEMES: Final = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
+
+
+def address_of(settings: ListenerSettings, *, host: str | None = None) -> str:
+    """Return the listener's address as a URL.
+
+    Args:
+        settings: Of the listener.
+        host: As it stands in a URL; without one that of the settings, `*` for all.
+    """
+    if isinstance(settings, UnixListener):
+        return f"unix://{settings.file}"
+    if host is None:
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host or "*"
+    address = f"{_SCHEMES[settings.kind]}://{host}:{settings.port}"
+    if isinstance(settings, (WebSocketListener, SecureWebSocketListener)):
+        address += "/" if settings.path == "*" else settings.path
+    return address
+
+
+def to_json(listeners: Iterable[ListenerSettings]) -> str:
+    """Return listeners as the environment variable of a gateway takes them, passwords included."""
+    return json.dumps([listener.model_dump() for listener in listeners], default=_to_text)
+
+
+def _to_text(value: object) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)

@@ -1,0 +1,134 @@
+"""What a connection says of itself through `get_extra_info`, whichever way it came.
+
+Each way is a lossless stream of bytes in order, in both directions; plain TCP is enough, and the
+gateway opens no connection to another server. [MQTT5-4.2.0-1] [MQTT311-7.1.1-1] [MQTT311-7.0.0-1]
+[MQTT311-7.0.0-2]
+
+Beside the names that asyncio knows:
+
+    peername                         the client's address; behind a proxy the one the proxy told
+    proxy_peername                   the proxy's own, when the listener expects one
+    sni                              host name that the client asked for in TLS, or None
+    client_certificate_subject       RFC 4514 text such as `CN=press-7,O=Example`, or None
+    client_certificate_common_name   or None; behind a proxy what the proxy has verified
+    websocket_path                   target of the client's request, with its query
+    websocket_subprotocol            `mqtt` or `mqttv3.1`
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+Facts = dict[str, Any]
+
+_SHORT_NAMES: Final = {
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+"""RFC 4514, section 3."""
+
+_ESCAPES: Final = str.maketrans(
+    {character: f"\\{character}" for character in '"+,;<>\\='} | {"\0": "\\00"}
+)
+
+
+class TransportWithFacts:
+    """A transport that knows more of its connection; what is done to it goes straight through."""
+
+    __slots__ = (
+        "_facts",
+        "_transport",
+        "abort",
+        "close",
+        "get_write_buffer_size",
+        "is_closing",
+        "pause_reading",
+        "resume_reading",
+        "set_protocol",
+        "set_write_buffer_limits",
+        "write",
+        "writelines",
+    )
+
+    def __init__(self, transport: asyncio.Transport, facts: Facts) -> None:
+        self._transport = transport
+        self._facts = facts
+        # The transport's own methods: a write costs the same as without this object.
+        self.abort = transport.abort
+        self.close = transport.close
+        self.get_write_buffer_size = transport.get_write_buffer_size
+        self.is_closing = transport.is_closing
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.set_protocol = transport.set_protocol
+        self.set_write_buffer_limits = transport.set_write_buffer_limits
+        self.write = transport.write
+        self.writelines = transport.writelines
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name in self._facts:
+            return self._facts[name]
+        return self._transport.get_extra_info(name, default)
+
+
+class Arrival(asyncio.Protocol):
+    """Makes the connection's protocol when the transport is there, and steps aside.
+
+    Args:
+        make: Makes the protocol.
+        facts: What is known before; what TLS tells is added.
+    """
+
+    __slots__ = ("_facts", "_make")
+
+    def __init__(self, make: Callable[[], asyncio.Protocol], facts: Facts) -> None:
+        self._make = make
+        self._facts = facts
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        below = cast("asyncio.Transport", transport)
+        above = self._make()
+        ssl_object = below.get_extra_info("ssl_object")
+        if ssl_object is not None:
+            # What the proxy says of a TLS of its own is about another connection than this one.
+            self._facts["sni"] = getattr(ssl_object, "sni", None)
+            self._facts |= certificate_facts(below.get_extra_info("peercert"))
+        below.set_protocol(above)
+        if self._facts:
+            below = cast("asyncio.Transport", TransportWithFacts(below, self._facts))
+        above.connection_made(below)
+
+
+def certificate_facts(certificate: dict[str, Any] | None) -> Facts:
+    """Return subject and common name of a verified client certificate, as `getpeercert` has it."""
+    subject = (certificate or {}).get("subject", ())
+    names = [pair for relative_name in subject for pair in relative_name]
+    common_names = [value for kind, value in names if kind == "commonName"]
+    return {
+        "client_certificate_subject": _to_rfc4514(subject) or None,
+        # The last is the most specific.
+        "client_certificate_common_name": common_names[-1] if common_names else None,
+    }
+
+
+def _to_rfc4514(subject: tuple[tuple[tuple[str, str], ...], ...]) -> str:
+    return ",".join(
+        "+".join(f"{_SHORT_NAMES.get(kind, kind)}={_escape(value)}" for kind, value in names)
+        for names in reversed(subject)
+    )
+
+
+def _escape(value: str) -> str:
+    escaped = value.translate(_ESCAPES)
+    if escaped.startswith(("#", " ")):
+        escaped = "\\" + escaped
+    if value.endswith(" ") and len(value) > 1:
+        escaped = escaped[:-1] + "\\ "
+    return escaped

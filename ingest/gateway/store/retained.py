@@ -1,0 +1,236 @@
+"""The retained messages of all tenants, in topic order, on the gateway's disk."""
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from ingest.gateway.store.database import Database
+from ingest.gateway.store.scanning import FilterScan, just_after
+from mqlake.clock import Clock
+
+_SCHEMA: Final = """
+CREATE TABLE retained (
+    tenant TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    qos INTEGER NOT NULL,
+    properties BLOB,
+    client_id TEXT NOT NULL,
+    received_at_ms INTEGER NOT NULL,
+    expires_at_ms INTEGER,
+    log_partition INTEGER NOT NULL,
+    log_offset INTEGER NOT NULL,
+    UNIQUE (tenant, topic)
+);
+CREATE INDEX retained_expiry ON retained (expires_at_ms) WHERE expires_at_ms IS NOT NULL;
+-- What was removed, so that an older message that comes later does not return.
+CREATE TABLE removed (
+    tenant TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    log_offset INTEGER NOT NULL,
+    forget_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (tenant, topic)
+) WITHOUT ROWID;
+CREATE INDEX removed_forget ON removed (forget_at_ms);
+"""
+_COLUMNS: Final = (
+    "tenant, topic, payload, qos, properties, client_id, received_at_ms, expires_at_ms,"
+    " log_partition, log_offset"
+)
+_PUT: Final = f"""
+INSERT INTO retained ({_COLUMNS})
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+WHERE NOT EXISTS (SELECT 1 FROM removed WHERE tenant = ?1 AND topic = ?2 AND log_offset >= ?10)
+ON CONFLICT (tenant, topic) DO UPDATE SET
+    payload = excluded.payload, qos = excluded.qos, properties = excluded.properties,
+    client_id = excluded.client_id, received_at_ms = excluded.received_at_ms,
+    expires_at_ms = excluded.expires_at_ms, log_partition = excluded.log_partition,
+    log_offset = excluded.log_offset
+WHERE excluded.log_offset > retained.log_offset
+"""  # noqa: S608 - the columns are the constant above
+_REMOVE: Final = "DELETE FROM retained WHERE tenant = ? AND topic = ? AND log_offset < ?"
+_NOTE_REMOVED: Final = """
+INSERT INTO removed (tenant, topic, log_offset, forget_at_ms)
+SELECT ?1, ?2, ?3, ?4
+WHERE NOT EXISTS (SELECT 1 FROM retained WHERE tenant = ?1 AND topic = ?2)
+ON CONFLICT (tenant, topic) DO UPDATE SET
+    log_offset = excluded.log_offset, forget_at_ms = excluded.forget_at_ms
+WHERE excluded.log_offset > removed.log_offset
+"""
+_SCAN: Final = "SELECT topic, rowid FROM retained WHERE tenant = ? AND topic >= ? ORDER BY topic"
+
+MAX_LOOKED_AT: Final = 700
+"""Topics that one page looks at, matching or not; keeps a page below 2 ms."""
+_SEEK_COST: Final = 12
+"""What a seek costs, in topics looked at."""
+_STEPS_BEFORE_SEEK: Final = 8
+"""Topics passed one by one before a seek: the next place is often the next row."""
+
+
+class RetainedRow(NamedTuple):
+    """A retained message, or the removal of one."""
+
+    tenant: str
+    topic_name: str
+    payload: bytes | None
+    """None or empty removes what is retained for the topic. [MQTT5-3.3.1-6] [MQTT311-3.3.1-10]"""
+    qos: int
+    properties: bytes | None
+    """JSON as in the `properties` header; None without any."""
+    client_id: str
+    received_at_ms: int
+    expires_at_ms: int | None
+    partition: int
+    offset: int
+
+
+class Page(NamedTuple):
+    rows: list[RetainedRow]
+    position: str | None
+    """Where the next page begins; None after the last. Rows may be few or none before it."""
+
+
+class RetainedStore:
+    """Topic -> the last retained message.
+
+    A row counts only when its offset is above what is known of its topic, so snapshot, catching up
+    and live messages may come in any order and more than once. (A topic's messages are all in one
+    partition.)
+
+    Args:
+        database: Where; one store in each database.
+        clock: Tells which messages have expired.
+        remember_removed_seconds: How long a removal still outweighs older messages; longer than
+            loading takes and than deliveries are repeated.
+    """
+
+    def __init__(
+        self, database: Database, clock: Clock, *, remember_removed_seconds: float = 900.0
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._remember_removed_ms = round(remember_removed_seconds * 1000)
+        database.create(_SCHEMA)
+
+    def apply(self, row: RetainedRow) -> bool:
+        """Take one message or removal; return False when a later one is known.
+
+        Inside `Database.batch` it costs about 10 microseconds.
+        """
+        if row.payload:
+            return self._database.write(_PUT, row) > 0
+        key = (row.tenant, row.topic_name)
+        self._database.write(_REMOVE, (*key, row.offset))  # what it leaves is later
+        forget_at_ms = self._clock.now_ms() + self._remember_removed_ms
+        return self._database.write(_NOTE_REMOVED, (*key, row.offset, forget_at_ms)) > 0
+
+    def load(self, rows: Iterable[RetainedRow]) -> int:
+        """Take many messages; return how many were news. Removals among them are left out."""
+        with self._database.batch():
+            return self._database.write_many(_PUT, (row for row in rows if row.payload))
+
+    def get(self, tenant: str, topic_name: str) -> RetainedRow | None:
+        """Return what is retained for a topic and has not expired."""
+        found = self._database.row(
+            f"SELECT {_COLUMNS} FROM retained WHERE tenant = ? AND topic = ?",  # noqa: S608
+            (tenant, topic_name),
+        )
+        return None if found is None else self._unexpired(found)
+
+    def page(
+        self, tenant: str, topic_filter: str, position: str | None = None, *, limit: int = 100
+    ) -> Page:
+        """Return the next matching messages in the order of their topics.
+
+        Args:
+            tenant: Whose messages.
+            topic_filter: A valid filter without `$share/<name>/`.
+            position: `Page.position` of the page before; None begins.
+            limit: Most rows to return.
+
+        What changes between two pages is seen when it is behind the position.
+        """
+        scan = FilterScan(topic_filter)
+        at: str | None = scan.start if position is None else position
+        now_ms = self._clock.now_ms()
+        rows: list[RetainedRow] = []
+        left = MAX_LOOKED_AT
+        while at is not None and left > 0 and len(rows) < limit:
+            left -= _SEEK_COST
+            steps = 0
+            with self._database.scan(_SCAN, (tenant, at)) as topics:
+                for topic_name, number in topics:
+                    left -= 1
+                    if topic_name < at:
+                        steps += 1
+                        if steps > _STEPS_BEFORE_SEEK:
+                            break
+                        continue
+                    steps = 0
+                    at = scan.seek(topic_name)
+                    if at is None:
+                        break
+                    if at == topic_name:
+                        at = just_after(topic_name)
+                        row = self._at(number, now_ms)
+                        if row is not None:
+                            rows.append(row)
+                    if left <= 0 or len(rows) == limit:
+                        break
+                else:
+                    at = None
+        return Page(rows, at)
+
+    def purge(self, *, limit: int = 100) -> int:
+        """Remove expired messages and forget old removals; return how many, at most `limit`.
+
+        Fewer than the limit: nothing is left to purge now.
+        """
+        now_ms = self._clock.now_ms()
+        expired = self._database.rows(
+            "SELECT tenant, topic, log_offset FROM retained"
+            " WHERE expires_at_ms <= ? ORDER BY expires_at_ms LIMIT ?",
+            (now_ms, limit),
+        )
+        with self._database.batch():
+            for tenant, topic_name, offset in expired:
+                # As a removal just after it: an older message must not come back.
+                self._database.write(_REMOVE, (tenant, topic_name, offset + 1))
+                self._database.write(
+                    _NOTE_REMOVED,
+                    (tenant, topic_name, offset, now_ms + self._remember_removed_ms),
+                )
+            forgotten = self._database.write(
+                "DELETE FROM removed WHERE (tenant, topic) IN"
+                " (SELECT tenant, topic FROM removed WHERE forget_at_ms <= ? LIMIT ?)",
+                (now_ms, limit - len(expired)),
+            )
+        return len(expired) + forgotten
+
+    def next_expiry_ms(self) -> int | None:
+        """Return when the next message expires."""
+        found = self._database.row(
+            "SELECT min(expires_at_ms) FROM retained WHERE expires_at_ms IS NOT NULL"
+        )
+        expires_at_ms: int | None = found[0] if found else None
+        return expires_at_ms
+
+    def count(self) -> int:
+        """Return how many messages are retained; expired ones count until they are purged."""
+        found = self._database.row("SELECT count(*) FROM retained")
+        return found[0] if found else 0
+
+    def _at(self, number: int, now_ms: int) -> RetainedRow | None:
+        found = self._database.row(
+            f"SELECT {_COLUMNS} FROM retained WHERE rowid = ?",  # noqa: S608
+            (number,),
+        )
+        return None if found is None else self._unexpired(found, now_ms)
+
+    def _unexpired(self, found: tuple[Any, ...], now_ms: int | None = None) -> RetainedRow | None:
+        row = RetainedRow._make(found)
+        if row.expires_at_ms is not None:
+            if now_ms is None:
+                now_ms = self._clock.now_ms()
+            if row.expires_at_ms <= now_ms:
+                return None
+        return row

@@ -1,0 +1,452 @@
+"""What the log holds of sessions: the records of `mqlake.sessions`, from and to bytes.
+
+Three kinds, told apart by the key, each a JSON object of version 1 (a reader ignores members it
+does not know, and refuses another version):
+
+    s/<tenant>/<client_id>   the session: who, where, subscriptions, will
+    p/<tenant>/<client_id>   its progress: what it was given and has not acknowledged
+    g/<gateway>              marks: how far all settled sessions of a gateway have come
+
+A tombstone under `s/` and `p/` ends the session.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from mqlake.errors import InvalidRecord
+from mqlake.records import decode_properties, encode_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mqlake.records import Properties
+
+SESSION_RECORD_VERSION: Final = 1
+
+SESSION: Final = "s"
+PROGRESS: Final = "p"
+MARKS: Final = "g"
+
+NEVER_EXPIRES: Final = 0xFFFF_FFFF
+"""Session Expiry Interval of a session that is kept until it is taken away. [MQTT5-3.1.2.11.2]"""
+
+_MAX_UINT16: Final = 0xFFFF
+_MAX_UINT32: Final = 0xFFFF_FFFF
+_MAX_INT64: Final = 2**63 - 1
+
+
+@dataclass(slots=True)
+class StoredSubscription:
+    """One topic filter of a session with the options it asked for."""
+
+    topic_filter: str
+    """As subscribed, `$share/<name>/` included."""
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+    identifier: int | None = None
+    starts: Sequence[int] | None = None
+    """Per partition the first offset that counts; None once all of them have passed."""
+
+
+@dataclass(slots=True)
+class StoredWill:
+    """The message that the server publishes when the client is gone."""
+
+    topic_name: str
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: Properties = field(default_factory=dict)
+    will_delay_interval: int = 0
+
+
+@dataclass(slots=True)
+class SessionRecord:
+    """A session, as whoever takes it over must know it."""
+
+    session_id: str
+    """16 hexadecimal digits; another session of the same client has another."""
+    tenant: str
+    client_id: str
+    protocol_level: int
+    """3 (MQTT 3.1), 4 (3.1.1) or 5 (5.0)."""
+    username: str | None
+    keep_alive: int
+    clean_start: bool
+    session_expiry_interval: int
+    """Seconds after the connection has ended; `NEVER_EXPIRES` is for ever."""
+    gateway: str
+    incarnation: str
+    """The run of that gateway."""
+    connected: bool
+    connected_at_ms: int
+    disconnected_at_ms: int | None = None
+    reason: str | None = None
+    subscriptions: list[StoredSubscription] = field(default_factory=list)
+    will: StoredWill | None = None
+    will_at_ms: int | None = None
+    """When the will is due; None while connected and without a will."""
+
+    def expires_at_ms(self) -> int | None:
+        """Return when the session ends by itself; None while connected and when it never does."""
+        if self.disconnected_at_ms is None or self.session_expiry_interval == NEVER_EXPIRES:
+            return None
+        return self.disconnected_at_ms + self.session_expiry_interval * 1000
+
+    def due_at_ms(self) -> int | None:
+        """Return when something is to be done about it: its will sent, or itself removed."""
+        expires_at_ms = self.expires_at_ms()
+        if self.will_at_ms is None:
+            return expires_at_ms
+        return self.will_at_ms if expires_at_ms is None else min(self.will_at_ms, expires_at_ms)
+
+
+class Outgoing(NamedTuple):
+    """A message on its way to the client: sent, not acknowledged to the end."""
+
+    packet_id: int
+    qos: int
+    partition: int
+    offset: int
+    released: bool
+    """QoS 2 only: the client has the message; PUBREL and PUBCOMP are left."""
+
+
+@dataclass(slots=True)
+class ProgressRecord:
+    """How far a session has come in `mqlake.inbound`."""
+
+    session_id: str
+    cursor: list[int]
+    """Per partition the next offset; everything before it was handed over or is in `outgoing`."""
+    settled: bool
+    """Nothing is on its way: the marks of its gateway may move the cursor on."""
+    outgoing: list[Outgoing] = field(default_factory=list)
+    """In the order of sending, which is the order of sending again. [MQTT5-4.6.0-1]"""
+    incoming: list[int] = field(default_factory=list)
+    """Packet identifiers of QoS 2 messages received and stored, not released."""
+
+
+@dataclass(slots=True)
+class MarksRecord:
+    """How far a gateway has come: the last offset per partition that it has dealt with."""
+
+    incarnation: str
+    marks: list[int]
+    """-1 where there was none yet."""
+
+
+class SessionsKey(NamedTuple):
+    """A key of `mqlake.sessions` taken apart."""
+
+    kind: str
+    """`SESSION`, `PROGRESS` or `MARKS`."""
+    tenant: str
+    """Empty for `MARKS`."""
+    name: str
+    """Client identifier; for `MARKS` the gateway."""
+
+
+def session_key(tenant: str, client_id: str) -> bytes:
+    return f"{SESSION}/{tenant}/{client_id}".encode()
+
+
+def progress_key(tenant: str, client_id: str) -> bytes:
+    return f"{PROGRESS}/{tenant}/{client_id}".encode()
+
+
+def marks_key(gateway: str) -> bytes:
+    return f"{MARKS}/{gateway}".encode()
+
+
+def decode_sessions_key(key: bytes) -> SessionsKey:
+    """Read a key of `mqlake.sessions`; a client identifier may hold slashes, a tenant none.
+
+    Raises:
+        InvalidRecord: Of no known kind, a part is missing, or not UTF-8.
+    """
+    try:
+        kind, _, rest = key.decode().partition("/")
+    except UnicodeDecodeError as exc:
+        raise InvalidRecord(f"sessions key {key!r} is not UTF-8") from exc
+    if kind == MARKS and rest:
+        return SessionsKey(kind, "", rest)
+    tenant, _, client_id = rest.partition("/")
+    if kind not in {SESSION, PROGRESS} or not tenant or not client_id:
+        raise InvalidRecord(
+            f"sessions key {key!r}, expected s/tenant/client, p/tenant/client or g/gateway"
+        )
+    return SessionsKey(kind, tenant, client_id)
+
+
+def resume_cursor(
+    session: SessionRecord, progress: ProgressRecord, marks: MarksRecord | None
+) -> list[int]:
+    """Return from where to read on: the progress, moved on by its gateway's marks if settled.
+
+    Marks count only for the incarnation that holds the session.
+    """
+    if not progress.settled or marks is None or marks.incarnation != session.incarnation:
+        return list(progress.cursor)
+    if len(marks.marks) != len(progress.cursor):
+        return list(progress.cursor)
+    return [max(at, mark + 1) for at, mark in zip(progress.cursor, marks.marks, strict=True)]
+
+
+def encode_session(session: SessionRecord) -> bytes:
+    """Write the value of a session."""
+    will = session.will
+    return _dump(
+        {
+            "v": SESSION_RECORD_VERSION,
+            "id": session.session_id,
+            "tenant": session.tenant,
+            "client_id": session.client_id,
+            "protocol_level": session.protocol_level,
+            "username": session.username,
+            "keep_alive": session.keep_alive,
+            "clean_start": session.clean_start,
+            "expiry": session.session_expiry_interval,
+            "gateway": session.gateway,
+            "incarnation": session.incarnation,
+            "connected": session.connected,
+            "connected_at": session.connected_at_ms,
+            "disconnected_at": session.disconnected_at_ms,
+            "reason": session.reason,
+            "subscriptions": [
+                {
+                    "filter": subscription.topic_filter,
+                    "qos": subscription.qos,
+                    "no_local": subscription.no_local,
+                    "retain_as_published": subscription.retain_as_published,
+                    "retain_handling": subscription.retain_handling,
+                    "identifier": subscription.identifier,
+                    "starts": None if subscription.starts is None else list(subscription.starts),
+                }
+                for subscription in session.subscriptions
+            ],
+            "will": None if will is None else _will_members(will),
+            "will_at": session.will_at_ms,
+        }
+    )
+
+
+def decode_session(data: bytes) -> SessionRecord:
+    """Undo `encode_session`.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or a member is missing or out of range.
+    """
+    found = _load(data, "session")
+    will = _member(found, "will", _OPTIONAL_OBJECT)
+    return SessionRecord(
+        session_id=_text(found, "id"),
+        tenant=_text(found, "tenant"),
+        client_id=_text(found, "client_id"),
+        protocol_level=_integer(found, "protocol_level", 3, 5),
+        username=_optional(_text, found, "username"),
+        keep_alive=_integer(found, "keep_alive", 0, _MAX_UINT16),
+        clean_start=_member(found, "clean_start", _BOOLEAN),
+        session_expiry_interval=_integer(found, "expiry", 0, _MAX_UINT32),
+        gateway=_text(found, "gateway"),
+        incarnation=_text(found, "incarnation"),
+        connected=_member(found, "connected", _BOOLEAN),
+        connected_at_ms=_integer(found, "connected_at"),
+        disconnected_at_ms=_optional(_integer, found, "disconnected_at"),
+        reason=_optional(_text, found, "reason"),
+        subscriptions=[_subscription(item) for item in _member(found, "subscriptions", _LIST)],
+        will=None if will is None else _will(will),
+        will_at_ms=_optional(_integer, found, "will_at"),
+    )
+
+
+def encode_progress(progress: ProgressRecord) -> bytes:
+    """Write the value of a progress."""
+    return _dump(
+        {
+            "v": SESSION_RECORD_VERSION,
+            "id": progress.session_id,
+            "cursor": progress.cursor,
+            "settled": progress.settled,
+            "out": [
+                (packet_id, qos, partition, offset, int(released))
+                for packet_id, qos, partition, offset, released in progress.outgoing
+            ],
+            "in": progress.incoming,
+        }
+    )
+
+
+def decode_progress(data: bytes) -> ProgressRecord:
+    """Undo `encode_progress`.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or a member is missing or out of range.
+    """
+    found = _load(data, "progress")
+    return ProgressRecord(
+        session_id=_text(found, "id"),
+        cursor=_integers(found, "cursor", 0),
+        settled=_member(found, "settled", _BOOLEAN),
+        outgoing=[_outgoing(item) for item in _member(found, "out", _LIST)],
+        incoming=_integers(found, "in", 1, _MAX_UINT16),
+    )
+
+
+def encode_marks(marks: MarksRecord) -> bytes:
+    """Write the value of a gateway's marks."""
+    return _dump(
+        {"v": SESSION_RECORD_VERSION, "incarnation": marks.incarnation, "marks": marks.marks}
+    )
+
+
+def decode_marks(data: bytes) -> MarksRecord:
+    """Undo `encode_marks`.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or a member is missing or out of range.
+    """
+    found = _load(data, "marks")
+    return MarksRecord(incarnation=_text(found, "incarnation"), marks=_integers(found, "marks", -1))
+
+
+def _will_members(will: StoredWill) -> dict[str, Any]:
+    properties = json.loads(encode_properties(will.properties)) if will.properties else {}
+    return {
+        "topic": will.topic_name,
+        "payload": b64encode(will.payload).decode("ascii"),
+        "qos": will.qos,
+        "retain": will.retain,
+        "properties": properties,
+        "delay": will.will_delay_interval,
+    }
+
+
+def _will(found: dict[str, Any]) -> StoredWill:
+    properties = _member(found, "properties", _OBJECT)
+    try:
+        payload = b64decode(_text(found, "payload"), validate=True)
+    except ValueError as exc:
+        raise InvalidRecord(f"member 'payload' is not base64: {exc}") from exc
+    return StoredWill(
+        topic_name=_text(found, "topic"),
+        payload=payload,
+        qos=_integer(found, "qos", 0, 2),
+        retain=_member(found, "retain", _BOOLEAN),
+        # Through the form that messages have: binary values, pairs of user properties.
+        properties=decode_properties(json.dumps(properties).encode()) if properties else {},
+        will_delay_interval=_integer(found, "delay", 0, _MAX_UINT32),
+    )
+
+
+def _subscription(item: Any) -> StoredSubscription:
+    if type(item) is not dict:
+        raise InvalidRecord(f"a subscription is {_short(item)}, expected an object")
+    return StoredSubscription(
+        topic_filter=_text(item, "filter"),
+        qos=_integer(item, "qos", 0, 2),
+        no_local=_member(item, "no_local", _BOOLEAN),
+        retain_as_published=_member(item, "retain_as_published", _BOOLEAN),
+        retain_handling=_integer(item, "retain_handling", 0, 2),
+        identifier=_optional(_integer, item, "identifier"),
+        starts=_optional(_integers, item, "starts"),
+    )
+
+
+def _outgoing(item: Any) -> Outgoing:
+    if not _are_integers(item, 0, _MAX_INT64) or len(item) != 5:
+        raise InvalidRecord(f"an outgoing message is {_short(item)}, expected five numbers")
+    packet_id, qos, partition, offset, released = item
+    if not 1 <= packet_id <= _MAX_UINT16 or not 1 <= qos <= 2 or released > 1:
+        raise InvalidRecord(f"an outgoing message is {_short(item)}: a number is out of range")
+    return Outgoing(packet_id, qos, partition, offset, bool(released))
+
+
+def _dump(members: dict[str, Any]) -> bytes:
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _load(data: bytes, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRecord(f"{what} is not JSON: {exc}") from exc
+    if type(found) is not dict:
+        raise InvalidRecord(f"{what} is {_short(found)}, expected an object")
+    if found.get("v") != SESSION_RECORD_VERSION:
+        raise InvalidRecord(
+            f"{what} is of version {found.get('v')!r}, expected {SESSION_RECORD_VERSION}"
+        )
+    return found
+
+
+# The readers of members compare types exactly: to Python true is a number, to the record it is not.
+_BOOLEAN: Final = ((bool,), "true or false")
+_LIST: Final = ((list,), "a list")
+_OBJECT: Final = ((dict,), "an object")
+_OPTIONAL_OBJECT: Final = ((dict, type(None)), "an object or null")
+
+_ABSENT: Final = object()
+Value = TypeVar("Value")
+
+
+def _member(found: dict[str, Any], name: str, expected: tuple[tuple[type, ...], str]) -> Any:
+    value = found.get(name, _ABSENT)
+    types, description = expected
+    if type(value) not in types:
+        raise _refusal(name, value, description)
+    return value
+
+
+def _text(found: dict[str, Any], name: str) -> str:
+    value = found.get(name, _ABSENT)
+    if type(value) is not str:
+        raise _refusal(name, value, "text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as exc:  # JSON can spell half of a surrogate pair
+            raise InvalidRecord(f"member {name!r} has no UTF-8 form") from exc
+    return value
+
+
+def _integer(found: dict[str, Any], name: str, low: int = 0, high: int = _MAX_INT64) -> int:
+    value = found.get(name, _ABSENT)
+    if type(value) is not int or not low <= value <= high:
+        raise _refusal(name, value, f"a number from {low} to {high}")
+    return value
+
+
+def _integers(found: dict[str, Any], name: str, low: int = 0, high: int = _MAX_INT64) -> list[int]:
+    value = found.get(name, _ABSENT)
+    if not _are_integers(value, low, high):
+        raise _refusal(name, value, f"a list of numbers from {low} to {high}")
+    numbers: list[int] = value
+    return numbers
+
+
+def _are_integers(value: object, low: int, high: int) -> bool:
+    return type(value) is list and all(type(i) is int and low <= i <= high for i in value)
+
+
+def _optional(
+    read: Callable[[dict[str, Any], str], Value], found: dict[str, Any], name: str
+) -> Value | None:
+    return None if found.get(name, _ABSENT) is None else read(found, name)
+
+
+def _refusal(name: str, value: object, expected: str) -> InvalidRecord:
+    if value is _ABSENT:
+        return InvalidRecord(f"member {name!r} is missing, expected {expected}")
+    return InvalidRecord(f"member {name!r} is {_short(value)}, expected {expected}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,130 @@
+"""Run the program that opens connections."""
+
+import json
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mqlake.bench.loader import Latency
+from mqlake.errors import OperationalError
+
+CYCLES_SECONDS: Final = 120.0
+"""What a run of cycles may take at most."""
+
+END_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cycles:
+    """Connections that were opened, accepted and closed again."""
+
+    cycles: int
+    seconds: float
+    per_second: float
+    connack_ms: Latency
+    """From the begin of the TCP connection to CONNACK."""
+
+
+class HeldConnections:
+    """MQTT 3.1.1 connections that are open and do nothing."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def subscribe(self) -> None:
+        """Have each subscribe to a filter of its own.
+
+        Raises:
+            OperationalError: Not all could.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write("subscribe\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it says why
+        self.expect("subscribed")
+
+    def expect(self, what: str) -> None:
+        """Wait until the program says that it has done something with all connections."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise _gave_up(self._process.communicate()[1], self._process.returncode)
+        if what not in json.loads(line):
+            raise OperationalError(f"the connector says {line.strip()}, expected {what}")
+
+
+def run_cycles(
+    command: Sequence[str],
+    to: Sequence[str],
+    *,
+    cycles: int,
+    in_flight: int = 100,
+    levels: str = "345",
+) -> Cycles:
+    """Have clients go from CONNECT to the end of their connection, many at once.
+
+    Args:
+        command: The connector without options.
+        to: host:port of gateways; clients take turns.
+        cycles: How many clients.
+        in_flight: How many of them at once.
+        levels: Protocol levels, a digit each; clients take turns.
+
+    Raises:
+        OperationalError: One client could not.
+    """
+    arguments = [*_arguments(to, in_flight), "--cycles", str(cycles), "--levels", levels]
+    try:
+        done = subprocess.run(
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=CYCLES_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise OperationalError(f"the connector did not end within {CYCLES_SECONDS:.0f} s") from exc
+    if done.returncode != 0:
+        raise _gave_up(done.stderr, done.returncode)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return Cycles(**(answer | {"connack_ms": Latency(**answer["connack_ms"])}))
+
+
+@contextmanager
+def hold_connections(
+    command: Sequence[str], to: Sequence[str], count: int, *, in_flight: int = 50
+) -> Iterator[HeldConnections]:
+    """Hold connections for the length of a `with` block.
+
+    Raises:
+        OperationalError: Not all were accepted.
+    """
+    arguments = _arguments(to, in_flight)
+    arguments += ["--hold", str(count), "--prefix", f"bench/{uuid.uuid4().hex[:12]}"]
+    with subprocess.Popen(
+        [*command, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            held = HeldConnections(process)
+            held.expect("held")
+            yield held
+            process.communicate(timeout=END_SECONDS)
+        finally:
+            process.kill()
+
+
+def _arguments(to: Sequence[str], in_flight: int) -> list[str]:
+    return ["--to", ",".join(to), "--in-flight", str(in_flight)]
+
+
+def _gave_up(words: str, returncode: int) -> OperationalError:
+    return OperationalError(f"the connector gave up: {words.strip() or returncode}")

@@ -1,0 +1,66 @@
+"""The numbers that a bench gives: their names, units and goals.
+
+The goals are those of a machine with 2 cores that runs everything, the load side included.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mqlake.bench.loader import Latency
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number: how it is called and what it should be."""
+
+    name: str
+    unit: str
+    goal: float | None = None
+    at_least: bool = False
+    """The goal is a least value, not a most."""
+
+    def is_met(self, value: float) -> bool | None:
+        """Whether the value reaches the goal; None without one."""
+        if self.goal is None:
+            return None
+        return value >= self.goal if self.at_least else value <= self.goal
+
+
+Figures = dict[Figure, float]
+
+GOALS: Final[Mapping[str, tuple[float, bool]]] = {
+    "codec, decode PUBLISH 3.1.1, QoS 0": (400_000, True),
+    "codec, decode PUBLISH 5.0, QoS 1": (400_000, True),
+    "codec, encode PUBLISH 3.1.1, QoS 0": (400_000, True),
+    "codec, encode PUBLISH 5.0, QoS 1": (400_000, True),
+    "codec, decode and encode again PUBLISH 5.0, QoS 1": (400_000, True),
+    "ready": (30, False),
+    "idle CPU, whole system": (35, False),
+    "memory, whole system": (2098, False),
+    "publish to PUBACK at 100/s, p50": (3, False),
+    "publish to delivery across gateways at 1,000/s, p50": (8, False),
+    "publish to delivery across gateways at 1,000/s, p99": (60, False),
+    "new subscription to SUBACK, p50": (10, False),
+    "connects, one gateway": (1_500, True),
+    "memory of an idle connection": (12, False),
+    "fan-out 1 to 1,000, QoS 0": (100_000, True),
+    "acknowledged, one gateway": (40_000, True),
+    "end to end, sustained": (15_000, True),
+}
+
+
+def figure(name: str, unit: str) -> Figure:
+    """Return the figure of that name, with its goal if it has one."""
+    goal, at_least = GOALS.get(name, (None, False))
+    return Figure(name, unit, goal, at_least)
+
+
+def percentiles(name: str, latency: Latency | None) -> Figures:
+    """Return four figures; none when nothing was measured."""
+    if latency is None:
+        return {}
+    return {
+        figure(f"{name}, {part}", "ms"): getattr(latency, part)
+        for part in ("p50", "p95", "p99", "max")
+    }

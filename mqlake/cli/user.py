@@ -1,0 +1,81 @@
+"""Add, remove and list the users of a credentials file."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from mqlake.credentials import (
+    DEFAULT_ITERATIONS,
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    make_verifier,
+    read_credentials,
+    remove_user,
+    set_user,
+)
+from mqlake.errors import OperationalError
+
+_file = click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="Credentials file, the gateways' setting credentials_file.",
+)
+
+
+@click.group()
+def command() -> None:
+    """Add, remove and list the users of a credentials file.
+
+    The file holds no password, only what a SCRAM-SHA-256 server needs to check one. A running
+    gateway reads the file again at SIGHUP.
+    """
+
+
+@command.command("add")
+@click.argument("name")
+@_file
+@click.option(
+    "--iterations",
+    type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
+    default=DEFAULT_ITERATIONS,
+    help="Work to check a password, and to guess one; a SCRAM client does it too.",
+)
+def add(name: str, path: Path, iterations: int) -> None:
+    """Add a user, or change a user's password.
+
+    The password is asked for; without a terminal it is the first line of standard input. The file
+    is made when there is none.
+    """
+    is_new = set_user(path, name, make_verifier(_read_password(), iterations=iterations))
+    click.echo(f"user {name} {'added' if is_new else 'changed'}", err=True)
+
+
+@command.command("remove")
+@click.argument("name")
+@_file
+def remove(name: str, path: Path) -> None:
+    """Remove a user."""
+    remove_user(path, name)
+    click.echo(f"user {name} removed", err=True)
+
+
+@command.command("list")
+@_file
+def list_users(path: Path) -> None:
+    """Print the user names, one a line."""
+    for name in read_credentials(path):
+        click.echo(name)
+
+
+def _read_password() -> str:
+    if sys.stdin.isatty():
+        password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+        return password
+    try:
+        line = sys.stdin.buffer.readline().decode()
+    except UnicodeDecodeError as exc:
+        raise OperationalError("the password on standard input is not UTF-8 text") from exc
+    return line.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,197 @@
+"""Sessions and subscriptions: records of `mqlake.sessions` to the tables of these names.
+
+sessions(key, value, offset) -> one row for each session that a batch says something of
+
+The formats are those of `docs/records.md`; a record that does not follow them is left out.
+"""
+
+from typing import Final
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from mqlake.records import RECORD_VERSION
+from mqlake.tables import SESSIONS, SUBSCRIPTIONS
+
+_SESSION: Final = """
+    v int, id string, username string, protocol_level tinyint, keep_alive int, clean_start boolean,
+    expiry bigint, gateway string, incarnation string, connected boolean, connected_at bigint,
+    disconnected_at bigint, reason string, will struct<topic: string>, will_at bigint,
+    subscriptions array<struct<
+        filter: string, qos: tinyint, no_local: boolean, retain_as_published: boolean,
+        retain_handling: tinyint, identifier: bigint>>
+"""
+_PROGRESS: Final = """
+    v int, id string, cursor array<bigint>, `out` array<array<bigint>>, `in` array<bigint>
+"""
+_QOS_AT: Final = 1
+"""Of an element of `out`: its position of the QoS."""
+
+_Assignments = dict[str, str | Column]
+
+_KEY: Final = ("tenant", "client_id")
+_SAME_CLIENT: Final = "row.tenant = change.tenant AND row.client_id = change.client_id"
+_INITIAL: Final = {
+    "in_flight_out": "0",
+    "in_flight_in": "0",
+    "qos2_unacknowledged": "0",
+    "cursor": "NULL",
+    "progress_offset": "NULL",
+}
+"""What a session's progress is before it has made any."""
+_PROGRESS_COLUMNS: Final = tuple(_INITIAL)
+_SESSION_COLUMNS: Final = tuple(
+    column.name for column in SESSIONS.columns if column.name not in (*_KEY, *_PROGRESS_COLUMNS)
+)
+
+
+def last_sessions(records: DataFrame) -> DataFrame:
+    """Return the last that is said of each session: what it is, how far it is, or both.
+
+    Returns:
+        (tenant, client_id), `session` (null: nothing was said), `ended`, `progress` (null: nothing
+        was said), `log_offset` and `progress_offset`.
+    """
+    name = F.col("key").cast("string")
+    client = F.substring(name, 3, 2**31 - 1)
+    named = records.where(F.is_valid_utf8(name)).select(
+        F.substring(name, 1, 2).alias("kind"),
+        F.substring_index(client, "/", 1).alias("tenant"),
+        F.substring(client, F.instr(client, "/") + 1, F.length(client)).alias("client_id"),
+        F.struct("offset", F.col("value").cast("string").alias("value")).alias("record"),
+    )
+    last = named.groupBy(*_KEY).agg(
+        F.max(F.when(F.col("kind") == "s/", F.col("record"))).alias("s"),
+        F.max(F.when(F.col("kind") == "p/", F.col("record"))).alias("p"),
+    )
+    return last.select(
+        *_KEY,
+        _parsed("s.value", _SESSION).alias("session"),
+        (F.col("s").isNotNull() & F.col("s.value").isNull()).alias("ended"),
+        _parsed("p.value", _PROGRESS).alias("progress"),
+        F.col("s.offset").alias("log_offset"),
+        F.col("p.offset").alias("progress_offset"),
+    )
+
+
+def session_rows(last: DataFrame) -> DataFrame:
+    """Return the changes of the table `sessions`: its columns, `ended` and `progress_id`.
+
+    `id` is null where only progress is said, `progress_id` where none is.
+    """
+    session = F.col("session")
+    progress = F.col("progress")
+    is_qos2 = F.filter(progress["out"], lambda each: each[_QOS_AT] == 2)
+    columns: dict[str, Column] = {
+        "connected_at": F.timestamp_millis(session["connected_at"]),
+        "disconnected_at": F.timestamp_millis(session["disconnected_at"]),
+        "subscriptions": F.coalesce(F.size(session["subscriptions"]), F.lit(0)),
+        "will_topic": session["will"]["topic"],
+        "will_at": F.timestamp_millis(session["will_at"]),
+        "in_flight_out": F.size(progress["out"]),
+        "in_flight_in": F.size(progress["in"]),
+        "qos2_unacknowledged": F.size(is_qos2) + F.size(progress["in"]),
+        "cursor": progress["cursor"],
+        "log_offset": F.col("log_offset"),
+        "progress_offset": F.col("progress_offset"),
+    }
+    return last.select(
+        *_KEY,
+        "ended",
+        progress["id"].alias("progress_id"),
+        *(
+            columns.get(column.name, session[column.name]).cast(column.type).alias(column.name)
+            for column in SESSIONS.columns
+            if column.name not in _KEY
+        ),
+    )
+
+
+def merge_sessions(changes: DataFrame) -> None:
+    """Bring what `session_rows` gave into the table; a second time changes nothing.
+
+    Progress counts only for the session it names: a client that started anew has none yet.
+    """
+    is_new_session = "change.log_offset > row.log_offset"
+    is_own = "change.progress_id = change.id"
+    session: _Assignments = {name: f"change.{name}" for name in _SESSION_COLUMNS}
+    progress: _Assignments = {name: f"change.{name}" for name in _PROGRESS_COLUMNS}
+    own_or_kept: _Assignments = {
+        name: f"CASE WHEN {is_own} THEN change.{name} "
+        f"WHEN change.id = row.id THEN row.{name} ELSE {initial} END"
+        for name, initial in _INITIAL.items()
+    }
+    own_or_initial: _Assignments = {
+        name: f"CASE WHEN {is_own} THEN change.{name} ELSE {initial} END"
+        for name, initial in _INITIAL.items()
+    }
+    key: _Assignments = {name: f"change.{name}" for name in _KEY}
+    (
+        DeltaTable.forName(changes.sparkSession, SESSIONS.name)
+        .alias("row")
+        .merge(changes.alias("change"), _SAME_CLIENT)
+        .whenMatchedDelete(f"change.ended AND {is_new_session}")
+        .whenMatchedUpdate(
+            f"change.id IS NOT NULL AND {is_new_session}", {**session, **own_or_kept}
+        )
+        .whenMatchedUpdate(
+            "change.progress_id = row.id "
+            "AND change.progress_offset > coalesce(row.progress_offset, -1)",
+            progress,
+        )
+        .whenNotMatchedInsert("change.id IS NOT NULL", {**key, **session, **own_or_initial})
+        .execute()
+    )
+
+
+def subscription_rows(last: DataFrame) -> DataFrame:
+    """Return the changes of the table `subscriptions`.
+
+    Returns:
+        Its columns; a row without `filter` for each session of which something was said, which
+        takes the earlier subscriptions away, then those that it has.
+    """
+    said = last.where("ended OR session.id IS NOT NULL")
+    emptied = said.select(
+        *_KEY,
+        *(
+            (F.col("log_offset") if column.name == "log_offset" else F.lit(None))
+            .cast(column.type)
+            .alias(column.name)
+            for column in SUBSCRIPTIONS.columns
+            if column.name not in _KEY
+        ),
+    )
+    each = said.select(
+        *_KEY,
+        "log_offset",
+        F.col("session.id").alias("session_id"),
+        F.inline("session.subscriptions"),
+    ).dropDuplicates([*_KEY, "filter"])
+    return emptied.unionByName(each)
+
+
+def merge_subscriptions(changes: DataFrame) -> None:
+    """Bring what `subscription_rows` gave into the table: a session's rows go, its new ones come.
+
+    A second time it takes away and brings the same rows.
+    """
+    (
+        DeltaTable.forName(changes.sparkSession, SUBSCRIPTIONS.name)
+        .alias("row")
+        # Only the rows without a filter match, so those with one are inserted.
+        .merge(changes.alias("change"), f"change.filter IS NULL AND {_SAME_CLIENT}")
+        .whenMatchedDelete("change.log_offset >= row.log_offset")
+        .whenNotMatchedInsert(
+            "change.filter IS NOT NULL",
+            {column.name: f"change.{column.name}" for column in SUBSCRIPTIONS.columns},
+        )
+        .execute()
+    )
+
+
+def _parsed(value: str, schema: str) -> Column:
+    """Return a record's JSON as a struct; null when there is none, or not of our version."""
+    parsed = F.from_json(value, schema)
+    return F.when((parsed["v"] == RECORD_VERSION) & parsed["id"].isNotNull(), parsed)

@@ -1,0 +1,160 @@
+"""One batch of the log into the state tables: what foreachBatch of the state query calls.
+
+records(key, value, headers, topic, partition, offset, timestamp) of `mqlake.inbound`,
+`mqlake.sessions` and `mqlake.events`
+
+A batch that was applied in part or whole and comes again, because the application was killed before
+Spark noted it, leaves the tables as if it had come once: merges look at offsets, appends carry the
+number of the batch.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from mqlake.clock import Clock
+from mqlake.records import EVENTS, INBOUND, SESSIONS
+from mqlake.tables import DROPS, RETAINED, Table
+from mqlake.tables import EVENTS as EVENTS_TABLE
+from streaming.events import drop_rows, event_rows
+from streaming.retained import (
+    committed_offsets,
+    is_retained,
+    last_retained,
+    merge_retained,
+    note_offsets,
+)
+from streaming.sessions import (
+    last_sessions,
+    merge_sessions,
+    merge_subscriptions,
+    session_rows,
+    subscription_rows,
+)
+from streaming.settings import StreamingSettings
+from streaming.tables import table_path
+
+LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS)
+
+NOTE_SECONDS: Final = 60.0
+"""Longest that the table `retained` says nothing of a log that grows."""
+REST: Final = 10.0
+"""A batch is followed by a rest of so many times what it took: a merge keeps a processor busy for a
+second, however few rows it has, and messages come before tables."""
+MOST_REST_SECONDS: Final = 30.0
+
+
+class State:
+    """The state tables' writer.
+
+    Args:
+        settings: Where tables and checkpoints are.
+        checkpoint: Folder of the query's checkpoint.
+        rest: Waits so many seconds, less when the application stops.
+    """
+
+    def __init__(
+        self,
+        settings: StreamingSettings,
+        checkpoint: Path,
+        clock: Clock,
+        rest: Callable[[float], object],
+    ) -> None:
+        self._settings = settings
+        self._checkpoint = checkpoint
+        self._clock = clock
+        self._rest = rest
+        self._noted_at = clock.monotonic()
+        self.lock = threading.Lock()
+        """Held while state tables are written; upkeep takes it so that no commit meets another."""
+        self.next_offsets = committed_offsets(table_path(settings, RETAINED))
+        """What the last commit of `retained` says."""
+        self.retained_changed = True
+        """Rows came since upkeep last looked for when the first expires."""
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Apply a batch, then rest."""
+        begin = self._clock.monotonic()
+        with self.lock:
+            self._apply(batch, batch_id)
+        self._rest(min((self._clock.monotonic() - begin) * REST, MOST_REST_SECONDS))
+
+    def _apply(self, batch: DataFrame, batch_id: int) -> None:
+        # One task reads and filters; most of what is there concerns nobody here.
+        wanted = batch.where((F.col("topic") != INBOUND) | is_retained()).coalesce(1).persist()
+        try:
+            counts = {row[0]: row[1] for row in wanted.groupBy("topic").count().collect()}
+            next_offsets = inbound_ends(self._checkpoint, batch_id)
+            if INBOUND in counts:
+                merge_retained(last_retained(_of(wanted, INBOUND)), next_offsets)
+                self.retained_changed = True
+                self._noted(next_offsets)
+            elif self._is_note_due(next_offsets):
+                path = table_path(self._settings, RETAINED)
+                note_offsets(batch.sparkSession, path, next_offsets)
+                self._noted(next_offsets)
+            if SESSIONS in counts:
+                self._apply_sessions(_of(wanted, SESSIONS))
+            if EVENTS in counts:
+                events = _of(wanted, EVENTS)
+                self._append(event_rows(events), EVENTS_TABLE, batch_id)
+                self._append(drop_rows(events), DROPS, batch_id)
+        finally:
+            wanted.unpersist()
+
+    def _apply_sessions(self, records: DataFrame) -> None:
+        last = last_sessions(records).persist()
+        try:
+            sessions = session_rows(last)
+            merge_sessions(sessions)
+            if not last.where("log_offset IS NOT NULL").isEmpty():
+                merge_subscriptions(subscription_rows(last))
+        finally:
+            last.unpersist()
+
+    def _append(self, rows: DataFrame, table: Table, batch_id: int) -> None:
+        if rows.isEmpty():
+            return
+        (
+            rows.write.format("delta")
+            .mode("append")
+            .option("txnAppId", query_id(self._checkpoint))
+            .option("txnVersion", batch_id)
+            .save(str(table_path(self._settings, table)))
+        )
+
+    def _is_note_due(self, next_offsets: dict[int, int]) -> bool:
+        return (
+            next_offsets != self.next_offsets
+            and self._clock.monotonic() - self._noted_at >= NOTE_SECONDS
+        )
+
+    def _noted(self, next_offsets: dict[int, int]) -> None:
+        self.next_offsets = next_offsets
+        self._noted_at = self._clock.monotonic()
+
+
+def inbound_ends(checkpoint: Path, batch_id: int) -> dict[int, int]:
+    """Return where a batch ends in `mqlake.inbound`: the first offsets that are not in it.
+
+    From the checkpoint, where Spark writes it before the batch: a line with the format's version,
+    one of metadata, then one for each source.
+    """
+    lines = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
+    ends = json.loads(lines[2]).get(INBOUND, {})
+    return {int(partition): offset for partition, offset in ends.items()}
+
+
+def query_id(checkpoint: Path) -> str:
+    """Return what tells this query from one with another checkpoint, which counts from 0 again."""
+    identifier: str = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
+    return identifier
+
+
+def _of(records: DataFrame, log_topic: str) -> DataFrame:
+    return records.where(F.col("topic") == log_topic)

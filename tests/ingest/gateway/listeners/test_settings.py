@@ -1,0 +1,118 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingest.gateway.listeners.settings import (
+    SecureWebSocketListener,
+    TcpListener,
+    TlsListener,
+    UnixListener,
+    WebSocketListener,
+    address_of,
+    to_json,
+)
+from ingest.gateway.settings import GatewaySettings
+from mqlake.errors import SettingsError
+from mqlake.settings import load
+
+TLS = {"certificate": "server.pem", "key": "server.key"}
+
+
+def test_host_and_port_are_the_first_listener() -> None:
+    settings = GatewaySettings(host="::1", port=1884)
+    assert settings.all_listeners == (TcpListener(host="::1", port=1884),)
+
+
+def test_further_listeners_are_tables_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(
+        """
+        port = 1884
+        [[listeners]]
+        kind = "wss"
+        certificate = "server.pem"
+        key = "server.key"
+        origins = ["https://example.org"]
+        versions = ["5.0"]
+        [[listeners]]
+        kind = "unix"
+        file = "mqtt.sock"
+        """
+    )
+    first, second, third = load(GatewaySettings, file).all_listeners
+    assert first == TcpListener(port=1884)
+    assert second == SecureWebSocketListener(
+        certificate=Path("server.pem"),
+        key=Path("server.key"),
+        origins=("https://example.org",),
+        versions=("5.0",),
+    )
+    assert third == UnixListener(file=Path("mqtt.sock"))
+
+
+def test_listeners_pass_through_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    listeners = (
+        TlsListener(
+            name="secure",
+            certificate=Path("/etc/server.pem"),
+            key=Path("/etc/server.key"),
+            key_password="s3cret",
+        ),
+        WebSocketListener(max_connections=7, versions=("3.1",)),
+        UnixListener(file=Path("/run/mqtt.sock"), mode="0600"),
+    )
+    monkeypatch.setenv("MQLAKE_GATEWAY_LISTENERS", to_json(listeners))
+    assert load(GatewaySettings).listeners == listeners
+
+
+@pytest.mark.parametrize(
+    ("listener", "problem"),
+    [
+        ({"kind": "udp"}, "listeners.0: Input tag 'udp'"),
+        ({"kind": "tcp"}, "listeners.0.tcp.port: Field required"),
+        ({"kind": "tcp", "port": 0}, "listeners.0.tcp.port"),
+        ({"kind": "tcp", "port": 1884, "path": "/mqtt"}, "listeners.0.tcp.path: Extra inputs"),
+        ({"kind": "tcp", "port": 1884, "versions": []}, "listeners.0.tcp.versions"),
+        ({"kind": "tcp", "port": 1884, "versions": ["4.0"]}, "listeners.0.tcp.versions.0"),
+        ({"kind": "tls"}, "listeners.0.tls.certificate: Field required"),
+        ({"kind": "tls", **TLS, "minimum_tls_version": "1.1"}, "listeners.0.tls.minimum_tls"),
+        (
+            {"kind": "wss", **TLS, "client_certificates": "required"},
+            "client_certificates is 'required', ca_certificates is missing",
+        ),
+        ({"kind": "ws", "path": "mqtt"}, "listeners.0.ws.path"),
+        ({"kind": "unix", "file": "mqtt.sock", "mode": "660"}, "listeners.0.unix.mode"),
+        ({"kind": "unix", "file": "mqtt.sock", "port": 1}, "listeners.0.unix.port"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, listener: dict[str, Any], problem: str
+) -> None:
+    monkeypatch.setenv("MQLAKE_GATEWAY_LISTENERS", json.dumps([listener]))
+    with pytest.raises(SettingsError) as refused:
+        load(GatewaySettings)
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("listener", "address"),
+    [
+        (TcpListener(port=1883), "mqtt://127.0.0.1:1883"),
+        (TcpListener(host="::1", port=1883), "mqtt://[::1]:1883"),
+        (TcpListener(host="", port=1883), "mqtt://*:1883"),
+        (TlsListener(host="0.0.0.0", **TLS), "mqtts://0.0.0.0:8883"),
+        (WebSocketListener(), "ws://127.0.0.1:8083/mqtt"),
+        (WebSocketListener(path="*"), "ws://127.0.0.1:8083/"),
+        (SecureWebSocketListener(path="/a/b", **TLS), "wss://127.0.0.1:8084/a/b"),
+        (UnixListener(file=Path("/run/mqtt.sock")), "unix:///run/mqtt.sock"),
+    ],
+)
+def test_address_is_a_url(listener: Any, address: str) -> None:
+    assert address_of(listener) == address
+
+
+def test_address_can_be_shown_as_one_can_connect_to_it() -> None:
+    assert address_of(TcpListener(host="", port=1), host="127.0.0.1") == "mqtt://127.0.0.1:1"
+    assert address_of(TcpListener(host="::1", port=1), host="[::1]") == "mqtt://[::1]:1"

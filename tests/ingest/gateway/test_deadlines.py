@@ -1,0 +1,153 @@
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ingest.gateway.deadlines import SLOT_SECONDS, UNWATCHED, Deadlines
+
+
+class Timer:
+    def __init__(self, at: float, call: Callable[[], None]) -> None:
+        self.at = at
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Loop:
+    """The part of an event loop that counts, advanced by the test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.1
+        self.timers: list[Timer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, at: float, call: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(at, call))
+        return self.timers[-1]
+
+    @property
+    def armed(self) -> list[Timer]:
+        return [timer for timer in self.timers if not timer.is_cancelled]
+
+    def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while due := [timer for timer in self.armed if timer.at <= end]:
+            timer = min(due, key=lambda one: one.at)
+            self.timers.remove(timer)
+            self.now = max(self.now, timer.at)
+            timer.call()
+        self.now = end
+
+
+class Watched:
+    def __init__(self, act: Callable[[], None] = lambda: None) -> None:
+        self.slot = UNWATCHED
+        self.passed: list[float] = []
+        self.act = act
+
+    def deadline_passed(self) -> None:
+        self.passed.append(LOOP[0].now)
+        self.act()
+
+
+LOOP: list[Loop] = []
+
+
+@pytest.fixture
+def loop() -> Loop:
+    LOOP[:] = [Loop()]
+    return LOOP[0]
+
+
+@pytest.fixture
+def deadlines(loop: Any) -> Deadlines:
+    return Deadlines(loop)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.2, 1.0, 1.5, 60.0, 98_302.5])
+def test_a_deadline_is_met_within_a_slot_and_never_early(
+    loop: Loop, deadlines: Deadlines, seconds: float
+) -> None:
+    watched, begin = Watched(), loop.now
+    deadlines.set(watched, seconds)
+    loop.advance(seconds + 2 * SLOT_SECONDS)
+    (at,) = watched.passed
+    assert begin + seconds <= at <= begin + seconds + SLOT_SECONDS
+    assert watched.slot == UNWATCHED
+    assert not loop.armed
+
+
+def test_one_timer_waits_for_the_earliest(loop: Loop, deadlines: Deadlines) -> None:
+    many = [Watched() for _ in range(100)]
+    for number, watched in enumerate(many):
+        deadlines.set(watched, 50 - number % 7)
+    assert len(loop.armed) == 1
+    loop.advance(44.5)
+    assert sum(len(watched.passed) for watched in many) == 14
+    loop.advance(10)
+    assert all(len(watched.passed) == 1 for watched in many)
+
+
+def test_the_last_deadline_counts(loop: Loop, deadlines: Deadlines) -> None:
+    sooner, later, dropped = Watched(), Watched(), Watched()
+    deadlines.set(sooner, 10)
+    deadlines.set(sooner, 1)
+    deadlines.set(later, 1)
+    deadlines.set(later, 10)
+    deadlines.set(dropped, 1)
+    deadlines.forget(dropped)
+    deadlines.forget(dropped)
+    loop.advance(2)
+    assert (len(sooner.passed), len(later.passed), len(dropped.passed)) == (1, 0, 0)
+    loop.advance(10)
+    assert (len(sooner.passed), len(later.passed), len(dropped.passed)) == (1, 1, 0)
+
+
+def test_who_is_told_may_watch_anew_and_drop_others(loop: Loop, deadlines: Deadlines) -> None:
+    again = Watched(lambda: deadlines.set(again, 1))
+    pair = [Watched(), Watched()]
+    for watched, other in (pair, pair[::-1]):
+        watched.act = lambda other=other: deadlines.forget(other)  # type: ignore[misc]
+    for watched in (again, *pair):
+        deadlines.set(watched, 1)
+    loop.advance(5)
+    assert len(again.passed) == 4
+    assert sum(len(watched.passed) for watched in pair) == 1
+
+
+def test_a_deadline_of_no_time_does_not_keep_the_loop_busy(
+    loop: Loop, deadlines: Deadlines
+) -> None:
+    again = Watched(lambda: deadlines.set(again, 0))
+    deadlines.set(again, 0)
+    loop.advance(1)
+    assert 3 <= len(again.passed) <= 5
+
+
+def test_an_error_of_one_leaves_the_others_their_deadline(loop: Loop, deadlines: Deadlines) -> None:
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    failing, others = Watched(fail), [Watched() for _ in range(5)]
+    for watched in (failing, *others):
+        deadlines.set(watched, 1)
+    with pytest.raises(RuntimeError):
+        loop.advance(2)
+    loop.advance(2)
+    assert all(len(watched.passed) == 1 for watched in (failing, *others))
+
+
+@pytest.mark.anyio
+async def test_the_event_loop_counts() -> None:
+    told = asyncio.Event()
+    LOOP[:] = [Loop()]
+    watched = Watched(told.set)
+    Deadlines(asyncio.get_running_loop()).set(watched, 0.01)
+    async with asyncio.timeout(5):
+        await told.wait()

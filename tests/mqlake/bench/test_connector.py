@@ -1,0 +1,144 @@
+"""Both connectors against a broker that accepts, or does not."""
+
+import socketserver
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from mqlake.bench.connector import hold_connections, run_cycles
+from mqlake.bench.programs import Programs
+from mqlake.errors import OperationalError
+
+
+class Broker(socketserver.ThreadingTCPServer):
+    """Answers CONNECT and SUBSCRIBE, closes on DISCONNECT.
+
+    Attributes:
+        return_code: What CONNACK says.
+        protocols: How often each protocol name and level came.
+        filters: Everything that was subscribed to.
+        most_open: How many connections there were at once.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 200
+
+    def __init__(self, return_code: int = 0) -> None:
+        super().__init__(("127.0.0.1", 0), Connection)
+        self.return_code = return_code
+        self.lock = threading.Lock()
+        self.protocols: Counter[tuple[bytes, int]] = Counter()
+        self.client_ids: set[bytes] = set()
+        self.filters: list[bytes] = []
+        self.open = 0
+        self.most_open = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class Connection(socketserver.StreamRequestHandler):
+    server: Broker
+    disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        with self.server.lock:
+            self.server.open += 1
+            self.server.most_open = max(self.server.most_open, self.server.open)
+        while head := self.rfile.read(2):
+            body = self.rfile.read(head[1])
+            kind = head[0] >> 4
+            if kind == 1:
+                self._accept(body)
+            elif kind == 8:
+                with self.server.lock:
+                    self.server.filters.append(body[4:-1])
+                self.wfile.write(b"\x90\3" + body[:2] + body[-1:])
+            elif kind == 14:
+                break
+        with self.server.lock:
+            self.server.open -= 1
+
+    def _accept(self, body: bytes) -> None:
+        size = int.from_bytes(body[:2], "big")
+        name, level = body[2 : 2 + size], body[2 + size]
+        assert body[3 + size] == 2, "clean session"
+        assert int.from_bytes(body[4 + size : 6 + size], "big") > 0, "keep alive"
+        rest = body[6 + size + (level == 5) :]
+        assert len(rest) == 2 + int.from_bytes(rest[:2], "big")
+        with self.server.lock:
+            self.server.protocols[name, level] += 1
+            self.server.client_ids.add(rest[2:])
+        properties = b"\x03\x21\0\x14" if level == 5 else b""
+        connack = bytes((0, self.server.return_code)) + properties
+        self.wfile.write(bytes((0x20, len(connack))) + connack)
+
+
+@contextmanager
+def running(broker: Broker) -> Iterator[list[str]]:
+    thread = threading.Thread(target=broker.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield [broker.address]
+    finally:
+        broker.shutdown()
+        thread.join()
+        broker.server_close()
+
+
+@pytest.fixture
+def connector(programs: Programs) -> tuple[str, ...]:
+    return programs.connector
+
+
+def test_each_cycle_is_a_client_of_its_own(connector: tuple[str, ...]) -> None:
+    broker = Broker()
+    with running(broker) as addresses:
+        done = run_cycles(connector, addresses, cycles=60, in_flight=7)
+    assert done.cycles == done.connack_ms.count == len(broker.client_ids) == 60
+    assert done.per_second == pytest.approx(60 / done.seconds, rel=0.1)
+    assert broker.protocols == {(b"MQIsdp", 3): 20, (b"MQTT", 4): 20, (b"MQTT", 5): 20}
+    assert max(len(client_id) for client_id in broker.client_ids) <= 23
+
+
+def test_connections_are_held_until_the_end_of_the_block(connector: tuple[str, ...]) -> None:
+    broker = Broker()
+    with running(broker) as addresses:
+        with hold_connections(connector, addresses, 40, in_flight=9) as held:
+            assert broker.open == 40
+            assert broker.filters == []
+            held.subscribe()
+            assert broker.open == len(set(broker.filters)) == 40
+        assert broker.protocols == {(b"MQTT", 4): 40}
+        assert broker.most_open == 40
+
+
+def test_what_the_broker_refuses_is_one_sentence(connector: tuple[str, ...]) -> None:
+    with (
+        running(Broker(return_code=5)) as addresses,
+        pytest.raises(OperationalError, match="CONNACK with return code 5"),
+    ):
+        run_cycles(connector, addresses, cycles=10)
+    with (
+        running(Broker(return_code=5)) as addresses,
+        pytest.raises(OperationalError, match="CONNACK with return code 5"),
+        hold_connections(connector, addresses, 3),
+    ):
+        pass
+    with pytest.raises(OperationalError, match=r"connect to port 1\b"):
+        run_cycles(connector, ["127.0.0.1:1"], cycles=10)
+
+
+def test_only_loopback_is_connected_to(connector: tuple[str, ...]) -> None:
+    with pytest.raises(OperationalError, match="expected loopback"):
+        run_cycles(connector, ["192.0.2.1:1883"], cycles=10)
+
+
+def test_more_connections_than_open_files_is_one_sentence(compiled: Programs) -> None:
+    with pytest.raises(OperationalError, match=r"3000000 connections need \d+ open files"):
+        run_cycles(compiled.connector, ["127.0.0.1:1"], cycles=10, in_flight=3_000_000)

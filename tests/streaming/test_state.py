@@ -1,0 +1,475 @@
+"""The state tables after batches of the log: each batch may come again, in part or whole."""
+
+import base64
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mqlake.clock import ManualClock
+from mqlake.records import (
+    EVENTS,
+    INBOUND,
+    SESSIONS,
+    Barrier,
+    Message,
+    barrier_key,
+    encode_properties,
+    message_headers,
+    message_key,
+)
+from mqlake.tables import TABLES
+from streaming import state as state_module
+from streaming.retained import committed_offsets
+from streaming.settings import StreamingSettings
+from streaming.spark import small_session
+from streaming.state import MOST_REST_SECONDS, NOTE_SECONDS, State
+from streaming.tables import create_tables, table_path
+from streaming.upkeep import EXPIRE_SECONDS, OPTIMIZE_SECONDS, Upkeep, small_files
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+KAFKA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
+NOW_MS = 1_700_000_000_000
+
+
+class Log:
+    """Records as the Kafka source gives them, and the batches that the state makes of them."""
+
+    def __init__(self, spark: SparkSession, settings: StreamingSettings, checkpoint: Path) -> None:
+        self.spark = small_session(spark)
+        self.settings = settings
+        self.checkpoint = checkpoint
+        (checkpoint / "offsets").mkdir(parents=True)
+        (checkpoint / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        self.clock = ManualClock(now_ms=NOW_MS)
+        self.rests: list[float] = []
+        self.state = self.restarted()
+        self._ends = {(INBOUND, 0): 0, (INBOUND, 1): 0, (SESSIONS, 0): 0, (EVENTS, 0): 0}
+        self._pending: list[tuple[Any, ...]] = []
+        self._batches: list[list[tuple[Any, ...]]] = []
+
+    def restarted(self) -> State:
+        """Return the state as a new process has it."""
+        return State(self.settings, self.checkpoint, self.clock, self.rests.append)
+
+    def append(
+        self,
+        log_topic: str,
+        key: bytes,
+        value: bytes | None,
+        *,
+        partition: int = 0,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        offset = self._ends[log_topic, partition]
+        self._ends[log_topic, partition] = offset + 1
+        timestamp = datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC)
+        self._pending.append((key, value, log_topic, partition, offset, timestamp, headers or []))
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        retain: bool = True,
+        partition: int = 0,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        message = Message(
+            *("default", topic, payload, 1, retain, bytes(16), "publisher", 0, "local/gateway-1"),
+            username="alice",
+            properties=properties,
+        )
+        key = message_key("default", topic)
+        headers = message_headers(message)
+        self.append(INBOUND, key, payload, partition=partition, headers=headers)
+
+    def say(self, kind: str, client_id: str, value: dict[str, Any] | None) -> None:
+        """Write a session (`s`) or its progress (`p`)."""
+        encoded = None if value is None else json.dumps({"v": 1} | value).encode()
+        self.append(SESSIONS, f"{kind}/default/{client_id}".encode(), encoded)
+
+    def tell(self, event: str, **fields: Any) -> None:
+        record = {"v": 1, "event": event, "ts": NOW_MS, "tenant": "default", "client_id": "c"}
+        self.append(EVENTS, b"default/c", json.dumps(record | {"gateway": "g1"} | fields).encode())
+
+    def apply(self) -> None:
+        """Make a batch of what was written, as Spark does: first its end, then its records."""
+        ends: dict[str, dict[str, int]] = {}
+        for (log_topic, partition), end in self._ends.items():
+            ends.setdefault(log_topic, {})[str(partition)] = end
+        lines = ["v1", "{}", json.dumps(ends)]
+        batch_id = len(self._batches)
+        (self.checkpoint / "offsets" / str(batch_id)).write_text("\n".join(lines))
+        self._batches.append(self._pending)
+        self._pending = []
+        self.repeat(batch_id)
+
+    def repeat(self, batch_id: int) -> None:
+        """Apply a batch once more, as after a crash."""
+        records = self._batches[batch_id]
+        self.state(self.spark.createDataFrame(records, KAFKA), batch_id)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.spark.sql(query).collect()]
+
+    def retained(self) -> dict[str, bytes]:
+        rows = self.rows("SELECT topic, payload FROM retained WHERE tenant = 'default'")
+        return {topic: bytes(payload) for topic, payload in rows}
+
+    def committed(self) -> dict[int, int]:
+        return committed_offsets(self.settings.data_dir.absolute() / "tables" / "retained")
+
+
+@pytest.fixture
+def log(
+    spark: SparkSession, streaming_settings: StreamingSettings, tmp_path: Path
+) -> Iterator[Log]:
+    settings = streaming_settings.model_copy(update={"data_dir": tmp_path})
+    create_tables(spark, settings)
+    yield Log(spark, settings, tmp_path / "checkpoints" / "state")
+    for table in TABLES:
+        spark.sql(f"DROP TABLE {table.name}")
+
+
+def session(client_id: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "id": "00000000000000aa",
+        "tenant": "default",
+        "client_id": client_id,
+        "protocol_level": 5,
+        "username": None,
+        "keep_alive": 60,
+        "clean_start": False,
+        "expiry": 4294967295,
+        "gateway": "gateway-1",
+        "incarnation": "i",
+        "connected": True,
+        "connected_at": NOW_MS,
+        "disconnected_at": None,
+        "reason": None,
+        "subscriptions": [],
+        "will": None,
+        "will_at": None,
+    } | fields
+
+
+def subscription(topic_filter: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "filter": topic_filter,
+        "qos": 1,
+        "no_local": False,
+        "retain_as_published": False,
+        "retain_handling": 0,
+        "identifier": None,
+        "starts": [0, 0],
+    } | fields
+
+
+class TestRetained:
+    def test_the_last_message_of_each_topic_is_kept_with_all_it_had(self, log: Log) -> None:
+        log.publish("a", b"1")
+        log.publish("a", b"2", properties={"content_type": "x", "message_expiry_interval": 90})
+        log.publish("b", b"3", partition=1)
+        log.publish("a", b"not retained", retain=False)
+        log.append(INBOUND, barrier_key(Barrier("g", "i", 1, -1)), b"")
+        log.apply()
+        assert log.retained() == {"a": b"2", "b": b"3"}
+        (row,) = log.rows(
+            "SELECT qos, id, client_id, username, protocol_level, properties, origin, "
+            "unix_millis(ts), unix_millis(expires_at), log_partition, log_offset "
+            "FROM retained WHERE topic = 'a'"
+        )
+        properties = encode_properties({"content_type": "x", "message_expiry_interval": 90})
+        assert row == (
+            *(1, "0" * 32, "publisher", "alice", 4, properties.decode(), "local/gateway-1"),
+            *(NOW_MS, NOW_MS + 90_000, 0, 1),
+        )
+
+    def test_an_empty_payload_deletes_within_a_batch_and_across_batches(self, log: Log) -> None:
+        log.publish("same", b"1")
+        log.publish("same", b"")
+        log.publish("later", b"1")
+        log.publish("back", b"1")
+        log.publish("back", b"")
+        log.publish("back", b"2")
+        log.publish("never was", b"")
+        log.apply()
+        assert log.retained() == {"later": b"1", "back": b"2"}
+        log.publish("later", b"")
+        log.apply()
+        assert log.retained() == {"back": b"2"}
+
+    def test_a_batch_that_comes_again_changes_nothing(self, log: Log) -> None:
+        log.publish("a", b"1")
+        log.publish("b", b"1")
+        log.apply()
+        log.publish("a", b"2")
+        log.publish("b", b"")
+        log.apply()
+        log.state = log.restarted()
+        log.repeat(1)
+        assert log.retained() == {"a": b"2"}
+        log.repeat(0)  # a checkpoint that was restored from a copy, say
+        assert log.retained()["a"] == b"2"
+
+    def test_records_of_others_are_left_out(self, log: Log) -> None:
+        log.append(INBOUND, b"no slash", b"x", headers=[("mqtt", b"\1\4\4")])
+        log.append(INBOUND, b"default/v2", b"x", headers=[("mqtt", b"\2\4\4")])
+        log.append(INBOUND, b"default/\xff", b"x", headers=[("mqtt", b"\1\4\4")])
+        log.append(INBOUND, b"default/short", b"x", headers=[("mqtt", b"\4")])
+        log.append(SESSIONS, b"s/default/c", b"not json")
+        log.append(SESSIONS, b"\xff", b"{}")
+        log.append(SESSIONS, b"g/gateway-1", b'{"v":1,"incarnation":"i","marks":[1]}')
+        log.append(SESSIONS, b"s/default/d", json.dumps(session("d") | {"v": 2}).encode())
+        log.append(EVENTS, b"default/c", b"[]")
+        log.append(EVENTS, b"default/c", b"\xff")
+        log.append(EVENTS, b"default/c", None)
+        log.apply()
+        counts = "+".join(f"(SELECT count(*) FROM {t.name})" for t in TABLES)
+        assert log.rows(f"SELECT {counts}") == [(0,)]
+
+    def test_a_row_goes_when_its_message_expires(self, log: Log) -> None:
+        upkeep = Upkeep(log.spark, log.settings, log.state, log.clock)
+        log.publish("short", b"1", properties={"message_expiry_interval": 90})
+        log.publish("long", b"1", properties={"message_expiry_interval": 4294967295})
+        log.publish("ever", b"1")
+        log.apply()
+        upkeep.check()
+        assert set(log.retained()) == {"short", "long", "ever"}
+        log.clock.advance(EXPIRE_SECONDS)
+        upkeep.check()
+        assert set(log.retained()) == {"short", "long", "ever"}
+        log.clock.advance(EXPIRE_SECONDS)
+        upkeep.check()
+        assert set(log.retained()) == {"long", "ever"}
+        assert log.committed() == {0: 3, 1: 0}
+
+
+class TestOffsets:
+    def test_each_commit_says_where_the_log_goes_on(self, log: Log) -> None:
+        assert log.committed() == {}
+        log.publish("a", b"1")
+        log.publish("b", b"1", partition=1)
+        log.publish("c", b"1", partition=1, retain=False)
+        log.apply()
+        assert log.committed() == {0: 1, 1: 2}
+        assert log.restarted().next_offsets == {0: 1, 1: 2}
+
+    def test_without_retained_messages_there_is_a_commit_a_minute(self, log: Log) -> None:
+        def commits() -> int:
+            path = table_path(log.settings, TABLES[1]) / "_delta_log"
+            return len(list(path.glob("*.json")))
+
+        before = commits()
+        for _ in range(3):
+            log.publish("a", b"1", retain=False)
+            log.apply()
+        assert commits() == before
+        log.clock.advance(NOTE_SECONDS)
+        log.publish("a", b"1", retain=False)
+        log.apply()
+        assert (commits(), log.committed()) == (before + 1, {0: 4, 1: 0})
+        log.clock.advance(NOTE_SECONDS)
+        log.apply()
+        assert commits() == before + 1, "nothing has advanced"
+        assert small_files(table_path(log.settings, TABLES[1])) == 0, "no file without rows"
+
+    def test_joining_files_keeps_them(self, log: Log) -> None:
+        for number in range(3):
+            log.publish(str(number), b"1")
+            log.apply()
+        upkeep = Upkeep(log.spark, log.settings, log.state, log.clock)
+        retained = log.retained()
+        with upkeep._writing(TABLES[1]):
+            log.spark.sql("OPTIMIZE retained")
+        assert (log.retained(), log.committed()) == (retained, {0: 3, 1: 0})
+
+
+class TestSessions:
+    COLUMNS = (
+        "SELECT id, connected, reason, subscriptions, will_topic, in_flight_out, in_flight_in, "
+        "qos2_unacknowledged, cursor, unix_millis(disconnected_at) FROM sessions "
+        "WHERE client_id = 'c'"
+    )
+
+    def test_a_session_is_a_row_until_it_ends(self, log: Log) -> None:
+        will = {"topic": "w", "payload": base64.b64encode(b"x").decode(), "qos": 1}
+        subscriptions = [subscription("a/#"), subscription("$share/g/b", qos=2, identifier=7)]
+        log.say("s", "c", session("c", will=will, subscriptions=subscriptions))
+        log.apply()
+        first = ("00000000000000aa", True, None, 2, "w", 0, 0, 0, None, None)
+        assert log.rows(self.COLUMNS) == [first]
+        out = [[1, 1, 0, 5, 0], [2, 2, 0, 6, 0], [3, 2, 1, 1, 1]]
+        progress = {"id": "00000000000000aa", "cursor": [9, 4], "out": out, "in": [8]}
+        log.say("p", "c", progress | {"settled": False})
+        log.apply()
+        assert log.rows(self.COLUMNS) == [(*first[:5], 3, 1, 3, [9, 4], None)]
+        log.say("s", "c", session("c", connected=False, disconnected_at=NOW_MS, reason="bye"))
+        log.apply()
+        ended = ("00000000000000aa", False, "bye", 0, None, 3, 1, 3, [9, 4], NOW_MS)
+        assert log.rows(self.COLUMNS) == [ended]
+        log.say("s", "c", None)
+        log.say("p", "c", None)
+        log.apply()
+        assert log.rows(self.COLUMNS) == []
+
+    def test_progress_counts_for_the_session_it_names(self, log: Log) -> None:
+        old = {"id": "00000000000000aa", "cursor": [1], "out": [[1, 1, 0, 5, 0]], "in": []}
+        log.say("s", "c", session("c"))
+        log.say("p", "c", old)
+        log.apply()
+        log.say("s", "c", session("c", id="00000000000000bb"))
+        log.apply()
+        assert log.rows("SELECT id, in_flight_out, cursor FROM sessions") == [
+            ("00000000000000bb", 0, None)
+        ]
+        log.say("p", "c", old)
+        log.apply()
+        log.say("p", "c", old | {"id": "00000000000000bb", "cursor": [2]})
+        log.apply()
+        assert log.rows("SELECT id, in_flight_out, cursor FROM sessions") == [
+            ("00000000000000bb", 1, [2])
+        ]
+
+    def test_the_last_of_a_batch_counts_also_when_the_batch_comes_again(self, log: Log) -> None:
+        log.say("s", "c", session("c"))
+        log.say("s", "c", None)
+        log.say("s", "c", session("c", id="00000000000000bb"))
+        log.say("s", "d/with/slashes", session("d", connected=False))
+        log.say("s", "d/with/slashes", None)
+        log.say("p", "unknown", {"id": "00000000000000cc", "cursor": [], "out": [], "in": []})
+        log.apply()
+        log.say("s", "c", session("c", id="00000000000000bb", reason="later"))
+        log.apply()
+        for batch_id in (1, 0):
+            log.repeat(batch_id)
+            assert log.rows("SELECT client_id, id, reason FROM sessions") == [
+                ("c", "00000000000000bb", "later")
+            ]
+
+    def test_subscriptions_are_those_of_the_last_session_record(self, log: Log) -> None:
+        query = "SELECT client_id, filter, qos, identifier FROM subscriptions ORDER BY ALL"
+        log.say("s", "c", session("c", subscriptions=[subscription("a"), subscription("b")]))
+        log.say("s", "d", session("d", subscriptions=[subscription("a", identifier=3)]))
+        log.apply()
+        assert log.rows(query) == [("c", "a", 1, None), ("c", "b", 1, None), ("d", "a", 1, 3)]
+        log.say("s", "c", session("c", subscriptions=[subscription("b", qos=0)]))
+        log.apply()
+        log.repeat(1)
+        assert log.rows(query) == [("c", "b", 0, None), ("d", "a", 1, 3)]
+        log.say("p", "c", {"id": "00000000000000aa", "cursor": [], "out": [], "in": []})
+        log.apply()
+        assert len(log.rows(query)) == 2
+        log.say("s", "c", None)
+        log.apply()
+        log.repeat(3)
+        assert log.rows(query) == [("d", "a", 1, 3)]
+
+
+class TestEvents:
+    def test_each_event_is_appended_once(self, log: Log) -> None:
+        log.tell("client.connected")
+        log.tell("session.subscribed", filter="a/#", qos=2)
+        log.tell("client.disconnected", reason="keep alive")
+        log.tell("later.kind", extra=1)
+        log.tell("message.dropped", topic="a", qos=1, reason="queue_full", count=17)
+        log.apply()
+        log.repeat(0)
+        log.state = log.restarted()
+        log.repeat(0)
+        assert log.rows("SELECT event, filter, qos, reason FROM events ORDER BY log_offset") == [
+            ("client.connected", None, None, None),
+            ("session.subscribed", "a/#", 2, None),
+            ("client.disconnected", None, None, "keep alive"),
+            ("later.kind", None, None, None),
+        ]
+        extra = "SELECT get_json_object(fields, '$.extra') FROM events WHERE event = 'later.kind'"
+        assert log.rows(extra) == [("1",)]
+        assert log.rows("SELECT topic, qos, reason, count, gateway FROM drops") == [
+            ("a", 1, "queue_full", 17, "g1")
+        ]
+
+
+def test_a_batch_cut_short_anywhere_ends_right_when_it_comes_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.publish("a", b"1")
+    log.publish("b", b"1")
+    log.say("s", "c", session("c", subscriptions=[subscription("x")]))
+    log.tell("client.connected")
+    log.tell("message.dropped", topic="a", qos=1, reason="queue_full", count=1)
+    log.apply()
+
+    log.publish("a", b"2")
+    log.publish("b", b"")
+    log.say("s", "c", session("c", subscriptions=[subscription("y")], reason="r"))
+    log.tell("client.disconnected", reason="r")
+    log.tell("message.dropped", topic="a", qos=1, reason="expired", count=2)
+
+    class KilledError(Exception):
+        pass
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    apply = log.apply
+    steps = ["merge_retained", "merge_sessions", "merge_subscriptions", "event_rows", "drop_rows"]
+    for step in steps:
+        with monkeypatch.context() as patch:
+            patch.setattr(state_module, step, killed)
+            with pytest.raises(KilledError):
+                apply()
+        apply = partial(log.repeat, 1)
+    log.state = log.restarted()
+    log.repeat(1)
+    assert log.retained() == {"a": b"2"}
+    assert log.rows("SELECT client_id, reason FROM sessions") == [("c", "r")]
+    assert log.rows("SELECT filter FROM subscriptions") == [("y",)]
+    assert log.rows("SELECT event FROM events ORDER BY log_offset") == [
+        ("client.connected",),
+        ("client.disconnected",),
+    ]
+    assert log.rows("SELECT reason, count FROM drops ORDER BY log_offset") == [
+        ("queue_full", 1),
+        ("expired", 2),
+    ]
+
+
+def test_after_a_batch_there_is_a_rest_as_long_as_the_batch_was(log: Log) -> None:
+    log.apply()
+    assert log.rests == [0.0]
+    assert MOST_REST_SECONDS > 0
+
+
+def test_upkeep_joins_the_small_files_of_a_table_that_has_many(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.upkeep.MOST_SMALL_FILES", 3)
+    upkeep = Upkeep(log.spark, log.settings, log.state, log.clock)
+    events, messages = (table_path(log.settings, TABLES[number]) for number in (4, 0))
+    for _ in range(3):
+        log.tell("client.connected")
+        log.apply()
+        log.rows("SELECT 1")
+        log.spark.sql(
+            "INSERT INTO messages SELECT 'id','default','a',X'00',1,false,false,'c',NULL,4,NULL,"
+            "'o',current_timestamp(),0,1"
+        )
+    assert (small_files(events), small_files(messages)) == (3, 3)
+    log.clock.advance(OPTIMIZE_SECONDS)
+    upkeep.check()
+    assert (small_files(events), small_files(messages)) == (1, 1)
+    assert log.rows("SELECT count(*) FROM events") == [(3,)]
+    upkeep.vacuum()
+    assert log.rows("SELECT count(*) FROM messages") == [(3,)]
