@@ -165,6 +165,8 @@ _SILENCED: Final = (
     "org.apache.spark.scheduler",
     "org.apache.spark.sql.execution.datasources.v2",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    # Warns of each batch that takes longer than its interval; ours rest.
+    "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
     "org.apache.spark.sql.catalyst.util.SparkStringUtils",
     "org.apache.spark.sql.catalyst.analysis.SimpleFunctionRegistry",
     "org.apache.spark.util.SparkStringUtils",

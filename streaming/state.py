@@ -43,10 +43,10 @@ LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS)
 
 NOTE_SECONDS: Final = 60.0
 """Longest that the table `retained` says nothing of a log that grows."""
-REST: Final = 10.0
+REST: Final = 8.0
 """A batch is followed by a rest of so many times what it took: a merge keeps a processor busy for a
 second, however few rows it has, and messages come before tables."""
-MOST_REST_SECONDS: Final = 30.0
+MOST_REST_SECONDS: Final = 20.0
 
 
 class State:

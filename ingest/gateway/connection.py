@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ingest.gateway.authentication.certificates import username_of_certificate
+from ingest.gateway.authentication.login import Login
 from ingest.gateway.receiving import (
     SYSTEM_TOPICS,
     Receiver,
@@ -55,6 +57,9 @@ CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """How long a closing socket may take to send what is left before it is cut."""
 
 
+_BEFORE_CONNACK: Final = frozenset({Connect, Auth, Disconnect})
+"""Packets of a client that has not been let in. [MQTT5-3.1.2-30]"""
+
 _ELSEWHERE: Final = frozenset(
     {DisconnectReasonCode.USE_ANOTHER_SERVER, DisconnectReasonCode.SERVER_MOVED}
 )
@@ -77,6 +82,7 @@ class ClientConnection(asyncio.Protocol):
         session: From CONNECT to the end of the connection.
         is_writable: False while the socket has enough to send.
         is_closing: Nothing more is read or sent.
+        needs_certificate: The client is who its certificate says.
     """
 
     __slots__ = (
@@ -85,6 +91,7 @@ class ClientConnection(asyncio.Protocol):
         "_buffered_bytes",
         "_held",
         "_last_received",
+        "_login",
         "_receiver",
         "_sender",
         "_silence_limit",
@@ -95,6 +102,7 @@ class ClientConnection(asyncio.Protocol):
         "gateway",
         "is_closing",
         "is_writable",
+        "needs_certificate",
         "peer",
         "protocol",
         "session",
@@ -108,6 +116,7 @@ class ClientConnection(asyncio.Protocol):
         self.tenant = gateway.settings.tenant
         self.is_writable = True
         self.is_closing = False
+        self.needs_certificate = False
         self.peer = ""
         self.session: ClientSession | None = None
         self._sender: Sender  # these three from CONNECT on
@@ -119,6 +128,7 @@ class ClientConnection(asyncio.Protocol):
         self._asked_for_expiry = False
         self._held: set[str] = set()
         self._last_received = 0.0
+        self._login: Login | None = None
         self._silence_limit = gateway.settings.connect_timeout_seconds
         self._timer: asyncio.TimerHandle | None = None
 
@@ -140,6 +150,8 @@ class ClientConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._buffer.clear()
+        if self._login is not None:
+            self._login.cancel()
         if self.session is not None:
             reason = "the client closed it" if exc is None else str(exc)
             self._log("connection lost", reason=reason)
@@ -251,7 +263,8 @@ class ClientConnection(asyncio.Protocol):
             reason = f"silent for {silent:.1f} s"
             self.close(DisconnectReasonCode.KEEP_ALIVE_TIMEOUT, log_reason=reason)
         else:
-            self._turn_away(b"", "no CONNECT in time")
+            step = "CONNECT" if self._login is None else "AUTH"
+            self._turn_away(b"", f"no {step} in time")
 
     # Packets in
 
@@ -261,6 +274,12 @@ class ClientConnection(asyncio.Protocol):
                 packet = self.protocol.next_packet()
                 if packet is NEED_DATA:
                     return
+                if self.session is None and type(packet) not in _BEFORE_CONNACK:
+                    raise ProtocolViolation(
+                        DisconnectReasonCode.PROTOCOL_ERROR,
+                        f"{type(packet).__name__.upper()} before CONNACK",
+                        "MQTT5-3.1.2-30",
+                    )
                 _HANDLERS[type(packet)](self, packet)
         except RemoteProtocolError as error:
             self._process_violation(error)
@@ -297,10 +316,20 @@ class ClientConnection(asyncio.Protocol):
     def _process_connect(self, connect: Connect) -> None:
         self.client_id = connect.client_id
         refusal = self._refusal_of(connect)
-        if refusal is None:
-            self.accept(connect, connect.username)
-        else:
+        if refusal is not None:
             self.refuse(*refusal)
+            return
+        identity = None
+        if self.needs_certificate and self._transport is not None:
+            name = self._transport.get_extra_info("client_certificate_common_name")
+            identity = username_of_certificate(name)
+            if identity is None:
+                reason = "no client certificate that names a user"
+                self.refuse(ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD, reason)
+                return
+        address = self.peer.rpartition(":")[0]
+        self._login = Login(self, self.gateway.authenticator, address)
+        self._login.begin(connect, identity)
 
     def accept(
         self, connect: Connect, username: str | None, extra: Properties = NO_PROPERTIES
@@ -312,6 +341,8 @@ class ClientConnection(asyncio.Protocol):
             username: Who it is.
             extra: Properties of CONNACK that come from its authentication.
         """
+        if self._login is not None and self._login.is_over:
+            self._login = None
         gateway, protocol = self.gateway, self.protocol
         if not self.client_id:
             self.client_id = gateway.assign_client_id()
@@ -376,8 +407,6 @@ class ClientConnection(asyncio.Protocol):
             if self.gateway.settings.server_reference:
                 return ConnackReasonCode.USE_ANOTHER_SERVER, "too many connections"
             return ConnackReasonCode.SERVER_BUSY, "too many connections"
-        if "authentication_method" in connect.properties:  # [MQTT5-4.12.0-1]
-            return ConnackReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method"
         needs_id = level < MQTT_3_1_1 or (level == MQTT_3_1_1 and not connect.clean_start)
         if not connect.client_id and needs_id:  # [MQTT311-3.1.3-8]; 3.1 asks for a character
             return ConnackReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "empty client identifier"
@@ -427,7 +456,9 @@ class ClientConnection(asyncio.Protocol):
                 "MQTT5-3.14.2.2.2",
             )
         session = self.session
-        assert session is not None
+        if session is None:
+            self._turn_away(b"", "the client has given its login up")
+            return
         if expiry is not None:
             session.expiry_interval = min(expiry, self.gateway.settings.max_session_expiry_interval)
         if disconnect.reason_code is not DisconnectReasonCode.DISCONNECT_WITH_WILL_MESSAGE:
@@ -435,12 +466,14 @@ class ClientConnection(asyncio.Protocol):
         self._log("client disconnected", reason_code=int(disconnect.reason_code))
         self._finish(b"", "the client disconnected")
 
-    def _process_auth(self, _auth: Auth) -> None:
-        raise ProtocolViolation(
-            DisconnectReasonCode.PROTOCOL_ERROR,
-            "AUTH without an authentication method in CONNECT",
-            "MQTT5-4.12.0-7",
-        )
+    def _process_auth(self, auth: Auth) -> None:
+        if self._login is None:
+            raise ProtocolViolation(
+                DisconnectReasonCode.PROTOCOL_ERROR,
+                "AUTH without an authentication method in CONNECT",
+                "MQTT5-4.12.0-7",
+            )
+        self._login.process_auth(auth)
 
     # The end
 

@@ -130,7 +130,8 @@ class Delivery:
             return
         message = read_message(topic_name, record.value or b"", headers, source, now_ms)
         if is_retained:
-            self._retained.apply(tenant, message)
+            properties = headers.get(HEADER_PROPERTIES)
+            self._retained.apply(tenant, publisher, message, properties)
         if not copies:
             return
         if message.is_expired(now_ms):  # [MQTT5-3.3.2-5]

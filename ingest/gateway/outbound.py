@@ -36,6 +36,7 @@ class OutboundMessage:
         "payload",
         "properties",
         "qos",
+        "received_at_ms",
         "retain",
         "topic_name",
     )
@@ -56,6 +57,7 @@ class OutboundMessage:
         self.qos = qos
         self.retain = retain
         self.properties = properties
+        self.received_at_ms = received_at_ms
         self.partition = partition
         self.offset = offset
         self._expiry = expiry = properties.get(_EXPIRY, 0) if properties else 0

@@ -1,45 +1,103 @@
-"""The retained messages, as the gateway sends them to new subscriptions."""
+"""The retained messages, as the router brings them and as new subscriptions get them."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple, cast
 
 from ingest.gateway.outbound import OutboundMessage
-from mqlake.matching import filter_matches
+from ingest.gateway.store.database import Database
+from ingest.gateway.store.retained import RetainedRow, RetainedStore
+from ingest.protocol.properties import NO_PROPERTIES, Properties
+from mqlake.clock import Clock
+from mqlake.records import decode_properties
+
+PURGED_AT_ONCE: Final = 100
 
 
-class Page(NamedTuple):
+class RetainedPage(NamedTuple):
     """A part of the retained messages that match a filter, in the order of their topic names."""
 
     messages: list[OutboundMessage]
-    next_after: str
-    """Where the next page begins; empty when this was the last."""
+    position: str | None
+    """Where the next page begins; None after the last. It may come with few or no messages."""
 
 
 class Retained:
-    def __init__(self) -> None:
-        self._messages: dict[tuple[str, str], OutboundMessage] = {}
+    """The last retained message of each topic. [MQTT5-3.3.1-5] [MQTT311-3.3.1-5]
+
+    Args:
+        database: Where they are kept.
+        clock: For their expiry.
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._store = RetainedStore(database, clock)
+        self._pending: list[RetainedRow] = []
 
     def __len__(self) -> int:
-        return len(self._messages)
+        self.flush()
+        return self._store.count()
 
-    def apply(self, tenant: str, message: OutboundMessage) -> None:
-        """Take a message with RETAIN set: it replaces the one of its topic."""
-        key = (tenant, message.topic_name)
-        if message.payload:
-            self._messages[key] = message
-        else:
-            self._messages.pop(key, None)
+    def apply(
+        self, tenant: str, client_id: str, message: OutboundMessage, properties: bytes | None
+    ) -> None:
+        """Take a message with RETAIN set; an empty one removes what its topic has.
 
-    def page(self, tenant: str, topic_filter: str, after: str, limit: int, now_ms: int) -> Page:
-        found = sorted(
-            (topic_name, message)
-            for (owner, topic_name), message in self._messages.items()
-            if owner == tenant
-            and topic_name > after
-            and not message.is_expired(now_ms)
-            and filter_matches(topic_filter, topic_name)
+        [MQTT5-3.3.1-6] [MQTT5-3.3.1-7] [MQTT311-3.3.1-10] [MQTT311-3.3.1-11]
+
+        Args:
+            tenant: Whose topic.
+            client_id: The publisher's.
+            message: As the router sent it.
+            properties: Its properties as they stand in the record.
+        """
+        self._pending.append(
+            RetainedRow(
+                tenant,
+                message.topic_name,
+                message.payload,
+                message.qos,
+                properties,
+                client_id,
+                message.received_at_ms,
+                message.expires_at_ms,
+                message.partition,
+                message.offset,
+            )
         )
-        rows = [message for _, message in found[:limit]]
-        return Page(rows, rows[-1].topic_name if len(found) > limit else "")
 
     def flush(self) -> None:
-        pass
+        """Store what has been applied; several at once cost much less than one by one."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        with self._database.batch():
+            for row in pending:
+                self._store.apply(row)
+
+    def page(
+        self, tenant: str, topic_filter: str, position: str | None, limit: int
+    ) -> RetainedPage:
+        """Return the next matching messages; None as the position begins."""
+        self.flush()
+        page = self._store.page(tenant, topic_filter, position, limit=limit)
+        return RetainedPage([_to_message(row) for row in page.rows], page.position)
+
+    def purge(self) -> None:
+        """Remove some of what has expired."""
+        self._store.purge(limit=PURGED_AT_ONCE)
+
+
+def _to_message(row: RetainedRow) -> OutboundMessage:
+    properties = NO_PROPERTIES
+    if row.properties is not None:
+        properties = cast("Properties", decode_properties(row.properties))
+    return OutboundMessage(
+        row.topic_name,
+        row.payload or b"",
+        row.qos,
+        True,
+        properties,
+        row.received_at_ms,
+        row.partition,
+        row.offset,
+    )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.gateway.drops import DropReason
+from ingest.gateway.store.scanning import just_after
 from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
 from ingest.protocol.reason_codes import PubrelReasonCode
@@ -49,8 +50,8 @@ class RetainedScan:
     identifiers: tuple[int, ...]
     limits: Sequence[int]
     """Per partition the first offset that comes as a live message: not sent twice."""
-    after: str = ""
-    """The topic name up to which they were sent."""
+    position: str | None = None
+    """Where to go on in the store; None begins."""
 
 
 class Sender:
@@ -281,13 +282,11 @@ class Sender:
         now_ms = self._clock.now_ms()
         room = self._messages.window - self._messages.inflight_count
         limit = min(RETAINED_PAGE, room) if scan.qos else RETAINED_PAGE
-        page = self._gateway.retained.page(
-            self.tenant, scan.topic_filter, scan.after, limit, now_ms
-        )
+        page = self._gateway.retained.page(self.tenant, scan.topic_filter, scan.position, limit)
         for message in page.messages:
             if not connection.is_writable:
                 break
-            scan.after = message.topic_name
+            scan.position = just_after(message.topic_name)
             partition = message.partition
             if partition >= 0 and message.offset >= scan.limits[partition]:
                 continue
@@ -300,8 +299,8 @@ class Sender:
             if not isinstance(offered, Offer):
                 self._send(offered, outgoing, now_ms, dup=False)
         else:
-            scan.after = page.next_after
-            if not scan.after:
+            scan.position = page.position
+            if scan.position is None:
                 scans.popleft()
         if scans:
             self._schedule_scan()

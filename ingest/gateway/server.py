@@ -6,6 +6,7 @@ import secrets
 import shutil
 from typing import Any, Final
 
+from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.connection import ClientConnection
 from ingest.gateway.counters import Counters
 from ingest.gateway.delivery import Delivery
@@ -20,11 +21,13 @@ from ingest.gateway.routes import Routes
 from ingest.gateway.sending import Sender
 from ingest.gateway.sessions import Sessions
 from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.store.database import Database
 from ingest.log.contract import LogReader, LogWriter
 from ingest.protocol.connection import ServerConnection
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.subscriptions import Subscriptions
 from mqlake.clock import Clock
+from mqlake.credentials import CredentialsError
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.records import (
@@ -71,7 +74,14 @@ class Gateway:
         self.subscriptions: Subscriptions[Sender] = Subscriptions()
         self.events = Events(writer, settings.name, self.counters, clock)
         self.drops = Drops(self.counters, self.events)
-        self.retained = Retained()
+        self._database = Database(settings.store_dir)
+        self.retained = Retained(self._database, clock)
+        self.authenticator = Authenticator(
+            settings.credentials_file,
+            allow_anonymous=settings.allow_anonymous,
+            failed_logins_per_minute=settings.failed_logins_per_minute,
+            clock=clock,
+        )
         self.sessions = Sessions(self)
         self._writer = writer
         self._reader = reader
@@ -107,6 +117,7 @@ class Gateway:
             finally:
                 for task in running:
                     task.cancel()
+                self.authenticator.close()
 
     # What connections ask of the gateway
 
@@ -238,6 +249,7 @@ class Gateway:
     def _make_connection(self, listener: ListenerInfo) -> ClientConnection:
         connection = ClientConnection(self)
         connection.protocol.allowed_levels = listener.protocol_levels
+        connection.needs_certificate = listener.use_identity_as_username
         return connection
 
     async def _tick(self) -> None:
@@ -248,6 +260,7 @@ class Gateway:
             self.sessions.process_due()
             self.publisher.retry_wills()
             self.drops.record()
+            self.retained.purge()
 
     def _watch_disk(self) -> None:
         """Refuse messages before the log's disk is full: a full disk would stop the log itself."""
@@ -291,8 +304,21 @@ class Gateway:
             logger.warning("unknown control record", extra={"fields": {"action": action}})
 
     def reload(self) -> None:
-        """Use new certificates for new connections; who is connected stays."""
-        self._reload = self.loop.create_task(self.listeners.reload_certificates())
+        """Use new certificates and users for new connections; who is connected stays."""
+        self._reload = self.loop.create_task(self._reload_files())
+
+    async def _reload_files(self) -> None:
+        await self.listeners.reload_certificates()
+        try:
+            users = await self.authenticator.reload()
+        except CredentialsError as exc:
+            logger.error(
+                "credentials not reloaded, the old ones stay",
+                extra={"fields": {"reason": str(exc)}},
+            )
+        else:
+            if users is not None:
+                logger.info("credentials reloaded", extra={"fields": {"users": users}})
 
     def _report_log_error(self, error: LogError) -> None:
         logger.warning("deliveries cannot be read", extra={"fields": {"reason": str(error)}})

@@ -141,6 +141,11 @@ class GatewaySettings(ProcessSettings):
         "0: any number",
     )
 
+    store_dir: Path | None = Field(
+        default=None,
+        description="folder for what the gateway keeps of the log's state, made anew at each "
+        "start; without one it is kept in memory",
+    )
     log_dir: Path | None = Field(
         default=None, description="folder of an embedded log, watched for free disk space"
     )

@@ -48,6 +48,11 @@ class DataDirectory:
         return self.root / "kafka"
 
     @property
+    def gateways(self) -> Path:
+        """A folder for each gateway's cache of the log's state."""
+        return self.root / "gateways"
+
+    @property
     def tables(self) -> Path:
         return self.root / "tables"
 

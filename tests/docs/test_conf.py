@@ -29,6 +29,7 @@ SHOWN_BY_EXAMPLE = {
     "heartbeat_file",
     "listeners",
     "log_dir",
+    "store_dir",
     "log_file",
     "log_port",
     "spark",

@@ -20,6 +20,8 @@ class ListenerInfo:
     """Of 3, 4 and 5: which CONNECT packets are welcome."""
     max_connections: int | None = None
     """Kept by the listener itself."""
+    use_identity_as_username: bool = False
+    """A client is who its verified certificate says, nobody else and not without one."""
 
 
 MakeConnection: TypeAlias = Callable[[ListenerInfo], asyncio.Protocol]

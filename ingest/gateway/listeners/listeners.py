@@ -95,6 +95,7 @@ class Listeners:
             address,
             frozenset(PROTOCOL_LEVELS[version] for version in settings.versions),
             settings.max_connections,
+            settings.use_identity_as_username,
         )
         certificates = None
         if isinstance(settings, (TlsListener, SecureWebSocketListener)):

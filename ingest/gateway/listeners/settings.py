@@ -44,6 +44,11 @@ class _Listener(SettingsGroup):
         description="each connection begins with a PROXY protocol header, version 1 or 2; only for "
         "ports that nobody but the proxy can reach",
     )
+    use_identity_as_username: bool = Field(
+        default=False,
+        description="the common name of a client's verified certificate is its user name, no "
+        "password is asked for, and without one it is refused",
+    )
 
 
 class _Network(_Listener):

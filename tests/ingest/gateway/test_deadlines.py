@@ -46,23 +46,20 @@ class Loop:
 
 
 class Watched:
-    def __init__(self, act: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, loop: Loop, act: Callable[[], None] = lambda: None) -> None:
+        self.loop = loop
         self.slot = UNWATCHED
         self.passed: list[float] = []
         self.act = act
 
     def deadline_passed(self) -> None:
-        self.passed.append(LOOP[0].now)
+        self.passed.append(self.loop.now)
         self.act()
-
-
-LOOP: list[Loop] = []
 
 
 @pytest.fixture
 def loop() -> Loop:
-    LOOP[:] = [Loop()]
-    return LOOP[0]
+    return Loop()
 
 
 @pytest.fixture
@@ -74,7 +71,7 @@ def deadlines(loop: Any) -> Deadlines:
 def test_a_deadline_is_met_within_a_slot_and_never_early(
     loop: Loop, deadlines: Deadlines, seconds: float
 ) -> None:
-    watched, begin = Watched(), loop.now
+    watched, begin = Watched(loop), loop.now
     deadlines.set(watched, seconds)
     loop.advance(seconds + 2 * SLOT_SECONDS)
     (at,) = watched.passed
@@ -84,7 +81,7 @@ def test_a_deadline_is_met_within_a_slot_and_never_early(
 
 
 def test_one_timer_waits_for_the_earliest(loop: Loop, deadlines: Deadlines) -> None:
-    many = [Watched() for _ in range(100)]
+    many = [Watched(loop) for _ in range(100)]
     for number, watched in enumerate(many):
         deadlines.set(watched, 50 - number % 7)
     assert len(loop.armed) == 1
@@ -95,7 +92,7 @@ def test_one_timer_waits_for_the_earliest(loop: Loop, deadlines: Deadlines) -> N
 
 
 def test_the_last_deadline_counts(loop: Loop, deadlines: Deadlines) -> None:
-    sooner, later, dropped = Watched(), Watched(), Watched()
+    sooner, later, dropped = Watched(loop), Watched(loop), Watched(loop)
     deadlines.set(sooner, 10)
     deadlines.set(sooner, 1)
     deadlines.set(later, 1)
@@ -110,8 +107,8 @@ def test_the_last_deadline_counts(loop: Loop, deadlines: Deadlines) -> None:
 
 
 def test_who_is_told_may_watch_anew_and_drop_others(loop: Loop, deadlines: Deadlines) -> None:
-    again = Watched(lambda: deadlines.set(again, 1))
-    pair = [Watched(), Watched()]
+    again = Watched(loop, lambda: deadlines.set(again, 1))
+    pair = [Watched(loop), Watched(loop)]
     for watched, other in (pair, pair[::-1]):
         watched.act = lambda other=other: deadlines.forget(other)  # type: ignore[misc]
     for watched in (again, *pair):
@@ -124,7 +121,7 @@ def test_who_is_told_may_watch_anew_and_drop_others(loop: Loop, deadlines: Deadl
 def test_a_deadline_of_no_time_does_not_keep_the_loop_busy(
     loop: Loop, deadlines: Deadlines
 ) -> None:
-    again = Watched(lambda: deadlines.set(again, 0))
+    again = Watched(loop, lambda: deadlines.set(again, 0))
     deadlines.set(again, 0)
     loop.advance(1)
     assert 3 <= len(again.passed) <= 5
@@ -134,7 +131,7 @@ def test_an_error_of_one_leaves_the_others_their_deadline(loop: Loop, deadlines:
     def fail() -> None:
         raise RuntimeError("a bug")
 
-    failing, others = Watched(fail), [Watched() for _ in range(5)]
+    failing, others = Watched(loop, fail), [Watched(loop) for _ in range(5)]
     for watched in (failing, *others):
         deadlines.set(watched, 1)
     with pytest.raises(RuntimeError):
@@ -146,8 +143,7 @@ def test_an_error_of_one_leaves_the_others_their_deadline(loop: Loop, deadlines:
 @pytest.mark.anyio
 async def test_the_event_loop_counts() -> None:
     told = asyncio.Event()
-    LOOP[:] = [Loop()]
-    watched = Watched(told.set)
+    watched = Watched(Loop(), told.set)
     Deadlines(asyncio.get_running_loop()).set(watched, 0.01)
     async with asyncio.timeout(5):
         await told.wait()

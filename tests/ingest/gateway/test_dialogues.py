@@ -1,0 +1,79 @@
+"""The gateway answers as Mosquitto does, or as its dialogue says."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from mqlake.clock import ManualClock
+from mqlake.local.ports import consecutive_free_ports
+from tests.ingest.gateway.dialogues import (
+    LIMITS,
+    Answers,
+    Dialogue,
+    Player,
+    read_dialogues,
+    running_mosquitto,
+)
+from tests.ingest.gateway.harness import running_gateway
+from tests.ingest.gateway.transcripts import LEVELS
+
+pytestmark = pytest.mark.anyio
+
+FOLDER = Path(__file__).parents[2] / "dialogues"
+AT_A_TIME = 24
+CASES = [
+    (f"{path.stem}: {dialogue.name}", dialogue, level)
+    for path in sorted(FOLDER.glob("*.txt"))
+    for dialogue in read_dialogues(path)
+    for level in dialogue.levels
+]
+
+Key = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, list[Answers]]:
+    """Play every dialogue with a broker of its own, many at a time because some take seconds."""
+    folder = tmp_path_factory.mktemp("mosquitto")
+    (folder / "log").mkdir()
+    played: dict[Key, list[Answers]] = {}
+    ports = count(consecutive_free_ports(len(CASES)))
+    turn = asyncio.Semaphore(AT_A_TIME)
+
+    async def play(name: str, dialogue: Dialogue, level: str, port: int) -> None:
+        async with turn, running_mosquitto(port, folder):
+            player = Player(port, LEVELS[level], asyncio.sleep)
+            played[name, level] = await player.play(dialogue.steps(level))
+
+    async def play_all() -> None:
+        async with asyncio.TaskGroup() as group:
+            for (name, dialogue, level), port in zip(CASES, ports, strict=False):
+                group.create_task(play(name, dialogue, level, port))
+
+    asyncio.run(play_all())
+    return played
+
+
+@pytest.mark.parametrize(
+    ("name", "dialogue", "level"), [pytest.param(*case, id=f"{case[0]} {case[2]}") for case in CASES]
+)
+async def test_the_gateway_answers_as_mosquitto_does(
+    name: str, dialogue: Dialogue, level: str, mosquitto: dict[Key, list[Answers]]
+) -> None:
+    steps = dialogue.steps(level)
+    expected = [answers for _, answers in steps] if dialogue.differs else mosquitto[name, level]
+    clock = ManualClock()
+
+    async def advance(seconds: float) -> None:
+        clock.advance(seconds)
+
+    async with running_gateway(clock=clock, max_inflight_messages=8, **LIMITS) as harness:
+        player = Player(harness.port, LEVELS[level], advance)
+        answers = await player.play(steps, expected)
+    lines = [line for line, _ in steps]
+    assert dict(enumerate(zip(lines, answers, strict=True))) == dict(
+        enumerate(zip(lines, expected, strict=True))
+    )
