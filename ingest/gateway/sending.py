@@ -5,7 +5,6 @@ A sender lives as long as its session and has a connection at most of the time.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,6 +14,7 @@ from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
 from ingest.protocol.reason_codes import PubrelReasonCode
 from ingest.session.outgoing import Offer, OutgoingMessages
+from mqlake.topics import is_system
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ class Sender:
         self._messages: OutgoingMessages[Outgoing] = OutgoingMessages(
             window=1, max_queued=gateway.settings.max_offline_messages
         )
-        self._scans: deque[RetainedScan] | None = None
+        self._scans: list[RetainedScan] = []
         self._scan_is_due = False
 
     @property
@@ -147,6 +147,7 @@ class Sender:
                 )
                 if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
                     self._counters.messages_sent += 1
+                    self._counters.payload_bytes_sent += len(message.payload)
                     connection.write(data)
                     return
             self._send(0, Outgoing(message, 0, retain, identifiers), now_ms, dup=False)
@@ -178,15 +179,13 @@ class Sender:
 
     def send_retained(self, scan: RetainedScan) -> None:
         """Send the retained messages of a subscription, as fast as the client takes them."""
-        if self._scans is None:
-            self._scans = deque()
         self._scans.append(scan)
         self._schedule_scan()
 
     def forget_retained(self, topic_filter: str) -> None:
         """Send no more retained messages for a filter that was unsubscribed. [MQTT5-3.10.4-2]"""
         if self._scans:
-            self._scans = deque(one for one in self._scans if one.topic_filter != topic_filter)
+            self._scans = [one for one in self._scans if one.topic_filter != topic_filter]
 
     def process_puback(self, puback: Puback) -> None:
         if self._messages.receive_puback(puback.packet_id):
@@ -236,6 +235,7 @@ class Sender:
         )
         if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
             self._counters.messages_sent += 1
+            self._counters.payload_bytes_sent += len(message.payload)
             assert self._connection is not None
             self._connection.write(data)
             if alias and not is_known:
@@ -282,7 +282,9 @@ class Sender:
         now_ms = self._clock.now_ms()
         room = self._messages.window - self._messages.inflight_count
         limit = min(RETAINED_PAGE, room) if scan.qos else RETAINED_PAGE
-        page = self._gateway.retained.page(self.tenant, scan.topic_filter, scan.position, limit)
+        local = is_system(scan.topic_filter)
+        source = self._gateway.system_topics if local else self._gateway.retained
+        page = source.page(self.tenant, scan.topic_filter, scan.position, limit)
         for message in page.messages:
             if not connection.is_writable:
                 break
@@ -301,7 +303,7 @@ class Sender:
         else:
             scan.position = page.position
             if scan.position is None:
-                scans.popleft()
+                del scans[0]
         if scans:
             self._schedule_scan()
 

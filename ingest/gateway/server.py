@@ -9,6 +9,7 @@ from typing import Any, Final
 from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.connection import ClientConnection
 from ingest.gateway.counters import Counters
+from ingest.gateway.deadlines import Deadlines
 from ingest.gateway.delivery import Delivery
 from ingest.gateway.drops import Drops
 from ingest.gateway.events import Events
@@ -22,6 +23,7 @@ from ingest.gateway.sending import Sender
 from ingest.gateway.sessions import Sessions
 from ingest.gateway.settings import GatewaySettings
 from ingest.gateway.store.database import Database
+from ingest.gateway.system_topics import SystemTopics
 from ingest.log.contract import LogReader, LogWriter
 from ingest.protocol.connection import ServerConnection
 from ingest.protocol.reason_codes import DisconnectReasonCode
@@ -83,9 +85,12 @@ class Gateway:
             clock=clock,
         )
         self.sessions = Sessions(self)
+        self.deadlines = Deadlines(self.loop)
+        self.system_topics = SystemTopics(self)
         self._writer = writer
         self._reader = reader
         self._connections: set[ClientConnection] = set()
+        self._unflushed: list[ClientConnection] = []
         self._held_by_log: list[Receiver] = []
         self._last_closed: asyncio.Future[None] | None = None  # while shutting down
         self._log_check: asyncio.TimerHandle | None = None
@@ -155,6 +160,15 @@ class Gateway:
         self._held_by_log.append(receiver)
         if self._log_check is None:
             self._log_check = self.loop.call_later(LOG_CHECK_SECONDS, self._check_log)
+
+    def flush_soon(self, connection: ClientConnection) -> None:
+        """Call `flush` of a connection at the end of this turn of the event loop.
+
+        One call for all of them: a message may go to thousands.
+        """
+        if not self._unflushed:
+            self.loop.call_soon(self._flush)
+        self._unflushed.append(connection)
 
     # Health
 
@@ -243,6 +257,7 @@ class Gateway:
         return routes
 
     async def _listen(self) -> None:
+        self.system_topics.process_due()
         await self.listeners.start(self._make_connection)
         self._problem = ""
 
@@ -261,6 +276,7 @@ class Gateway:
             self.publisher.retry_wills()
             self.drops.record()
             self.retained.purge()
+            self.system_topics.process_due()
 
     def _watch_disk(self) -> None:
         """Refuse messages before the log's disk is full: a full disk would stop the log itself."""
@@ -283,6 +299,14 @@ class Gateway:
                 extra={"fields": {"reason": problem}},
             )
             self.publisher.is_refusing = problem
+
+    def _flush(self) -> None:
+        try:
+            while self._unflushed:
+                self._unflushed.pop().flush()
+        finally:
+            if self._unflushed:  # one failed: the others do not suffer from that
+                self.loop.call_soon(self._flush)
 
     def _check_log(self) -> None:
         """Let clients go on, oldest first, until the log is full again."""

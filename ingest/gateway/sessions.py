@@ -18,8 +18,11 @@ from ingest.protocol.packets import MQTT_5_0, Connect, Publish, Will
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.incoming import IncomingMessages
 from mqlake.records import Route
+from mqlake.topics import is_system
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.server import Gateway
     from ingest.protocol.properties import Properties
@@ -92,14 +95,20 @@ class ClientSession:
         self.headers = client_headers(client_id, gateway.origin, None)
         self.is_ended = False
 
-    def route(self, topic_filter: str) -> Route:
-        return Route(self._gateway.settings.name, self.tenant, topic_filter)
+    def routes(self, topic_filters: Iterable[str]) -> list[Route]:
+        """Return the routes that the filters need: none for what does not come from the log."""
+        name = self._gateway.settings.name
+        return [
+            Route(name, self.tenant, topic_filter)
+            for topic_filter in topic_filters
+            if not is_system(topic_filter)
+        ]
 
     def add_subscription(self, subscription: ClientSubscription[Sender]) -> None:
         """Take a subscription up whose route counts this session."""
         topic_filter = subscription.topic_filter
         if self.is_ended:
-            self._gateway.routes.unsubscribe(self.route(topic_filter))
+            self._unroute(topic_filter)
             return
         if topic_filter in self.subscriptions:  # another connection was faster
             self.remove_subscription(topic_filter)
@@ -117,8 +126,12 @@ class ClientSession:
     def remove_subscription(self, topic_filter: str) -> None:
         subscription = self.subscriptions.pop(topic_filter)
         self._gateway.subscriptions.remove(self.tenant, subscription)
-        self._gateway.routes.unsubscribe(self.route(topic_filter))
+        self._unroute(topic_filter)
         self.sender.forget_retained(topic_filter)
+
+    def _unroute(self, topic_filter: str) -> None:
+        for route in self.routes([topic_filter]):
+            self._gateway.routes.unsubscribe(route)
 
 
 class _Deadline(NamedTuple):
@@ -146,6 +159,16 @@ class Sessions:
     def connected_count(self) -> int:
         return self._connected
 
+    @property
+    def offline_count(self) -> int:
+        return len(self._sessions) - self._connected
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages that wait for clients or for their acknowledgement; looks at every session."""
+        senders = [session.sender for session in self._sessions.values()]
+        return sum(sender.queued_count + sender.inflight_count for sender in senders)
+
     def get(self, tenant: str, client_id: str) -> ClientSession:
         """Return the session of a client.
 
@@ -162,6 +185,7 @@ class Sessions:
         Returns:
             The session, and whether it was there before (Session Present).
         """
+        self.process_due()  # the client's own session may have ended since the last tick
         key = (connection.tenant, connection.client_id)
         session = self._sessions.get(key)
         if session is not None and session.connection is not None:
@@ -242,6 +266,7 @@ class Sessions:
                     "session expired",
                     extra={"fields": {"tenant": session.tenant, "client_id": session.client_id}},
                 )
+                self._gateway.counters.sessions_expired += 1
                 self._end(session)
 
     def _end(self, session: ClientSession) -> None:

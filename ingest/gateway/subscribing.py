@@ -15,7 +15,7 @@ from ingest.protocol.reason_codes import (
 )
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import InvalidTopic, LogError
-from mqlake.topics import split_shared, validate_topic_filter
+from mqlake.topics import is_system, split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +68,7 @@ class _PendingSubscribe:
         self._scans = self._subscriber.scans(self._subscribe.subscriptions, self._new)
 
     def routed(self) -> None:
-        granted = [SubackReasonCode(asked.qos) for asked in self._subscribe.subscriptions]
+        granted = [self._subscriber.grant(asked) for asked in self._subscribe.subscriptions]
         self._subscriber.answer(self._subscribe.packet_id, granted)
         self._subscriber.send_retained(self._scans)
 
@@ -80,7 +80,7 @@ class _PendingSubscribe:
             [
                 SubackReasonCode.UNSPECIFIED_ERROR
                 if asked.topic_filter in failed
-                else SubackReasonCode(asked.qos)
+                else self._subscriber.grant(asked)
                 for asked in self._subscribe.subscriptions
             ],
             error,
@@ -134,6 +134,8 @@ class Subscriber:
         new: dict[str, ClientSubscription[Sender]] = {}
         replaced: dict[str, None] = {}
         for asked in subscribe.subscriptions:
+            if self._is_refused(asked):
+                continue
             subscription = ClientSubscription(
                 session.sender,
                 asked.topic_filter,
@@ -153,19 +155,22 @@ class Subscriber:
         # What follows on this connection counts for the new subscriptions: it waits for the log to
         # have their barriers, not for the router.
         self._connection.hold(HELD_BY_SUBSCRIBE)
-        routes = [session.route(topic_filter) for topic_filter in new]
+        routes = session.routes(new)
         # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
-        also = [session.route(topic_filter) for topic_filter in replaced]
+        also = session.routes(replaced)
         if self._gateway.routes.subscribe(routes, pending, also=also):
             starts = [offset + 1 for offset in self._gateway.publisher.acked]
             self.count(list(new.values()), starts)
             scans = self.scans(subscribe.subscriptions, new.values())
             self.answer(
                 subscribe.packet_id,
-                [SubackReasonCode(asked.qos) for asked in subscribe.subscriptions],
+                [self.grant(asked) for asked in subscribe.subscriptions],
             )
-            if scans:
-                self._gateway.routes.join_next_round(_PendingRetained(self, scans))
+            local = [scan for scan in scans if is_system(scan.topic_filter)]
+            self.send_retained(local)
+            if len(local) < len(scans):
+                others = [scan for scan in scans if not is_system(scan.topic_filter)]
+                self._gateway.routes.join_next_round(_PendingRetained(self, others))
 
     def process_unsubscribe(self, unsubscribe: Unsubscribe) -> None:
         """Unsubscribe; after UNSUBACK nothing is sent for these filters [MQTT5-3.10.4-2].
@@ -183,6 +188,15 @@ class Subscriber:
             else:
                 reason_codes.append(UnsubackReasonCode.NO_SUBSCRIPTION_EXISTED)
         self._connection.send(Unsuback(unsubscribe.packet_id, reason_codes))
+
+    def grant(self, asked: Subscription) -> SubackReasonCode:
+        """Return the answer to a subscription that the log has taken."""
+        if self._is_refused(asked):
+            return SubackReasonCode.UNSPECIFIED_ERROR  # [MQTT5-3.9.3-2]
+        return SubackReasonCode(asked.qos)
+
+    def _is_refused(self, asked: Subscription) -> bool:
+        return asked.topic_filter in self._gateway.settings.refused_topic_filters
 
     def count(self, new: list[ClientSubscription[Sender]], starts: list[int]) -> None:
         """Take subscriptions up that count from the given offsets, by partition."""

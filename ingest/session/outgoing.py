@@ -84,7 +84,8 @@ class OutgoingMessages(Generic[Message]):
         # Those in flight that this connection has not sent again yet.
         self._resend: dict[int, None] = {}
         # Invariant: empty whenever the window has room and the socket takes data.
-        self._queue: deque[tuple[Message, int]] = deque()
+        # Made when something waits: empty it would be the largest part of an idle session.
+        self._queue: deque[tuple[Message, int]] | None = None
         self._last_packet_id = 0
 
     @property
@@ -93,7 +94,7 @@ class OutgoingMessages(Generic[Message]):
 
     @property
     def queued_count(self) -> int:
-        return len(self._queue)
+        return len(self._queue) if self._queue else 0
 
     @property
     def has_room(self) -> bool:
@@ -103,7 +104,7 @@ class OutgoingMessages(Generic[Message]):
     @property
     def is_full(self) -> bool:
         """Whether a message that has to wait finds no place."""
-        return len(self._queue) >= self.max_queued
+        return self.queued_count >= self.max_queued
 
     def offer(self, message: Message, qos: int, *, writable: bool) -> int | Offer:
         """Take a message; return its packet identifier when it is to be sent now.
@@ -117,6 +118,8 @@ class OutgoingMessages(Generic[Message]):
             return self._start(message, qos)
         if self.is_full:
             return Offer.DROPPED
+        if self._queue is None:
+            self._queue = deque()
         self._queue.append((message, qos))
         return Offer.QUEUED
 
@@ -205,7 +208,7 @@ class OutgoingMessages(Generic[Message]):
 
     def waiting(self) -> Iterator[Message]:
         """Yield what waits without a packet identifier, oldest first."""
-        for message, _ in self._queue:
+        for message, _ in self._queue or ():
             yield message
 
     def _start(self, message: Message, qos: int) -> int:

@@ -13,6 +13,7 @@ import paho.mqtt.client as paho
 import pytest
 import trustme
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from pydantic import ValidationError
 from scramp import ScramClient
 
 from ingest.gateway.server import Gateway
@@ -80,12 +81,8 @@ class ScramLogin:
         self.scram = ScramClient([METHOD], username, password or PASSWORD.decode())
 
     def connect_packet(self, client_id: str, **fields: Any) -> Connect:
-        properties = {
-            "authentication_method": METHOD,
-            "authentication_data": self.first,
-            **fields.pop("properties", {}),
-        }
-        return Connect(client_id, 5, properties=properties, **fields)
+        asked = auth(CONTINUE, self.first)  # has the two properties that CONNECT has
+        return Connect(client_id, 5, properties=asked.properties, **fields)
 
     @property
     def first(self) -> bytes:
@@ -312,6 +309,7 @@ async def test_paho_logs_in(
 
 
 @pytest.mark.clause("MQTT5-4.12.0-2")
+@pytest.mark.clause("MQTT5-4.12.0-5")
 async def test_scram_lets_the_user_in(path: Path) -> None:
     async with gateway_with(path) as harness:
         client = await scram_client(harness.port, "c")
@@ -543,6 +541,13 @@ async def test_exchange_is_with_the_user_of_the_certificate(
             client = await tls_client(authority, port, name)
             connack = await ScramLogin(client, "alice").connect("c")
             assert connack.reason_code is reason_code
+
+
+def test_identities_come_from_certificates_or_from_a_proxy() -> None:
+    listener: dict[str, Any] = {"kind": "tcp", "port": 1, "use_identity_as_username": True}
+    with pytest.raises(ValidationError, match="client_certificates"):
+        GatewaySettings(listeners=(listener,))
+    GatewaySettings(listeners=({**listener, "proxy_protocol": True},))
 
 
 async def test_certificate_counts_for_nothing_unless_it_is_asked_for(
