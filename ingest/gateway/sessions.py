@@ -37,12 +37,16 @@ NEVER: Final = 0xFFFF_FFFF
 class ClientSession:
     """What the server keeps of one client, connected or not (5.0: 4.1).
 
+    It is known by its client identifier [MQTT5-3.1.3-2] [MQTT311-3.1.3-2] and lasts at least as
+    long as its connection [MQTT5-4.1.0-1] [MQTT311-4.1.0-1] [MQTT311-4.1.0-2].
+
     Attributes:
         session_id: 16 hexadecimal digits.
         expiry_interval: Seconds it outlives its connection; `NEVER` for ever.
         connection: None while the client is offline.
         subscriptions: By topic filter, shared ones included.
-        will: To be published when the connection ends without DISCONNECT; None once it was.
+        will: To be published when the connection ends without DISCONNECT; None once it was, or
+            when there was none. [MQTT5-3.1.2-7] [MQTT311-3.1.2-12]
         will_due_ms: When a delayed will is due; None while connected.
         expires_at_ms: When the session ends; None while connected, or never.
         is_ended: Nothing of it is kept any more.
@@ -182,6 +186,8 @@ class Sessions:
     ) -> tuple[ClientSession, bool]:
         """Give a connection the session of its client; an older connection is closed.
 
+        [MQTT5-3.1.2-5] [MQTT5-3.1.4-4] [MQTT311-3.1.2-4] [MQTT311-3.1.4-3]
+
         Returns:
             The session, and whether it was there before (Session Present).
         """
@@ -197,7 +203,8 @@ class Sessions:
         if session is not None and connect.clean_start:  # [MQTT5-3.1.2-4] [MQTT311-3.1.2-6]
             self._end(session)
             session = None
-        is_present = session is not None  # [MQTT5-3.2.2-2] [MQTT5-3.2.2-3] [MQTT311-3.2.2-1]
+        # [MQTT5-3.2.2-2] [MQTT5-3.2.2-3] [MQTT311-3.2.2-1] [MQTT311-3.2.2-2] [MQTT311-3.2.2-3]
+        is_present = session is not None
         if session is None:  # [MQTT5-3.1.2-6]
             session = self._sessions[key] = ClientSession(self._gateway, *key)
         session.connection = connection
@@ -230,7 +237,7 @@ class Sessions:
         """Let go of a session's connection: its will and its expiry begin to count."""
         now_ms = self._gateway.clock.now_ms()
         session.connection = None
-        session.sender.detach()
+        session.sender.detach()  # keeps what is in flight, also of share groups [MQTT5-4.8.2-4]
         session.disconnected_at_ms = now_ms
         session.end_reason = reason
         self._connected -= 1
@@ -252,7 +259,7 @@ class Sessions:
                 self._set_deadline(session.will_due_ms, session)
 
     def process_due(self) -> None:
-        """Publish the wills and end the sessions whose time has come."""
+        """Publish the wills and end the sessions whose time has come [MQTT5-4.1.0-2]."""
         now_ms = self._gateway.clock.now_ms()
         deadlines = self._deadlines
         while deadlines and deadlines[0].at_ms <= now_ms:
@@ -270,7 +277,10 @@ class Sessions:
                 self._end(session)
 
     def _end(self, session: ClientSession) -> None:
-        """Forget a session; a will that still waits is published now. [MQTT5-3.1.2-8]"""
+        """Forget a session; a will that still waits is published now [MQTT5-3.1.2-8].
+
+        What it was to get goes with it, messages of share groups too. [MQTT5-4.8.2-5]
+        """
         session.is_ended = True
         for topic_filter in list(session.subscriptions):
             session.remove_subscription(topic_filter)
@@ -279,7 +289,11 @@ class Sessions:
         del self._sessions[session.tenant, session.client_id]
 
     def _publish_will(self, session: ClientSession) -> None:
-        """Publish a will once. [MQTT5-3.1.2-10] [MQTT5-3.1.3-9] [MQTT311-3.1.2-8]"""
+        """Publish a will once [MQTT5-3.1.2-10] [MQTT5-3.1.3-9] [MQTT311-3.1.2-8].
+
+        Retained or not as its CONNECT says. [MQTT5-3.1.2-14] [MQTT5-3.1.2-15] [MQTT311-3.1.2-16]
+        [MQTT311-3.1.2-17]
+        """
         will, session.will = session.will, None
         session.will_due_ms = None
         assert will is not None

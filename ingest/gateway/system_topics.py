@@ -127,7 +127,7 @@ class SystemTopics:
         self._updated = self._started
         self._due = self._started
         self._most_connected = 0
-        self._counted = {name: 0 for name in RATES}
+        self._counted = dict.fromkeys(RATES, 0)
         self._averages = {
             name: {window: _Average(seconds) for window, seconds in WINDOWS.items()}
             for name in RATES
