@@ -73,7 +73,8 @@ class ClientConnection(asyncio.Protocol):
 
     Reading stops ("held") while a SUBSCRIBE waits for the log, while the log is full, while a 3.x
     client has as many unacknowledged messages as it may and while a client leaves its answers
-    unread; what has been read already waits in the decoder. Writing is collected and leaves once per turn of the event loop.
+    unread; what has been read already waits in the decoder. Writing is collected and leaves once
+    per turn of the event loop.
 
     Attributes:
         gateway: What the connections share.

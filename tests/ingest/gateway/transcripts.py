@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from enum import IntEnum
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, cast, get_args, get_type_hints
 
@@ -30,7 +29,7 @@ LEFT_OUT: Final = "reason_string"
 MASKED: Final = "assigned_client_identifier"
 """The transcript says that it is there, not what it holds."""
 
-QUIET_SECONDS: Final = 0.2
+QUIET_SECONDS: Final = 0.1
 """When a transcript is written anew: after so long without a packet an answer is complete."""
 
 _PROPERTY_TYPES: Final = {row.name: row.type for row in PROPERTY_TABLE}
@@ -106,25 +105,25 @@ async def play(transcript: Transcript, level: str) -> None:
 
 
 async def rewrite(transcript: Transcript) -> None:
-    """Write the transcript anew with what comes back now; notes between steps stay."""
-    played = [await _record(transcript, level) for level in transcript.levels]
+    """Write the transcript anew with what comes back now; notes and empty lines stay."""
+    played = {level: await _record(transcript, level) for level in transcript.levels}
     lines = list(transcript.head)
-    inputs = [line for _, line in transcript.body if not _is_answer(line)]
-    positions = [0] * len(played)
-    for line in inputs:
+    came: list[tuple[str, dict[str, list[str]]]] = []
+    text = transcript.path.read_text(encoding="utf-8").splitlines()[len(transcript.head) :]
+    inputs = [line for line in text if not _is_answer(line)]
+    for index, line in enumerate(inputs):
         lines.append(line)
-        if line.startswith("#"):
+        if not line or line.startswith("#"):
             continue
-        versions, text = _split_versions(line, transcript.levels)
-        answers: list[tuple[str, dict[str, list[str]]]] = []
-        for index, level in enumerate(transcript.levels):
-            if level in versions:
-                step = played[index][positions[index]]
-                positions[index] += 1
-                assert step.line == text, (step.line, text)
-                answers.append((level, step.answers))
-        lines.extend(_merge(answers))
-    transcript.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        versions = _versions(line) or transcript.levels
+        came += [(level, played[level].pop(0).answers) for level in versions]
+        # One step may stand on a line for each version; what comes stands behind them all.
+        following = _versions(inputs[index + 1]) if index + 1 < len(inputs) else None
+        if following and not set(following) & {level for level, _ in came}:
+            continue
+        lines.extend(_merge(came))
+        came = []
+    transcript.path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
 async def _record(transcript: Transcript, level: str) -> list[Step]:
@@ -132,34 +131,35 @@ async def _record(transcript: Transcript, level: str) -> list[Step]:
     async with _Stage(transcript, level) as player:
         for step in transcript.steps(level):
             await player.do(step.line, ends=True)
-            steps.append(Step(step.line, step.number, await player.whatever_comes()))
+            came = await player.whatever_comes()
+            order = [*(name for name in step.answers if name in came), *came]
+            answers = {name: came[name] for name in dict.fromkeys(order)}
+            steps.append(Step(step.line, step.number, answers))
     return steps
 
 
-def _merge(answers: list[tuple[str, dict[str, list[str]]]]) -> Iterator[str]:
-    names = dict.fromkeys(name for _, by_name in answers for name in by_name)
-    for name in names:
-        whole = [(level, by_name.get(name, [])) for level, by_name in answers]
-        if all(one == whole[0][1] for _, one in whole):
-            yield from (f"{name} < {answer}" for answer in whole[0][1])
-            continue
-        # Line by line as long as the versions say equally much, else version by version.
-        if len({len(one) for _, one in whole}) == 1:
-            for row in zip(*(one for _, one in whole), strict=True):
-                pairs = list(zip((level for level, _ in whole), row, strict=True))
-                for answer in dict.fromkeys(row):
-                    levels = [level for level, one in pairs if one == answer]
-                    mark = "" if len(levels) == len(pairs) else f"[{' '.join(levels)}] "
-                    yield f"{mark}{name} < {answer}"
-            continue
-        for answer_list, group in groupby(whole, key=lambda pair: pair[1]):
-            levels = [level for level, _ in group]
-            yield from (f"[{' '.join(levels)}] {name} < {answer}" for answer in answer_list)
+def _merge(came: list[tuple[str, dict[str, list[str]]]]) -> Iterator[str]:
+    """Write the answers of all versions: what they share once, the rest marked."""
+    for name in dict.fromkeys(name for _, answers in came for name in answers):
+        rest = {level: list(answers.get(name, [])) for level, answers in came}
+        while any(rest.values()):
+            first = next(one for one in rest.values() if one)[0]
+            alike = [level for level, one in rest.items() if one[:1] == [first]]
+            if len(alike) < len(rest) and any(
+                first in one for one in rest.values() if one[:1] != [first]
+            ):
+                # The others come to it later: what is theirs alone goes before.
+                first = next(one[0] for one in rest.values() if one and one[0] != first)
+                alike = [level for level, one in rest.items() if one[:1] == [first]]
+            for level in alike:
+                del rest[level][0]
+            mark = "" if len(alike) == len(rest) else f"[{' '.join(alike)}] "
+            yield f"{mark}{name} < {first}"
 
 
-def _split_versions(line: str, levels: list[str]) -> tuple[list[str], str]:
+def _versions(line: str) -> list[str] | None:
     found = re.match(r"\[([\d. ]+)\] +", line)
-    return (found[1].split(), line[found.end() :]) if found else (levels, line)
+    return found[1].split() if found else None
 
 
 def _is_answer(line: str) -> bool:
@@ -239,16 +239,20 @@ class _Player:
         """Return everything that comes until it is quiet."""
         answers = {name: list(left) for name, left in self._waiting.items() if left}
         self._waiting.clear()
-        for _ in range(2):  # what one client gets can make the gateway tell another
-            for name in list(self._clients):
-                while name in self._clients:
-                    try:
-                        async with asyncio.timeout(QUIET_SECONDS):
-                            answers.setdefault(name, []).append(await self._receive(name))
-                    except TimeoutError:
-                        break
-        order = list(dict.fromkeys([*self._clients, *answers]))
-        return {name: answers[name] for name in order if answers.get(name)}
+
+        async def collect(name: str) -> None:
+            while name in self._clients:
+                try:
+                    async with asyncio.timeout(QUIET_SECONDS):
+                        answers.setdefault(name, []).append(await self._receive(name))
+                except TimeoutError:
+                    return
+
+        names = list(self._clients)
+        await asyncio.gather(*map(collect, names))
+        return {
+            name: answers[name] for name in dict.fromkeys([*names, *answers]) if answers.get(name)
+        }
 
     async def _act(self, text: str) -> None:
         if found := re.fullmatch(r"([\w'-]+) is cut", text):

@@ -37,16 +37,19 @@ REASON_CODES = range(0x80, 0xA3)
 def run(decoder: Decoder, chunks: Iterable[bytes]) -> list[Packet | str]:
     """Feed the chunks and tell the outcome: the packets, then the clause of an error, if any."""
     outcome: list[Packet | str] = []
+    refusal: RemoteProtocolError | None = None
     try:
         for chunk in chunks:
             decoder.receive_data(chunk)
             while (packet := decoder.next_packet()) is not NEED_DATA:
                 outcome.append(packet)
     except RemoteProtocolError as error:
-        assert CLAUSE.fullmatch(error.clause), error
-        assert error.reason_code in REASON_CODES
+        refusal = error
+    if refusal is not None:
+        assert CLAUSE.fullmatch(refusal.clause), refusal
+        assert refusal.reason_code in REASON_CODES
         assert decoder.buffered_bytes == 0
-        outcome.append(error.clause)
+        outcome.append(refusal.clause)
     return outcome
 
 

@@ -1,0 +1,223 @@
+"""Mutated packets against a gateway that runs; a bystander's messages go on meanwhile.
+
+Invariant: whatever arrives, no exception reaches the event loop, nobody else notices, and when the
+sender has gone nothing of it is left. Mutations, order and cuts follow from the seed.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ingest.log.contract import LogRecord
+from ingest.protocol.encoder import encode
+from ingest.protocol.fixed_header import Role
+from ingest.protocol.packets import Connect, Disconnect
+from mqlake.records import EVENTS, INBOUND, ROUTES, delivery_topic
+from tests.ingest.gateway.harness import NAME, Client, Harness, running_gateway, until
+from tests.ingest.wire import mutate, read_rows
+
+pytestmark = pytest.mark.anyio
+
+import os
+SEED = int(os.environ["FSEED"])
+PACKETS = 40_000
+AT_ONCE = 24
+"""Connections at a time."""
+
+ROWS = read_rows()
+VALID = {
+    level: [
+        row.data
+        for row in ROWS
+        if row.packet is not None
+        and row.role is Role.SERVER
+        and row.protocol_level == level
+        and not isinstance(row.packet, Connect | Disconnect)
+    ]
+    for level in (3, 4, 5)
+}
+PREAMBLES = {
+    level: [
+        encode(Connect("fuzz", level), level),
+        encode(Connect("fuzz", level, clean_start=False, keep_alive=60), level),
+    ]
+    for level in (3, 4, 5)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """What one connection sends."""
+
+    chunks: list[bytes]
+    cut: bool
+    """Whether it ends without taking leave of TCP."""
+
+
+def attacks(count: int, source: random.Random) -> list[Attack]:
+    return [_attack(source) for _ in range(count)]
+
+
+def _attack(source: random.Random) -> Attack:
+    row, other = source.choice(ROWS), source.choice(ROWS)
+    data = mutate(row.data, other.data, source)
+    if not row.file.startswith("connect-") or source.randrange(4) == 0:
+        # Now and then the packet of one version comes on a connection of another.
+        level = row.protocol_level if source.randrange(8) else source.choice((3, 4, 5))
+        valid = source.choices(VALID[level], k=source.randrange(3))
+        data = b"".join([source.choice(PREAMBLES[level]), *valid, data])
+    way = source.randrange(10)
+    if way == 0:
+        chunks = [data[at : at + 1] for at in range(len(data))]
+    elif way <= 4:
+        places = sorted(source.randint(0, len(data)) for _ in range(source.randint(1, 4)))
+        edges = [0, *places, len(data)]
+        chunks = [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    else:
+        chunks = [data]
+    return Attack([chunk for chunk in chunks if chunk], source.randrange(4) == 0)
+
+
+class _Attacker(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.closed = asyncio.get_running_loop().create_future()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self.closed.set_result(None)
+
+
+async def attack(port: int, attack: Attack) -> None:
+    """Send it and go; the gateway has to end the connection."""
+    loop = asyncio.get_running_loop()
+    transport, attacker = await loop.create_connection(_Attacker, "127.0.0.1", port)
+    for chunk in attack.chunks:
+        if transport.is_closing():
+            break
+        transport.write(chunk)
+        await asyncio.sleep(0)  # so that the gateway reads it by itself
+    if attack.cut:
+        transport.abort()
+    elif not transport.is_closing():
+        with contextlib.suppress(OSError):  # the gateway has closed already
+            transport.write_eof()
+    async with asyncio.timeout(20):
+        await attacker.closed
+
+
+async def attack_all(port: int, waiting: list[Attack]) -> None:
+    async def work() -> None:
+        while waiting:
+            await attack(port, waiting.pop())
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(AT_ONCE):
+            tasks.create_task(work())
+
+
+async def stand_by(publisher: Client, subscriber: Client, stop: asyncio.Event) -> int:
+    """Publish and get each message once and in order; return how many."""
+    count = 0
+    while not stop.is_set():
+        payload = b"%d" % count
+        await publisher.publish("bystander/topic", payload, count % 3)
+        message = await subscriber.message()
+        assert (message.payload, message.qos) == (payload, count % 3)
+        count += 1
+        await asyncio.sleep(0.001)
+    return count
+
+
+class Errors(logging.Handler):
+    """What the gateway logs as an error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(self.format(record))
+
+
+def objects() -> Counter[str]:
+    """Count what is alive of the gateway's own objects and of the event loop's."""
+    gc.collect()
+    found: Counter[str] = Counter()
+    for one in gc.get_objects():
+        kind = type(one)
+        if str(kind.__module__).startswith(("ingest.", "asyncio", "uvloop", "_asyncio")):
+            if kind is not LogRecord:  # the log in memory keeps what it was given
+                found[f"{kind.__module__}.{kind.__qualname__}"] += 1
+    return found
+
+
+def forget_log(harness: Harness) -> None:
+    """Remove what is in the log: it is no part of the gateway."""
+    for log_topic in (INBOUND, ROUTES, EVENTS, delivery_topic(NAME)):
+        for number, partition in enumerate(harness.log.partitions(log_topic)):
+            harness.log.remove_before(log_topic, number, partition.end)
+
+
+async def settle(harness: Harness) -> None:
+    """Wait until the gateway has let go of everybody but the bystanders."""
+    gateway = harness.gateway
+    await until(lambda: len(gateway._connections) == 2)
+    await harness.delivered()
+    await until(lambda: len(gateway.routes) == 2)  # the bystander's, and that of all retained messages
+    await until(lambda: not gateway.subscriptions._settling)
+
+
+@pytest.mark.timeout(120)
+async def test_mutated_packets_harm_nobody_and_leave_nothing() -> None:
+    source = random.Random(SEED)
+    errors = Errors()
+    logging.getLogger().addHandler(errors)
+    try:
+        async with running_gateway(
+            max_session_expiry_interval=0, route_linger_seconds=0, max_packet_bytes=4096
+        ) as harness:
+            gateway = harness.gateway
+            publisher = await Client.connect(harness.port, "bystander-1", level=4)
+            subscriber = await Client.connect(harness.port, "bystander-2", level=5)
+            await subscriber.subscribe("bystander/topic", 2)
+            stop = asyncio.Event()
+            async with asyncio.TaskGroup() as tasks:
+                standing_by = tasks.create_task(stand_by(publisher, subscriber, stop))
+                # Fills the caches, which are bounded, and whatever Python makes once.
+                await attack_all(harness.port, attacks(PACKETS // 10, source))
+                await settle(harness)
+                before, running = objects(), len(asyncio.all_tasks())
+                opened = gateway.counters.connections_opened
+                await attack_all(harness.port, attacks(PACKETS, source))
+                assert gateway.counters.connections_opened == opened + PACKETS
+                await settle(harness)
+                stop.set()
+            print(standing_by.result(), gateway.counters, len(harness.gateway.retained)); print((objects()-before).most_common(10))
+            assert standing_by.result() > 100
+            assert gateway._bug == ""
+            assert errors.messages == []
+            assert gateway.health()[0]
+            assert_nothing_is_left(harness)
+            assert len(asyncio.all_tasks()) < running  # the bystanders' has ended
+            growth = objects() - before
+            assert growth.total() < 50, growth.most_common(8)
+    finally:
+        logging.getLogger().removeHandler(errors)
+
+
+def assert_nothing_is_left(harness: Harness) -> None:
+    """Check that the bystanders are all there is."""
+    gateway: Any = harness.gateway
+    assert len(gateway.sessions) == gateway.sessions.connected_count == 2
+    assert len(gateway.subscriptions) == 1
+    assert gateway.subscriptions.shared_count == 0
+    assert gateway._held_by_log == []
+    assert gateway._unflushed == []
+    assert gateway.publisher.waiting_wills == 0
+    assert sum(len(slot) for slot in gateway.deadlines._slots.values()) == 0
