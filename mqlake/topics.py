@@ -11,6 +11,8 @@ from mqlake.errors import InvalidTopic
 SEPARATOR: Final = "/"
 MAX_TOPIC_BYTES: Final = 65_535
 SHARE_PREFIX: Final = "$share/"
+SYSTEM_LEVEL: Final = "$SYS"
+"""First level of what a gateway tells of itself."""
 
 
 class SharedFilter(NamedTuple):
@@ -74,6 +76,11 @@ def split_shared(topic_filter: str) -> SharedFilter:
         return SharedFilter("", topic_filter)
     share_name, _, plain = topic_filter[len(SHARE_PREFIX) :].partition(SEPARATOR)
     return SharedFilter(share_name, plain)
+
+
+def is_system(topic: str) -> bool:
+    """Tell whether a topic name or a plain topic filter lies in the gateways' own tree."""
+    return topic == SYSTEM_LEVEL or topic.startswith(SYSTEM_LEVEL + SEPARATOR)
 
 
 def _check_text(text: str, what: str) -> None:

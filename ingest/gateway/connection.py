@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingest.gateway.authentication.certificates import username_of_certificate
 from ingest.gateway.authentication.login import Login
+from ingest.gateway.deadlines import UNWATCHED
 from ingest.gateway.receiving import (
-    SYSTEM_TOPICS,
     Receiver,
     check_topic_name,
     is_payload_as_told,
@@ -36,6 +36,7 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+from mqlake.topics import SYSTEM_LEVEL, is_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +83,7 @@ class ClientConnection(asyncio.Protocol):
         session: From CONNECT to the end of the connection.
         is_writable: False while the socket has enough to send.
         is_closing: Nothing more is read or sent.
+        slot: Of `Deadlines`.
         needs_certificate: The client is who its certificate says.
     """
 
@@ -96,7 +98,6 @@ class ClientConnection(asyncio.Protocol):
         "_sender",
         "_silence_limit",
         "_subscriber",
-        "_timer",
         "_transport",
         "client_id",
         "gateway",
@@ -106,6 +107,7 @@ class ClientConnection(asyncio.Protocol):
         "peer",
         "protocol",
         "session",
+        "slot",
         "tenant",
     )
 
@@ -126,11 +128,11 @@ class ClientConnection(asyncio.Protocol):
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
         self._asked_for_expiry = False
-        self._held: set[str] = set()
+        self._held: tuple[str, ...] = ()
         self._last_received = 0.0
         self._login: Login | None = None
         self._silence_limit = gateway.settings.connect_timeout_seconds
-        self._timer: asyncio.TimerHandle | None = None
+        self.slot = UNWATCHED
 
     # The socket
 
@@ -142,13 +144,12 @@ class ClientConnection(asyncio.Protocol):
         high = self.gateway.settings.max_write_buffer_bytes
         self._transport.set_write_buffer_limits(high=high)
         self._last_received = self.gateway.loop.time()
-        self._watch_silence(self._silence_limit)
+        self.gateway.deadlines.set(self, self._silence_limit)
         self.gateway.connection_opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self.gateway.deadlines.forget(self)
         self._buffer.clear()
         if self._login is not None:
             self._login.cancel()
@@ -156,6 +157,8 @@ class ClientConnection(asyncio.Protocol):
             reason = "the client closed it" if exc is None else str(exc)
             self._log("connection lost", reason=reason)
             self._detach(reason)
+        else:
+            self._detach("")
         self.gateway.connection_closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -163,6 +166,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self.session is not None:  # until then the time of a CONNECT runs, whatever trickles in
             self._last_received = self.gateway.loop.time()
+        self.gateway.counters.bytes_received += len(data)
         self.protocol.receive_data(data)
         if not self._held:
             self._process_packets()
@@ -178,11 +182,11 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes at the end of this turn of the loop."""
         if not self._buffer:
-            self.gateway.loop.call_soon(self._flush)
+            self.gateway.flush_soon(self)
         self._buffer.append(data)
         self._buffered_bytes += len(data)
         if self._buffered_bytes > FLUSH_BYTES:
-            self._flush()
+            self.flush()
 
     def send(self, packet: Packet) -> None:
         """Send a packet, unless the connection is closing."""
@@ -202,13 +206,14 @@ class ClientConnection(asyncio.Protocol):
         """Read no more until released for the same reason."""
         if not self._held and self._transport is not None:
             self._transport.pause_reading()
-        self._held.add(why)
+        if why not in self._held:
+            self._held += (why,)
 
     def release(self, why: str) -> None:
         """Undo `hold`; nothing happens when it was not held for this reason."""
         if why not in self._held:
             return
-        self._held.discard(why)
+        self._held = tuple(one for one in self._held if one != why)
         if not self._held and not self.is_closing and self._transport is not None:
             self._transport.resume_reading()
             self._process_packets()
@@ -229,36 +234,37 @@ class ClientConnection(asyncio.Protocol):
         if last_words:
             self._buffer.append(last_words)
         self.is_closing = True
-        self._flush()
+        self.flush()
         self._detach(reason)
         transport = self._transport
         if transport is not None:
+            self.gateway.deadlines.set(self, CLOSE_TIMEOUT_SECONDS)
             transport.close()
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self.gateway.loop.call_later(CLOSE_TIMEOUT_SECONDS, transport.abort)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Hand what was written to the socket."""
         if self._buffer and self._transport is not None:
             buffer = self._buffer
             self._buffer = []
             self._buffered_bytes = 0
-            self._transport.write(buffer[0] if len(buffer) == 1 else b"".join(buffer))
+            data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
+            counters = self.gateway.counters
+            counters.packets_sent += len(buffer)
+            counters.bytes_sent += len(data)
+            self._transport.write(data)
 
-    def _watch_silence(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.gateway.loop.call_later(seconds, self._check_silence)
-
-    def _check_silence(self) -> None:
+    def deadline_passed(self) -> None:
+        """Look whether the client was silent too long, or took too long to close."""
         if self.is_closing:
+            if self._transport is not None:
+                self._transport.abort()
             return
-        limit = self._silence_limit
+        deadlines, limit = self.gateway.deadlines, self._silence_limit
         silent = self.gateway.loop.time() - self._last_received
         if self._held:
-            self._watch_silence(limit)  # while we do not read, the client's silence is ours
+            deadlines.set(self, limit)  # while we do not read, the client's silence is ours
         elif silent < limit:
-            self._watch_silence(limit - silent)
+            deadlines.set(self, limit - silent)
         elif self.protocol.is_connected:
             reason = f"silent for {silent:.1f} s"
             self.close(DisconnectReasonCode.KEEP_ALIVE_TIMEOUT, log_reason=reason)
@@ -274,6 +280,7 @@ class ClientConnection(asyncio.Protocol):
                 packet = self.protocol.next_packet()
                 if packet is NEED_DATA:
                     return
+                self.gateway.counters.packets_received += 1
                 if self.session is None and type(packet) not in _BEFORE_CONNACK:
                     raise ProtocolViolation(
                         DisconnectReasonCode.PROTOCOL_ERROR,
@@ -315,6 +322,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _process_connect(self, connect: Connect) -> None:
         self.client_id = connect.client_id
+        self.gateway.counters.connects_received += 1
         refusal = self._refusal_of(connect)
         if refusal is not None:
             self.refuse(*refusal)
@@ -334,7 +342,7 @@ class ClientConnection(asyncio.Protocol):
     def accept(
         self, connect: Connect, username: str | None, extra: Properties = NO_PROPERTIES
     ) -> None:
-        """Let a client in and give it its session.
+        """Let a client in: it is told by `welcome` once it has its session.
 
         Args:
             connect: What it asked for.
@@ -342,16 +350,23 @@ class ClientConnection(asyncio.Protocol):
             extra: Properties of CONNACK that come from its authentication.
         """
         if self._login is not None and self._login.is_over:
-            self._login = None
-        gateway, protocol = self.gateway, self.protocol
+            self._login = None  # without a method there is no AUTH [MQTT5-4.12.0-6]
         if not self.client_id:
-            self.client_id = gateway.assign_client_id()
-        session, is_present = gateway.sessions.open(self, connect, username)
+            self.client_id = self.gateway.assign_client_id()
+        self.gateway.sessions.open(self, connect, username, extra)
+
+    def adopt(self, session: ClientSession, connect: Connect) -> None:
+        """Take the session: from now on its end is to be told when the connection ends."""
         wants_reasons = connect.properties.get("request_problem_information", 1) != 0
         self.session = session
         self._sender = session.sender
         self._receiver = Receiver(self, session, wants_reasons=wants_reasons)
         self._subscriber = Subscriber(self, session)
+
+    def welcome(self, connect: Connect, extra: Properties, *, session_present: bool) -> None:
+        """Send CONNACK to a client that has its session."""
+        gateway, protocol, session = self.gateway, self.protocol, self.session
+        assert session is not None
         self._asked_for_expiry = bool(connect.properties.get("session_expiry_interval"))
         keep_alive = gateway.settings.max_keep_alive_seconds
         if not keep_alive or 0 < connect.keep_alive <= keep_alive:
@@ -361,15 +376,15 @@ class ClientConnection(asyncio.Protocol):
             keep_alive = connect.keep_alive  # it cannot be told another
         self._silence_limit = keep_alive * KEEP_ALIVE_FACTOR
         if self._silence_limit:
-            self._watch_silence(self._silence_limit)
-        elif self._timer is not None:
-            self._timer.cancel()
+            gateway.deadlines.set(self, self._silence_limit)
+        else:
+            gateway.deadlines.forget(self)
         properties: Properties = {}
         if protocol.protocol_level == MQTT_5_0:
             properties = self._connack_properties(connect, session, keep_alive)
             properties.update(extra)
         self._log("client connected", protocol_level=connect.protocol_level)
-        accepted = protocol.accept(session_present=is_present, properties=properties)
+        accepted = protocol.accept(session_present=session_present, properties=properties)
         if not accepted:
             self.close(
                 DisconnectReasonCode.PACKET_TOO_LARGE,
@@ -377,7 +392,6 @@ class ClientConnection(asyncio.Protocol):
             )
             return
         self.write(accepted)
-        session.sender.attach(self)
 
     def _connack_properties(
         self, connect: Connect, session: ClientSession, keep_alive: int
@@ -416,8 +430,8 @@ class ClientConnection(asyncio.Protocol):
             check_topic_name(will.topic_name)
         except ProtocolViolation as error:
             return ConnackReasonCode.TOPIC_NAME_INVALID, str(error)
-        if will.topic_name.startswith(SYSTEM_TOPICS):
-            reason = f"the will's topic is the server's, below {SYSTEM_TOPICS}"
+        if is_system(will.topic_name):
+            reason = f"the will's topic is the server's, below {SYSTEM_LEVEL}"
             return ConnackReasonCode.NOT_AUTHORIZED, reason
         if will.properties and not is_payload_as_told(will.properties, will.payload):
             return ConnackReasonCode.PAYLOAD_FORMAT_INVALID, "the will's payload is not UTF-8"
@@ -481,7 +495,10 @@ class ClientConnection(asyncio.Protocol):
         """Let the session go on without this connection."""
         session, self.session = self.session, None
         if session is not None:
+            self._receiver.close()
             self.gateway.sessions.connection_lost(session, reason)
+        elif self.client_id:
+            self.gateway.sessions.connection_gone(self)
 
     def _log(self, event: str, **values: Any) -> None:
         if logger.isEnabledFor(logging.INFO):

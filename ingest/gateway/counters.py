@@ -7,8 +7,18 @@ from dataclasses import dataclass
 class Counters:
     connections_opened: int = 0
     connections_refused: int = 0
+    connects_received: int = 0
+    """CONNECT packets."""
+    sessions_expired: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    packets_received: int = 0
+    """Control packets of all types."""
+    packets_sent: int = 0
     messages_received: int = 0
     """PUBLISH packets from clients."""
+    payload_bytes_received: int = 0
+    """In these."""
     messages_stored: int = 0
     """Of these, appended to the log."""
     messages_refused: int = 0
@@ -20,6 +30,8 @@ class Counters:
     deliveries_malformed: int = 0
     messages_sent: int = 0
     """PUBLISH packets to clients."""
+    payload_bytes_sent: int = 0
+    """In these."""
     dropped_slow_client: int = 0
     """QoS 0 to a client whose socket took no more."""
     dropped_queue_full: int = 0

@@ -66,9 +66,7 @@ class TableReader:
             for batch in query.execute(sql):
                 columns = [column.to_pylist() for column in batch.columns]
                 yield list(zip(*columns, strict=True))
-        except GeneratorExit:
-            raise
-        except Exception as exc:  # noqa: BLE001 - files that cannot be read raise just that
+        except Exception as exc:  # files that cannot be read raise no other
             raise self._error(exc) from exc
 
     def next_offsets(self) -> dict[int, int]:

@@ -11,9 +11,10 @@ from ingest.gateway.counters import Counters
 from ingest.log.contract import LogWriter
 from mqlake.clock import Clock
 from mqlake.errors import LogError
-from mqlake.records import EVENTS, Headers, RECORD_VERSION
+from mqlake.records import EVENTS, RECORD_VERSION, Headers
 
 _HEADERS: Final[Headers] = []
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Events:
@@ -43,7 +44,7 @@ class Events:
             "gateway": self._gateway,
             **fields,
         }
-        data = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        data = _encode(value).encode()
         key = f"{tenant}/{client_id}".encode()
         try:
             self._log.append(EVENTS, key, data, _HEADERS, self._appended, partition=0)

@@ -212,7 +212,7 @@ def _any(conditions: Iterable[str]) -> str:
 
 
 def _record(row: tuple[Any, ...]) -> LogRecord:
-    """Undo what the history has made of a record."""
+    """Undo what the history has made of a record; a header it had not is null in the row."""
     (
         partition,
         offset,
@@ -230,16 +230,19 @@ def _record(row: tuple[Any, ...]) -> LogRecord:
         properties,
         origin,
     ) = row
-    headers: Headers = [
-        (HEADER_MQTT, mqtt_header(protocol_level, qos, retain=retain, dup=dup)),
-        (HEADER_ID, bytes.fromhex(message_id)),
-        (HEADER_CLIENT_ID, client_id.encode()),
-        (HEADER_ORIGIN, origin.encode()),
-    ]
-    if username is not None:
-        headers.append((HEADER_USERNAME, username.encode()))
-    if properties is not None:
-        headers.append((HEADER_PROPERTIES, properties.encode()))
+    headers: Headers = []
+    if protocol_level is not None and qos is not None:
+        headers.append((HEADER_MQTT, mqtt_header(protocol_level, qos, retain=retain, dup=dup)))
+    if message_id is not None:
+        headers.append((HEADER_ID, bytes.fromhex(message_id)))
+    for name, text in (
+        (HEADER_CLIENT_ID, client_id),
+        (HEADER_ORIGIN, origin),
+        (HEADER_USERNAME, username),
+        (HEADER_PROPERTIES, properties),
+    ):
+        if text is not None:
+            headers.append((name, text.encode()))
     return LogRecord(
         partition, offset, ts // 1000, message_key(tenant, topic_name), payload, headers
     )

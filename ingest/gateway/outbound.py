@@ -28,6 +28,7 @@ class OutboundMessage:
 
     __slots__ = (
         "_expiry",
+        "_left",
         "_template_3",
         "_template_5",
         "expires_at_ms",
@@ -64,6 +65,7 @@ class OutboundMessage:
         self.expires_at_ms = received_at_ms + expiry * 1000 if _EXPIRY in properties else None
         self._template_3: PublishTemplate | None = None
         self._template_5: PublishTemplate | None = None
+        self._left = expiry  # what the 5.0 template says of it
 
     def is_expired(self, now_ms: int) -> bool:
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
@@ -80,14 +82,16 @@ class OutboundMessage:
                     self.topic_name, self.payload, NO_PROPERTIES, protocol_level=MQTT_3_1_1
                 )
             return self._template_3
+        properties = self.properties
         if self.expires_at_ms is not None:
             left = min(max(0, self.expires_at_ms - now_ms + 999) // 1000, self._expiry)
-            properties = cast("Properties", {**self.properties, _EXPIRY: left})
-            return PublishTemplate(
-                self.topic_name, self.payload, properties, protocol_level=MQTT_5_0
-            )
+            if left != self._left:
+                self._left = left
+                self._template_5 = None
+            if self._template_5 is None:
+                properties = cast("Properties", {**properties, _EXPIRY: left})
         if self._template_5 is None:
             self._template_5 = PublishTemplate(
-                self.topic_name, self.payload, self.properties, protocol_level=MQTT_5_0
+                self.topic_name, self.payload, properties, protocol_level=MQTT_5_0
             )
         return self._template_5

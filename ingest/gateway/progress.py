@@ -37,7 +37,9 @@ class Progress:
 
     __slots__ = ("_is_closed", "_is_dirty", "_saver", "_saving", "_waiting", "key", "snapshot")
 
-    def __init__(self, saver: ProgressSaver, key: Key, snapshot: Callable[[], ProgressRecord]) -> None:
+    def __init__(
+        self, saver: ProgressSaver, key: Key, snapshot: Callable[[], ProgressRecord]
+    ) -> None:
         self.key = key
         self.snapshot = snapshot
         self._saver = saver

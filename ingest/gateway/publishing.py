@@ -5,6 +5,7 @@ record, and only then PUBACK or PUBREC may go out.
 """
 
 import logging
+from functools import lru_cache
 from typing import Final
 
 from ingest.gateway.counters import Counters
@@ -42,10 +43,16 @@ _MQTT_HEADERS: Final = {
 
 def client_headers(client_id: str, origin: str, username: str | None) -> Headers:
     """Return the headers that are the same for all messages of a client."""
-    headers = [(HEADER_CLIENT_ID, client_id.encode()), (HEADER_ORIGIN, origin.encode())]
+    headers = [(HEADER_CLIENT_ID, client_id.encode()), _origin_header(origin)]
     if username is not None:
         headers.append((HEADER_USERNAME, username.encode()))
     return headers
+
+
+@lru_cache(maxsize=1)
+def _origin_header(origin: str) -> tuple[str, bytes]:
+    # Each session holds its headers; this one is the same for all.
+    return HEADER_ORIGIN, origin.encode()
 
 
 class Publisher:

@@ -136,15 +136,15 @@ class Resumer:
 
     def route(self, session: ClientSession, resume: _Resume) -> bool:
         """Have filters routed; True when they are already: what is not read yet will come."""
-        routes = [session.route(topic_filter) for topic_filter in resume.topic_filters]
+        routes = session.routes(resume.topic_filters)
         return self._gateway.routes.subscribe(routes, resume)
 
     def routed(self, resume: _Resume) -> None:
         """Take a session whose filters are routed, or let go of them when it has gone."""
         session = resume.session
         if session.is_ended:
-            for topic_filter in resume.topic_filters:
-                self._gateway.routes.unsubscribe(session.route(topic_filter))
+            for route in session.routes(resume.topic_filters):
+                self._gateway.routes.unsubscribe(route)
             return
         session.is_routed = True
         self._ready.append(resume)
@@ -252,9 +252,7 @@ class Resumer:
                 if one.session.is_ended:
                     continue
                 if any(at < then for at, then in zip(one.cursor, next_offsets, strict=True)):
-                    one.starts = [
-                        max(pair) for pair in zip(one.cursor, next_offsets, strict=True)
-                    ]
+                    one.starts = [max(pair) for pair in zip(one.cursor, next_offsets, strict=True)]
                     behind.append(one)
                 else:
                     self._gateway.sessions.joined(one.session, one.cursor)

@@ -36,13 +36,16 @@ async def read_retained(data_dir: Path, on_rows: RowsConsumer) -> dict[int, int]
     """
     loop = asyncio.get_running_loop()
     reader = TableReader(data_dir / "tables" / RETAINED.name)
-    with ThreadPoolExecutor(1, "retained-snapshot") as thread:
+    thread = ThreadPoolExecutor(1, "retained-snapshot")
+    try:
         if not await loop.run_in_executor(thread, reader.refresh):
             return {}
         offsets = await loop.run_in_executor(thread, reader.next_offsets)
         batches = _batches(reader)
         while rows := await loop.run_in_executor(thread, next, batches, None):
             await on_rows(rows)
+    finally:
+        thread.shutdown(wait=False)
     return offsets
 
 

@@ -21,6 +21,7 @@ from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
 from ingest.protocol.reason_codes import PubrelReasonCode
 from ingest.session.outgoing import Exchange, Offer, OutgoingMessages
+from mqlake.topics import is_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -101,10 +102,11 @@ class Sender:
         self._messages: OutgoingMessages[Outgoing] = OutgoingMessages(
             window=1, max_queued=gateway.settings.max_offline_messages
         )
-        self._scans: deque[RetainedScan] | None = None
+        self._scans: list[RetainedScan] = []
         self._scan_is_due = False
         self.progress: Progress | None = None
-        self._held_back: deque[tuple[bytes, bool]] = deque()
+        # Made when first needed: most sessions never do.
+        self._held_back: deque[tuple[bytes, bool]] | None = None
 
     @property
     def inflight_count(self) -> int:
@@ -128,7 +130,7 @@ class Sender:
         messages = self._messages
         messages.window = min(settings.max_inflight_messages, protocol.client_receive_maximum)
         messages.max_queued = settings.max_queued_messages
-        self._held_back.clear()
+        self._held_back = None
         for packet_id in messages.resume():
             connection.write(encode_pubrel(packet_id))
         self.send_waiting()
@@ -136,7 +138,7 @@ class Sender:
     def detach(self) -> None:
         """Let go of the connection; what is in flight is kept."""
         self._connection = None
-        self._held_back.clear()
+        self._held_back = None
         self._messages.max_queued = self._gateway.settings.max_offline_messages
 
     def restore(self, exchange: Exchange[Outgoing]) -> None:
@@ -176,6 +178,7 @@ class Sender:
                 )
                 if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
                     self._counters.messages_sent += 1
+                    self._counters.payload_bytes_sent += len(message.payload)
                     connection.write(data)
                     return
             self._send(0, Outgoing(message, 0, retain, identifiers), now_ms, dup=False)
@@ -210,15 +213,13 @@ class Sender:
 
     def send_retained(self, scan: RetainedScan) -> None:
         """Send the retained messages of a subscription, as fast as the client takes them."""
-        if self._scans is None:
-            self._scans = deque()
         self._scans.append(scan)
         self._schedule_scan()
 
     def forget_retained(self, topic_filter: str) -> None:
         """Send no more retained messages for a filter that was unsubscribed. [MQTT5-3.10.4-2]"""
         if self._scans:
-            self._scans = deque(one for one in self._scans if one.topic_filter != topic_filter)
+            self._scans = [one for one in self._scans if one.topic_filter != topic_filter]
 
     def process_puback(self, puback: Puback) -> None:
         if self._messages.receive_puback(puback.packet_id):
@@ -274,6 +275,7 @@ class Sender:
         )
         if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
             self._counters.messages_sent += 1
+            self._counters.payload_bytes_sent += len(message.payload)
             self._write(data, after_saved=outgoing.qos == 2)
             if alias and not is_known:
                 assert self._aliases is not None
@@ -290,6 +292,8 @@ class Sender:
         if not waits and not self._held_back:
             self._connection.write(data)
             return
+        if self._held_back is None:
+            self._held_back = deque()
         self._held_back.append((data, waits))
         if waits:
             assert self.progress is not None
@@ -300,6 +304,7 @@ class Sender:
         if connection is not self._connection or connection.is_closing:
             return
         held_back = self._held_back
+        assert held_back is not None
         connection.write(held_back.popleft()[0])
         while held_back and not held_back[0][1]:
             connection.write(held_back.popleft()[0])
@@ -340,7 +345,9 @@ class Sender:
         now_ms = self._clock.now_ms()
         room = self._messages.window - self._messages.inflight_count
         limit = min(RETAINED_PAGE, room) if scan.qos else RETAINED_PAGE
-        page = self._gateway.retained.page(self.tenant, scan.topic_filter, scan.position, limit)
+        local = is_system(scan.topic_filter)
+        source = self._gateway.system_topics if local else self._gateway.retained
+        page = source.page(self.tenant, scan.topic_filter, scan.position, limit)
         for message in page.messages:
             if not connection.is_writable:
                 break
@@ -361,7 +368,7 @@ class Sender:
         else:
             scan.position = page.position
             if scan.position is None:
-                scans.popleft()
+                del scans[0]
         if scans:
             self._schedule_scan()
 

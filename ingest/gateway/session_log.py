@@ -11,11 +11,11 @@ a session has one owner, and nobody else writes it meanwhile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ingest.gateway.store.sessions import SessionStore
 from ingest.log.contract import BEGINNING, LogFull, LogRecord, LogWriter
 from ingest.session.records import (
     MarksRecord,
@@ -34,6 +34,7 @@ from mqlake.records import HEADER_VERSION, RECORD_VERSION, SESSIONS, Headers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.gateway.store.sessions import SessionStore
     from ingest.log.contract import LogReader
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,6 @@ RETRY_SECONDS: Final = 0.1
 
 Key = tuple[str, str]
 """Tenant and client identifier."""
-
-SavedCallback = "Callable[[LogError | None], None]"
 
 
 class Claim(NamedTuple):
@@ -118,14 +117,14 @@ class SessionLog:
             LogError: It cannot be read in time.
         """
         self._listener = listener
-        self._caught_up = asyncio.get_running_loop().create_future()
+        caught_up = self._caught_up = asyncio.get_running_loop().create_future()
         await self._reader.start(SESSIONS, {0: BEGINNING}, self._receive, self._report)
         # A claim on nothing: when it is back, everything before it has been.
         marker = CLAIM_KEY_PREFIX + b"\0" + self._gateway.encode()
         await self._writer.append_durably(SESSIONS, marker, b"", self._headers, partition=0)
         try:
             async with asyncio.timeout(OPEN_SECONDS):
-                await self._caught_up
+                await caught_up
         except TimeoutError:
             raise LogError(
                 f"{SESSIONS} was not read within {OPEN_SECONDS:.0f} s", definite=True
@@ -189,10 +188,8 @@ class SessionLog:
     def save_marks(self, marks: list[int]) -> None:
         """Write how far all settled sessions of this gateway have come."""
         value = encode_marks(MarksRecord(self._incarnation, marks))
-        try:
+        with contextlib.suppress(LogError):  # the next ones come soon
             self._append(marks_key(self._gateway), value, None)
-        except LogError:
-            pass  # the next ones come in a second
 
     def forget(self, key: Key) -> None:
         """End a session."""

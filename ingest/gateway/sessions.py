@@ -15,14 +15,13 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from ingest.gateway.outbound import LOCAL
 from ingest.gateway.progress import Progress, ProgressSaver
 from ingest.gateway.publishing import client_headers
-from ingest.gateway.outbound import LOCAL
 from ingest.gateway.sending import Outgoing as OutgoingMessage
 from ingest.gateway.sending import Sender
-from ingest.gateway.store.sessions import Owner, StoredSession
 from ingest.protocol.packets import MQTT_5_0, Connect, Publish, Will
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.incoming import IncomingMessages
@@ -36,13 +35,15 @@ from ingest.session.records import (
 )
 from mqlake.errors import LogError
 from mqlake.records import HEADER_EXCHANGE, Headers, Route
+from mqlake.topics import is_system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.server import Gateway
     from ingest.gateway.session_log import Claim, Key, SessionLog
+    from ingest.gateway.store.sessions import Owner, StoredSession
     from ingest.protocol.properties import Properties
     from ingest.session.subscriptions import ClientSubscription
 
@@ -131,8 +132,14 @@ class ClientSession:
         """Whether it outlives its connection."""
         return self.expiry_interval > 0
 
-    def route(self, topic_filter: str) -> Route:
-        return Route(self._gateway.settings.name, self.tenant, topic_filter)
+    def routes(self, topic_filters: Iterable[str]) -> list[Route]:
+        """Return the routes that the filters need: none for what does not come from the log."""
+        name = self._gateway.settings.name
+        return [
+            Route(name, self.tenant, topic_filter)
+            for topic_filter in topic_filters
+            if not is_system(topic_filter)
+        ]
 
     def exchange_headers(self, packet_id: int) -> Headers:
         """Return the headers of a QoS 2 message, by which it is found after a crash."""
@@ -145,7 +152,7 @@ class ClientSession:
         """Take a subscription up whose route counts this session."""
         topic_filter = subscription.topic_filter
         if self.is_ended:
-            self._gateway.routes.unsubscribe(self.route(topic_filter))
+            self._unroute(topic_filter)
             return
         if topic_filter in self.subscriptions:
             self.remove_subscription(topic_filter)
@@ -165,8 +172,12 @@ class ClientSession:
         if not self.is_resuming:
             self._gateway.subscriptions.remove(self.tenant, subscription)
         if self.is_routed:
-            self._gateway.routes.unsubscribe(self.route(topic_filter))
+            self._unroute(topic_filter)
         self.sender.forget_retained(topic_filter)
+
+    def _unroute(self, topic_filter: str) -> None:
+        for route in self.routes([topic_filter]):
+            self._gateway.routes.unsubscribe(route)
 
     def save(self, on_saved: Callable[[LogError | None], None] | None = None) -> None:
         """Write the session as it is now, if it is one that is written.
@@ -266,14 +277,15 @@ class _Opening:
 class Sessions:
     """The sessions of a gateway by tenant and client identifier. Implements `SessionsListener`."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, log: SessionLog) -> None:
         self._gateway = gateway
+        self._log = log
+        self._saver = ProgressSaver(log, gateway.loop)
+        self._saved_marks: list[int] = []
         self._sessions: dict[Key, ClientSession] = {}
         self._leaving: dict[Key, ClientSession] = {}
         self._openings: dict[Key, _Opening] = {}
         self._claims: dict[Key, Claim] = {}
-        self._saver: ProgressSaver
-        self._log: SessionLog
 
     def __len__(self) -> int:
         stored = self._log.store.count()
@@ -283,6 +295,17 @@ class Sessions:
     def connected_count(self) -> int:
         return len(self._sessions)
 
+    @property
+    def offline_count(self) -> int:
+        """Sessions whose clients are not connected here."""
+        return max(0, len(self) - len(self._sessions))
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages that wait for clients or for their acknowledgement; looks at every session."""
+        senders = [session.sender for session in self._sessions.values()]
+        return sum(sender.queued_count + sender.inflight_count for sender in senders)
+
     def get(self, tenant: str, client_id: str) -> ClientSession:
         """Return the session of a connected client.
 
@@ -290,11 +313,6 @@ class Sessions:
             KeyError: It is not connected here.
         """
         return self._sessions[tenant, client_id]
-
-    def use(self, log: SessionLog) -> None:
-        """Take the log, before anything else is asked."""
-        self._log = log
-        self._saver = ProgressSaver(log, self._gateway.loop)
 
     # A client comes
 
@@ -319,9 +337,7 @@ class Sessions:
         earlier = self._openings.pop(key, None)
         if earlier is not None:
             earlier.connection.refuse(ConnackReasonCode.SERVER_BUSY, "taken over by its client id")
-        opening = _Opening(
-            connection, connect, username, extra, 0, self._gateway.loop.time()
-        )
+        opening = _Opening(connection, connect, username, extra, 0, self._gateway.loop.time())
         is_known = key in self._leaving or self._log.store.get(*key) is not None
         if not (
             is_known
@@ -402,6 +418,12 @@ class Sessions:
         stored = self._log.store.get(*key)
         if stored is not None and stored.session.connected:
             return  # until its gateway lets go, or somebody for it
+        if stored is not None:
+            now_ms = self._gateway.clock.now_ms()
+            expires_at_ms = stored.session.expires_at_ms()
+            if expires_at_ms is not None and expires_at_ms <= now_ms:
+                self._process_due(stored.session, now_ms)
+                stored = None
         del self._openings[key]
         self._begin(key, opening, stored)
 
@@ -425,7 +447,7 @@ class Sessions:
         if session.is_stored:
             session.progress = Progress(self._saver, key, session.snapshot)
         self._sessions[key] = session
-        connection.adopt(session)
+        connection.adopt(session, connect)
 
         def saved(error: LogError | None) -> None:
             if connection.is_closing:
@@ -476,9 +498,7 @@ class Sessions:
         for subscription in session.subscriptions.values():
             own = subscription.starts
             subscription.starts = list(
-                starts
-                if own is None
-                else [max(pair) for pair in zip(own, starts, strict=True)]
+                starts if own is None else [max(pair) for pair in zip(own, starts, strict=True)]
             )
             self._gateway.subscriptions.add(session.tenant, subscription)
         session.sender.progress = session.progress
@@ -561,6 +581,9 @@ class Sessions:
     def save_marks(self) -> None:
         """Write what has changed, and how far all sessions have come."""
         next_offsets = self._gateway.next_offsets()
+        if next_offsets == self._saved_marks:
+            return
+        self._saved_marks = next_offsets
         for session in self._sessions.values():
             floor = session.floor
             if floor is not None and all(
@@ -590,6 +613,7 @@ class Sessions:
                 "session expired",
                 extra={"fields": {"tenant": record.tenant, "client_id": record.client_id}},
             )
+            self._gateway.counters.sessions_expired += 1
             self._end(record)
         elif record.will is not None:
             self._publish_stored_will(record)
@@ -598,13 +622,13 @@ class Sessions:
             self._log.save_session(record)
 
     def _end(self, record: SessionRecord) -> None:
-        """Forget a stored session; a will that still waits is published now. [MQTT5-3.1.2-8]"""
+        """Forget a stored session; a will that still waits is published now [MQTT5-3.1.2-8]."""
         if record.will is not None and record.will_at_ms is not None:
             self._publish_stored_will(record)
         self._log.forget((record.tenant, record.client_id))
 
     def _publish_will(self, session: ClientSession, will: Will) -> None:
-        """Publish a will once. [MQTT5-3.1.2-10] [MQTT5-3.1.3-9] [MQTT311-3.1.2-8]"""
+        """Publish a will once [MQTT5-3.1.2-10] [MQTT5-3.1.3-9] [MQTT311-3.1.2-8]."""
         properties: Properties = {**will.properties}
         properties.pop("will_delay_interval", None)
         publish = Publish(
@@ -618,7 +642,11 @@ class Sessions:
         will = record.will
         assert will is not None
         publish = Publish(
-            will.topic_name, will.payload, will.qos, will.retain, properties={**will.properties}
+            will.topic_name,
+            will.payload,
+            will.qos,
+            will.retain,
+            properties=cast("Properties", will.properties),
         )
         headers = client_headers(record.client_id, self._gateway.origin, record.username)
         self._gateway.publisher.publish_will(
@@ -645,6 +673,6 @@ def _position(outgoing: OutgoingMessage | None) -> tuple[int, int]:
 
 
 def _stored_will(will: Will) -> StoredWill:
-    properties = {**will.properties}
+    properties: dict[str, Any] = {**will.properties}
     delay = properties.pop("will_delay_interval", 0)
     return StoredWill(will.topic_name, will.payload, will.qos, will.retain, properties, delay)

@@ -107,6 +107,10 @@ class GatewaySettings(ProcessSettings):
         default="",
         description="where clients are sent when this gateway is full or stops (5.0)",
     )
+    refused_topic_filters: tuple[str, ...] = Field(
+        default=(),
+        description="topic filters, literally, that nobody may subscribe to; SUBACK says so",
+    )
     max_write_buffer_bytes: int = Field(
         default=1024 * 1024,
         ge=16 * 1024,
@@ -114,6 +118,12 @@ class GatewaySettings(ProcessSettings):
         "QoS 1 and 2 wait in the queue",
     )
 
+    sys_interval_seconds: float = Field(
+        default=10.0,
+        ge=0,
+        le=3600,
+        description="how often changed values below $SYS are published; 0: there are none",
+    )
     route_linger_seconds: float = Field(
         default=5.0,
         ge=0,

@@ -78,7 +78,8 @@ class OutgoingMessages(Generic[Message]):
         # Those in flight that this connection has not sent again yet.
         self._resend: dict[int, None] = {}
         # Invariant: empty whenever the window has room and the socket takes data.
-        self._queue: deque[tuple[Message, int]] = deque()
+        # Made when something waits: empty it would be the largest part of an idle session.
+        self._queue: deque[tuple[Message, int]] | None = None
         self._last_packet_id = 0
 
     @property
@@ -87,7 +88,7 @@ class OutgoingMessages(Generic[Message]):
 
     @property
     def queued_count(self) -> int:
-        return len(self._queue)
+        return len(self._queue) if self._queue else 0
 
     @property
     def has_room(self) -> bool:
@@ -97,7 +98,7 @@ class OutgoingMessages(Generic[Message]):
     @property
     def is_full(self) -> bool:
         """Whether a message that has to wait finds no place."""
-        return len(self._queue) >= self.max_queued
+        return self.queued_count >= self.max_queued
 
     def offer(self, message: Message, qos: int, *, writable: bool) -> int | Offer:
         """Take a message; return its packet identifier when it is to be sent now.
@@ -111,6 +112,8 @@ class OutgoingMessages(Generic[Message]):
             return self._start(message, qos)
         if self.is_full:
             return Offer.DROPPED
+        if self._queue is None:
+            self._queue = deque()
         self._queue.append((message, qos))
         return Offer.QUEUED
 
@@ -134,9 +137,11 @@ class OutgoingMessages(Generic[Message]):
         return Ready(self._start(message, qos) if qos else 0, message, dup=False)
 
     def put(self, message: Message, qos: int) -> bool:
-        """Queue a message for a client that is not there, QoS 0 too; False when there is no room."""
+        """Queue a message for an absent client, QoS 0 too; False when there is no room."""
         if self.is_full:
             return False
+        if self._queue is None:
+            self._queue = deque()
         self._queue.append((message, qos))
         return True
 
@@ -204,7 +209,7 @@ class OutgoingMessages(Generic[Message]):
 
     def waiting(self) -> Iterator[Message]:
         """Yield what waits without a packet identifier, oldest first."""
-        for message, _ in self._queue:
+        for message, _ in self._queue or ():
             yield message
 
     def _start(self, message: Message, qos: int) -> int:

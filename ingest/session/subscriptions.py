@@ -90,9 +90,18 @@ class Subscriptions(Generic[Client]):
         self._plans: dict[tuple[str, str], _Plan[Client]] = {}
         self._settling: dict[ClientSubscription[Client], None] = {}
         self._count = 0
+        self._shared_count = 0
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def shared_count(self) -> int:
+        return self._shared_count
+
+    @property
+    def plain_count(self) -> int:
+        return self._count - self._shared_count
 
     def add(self, tenant: str, subscription: ClientSubscription[Client]) -> None:
         """Take a subscription up; one that the client already has must be removed before."""
@@ -100,6 +109,7 @@ class Subscriptions(Generic[Client]):
         if share_name:
             group = self._groups.setdefault((tenant, subscription.topic_filter), _ShareGroup())
             group.members.append(subscription)
+            self._shared_count += 1
         else:
             trie = self._tries.get(tenant)
             if trie is None:
@@ -117,6 +127,7 @@ class Subscriptions(Generic[Client]):
             key = (tenant, subscription.topic_filter)
             group = self._groups[key]
             group.members.remove(subscription)
+            self._shared_count -= 1
             if not group.members:
                 del self._groups[key]
         else:

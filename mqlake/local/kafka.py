@@ -161,7 +161,8 @@ class KafkaServer:
         shutil.rmtree(unfinished, ignore_errors=True)
         self._write_server_properties(unfinished.name)
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
-        tool = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
+        # In one word: one in 64 begins with a hyphen.
+        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
         try:
             result = subprocess.run(
                 [*self._java("-Xmx128m"), *tool, "--config", "server.properties"],

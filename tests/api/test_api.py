@@ -146,7 +146,12 @@ def test_every_error_has_one_shape(client: Client) -> None:
 
 def test_openapi_describes_every_route(client: Client) -> None:
     paths = client.get("/api/v1/openapi.json").json()["paths"]
-    assert set(paths) == {"/api/v1/live", "/api/v1/ready", "/api/v1/processes"}
+    assert set(paths) == {
+        "/api/v1/live",
+        "/api/v1/ready",
+        "/api/v1/processes",
+        "/api/v1/gateways/{name}/reload",
+    }
 
 
 @pytest.mark.parametrize("content", [None, "", "\n"])

@@ -80,6 +80,8 @@ def test_file_shows_every_key_with_its_default(name: str, settings: type[Process
         default = settings.model_fields[key].default
         if isinstance(default, BaseModel):
             default = default.model_dump()
+        elif isinstance(default, tuple):
+            default = list(default)
         elif isinstance(default, Path):
             default = str(default)
         assert value == default, f"{name}.toml: {key}"

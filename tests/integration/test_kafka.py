@@ -6,8 +6,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from api.control import GatewayControl
+from mqlake.errors import LogError
 from mqlake.local.kafka import KafkaServer, running_kafka
 from mqlake.local.ports import is_free
+from mqlake.records import delivery_topic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -49,3 +52,21 @@ def test_log_listens_on_this_machine_alone(kafka: KafkaServer) -> None:
     assert not is_free(kafka.port, "127.0.0.1")
     assert is_free(kafka.port, "127.0.0.2")
     assert is_free(kafka.controller_port, "127.0.0.2")
+
+
+def test_what_the_api_asks_of_a_gateway_is_in_its_log_topic(kafka: KafkaServer) -> None:
+    log_topic = delivery_topic("asked")
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([NewTopic(log_topic, 1, 1)])[log_topic].result(30)
+    GatewayControl().send(kafka.bootstrap_servers, "asked", "reload")
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test"})
+    consumer.assign([TopicPartition(log_topic, 0, 0)])
+    record = consumer.poll(30)
+    consumer.close()
+    assert record is not None
+    assert record.key() == b"\0control/reload"
+
+
+def test_what_the_api_asks_of_a_gateway_that_never_was_is_refused(kafka: KafkaServer) -> None:
+    with pytest.raises(LogError, match="control record for nobody"):
+        GatewayControl(timeout_seconds=3).send(kafka.bootstrap_servers, "nobody", "reload")

@@ -94,6 +94,36 @@ class TestRunningSystem:
         pids = {process["name"]: process["pid"] for process in system.status()["processes"]}
         assert {process["name"]: process["pid"] for process in shown} == pids
 
+    def test_status_lists_every_listener(self, system: LocalSystem) -> None:
+        assert system.status()["listeners"] == {
+            "gateway-1": [
+                f"mqtt://127.0.0.1:{system.mqtt_port}",
+                f"ws://127.0.0.1:{system.websocket_port}/mqtt",
+            ],
+            "gateway-2": [f"mqtt://127.0.0.1:{system.mqtt_port + 1}"],
+        }
+
+    def test_first_gateway_speaks_websocket(self, system: LocalSystem) -> None:
+        system.await_healthy()
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, transport="websockets")
+        client.connect("127.0.0.1", system.websocket_port)
+        client.loop_start()
+        published = client.publish("by/websocket", b"", qos=1)
+        published.wait_for_publish(30)
+        client.disconnect()
+        client.loop_stop()
+        assert published.is_published()
+
+    def test_api_asks_a_gateway_to_reload(self, system: LocalSystem) -> None:
+        request = urllib.request.Request(
+            f"{system.api_url}/api/v1/gateways/gateway-2/reload",
+            headers={"Authorization": f"Bearer {system.api_token}"},
+            method="POST",
+        )
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 202
+            assert json.load(answer) == {"gateway": "gateway-2", "action": "reload"}
+
     def test_second_up_on_the_same_data_directory_is_refused(self, system: LocalSystem) -> None:
         result = system.run("up", *system.up_arguments())
         assert result.returncode == 1

@@ -36,7 +36,10 @@ def make_state() -> SystemState:
         controller_port=9093,
         api_url="http://127.0.0.1:8080",
         connect_port=15002,
-        gateways=(GatewayAddress("gateway-1", "0.0.0.0", 1883),),
+        gateways=(
+            GatewayAddress("gateway-1", "0.0.0.0", 1883, ("ws://127.0.0.1:8083/mqtt",)),
+            GatewayAddress("gateway-2", "0.0.0.0", 1884),
+        ),
         processes=(
             ProcessReport("log", 7, healthy=True, detail="serving", start_ticks=5),
             ProcessReport("api", None, healthy=True, detail="", last_exit="exit code 1"),
@@ -87,7 +90,11 @@ def test_damaged_state_says_what_to_do(tmp_path: Path, text: str) -> None:
 def test_report_is_healthy_when_every_process_is() -> None:
     system = report(make_state(), now=1011.0)
     assert system["healthy"]
-    assert system["mqtt"] == ["mqtt://127.0.0.1:1883"]
+    assert system["mqtt"] == ["mqtt://127.0.0.1:1883", "mqtt://127.0.0.1:1884"]
+    assert system["listeners"] == {
+        "gateway-1": ["mqtt://127.0.0.1:1883", "ws://127.0.0.1:8083/mqtt"],
+        "gateway-2": ["mqtt://127.0.0.1:1884"],
+    }
     assert [process["name"] for process in system["processes"]] == ["log", "api"]
 
 

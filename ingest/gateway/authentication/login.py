@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ingest.gateway.authentication.exchange import EnhancedAuthentication
 from ingest.gateway.authentication.outcomes import Accepted, Challenge, Outcome, Refused
-from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import Auth, Connect
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import (
@@ -88,12 +87,8 @@ class Login:
         Raises:
             ProtocolViolation: The AUTH may not come now.
         """
-        if self._enhanced is None:
-            raise ProtocolViolation(
-                DisconnectReasonCode.PROTOCOL_ERROR,
-                "AUTH without an authentication method in CONNECT",
-                "MQTT5-4.12.0-7",
-            )
+        # Nothing is read while a password is checked, and then there is no login any more.
+        assert self._enhanced is not None
         self._process(self._enhanced.process_auth(auth))
 
     def cancel(self) -> None:

@@ -50,6 +50,15 @@ class _Listener(SettingsGroup):
         "password is asked for, and without one it is refused",
     )
 
+    @model_validator(mode="after")
+    def _identities_can_be_had(self) -> Self:
+        shows_certificate = getattr(self, "client_certificates", "none") != "none"
+        if self.use_identity_as_username and not (shows_certificate or self.proxy_protocol):
+            raise ValueError(
+                "use_identity_as_username is set, client_certificates (or proxy_protocol) is not"
+            )
+        return self
+
 
 class _Network(_Listener):
     host: str = Field(

@@ -2,10 +2,11 @@
 
 Framing and handshake are wsproto's. Here is what MQTT wants of them (section 6 of 3.1.1 and 5.0):
 the sub-protocol, binary frames only [MQTT5-6.0.0-1] [MQTT311-6.0.0-1], packets cut anywhere, many
-in a frame and a frame in the midst of one [MQTT5-6.0.0-2] [MQTT311-6.0.0-2]. A frame is passed on as it comes, so one
-that claims to be huge takes no memory: what bounds it is the largest packet that MQTT allows.
-Compression is not offered: MQTT payloads gain little by it, and it turns a small frame into a large
-one before anything could look at its size.
+in a frame and a frame in the midst of one [MQTT5-6.0.0-2] [MQTT311-6.0.0-2].
+
+A frame is passed on as it comes, so one that claims to be huge takes no memory: what bounds it is
+the largest packet that MQTT allows. Compression is not offered: MQTT payloads gain little by it,
+and it turns a small frame into a large one before anything could look at its size.
 """
 
 import asyncio

@@ -13,11 +13,13 @@ import paho.mqtt.client as paho
 import pytest
 import trustme
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from pydantic import ValidationError
 from scramp import ScramClient
 
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
-from ingest.log.memory import MemoryLogReader, MemoryLogWriter
+from ingest.log.contract import LogAccess
+from ingest.log.memory import MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from ingest.protocol.packets import (
     Auth,
     Connack,
@@ -80,12 +82,8 @@ class ScramLogin:
         self.scram = ScramClient([METHOD], username, password or PASSWORD.decode())
 
     def connect_packet(self, client_id: str, **fields: Any) -> Connect:
-        properties = {
-            "authentication_method": METHOD,
-            "authentication_data": self.first,
-            **fields.pop("properties", {}),
-        }
-        return Connect(client_id, 5, properties=properties, **fields)
+        asked = auth(CONTINUE, self.first)  # has the two properties that CONNECT has
+        return Connect(client_id, 5, properties=asked.properties, **fields)
 
     @property
     def first(self) -> bytes:
@@ -262,7 +260,11 @@ async def test_gateway_does_not_start_without_its_users(tmp_path: Path) -> None:
     settings = GatewaySettings(credentials_file=tmp_path / "missing")
     log = new_log()
     with pytest.raises(CredentialsError, match="No such file"):
-        Gateway(settings, MemoryLogWriter(log), MemoryLogReader(log), SystemClock())
+        Gateway(
+            settings,
+            LogAccess(MemoryLogWriter(log), lambda: MemoryLogReader(log), MemoryRangeReader(log)),
+            SystemClock(),
+        )
 
 
 async def test_no_password_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -312,6 +314,7 @@ async def test_paho_logs_in(
 
 
 @pytest.mark.clause("MQTT5-4.12.0-2")
+@pytest.mark.clause("MQTT5-4.12.0-5")
 async def test_scram_lets_the_user_in(path: Path) -> None:
     async with gateway_with(path) as harness:
         client = await scram_client(harness.port, "c")
@@ -543,6 +546,13 @@ async def test_exchange_is_with_the_user_of_the_certificate(
             client = await tls_client(authority, port, name)
             connack = await ScramLogin(client, "alice").connect("c")
             assert connack.reason_code is reason_code
+
+
+def test_identities_come_from_certificates_or_from_a_proxy() -> None:
+    listener: dict[str, Any] = {"kind": "tcp", "port": 1, "use_identity_as_username": True}
+    with pytest.raises(ValidationError, match="client_certificates"):
+        GatewaySettings(listeners=(listener,))
+    GatewaySettings(listeners=({**listener, "proxy_protocol": True},))
 
 
 async def test_certificate_counts_for_nothing_unless_it_is_asked_for(

@@ -1,9 +1,9 @@
 """The gateway answers as Mosquitto does, or as its dialogue says."""
 
 import asyncio
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.ingest.gateway.dialogues import (
     Answers,
     Dialogue,
     Player,
+    as_reserved_as,
     read_dialogues,
     running_mosquitto,
 )
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.anyio
 FOLDER = Path(__file__).parents[2] / "dialogues"
 AT_A_TIME = 24
 CASES = [
-    (f"{path.stem}: {dialogue.name}", dialogue, level)
+    pytest.param(name := f"{path.stem}: {dialogue.name}", dialogue, level, id=f"{name} {level}")
     for path in sorted(FOLDER.glob("*.txt"))
     for dialogue in read_dialogues(path)
     for level in dialogue.levels
@@ -50,16 +51,15 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, list[Answer
 
     async def play_all() -> None:
         async with asyncio.TaskGroup() as group:
-            for (name, dialogue, level), port in zip(CASES, ports, strict=False):
-                group.create_task(play(name, dialogue, level, port))
+            for case in CASES:
+                name, dialogue, level = cast("tuple[str, Dialogue, str]", case.values)
+                group.create_task(play(name, dialogue, level, next(ports)))
 
     asyncio.run(play_all())
     return played
 
 
-@pytest.mark.parametrize(
-    ("name", "dialogue", "level"), [pytest.param(*case, id=f"{case[0]} {case[2]}") for case in CASES]
-)
+@pytest.mark.parametrize(("name", "dialogue", "level"), CASES)
 async def test_the_gateway_answers_as_mosquitto_does(
     name: str, dialogue: Dialogue, level: str, mosquitto: dict[Key, list[Answers]]
 ) -> None:
@@ -74,6 +74,6 @@ async def test_the_gateway_answers_as_mosquitto_does(
         player = Player(harness.port, LEVELS[level], advance)
         answers = await player.play(steps, expected)
     lines = [line for line, _ in steps]
-    assert dict(enumerate(zip(lines, answers, strict=True))) == dict(
-        enumerate(zip(lines, expected, strict=True))
-    )
+    if not dialogue.differs:
+        answers = as_reserved_as(answers, expected)
+    assert list(zip(lines, answers, strict=True)) == list(zip(lines, expected, strict=True))

@@ -206,3 +206,18 @@ async def test_a_client_that_leaves_before_its_subscription_fails_leaves_nothing
         await until(lambda: len(harness.gateway.routes) == 1)
         assert len(harness.gateway.subscriptions) == 0
         await other.subscribe("b")
+
+
+@LEVELS
+async def test_a_refused_topic_filter_gets_its_code_and_the_others_theirs(level: int) -> None:
+    async with running_gateway(refused_topic_filters=("no/#",)) as harness:
+        client = await Client.connect(harness.port, "alice", level=level)
+        client.send(Subscribe(1, [Subscription("no/#", 2), Subscription("no/1", 1)]))
+        assert await client.expect(Suback) == Suback(
+            1, [SubackReasonCode.UNSPECIFIED_ERROR, SubackReasonCode.GRANTED_QOS_1]
+        )
+        client.send(Subscribe(2, [Subscription("no/#", 2)]))
+        assert await client.expect(Suback) == Suback(2, [SubackReasonCode.UNSPECIFIED_ERROR])
+        await client.publish("no/2", b"unheard")
+        await client.publish("no/1", b"heard")
+        assert (await client.message()).payload == b"heard"

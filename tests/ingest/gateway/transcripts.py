@@ -97,8 +97,11 @@ async def play(transcript: Transcript, level: str) -> None:
             await player.do(step.line, ends=_ends(step))
             for name, expected in step.answers.items():
                 for answer in expected:
-                    where = f"{transcript.path.name}:{step.number} [{level}] {step.line}"
-                    assert await player.answer(name) == answer, f"{where}: {name}"
+                    came = await player.answer(name)
+                    assert came == answer, (
+                        f"{transcript.path.name}, line {step.number}, {level}: {step.line}\n"
+                        f"expected: {name} < {answer}\n     got: {name} < {came}"
+                    )
         await player.finish()
 
 

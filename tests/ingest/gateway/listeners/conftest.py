@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,12 @@ def ca() -> trustme.CA:
 
 
 @pytest.fixture
-def authority(ca: trustme.CA, tmp_path: Path) -> Iterator[Authority]:
+def authority(ca: trustme.CA, tmp_path: Path) -> Authority:
     """That authority with the files of a server certificate in a folder of this test's."""
-    yield Authority(ca, tmp_path)
+    return Authority(ca, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _short_goodbyes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clients of most tests do not answer when the gateway takes leave at the end."""
+    monkeypatch.setattr("ingest.gateway.listeners.websocket.CLOSE_TIMEOUT_SECONDS", 0.02)

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from ingest.gateway.listeners.settings import (
     SecureWebSocketListener,
@@ -17,7 +18,7 @@ from ingest.gateway.settings import GatewaySettings
 from mqlake.errors import SettingsError
 from mqlake.settings import load
 
-TLS = {"certificate": "server.pem", "key": "server.key"}
+TLS: dict[str, Any] = {"certificate": "server.pem", "key": "server.key"}
 
 
 def test_host_and_port_are_the_first_listener() -> None:
@@ -58,7 +59,7 @@ def test_listeners_pass_through_the_environment(monkeypatch: pytest.MonkeyPatch)
             name="secure",
             certificate=Path("/etc/server.pem"),
             key=Path("/etc/server.key"),
-            key_password="s3cret",
+            key_password=SecretStr("s3cret"),
         ),
         WebSocketListener(max_connections=7, versions=("3.1",)),
         UnixListener(file=Path("/run/mqtt.sock"), mode="0600"),

@@ -91,7 +91,10 @@ async def is_served(port: int, context: ssl.SSLContext, client_id: str) -> bool:
 async def test_client_certificates_are_as_the_listener_wants(
     authority: Authority, asked: str, kind: str
 ) -> None:
-    more = {"client_certificates": asked, "ca_certificates": authority.ca_certificates}
+    more: dict[str, Any] = {
+        "client_certificates": asked,
+        "ca_certificates": authority.ca_certificates,
+    }
     port, settings = listening(authority, kind, **more)
     stranger = authority.client_context()
     trustme.CA().issue_cert("eve@example.org", common_name="eve").configure_cert(stranger)
@@ -134,7 +137,10 @@ async def test_certificates_are_new_and_clients_stay(
 async def test_files_that_cannot_be_used_leave_the_old_ones_in_force(
     authority: Authority, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    more = {"client_certificates": "required", "ca_certificates": authority.ca_certificates}
+    more: dict[str, Any] = {
+        "client_certificates": "required",
+        "ca_certificates": authority.ca_certificates,
+    }
     port, settings = listening(authority, **more)
     async with running_gateway(**settings) as harness:
         before = await open_tls(port, authority.client_context("before"))
@@ -166,7 +172,10 @@ async def test_files_that_cannot_be_used_leave_the_old_ones_in_force(
 async def test_authorities_that_were_taken_away_are_trusted_no_longer(
     authority: Authority,
 ) -> None:
-    more = {"client_certificates": "required", "ca_certificates": authority.ca_certificates}
+    more: dict[str, Any] = {
+        "client_certificates": "required",
+        "ca_certificates": authority.ca_certificates,
+    }
     port, settings = listening(authority, **more)
     async with running_gateway(**settings) as harness:
         context = authority.client_context("press-7")
@@ -183,9 +192,7 @@ async def test_a_control_record_reloads(authority: Authority) -> None:
         authority.issue()
         context = harness.gateway.listeners._certificates[0].context
         harness.deliver(b"\0control/reload", b"{}", [])
-        await until(
-            lambda: harness.gateway.listeners._certificates[0].context is not context
-        )
+        await until(lambda: harness.gateway.listeners._certificates[0].context is not context)
         assert certificate_of(await open_tls(port, authority.client_context())) != first
 
 
@@ -200,7 +207,10 @@ async def test_a_control_record_reloads(authority: Authority) -> None:
 async def test_files_that_are_missing_at_the_start_are_named(
     authority: Authority, file: str, problem: str
 ) -> None:
-    more = {"client_certificates": "required", "ca_certificates": authority.ca_certificates}
+    more: dict[str, Any] = {
+        "client_certificates": "required",
+        "ca_certificates": authority.ca_certificates,
+    }
     _, settings = listening(authority, **more)
     getattr(authority, file).unlink()
     with pytest.RaisesGroup(pytest.RaisesExc(OperationalError, match=f"{file}.*{problem}")):
@@ -324,5 +334,3 @@ async def test_the_process_reloads_at_sighup(authority: Authority) -> None:
             client.send(Pingreq())
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
-
-

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import struct
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from wsproto.events import (
@@ -20,23 +20,23 @@ from ingest.protocol.encoder import encode
 from ingest.protocol.packets import Connack, Connect, Disconnect, Pingreq, Pingresp, Publish
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from tests.ingest.gateway.harness import Client, free_port, running_gateway, turns, until
+from tests.ingest.gateway.listeners.tls import Authority
 from tests.ingest.gateway.listeners.websocket_client import WebSocketClient
 
 pytestmark = pytest.mark.anyio
 
 CONNECT = encode(Connect("alice", 5), 5)
-
-
-@pytest.fixture(autouse=True)
-def _short_goodbyes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clients of most tests do not answer when the gateway takes leave at the end."""
-    monkeypatch.setattr("ingest.gateway.listeners.websocket.CLOSE_TIMEOUT_SECONDS", 0.02)
+REQUEST = (
+    b"GET /mqtt HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+)
 
 
 def listening(**settings: Any) -> tuple[int, dict[str, Any]]:
     """Return a free port and the settings of a gateway with a WebSocket listener there."""
     port = free_port()
-    return port, {"listeners": ({"kind": "ws", "port": port, **settings},)}
+    return port, {"listeners": ({"kind": "ws", "port": port} | settings,)}
 
 
 @pytest.mark.parametrize("level", [3, 4, 5])
@@ -105,7 +105,8 @@ async def test_request_may_come_in_pieces_and_the_first_frame_with_it() -> None:
     async with running_gateway(**settings):
         client = await WebSocketClient.open(port)
         request = (
-            b"GET /mqtt HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"
+            b"GET /mqtt HTTP/1.1\r\nHost: a\r\n"
+            b"Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"
             b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
             b"Sec-WebSocket-Protocol: chat, mqtt\r\n\r\n"
         )
@@ -236,8 +237,7 @@ async def test_pages_of_other_origins_are_refused(
         (b"GET /mqtt HTTP/1.0\r\n\r\n", b"400"),
         (b"POST /mqtt HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx", b"400"),
         (
-            b"GET /mqtt HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 12\r\n\r\n",
+            REQUEST.replace(b"Version: 13", b"Version: 12"),
             b"426",
         ),
         (b"GET /mqtt HTTP/1.1\r\nHost: \xff\r\n\r\n", b"400"),
@@ -391,23 +391,28 @@ async def test_a_write_of_mqtt_is_one_frame() -> None:
         assert frames < 25
 
 
-async def test_a_client_that_does_not_read_holds_up_nobody_and_nothing_grows() -> None:
-    port, settings = listening()
+@pytest.mark.parametrize("kind", ["ws", "wss"])
+async def test_a_client_that_does_not_read_holds_up_nobody_and_nothing_grows(
+    kind: str, authority: Authority
+) -> None:
+    tls = authority.settings() if kind == "wss" else {}
+    port, settings = listening(kind=kind, **tls)
     async with running_gateway(max_write_buffer_bytes=64 * 1024, **settings) as harness:
-        client = await WebSocketClient.connect(port)
+        context = authority.client_context() if kind == "wss" else None
+        client = await WebSocketClient.connect(port, context=context)
         alice = client.mqtt()
         await alice.handshake("alice")
         await alice.subscribe("a")
-        client.writer.transport.pause_reading()
+        socket_transport = cast("asyncio.Transport", client.writer.transport)
+        socket_transport.pause_reading()
         bob = await Client.connect(harness.port, "bob")
         await bob.subscribe("a")
-        (connection,) = [
-            one for one in harness.gateway._connections if one.client_id == "alice"
-        ]
+        (connection,) = [one for one in harness.gateway._connections if one.client_id == "alice"]
         payload = bytes(50_000)
         while connection.is_writable:
             await bob.publish("a", payload)
             assert (await bob.message()).payload == payload
+        assert connection._transport is not None
         size = connection._transport.get_write_buffer_size()
         for _ in range(100):
             await bob.publish("a", payload)
@@ -415,7 +420,7 @@ async def test_a_client_that_does_not_read_holds_up_nobody_and_nothing_grows() -
             client.send(Ping(bytes(100)))
         await turns(50)
         assert connection._transport.get_write_buffer_size() <= size
-        client.writer.transport.resume_reading()
+        socket_transport.resume_reading()
         while not connection.is_writable:
             assert isinstance(await client.receive(), BytesMessage)
         client.send(Ping(b"and now?"))
@@ -442,17 +447,15 @@ async def test_a_client_is_not_read_while_the_gateway_holds_it() -> None:
 async def test_mutated_handshakes_and_frames_harm_nobody() -> None:
     port, settings = listening()
     mutate = random.Random(5)
-    handshake = (
-        b"GET /mqtt HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
-        b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+    frames = (
+        b"\x82\x83\0\0\0\0\x10\x0c\x00\x89\x80\0\0\0\0"
+        b"\x01\x81\0\0\0\0a\x80\x81\0\0\0\0b\x88\x80\0\0\0\0"
     )
-    frames = b"\x82\x83\0\0\0\0\x10\x0c\x00\x89\x80\0\0\0\0\x01\x81\0\0\0\0a\x80\x81\0\0\0\0b\x88\x80\0\0\0\0"
     async with running_gateway(connect_timeout_seconds=0.5, **settings) as harness:
         bystander = await Client.connect(harness.port, "bystander")
         for number in range(400):
-            data = bytearray(handshake + frames)
-            first = 0 if number % 2 else len(handshake)
+            data = bytearray(REQUEST + frames)
+            first = 0 if number % 2 else len(REQUEST)
             for _ in range(mutate.randint(1, 5)):
                 data[mutate.randrange(first, len(data))] = mutate.randrange(256)
             client = await WebSocketClient.open(port)

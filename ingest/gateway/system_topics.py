@@ -1,0 +1,199 @@
+"""What a gateway tells of itself below `$SYS/broker`, under the names that Mosquitto uses.
+
+The values are the gateway's own: they go to its own clients, not through the log, and another
+gateway has others. To a client they are retained messages of QoS 0.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ingest.gateway.outbound import LOCAL, OutboundMessage
+from ingest.gateway.retained import RetainedPage
+from ingest.gateway.store.scanning import FilterScan, just_after
+from ingest.protocol.properties import NO_PROPERTIES
+from mqlake import VERSION
+from mqlake.topics import SYSTEM_LEVEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.gateway.counters import Counters
+    from ingest.gateway.server import Gateway
+
+PREFIX: Final = f"{SYSTEM_LEVEL}/broker/"
+
+_STATM: Final = Path("/proc/self/statm")
+_MAXRSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
+
+_ANY_OFFSET: Final = sys.maxsize
+"""Covered by every subscription, however late it begins to count."""
+
+
+def _dropped(counters: Counters) -> int:
+    return (
+        counters.dropped_slow_client
+        + counters.dropped_queue_full
+        + counters.dropped_expired
+        + counters.dropped_too_large
+        + counters.dropped_no_member
+        + counters.dropped_unreadable
+    )
+
+
+def _resident_bytes() -> int:
+    """Return what the process has in memory, 0 where the system does not say."""
+    try:
+        pages = int(_STATM.read_text(encoding="ascii").split()[1])
+    except OSError:
+        return 0
+    return pages * resource.getpagesize()
+
+
+COUNTS: Final[dict[str, Callable[[Counters], int]]] = {
+    "bytes/received": lambda counters: counters.bytes_received,
+    "bytes/sent": lambda counters: counters.bytes_sent,
+    "clients/expired": lambda counters: counters.sessions_expired,
+    "messages/received": lambda counters: counters.packets_received,
+    "messages/sent": lambda counters: counters.packets_sent,
+    "publish/bytes/received": lambda counters: counters.payload_bytes_received,
+    "publish/bytes/sent": lambda counters: counters.payload_bytes_sent,
+    "publish/messages/dropped": _dropped,
+    "publish/messages/received": lambda counters: counters.messages_received,
+    "publish/messages/sent": lambda counters: counters.messages_sent,
+}
+"""Since the gateway's start. Messages are control packets of all types, as Mosquitto has it."""
+
+GAUGES: Final[dict[str, Callable[[Gateway], int]]] = {
+    "clients/active": lambda gateway: gateway.sessions.connected_count,
+    "clients/connected": lambda gateway: gateway.sessions.connected_count,
+    "clients/disconnected": lambda gateway: gateway.sessions.offline_count,
+    "clients/inactive": lambda gateway: gateway.sessions.offline_count,
+    "clients/total": lambda gateway: len(gateway.sessions),
+    "heap/current": lambda _: _resident_bytes(),
+    "heap/maximum": lambda _: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,
+    "retained messages/count": lambda gateway: len(gateway.retained),
+    "shared_subscriptions/count": lambda gateway: gateway.subscriptions.shared_count,
+    "subscriptions/count": lambda gateway: gateway.subscriptions.plain_count,
+}
+"""As of now. `active` and `inactive` are older names; the heap is the process's resident memory."""
+
+RATES: Final[dict[str, Callable[[Counters], int]]] = {
+    "load/bytes/received": COUNTS["bytes/received"],
+    "load/bytes/sent": COUNTS["bytes/sent"],
+    "load/connections": lambda counters: counters.connects_received,
+    "load/messages/received": COUNTS["messages/received"],
+    "load/messages/sent": COUNTS["messages/sent"],
+    "load/publish/dropped": _dropped,
+    "load/publish/received": COUNTS["publish/messages/received"],
+    "load/publish/sent": COUNTS["publish/messages/sent"],
+    "load/sockets": lambda counters: counters.connections_opened,
+}
+"""Per minute; each as an average over the last 1, 5 and 15 minutes."""
+
+WINDOWS: Final = {"1min": 60.0, "5min": 300.0, "15min": 900.0}
+"""Name -> seconds."""
+
+
+@dataclass(slots=True)
+class _Average:
+    """A rate whose past counts the less the longer ago it is."""
+
+    window_seconds: float
+    per_minute: float = 0.0
+
+    def add(self, count: int, seconds: float) -> None:
+        """Take what was counted in the last seconds."""
+        rate = count * 60.0 / seconds
+        self.per_minute = rate + exp(-seconds / self.window_seconds) * (self.per_minute - rate)
+
+
+class SystemTopics:
+    """The current values, for those who subscribe, and their changes for those who have.
+
+    Args:
+        gateway: Which tells of itself.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._messages: dict[str, OutboundMessage] = {}
+        self._started = gateway.clock.monotonic()
+        self._updated = self._started
+        self._due = self._started
+        self._most_connected = 0
+        self._counted = dict.fromkeys(RATES, 0)
+        self._averages = {
+            name: {window: _Average(seconds) for window, seconds in WINDOWS.items()}
+            for name in RATES
+        }
+
+    def process_due(self) -> None:
+        """Publish what has changed, once in `sys_interval_seconds`."""
+        interval = self._gateway.settings.sys_interval_seconds
+        now = self._gateway.clock.monotonic()
+        if not interval or now < self._due:
+            return
+        self._due = now + interval
+        self._publish("version", f"mqlake version {VERSION}")
+        self._publish("uptime", f"{now - self._started:.0f} seconds")
+        self._publish_gauges()
+        for name, count in COUNTS.items():
+            self._publish(name, str(count(self._gateway.counters)))
+        self._publish_rates(now - self._updated)
+        self._updated = now
+
+    def page(
+        self, _tenant: str, topic_filter: str, position: str | None, limit: int
+    ) -> RetainedPage:
+        """Return the next matching messages, as `Retained.page` does; the same for all tenants."""
+        scan = FilterScan(topic_filter)
+        found = [
+            self._messages[name]
+            for name in sorted(self._messages)
+            if (position is None or name >= position) and scan.seek(name) == name
+        ]
+        if len(found) <= limit:
+            return RetainedPage(found, None)
+        return RetainedPage(found[:limit], just_after(found[limit - 1].topic_name))
+
+    def _publish_gauges(self) -> None:
+        gateway = self._gateway
+        for name, value in GAUGES.items():
+            self._publish(name, str(value(gateway)))
+        self._most_connected = max(self._most_connected, gateway.sessions.connected_count)
+        self._publish("clients/maximum", str(self._most_connected))
+        stored = str(len(gateway.retained) + gateway.sessions.waiting_count)
+        self._publish("messages/stored", stored)
+        self._publish("store/messages/count", stored)
+
+    def _publish_rates(self, seconds: float) -> None:
+        for name, count in RATES.items():
+            total = count(self._gateway.counters)
+            for window, average in self._averages[name].items():
+                if seconds > 0:
+                    average.add(total - self._counted[name], seconds)
+                self._publish(f"{name}/{window}", f"{average.per_minute:.2f}")
+            self._counted[name] = total
+
+    def _publish(self, name: str, text: str) -> None:
+        """Keep a value and send it to its subscribers, unless it is what it was."""
+        topic_name = PREFIX + name
+        payload = text.encode()
+        known = self._messages.get(topic_name)
+        if known is not None and known.payload == payload:
+            return
+        gateway = self._gateway
+        now_ms = gateway.clock.now_ms()
+        message = OutboundMessage(topic_name, payload, 0, True, NO_PROPERTIES, now_ms, LOCAL, 0)
+        self._messages[topic_name] = message
+        copies = gateway.subscriptions.copies(
+            gateway.settings.tenant, topic_name, LOCAL, _ANY_OFFSET, ""
+        )
+        for copy in copies:
+            copy.client.deliver(message, copy, now_ms)

@@ -1,0 +1,200 @@
+"""The state tables of a running system, from records written to the log as gateways write them."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from ingest.log.admin import END_OFFSETS, offsets, partition_count
+from mqlake.local.testing import LocalSystem, await_condition, running_system
+from mqlake.records import EVENTS, INBOUND, SESSIONS, Message, message_headers, message_key
+from streaming.retained import committed_offsets
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+TENANT = "state-test"
+NOW_MS = 1_700_000_000_000
+SETTLE_SECONDS = 90.0
+
+
+class Writer:
+    """Writes what gateways would, and remembers which retained messages there must be."""
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._partitions = partition_count(servers, INBOUND, 30.0)
+        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+        self.retained: dict[str, str] = {}
+        self.events = 0
+
+    def publish(self, topic: str, payload: str, *, retain: bool = True) -> None:
+        message = Message(
+            *(TENANT, topic, payload.encode(), 1, retain, bytes(16), "publisher", NOW_MS),
+            origin="local/gateway-1",
+        )
+        headers: dict[str, str | bytes | None] = dict(message_headers(message))
+        key = message_key(TENANT, topic)
+        partition = sum(key) % self._partitions
+        self._producer.produce(INBOUND, message.payload, key, partition, headers=headers)
+        if retain and payload:
+            self.retained[topic] = payload
+        elif retain:
+            self.retained.pop(topic, None)
+
+    def tell(self, event: str, **fields: Any) -> None:
+        record = {"v": 1, "event": event, "ts": NOW_MS, "tenant": TENANT, "gateway": "gateway-1"}
+        client_id = f"client-{self.events}"
+        value = json.dumps(record | {"client_id": client_id} | fields)
+        self._producer.produce(EVENTS, value.encode(), f"{TENANT}/{client_id}".encode())
+        self.events += 1
+
+    def say(self, kind: str, client_id: str, value: dict[str, Any] | None) -> None:
+        key = f"{kind}/{TENANT}/{client_id}".encode()
+        encoded = None if value is None else json.dumps({"v": 1} | value).encode()
+        self._producer.produce(SESSIONS, encoded, key)
+
+    def flush(self) -> None:
+        assert self._producer.flush(30) == 0
+
+    def ends(self) -> dict[int, int]:
+        return offsets(self._servers, INBOUND, END_OFFSETS, 30.0)
+
+
+@pytest.fixture(scope="module")
+def stateful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
+    """A system of its own: its Spark is killed."""
+    with running_system(tmp_path_factory.mktemp("state") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def writer(stateful: LocalSystem) -> Writer:
+    return Writer(stateful.state().bootstrap_servers)
+
+
+def await_commit(table: Path, *, after: dict[int, int]) -> None:
+    await_condition(
+        lambda: committed_offsets(table) != after,
+        "the table follows the log",
+        timeout_seconds=SETTLE_SECONDS,
+    )
+
+
+def rows(system: LocalSystem, query: str) -> list[dict[str, Any]]:
+    result = system.run("sql", query, "--format", "json")
+    found: list[dict[str, Any]] = json.loads(result.stdout) if result.returncode == 0 else []
+    return found
+
+
+def retained(system: LocalSystem) -> dict[str, str]:
+    query = f"SELECT topic, payload FROM retained WHERE tenant = '{TENANT}'"
+    return {row["topic"]: row["payload"] for row in rows(system, query)}
+
+
+def test_what_gateways_write_is_in_the_tables(stateful: LocalSystem, writer: Writer) -> None:
+    writer.publish("room/1", "21")
+    writer.publish("room/1", "22")
+    writer.publish("room/2", "23")
+    writer.publish("room/2", "")
+    writer.publish("room/3", "24", retain=False)
+    subscription = {"qos": 1, "no_local": True, "retain_as_published": False}
+    session = {
+        "id": "00000000000000aa",
+        "tenant": TENANT,
+        "client_id": "c",
+        "protocol_level": 5,
+        "username": "alice",
+        "keep_alive": 60,
+        "clean_start": False,
+        "expiry": 3600,
+        "gateway": "gateway-1",
+        "incarnation": "i",
+        "connected": False,
+        "connected_at": NOW_MS,
+        "disconnected_at": NOW_MS + 1000,
+        "reason": "keep alive",
+        "will_at": None,
+        "will": {"topic": "gone", "payload": "", "qos": 0, "retain": False, "delay": 0},
+        "subscriptions": [
+            subscription | {"filter": "a/#", "retain_handling": 2, "identifier": 5, "starts": [0]},
+            subscription | {"filter": "b", "retain_handling": 0, "identifier": None},
+        ],
+    }
+    progress = {"id": session["id"], "cursor": [7, 8, 9, 10], "settled": False}
+    writer.say("s", "c", session)
+    writer.say("p", "c", progress | {"out": [[1, 1, 0, 5, 0], [2, 2, 0, 6, 1]], "in": [3]})
+    writer.tell("client.disconnected", reason="keep alive")
+    writer.tell("message.dropped", reason="queue_full", topic="a", qos=1, count=3)
+    writer.flush()
+    dropped = f"SELECT * FROM drops WHERE tenant = '{TENANT}'"
+    await_condition(
+        lambda: bool(rows(stateful, dropped)),
+        "the last table of the batch has its row",
+        timeout_seconds=SETTLE_SECONDS,
+    )
+    assert retained(stateful) == {"room/1": "22"}
+    (drop,) = rows(stateful, dropped)
+    assert (drop["reason"], drop["topic"], drop["qos"], drop["count"]) == ("queue_full", "a", 1, 3)
+    (event,) = rows(stateful, f"SELECT * FROM events WHERE tenant = '{TENANT}'")
+    assert (event["event"], event["reason"]) == ("client.disconnected", "keep alive")
+    (row,) = rows(stateful, f"SELECT * FROM sessions WHERE tenant = '{TENANT}'")
+    assert (row["id"], row["client_id"], row["username"]) == ("00000000000000aa", "c", "alice")
+    assert (row["connected"], row["reason"], row["expiry"]) == (False, "keep alive", 3600)
+    assert (row["keep_alive"], row["clean_start"], row["protocol_level"]) == (60, False, 5)
+    assert (row["in_flight_out"], row["in_flight_in"], row["qos2_unacknowledged"]) == (2, 1, 2)
+    assert (row["cursor"], row["subscriptions"], row["will_topic"]) == ([7, 8, 9, 10], 2, "gone")
+    subscriptions = rows(
+        stateful,
+        "SELECT filter, qos, no_local, retain_handling, identifier FROM subscriptions "
+        f"WHERE tenant = '{TENANT}' ORDER BY filter",
+    )
+    assert [tuple(each.values()) for each in subscriptions] == [
+        ("a/#", 1, True, 2, 5),
+        ("b", 1, True, 0, None),
+    ]
+
+
+def test_spark_killed_again_and_again_leaves_retained_right_and_each_event_once(
+    stateful: LocalSystem, writer: Writer
+) -> None:
+    seeded = random.Random(5)
+    before = len(rows(stateful, f"SELECT 1 FROM events WHERE tenant = '{TENANT}'"))
+    table = stateful.data_dir / "tables" / "retained"
+    for kill in range(3):
+        for number in range(600):
+            topic = f"kill/{seeded.randrange(100)}"
+            payload = "" if seeded.random() < 0.2 else f"{kill}/{number}"
+            writer.publish(topic, payload, retain=seeded.random() < 0.8)
+            if number % 20 == 0:
+                writer.tell("client.connected")
+        writer.flush()
+        committed = committed_offsets(table)
+        if kill % 2:  # in the rest after a batch that Spark has not noted yet, or else before it
+            await_commit(table, after=committed)
+        stateful.kill("streaming")
+        stateful.await_healthy()
+    writer.publish("kill/last", "1")
+    writer.flush()
+    await_condition(
+        lambda: committed_offsets(table) == writer.ends(),
+        "the table goes as far as the log",
+        timeout_seconds=SETTLE_SECONDS,
+    )
+    found = {t: payload for t, payload in retained(stateful).items() if t.startswith("kill/")}
+    assert found == writer.retained
+    query = (
+        "SELECT count(*) AS n, count(DISTINCT log_offset) AS offsets FROM events "
+        f"WHERE tenant = '{TENANT}'"
+    )
+    await_condition(
+        lambda: rows(stateful, query)[0]["n"] >= before + writer.events,
+        "all events are there",
+        timeout_seconds=SETTLE_SECONDS,
+    )
+    assert rows(stateful, query) == [
+        {"n": before + writer.events, "offsets": before + writer.events}
+    ]
