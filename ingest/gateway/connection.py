@@ -11,7 +11,6 @@ from ingest.gateway.authentication.login import Login
 from ingest.gateway.deadlines import UNWATCHED
 from ingest.gateway.receiving import (
     Receiver,
-    check_topic_name,
     is_payload_as_told,
 )
 from ingest.gateway.subscribing import Subscriber
@@ -54,6 +53,8 @@ KEEP_ALIVE_FACTOR: Final = 1.5
 FLUSH_BYTES: Final = 64 * 1024
 """More than this goes to the socket at once, so that `is_writable` is true of a burst too."""
 
+HELD_BY_SOCKET: Final = "socket"
+
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """How long a closing socket may take to send what is left before it is cut."""
 
@@ -70,9 +71,9 @@ _ELSEWHERE: Final = frozenset(
 class ClientConnection(asyncio.Protocol):
     """The protocol object of one TCP connection.
 
-    Reading stops ("held") while a SUBSCRIBE waits for the log, while the log is full and while a
-    3.x client has as many unacknowledged messages as it may; what has been read already waits in
-    the decoder. Writing is collected and leaves once per turn of the event loop.
+    Reading stops ("held") while a SUBSCRIBE waits for the log, while the log is full, while a 3.x
+    client has as many unacknowledged messages as it may and while a client leaves its answers
+    unread; what has been read already waits in the decoder. Writing is collected and leaves once per turn of the event loop.
 
     Attributes:
         gateway: What the connections share.
@@ -167,6 +168,8 @@ class ClientConnection(asyncio.Protocol):
         if self.session is not None:  # until then the time of a CONNECT runs, whatever trickles in
             self._last_received = self.gateway.loop.time()
         self.gateway.counters.bytes_received += len(data)
+        if not self.is_writable:
+            self._hold_if_overfull()
         self.protocol.receive_data(data)
         if not self._held:
             self._process_packets()
@@ -176,6 +179,7 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_writable = True
+        self.release(HELD_BY_SOCKET)
         if self.session is not None:
             self._sender.send_waiting()
 
@@ -218,8 +222,22 @@ class ClientConnection(asyncio.Protocol):
             self._transport.resume_reading()
             self._process_packets()
 
+    def _hold_if_overfull(self) -> None:
+        """Read no more from a client that sends, but does not read what it is answered.
+
+        Messages to it stop at `max_write_buffer_bytes`; answers may take as much again, so that a
+        subscriber that is merely slow is still heard.
+        """
+        assert self._transport is not None
+        most = 2 * self.gateway.settings.max_write_buffer_bytes
+        if self._transport.get_write_buffer_size() > most:
+            self.hold(HELD_BY_SOCKET)
+
     def close(self, reason_code: DisconnectReasonCode, *, log_reason: str) -> None:
-        """End the connection from our side; a 5.0 client is told why."""
+        """End the connection from our side; a 5.0 client is told why.
+
+        Nothing is sent after that. [MQTT5-3.14.4-1] [MQTT5-3.14.4-2]
+        """
         if self.is_closing:
             return
         self._log("connection closed", reason=log_reason)
@@ -261,7 +279,7 @@ class ClientConnection(asyncio.Protocol):
             return
         deadlines, limit = self.gateway.deadlines, self._silence_limit
         silent = self.gateway.loop.time() - self._last_received
-        if self._held:
+        if self._held and HELD_BY_SOCKET not in self._held:
             deadlines.set(self, limit)  # while we do not read, the client's silence is ours
         elif silent < limit:
             deadlines.set(self, limit - silent)
@@ -292,6 +310,11 @@ class ClientConnection(asyncio.Protocol):
             self._process_violation(error)
 
     def _process_violation(self, error: RemoteProtocolError) -> None:
+        """End the connection of a client that broke the protocol, in the words of its version.
+
+        [MQTT5-4.13.1-1] [MQTT311-4.8.0-1] A CONNECT of another form: 5.0 is told [MQTT5-3.1.4-1],
+        3.x is not [MQTT311-3.1.4-1].
+        """
         if self.is_closing:
             return
         logger.debug(
@@ -304,7 +327,7 @@ class ClientConnection(asyncio.Protocol):
             level = MQTT_3_1_1 if error.protocol_level < MQTT_5_0 else MQTT_5_0
             self.protocol.protocol_level = level
             self.refuse(ConnackReasonCode.UNSUPPORTED_PROTOCOL_VERSION, str(error))
-        elif self.protocol.protocol_level == MQTT_5_0:
+        elif self.protocol.protocol_level:
             self.refuse(ConnackReasonCode(error.reason_code), str(error))
         else:
             self._turn_away(b"", str(error))
@@ -316,6 +339,10 @@ class ClientConnection(asyncio.Protocol):
         self._turn_away(self.protocol.refuse(reason_code, properties), reason)
 
     def _turn_away(self, last_words: bytes, reason: str) -> None:
+        """Close before the client was let in; whatever it sent behind CONNECT is not read.
+
+        [MQTT5-3.1.4-6] [MQTT5-3.2.2-7] [MQTT5-4.13.2-1] [MQTT311-3.1.4-5] [MQTT311-3.2.2-5]
+        """
         self.gateway.counters.connections_refused += 1
         self._log("connection refused", reason=reason)
         self._finish(last_words, reason)
@@ -351,12 +378,13 @@ class ClientConnection(asyncio.Protocol):
         """
         if self._login is not None and self._login.is_over:
             self._login = None  # without a method there is no AUTH [MQTT5-4.12.0-6]
-        if not self.client_id:
+        if not self.client_id:  # [MQTT5-3.1.3-6] [MQTT311-3.1.3-6]
             self.client_id = self.gateway.assign_client_id()
         self.gateway.sessions.open(self, connect, username, extra)
 
     def adopt(self, session: ClientSession, connect: Connect) -> None:
         """Take the session: from now on its end is to be told when the connection ends."""
+        # [MQTT5-3.1.2-29]
         wants_reasons = connect.properties.get("request_problem_information", 1) != 0
         self.session = session
         self._sender = session.sender
@@ -364,11 +392,14 @@ class ClientConnection(asyncio.Protocol):
         self._subscriber = Subscriber(self, session)
 
     def welcome(self, connect: Connect, extra: Properties, *, session_present: bool) -> None:
-        """Send CONNACK to a client that has its session."""
+        """Send CONNACK to a client that has its session: the first packet that it gets.
+
+        [MQTT5-3.2.0-1] [MQTT311-3.2.0-1]
+        """
         gateway, protocol, session = self.gateway, self.protocol, self.session
         assert session is not None
         self._asked_for_expiry = bool(connect.properties.get("session_expiry_interval"))
-        keep_alive = gateway.settings.max_keep_alive_seconds
+        keep_alive = gateway.settings.max_keep_alive_seconds  # [MQTT5-3.2.2-22]
         if not keep_alive or 0 < connect.keep_alive <= keep_alive:
             keep_alive = connect.keep_alive
         self._last_received = gateway.loop.time()
@@ -396,7 +427,11 @@ class ClientConnection(asyncio.Protocol):
     def _connack_properties(
         self, connect: Connect, session: ClientSession, keep_alive: int
     ) -> Properties:
-        """Return what a 5.0 client is told: what differs from what it takes for granted."""
+        """Return what a 5.0 client is told: what differs from what it takes for granted.
+
+        So not a word of QoS 2 and retained messages: there are both, for wills as well.
+        [MQTT5-3.2.2-9] [MQTT5-3.2.2-12] [MQTT5-3.2.2-13]
+        """
         settings = self.gateway.settings
         properties: Properties = {
             "receive_maximum": settings.receive_maximum,
@@ -410,31 +445,43 @@ class ClientConnection(asyncio.Protocol):
         if keep_alive != connect.keep_alive:  # [MQTT5-3.1.2-21] [MQTT5-3.2.2-21]
             properties["server_keep_alive"] = keep_alive
         prefix = settings.response_topic_prefix
+        # [MQTT5-3.1.2-28]
         if prefix and connect.properties.get("request_response_information"):
             properties["response_information"] = f"{prefix}{self.client_id}/"
         return properties
 
     def _refusal_of(self, connect: Connect) -> tuple[ConnackReasonCode, str] | None:
-        """Return why a well-formed CONNECT is turned away, or None when it is welcome."""
+        """Return why a well-formed CONNECT is turned away, or None when it is welcome.
+
+        [MQTT5-3.1.4-2] No client identifier is, but the empty one without clean session.
+        [MQTT5-3.1.3-5] [MQTT5-3.1.3-8] [MQTT311-3.1.3-5] [MQTT311-3.1.3-9]
+
+        Raises:
+            ProtocolViolation: It says what is not allowed.
+        """
         level, will = connect.protocol_level, connect.will
         if self.gateway.is_full:
             if self.gateway.settings.server_reference:
                 return ConnackReasonCode.USE_ANOTHER_SERVER, "too many connections"
             return ConnackReasonCode.SERVER_BUSY, "too many connections"
         needs_id = level < MQTT_3_1_1 or (level == MQTT_3_1_1 and not connect.clean_start)
-        if not connect.client_id and needs_id:  # [MQTT311-3.1.3-8]; 3.1 asks for a character
-            return ConnackReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "empty client identifier"
+        if not connect.client_id and needs_id:  # [MQTT311-3.1.3-8]
+            raise ProtocolViolation(
+                ConnackReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+                "empty client identifier",
+                "MQTT311-3.1.3-8" if level == MQTT_3_1_1 else "MQTT31-3.1",
+            )
         if will is None:
             return None
-        try:
-            check_topic_name(will.topic_name)
-        except ProtocolViolation as error:
-            return ConnackReasonCode.TOPIC_NAME_INVALID, str(error)
         if is_system(will.topic_name):
             reason = f"the will's topic is the server's, below {SYSTEM_LEVEL}"
             return ConnackReasonCode.NOT_AUTHORIZED, reason
         if will.properties and not is_payload_as_told(will.properties, will.payload):
-            return ConnackReasonCode.PAYLOAD_FORMAT_INVALID, "the will's payload is not UTF-8"
+            raise ProtocolViolation(
+                ConnackReasonCode.PAYLOAD_FORMAT_INVALID,
+                "the will's payload is not UTF-8",
+                "MQTT5-3.1.3.2.3",
+            )
         return None
 
     def _process_publish(self, publish: Publish) -> None:
@@ -459,7 +506,7 @@ class ClientConnection(asyncio.Protocol):
         self._subscriber.process_unsubscribe(unsubscribe)
 
     def _process_pingreq(self, _pingreq: Pingreq) -> None:
-        self.write(PINGRESP)
+        self.write(PINGRESP)  # [MQTT5-3.12.4-1] [MQTT311-3.12.4-1]
 
     def _process_disconnect(self, disconnect: Disconnect) -> None:
         expiry = disconnect.properties.get("session_expiry_interval")
@@ -476,7 +523,8 @@ class ClientConnection(asyncio.Protocol):
         if expiry is not None:
             session.expiry_interval = min(expiry, self.gateway.settings.max_session_expiry_interval)
         if disconnect.reason_code is not DisconnectReasonCode.DISCONNECT_WITH_WILL_MESSAGE:
-            session.will = None  # [MQTT5-3.1.2-10] [MQTT311-3.1.2-10]
+            # [MQTT5-3.1.2-10] [MQTT5-3.14.4-3] [MQTT311-3.1.2-10] [MQTT311-3.14.4-3]
+            session.will = None
         self._log("client disconnected", reason_code=int(disconnect.reason_code))
         self._finish(b"", "the client disconnected")
 

@@ -45,6 +45,9 @@ ControlCallback = Callable[[str, bytes], None]
 class Delivery:
     """Takes `mqlake.delivery.<gateway>` apart: once per message and client.
 
+    A message goes to every session that has a matching subscription [MQTT5-4.5.0-1]
+    [MQTT311-4.5.0-1], in the order of the log [MQTT5-4.6.0-6].
+
     The router repeats itself after a restart; what is not above the high-water mark of its source
     partition has been here before.
 
@@ -129,7 +132,7 @@ class Delivery:
         if not copies and not is_retained:
             return
         message = read_message(topic_name, record.value or b"", headers, source, now_ms)
-        if is_retained:
+        if is_retained:  # and only then [MQTT5-3.3.1-8] [MQTT311-3.3.1-12]
             properties = headers.get(HEADER_PROPERTIES)
             self._retained.apply(tenant, publisher, message, properties)
         if not copies:

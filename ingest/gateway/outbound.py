@@ -15,6 +15,9 @@ LOCAL: Final = -1
 class OutboundMessage:
     """What the router sent, shared by all subscribers it goes to.
 
+    Its properties go out as they came in: [MQTT5-3.3.2-4] [MQTT5-3.3.2-15] [MQTT5-3.3.2-16]
+    [MQTT5-3.3.2-17] [MQTT5-3.3.2-20]
+
     Args:
         topic_name: As published.
         payload: As published.

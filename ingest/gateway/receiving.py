@@ -17,8 +17,8 @@ from ingest.protocol.reason_codes import (
     PubrecReasonCode,
 )
 from ingest.session.incoming import Arrival
-from mqlake.errors import InvalidTopic, LogError
-from mqlake.topics import SYSTEM_LEVEL, is_system, validate_topic_name
+from mqlake.errors import LogError
+from mqlake.topics import SYSTEM_LEVEL, is_system
 
 if TYPE_CHECKING:
     from ingest.gateway.connection import ClientConnection
@@ -27,20 +27,6 @@ if TYPE_CHECKING:
 
 HELD_BY_WINDOW: Final = "window"
 HELD_BY_LOG: Final = "log"
-
-
-def check_topic_name(topic_name: str) -> None:
-    """Accept a topic name.
-
-    Raises:
-        ProtocolViolation: Not a topic name.
-    """
-    try:
-        validate_topic_name(topic_name)
-    except InvalidTopic as exc:
-        raise ProtocolViolation(
-            DisconnectReasonCode.TOPIC_NAME_INVALID, str(exc), exc.clause
-        ) from exc
 
 
 def is_payload_as_told(properties: Properties, payload: bytes) -> bool:
@@ -69,7 +55,9 @@ class _PendingPublish:
 
 
 class Receiver:
-    """Takes PUBLISH and PUBREL of one client.
+    """Takes PUBLISH and PUBREL of one client and gives each QoS its answer.
+
+    [MQTT5-3.3.4-1] [MQTT311-3.3.4-1]
 
     Args:
         connection: The client's.
@@ -116,10 +104,11 @@ class Receiver:
     def process_publish(self, publish: Publish) -> None:
         """Hand a message to the log; the answer waits for it.
 
+        A QoS 1 message is new whatever its packet identifier and DUP say. [MQTT5-4.3.2-5]
+
         Raises:
             ProtocolViolation: The client may not publish this.
         """
-        check_topic_name(publish.topic_name)
         protocol = self._protocol
         self._counters.messages_received += 1
         self._counters.payload_bytes_received += len(publish.payload)
@@ -152,7 +141,7 @@ class Receiver:
             self._forget(packet_id)
             progress = self._session.progress
             if progress is None:
-                self._connection.write(encode_pubcomp(packet_id))
+                self._connection.write(encode_pubcomp(packet_id))  # [MQTT5-4.3.3-11]
             else:
                 # Not before the log knows that the identifier is free: the next message under it
                 # would be taken for a repetition.
@@ -177,7 +166,10 @@ class Receiver:
     def stored(
         self, packet_id: int, qos: int, partition: int, offset: int, error: LogError | None
     ) -> None:
-        """Answer a QoS 1 or 2 message: the log has it, or could not take it."""
+        """Answer a QoS 1 or 2 message: the log has it, or could not take it.
+
+        [MQTT5-4.3.2-4] [MQTT5-4.3.3-8] [MQTT311-4.3.2-2]
+        """
         self._unstored -= 1
         if error is not None:
             self._refuse(packet_id, qos, str(error))
@@ -270,7 +262,7 @@ class Receiver:
         """Tell the publisher that its message is not stored, as far as its version has words.
 
         3.x has none: the connection is closed, and the client sends the message again.
-        [MQTT311-3.3.5-2] A QoS 0 message is lost, as QoS 0 may be.
+        [MQTT311-3.3.5-2] [MQTT311-4.8.0-2] A QoS 0 message is lost, as QoS 0 may be.
         """
         self._counters.messages_refused += 1
         connection = self._connection

@@ -21,7 +21,9 @@ class RetainedPage(NamedTuple):
 
 
 class Retained:
-    """The last retained message of each topic. [MQTT5-3.3.1-5] [MQTT311-3.3.1-5]
+    """The last retained message of each topic [MQTT5-3.3.1-5] [MQTT311-3.3.1-5].
+
+    QoS 0 is kept like any other [MQTT311-3.3.1-7]; no session owns them [MQTT311-3.1.2-7].
 
     Args:
         database: Where they are kept.

@@ -65,7 +65,8 @@ class Sender:
     """Sends messages to one client and takes its answers.
 
     A message waits when the client's window is used up, its socket takes no more or it is not
-    there. QoS 0 does not wait: it is dropped and recorded.
+    there. QoS 0 does not wait: it is dropped and recorded. Other packets than PUBLISH do not wait
+    for the window. [MQTT5-3.3.4-10] [MQTT5-4.9.0-3]
     """
 
     __slots__ = (
@@ -159,7 +160,12 @@ class Sender:
         return first
 
     def deliver(self, message: OutboundMessage, copy: Copy[Sender], now_ms: int) -> None:
-        """Take a message that one of the client's subscriptions matches."""
+        """Take a message that one of the client's subscriptions matches.
+
+        DUP as the publisher set it does not count [MQTT5-3.3.1-3] [MQTT311-3.3.1-3], RETAIN only
+        with Retain As Published [MQTT5-3.3.1-12] [MQTT5-3.3.1-13] [MQTT311-3.3.1-9]. A first
+        PUBLISH has DUP 0. [MQTT5-4.3.2-2] [MQTT5-4.3.3-2]
+        """
         qos = min(message.qos, copy.qos)  # [MQTT5-3.8.4-8] [MQTT311-3.8.4-6]
         retain = message.retain and copy.retain_as_published
         identifiers = copy.identifiers if self._level == MQTT_5_0 else ()
@@ -202,7 +208,7 @@ class Sender:
                 break
             now_ms = now_ms or self._clock.now_ms()
             outgoing = ready.message
-            if outgoing.message.is_expired(now_ms) and not ready.dup:
+            if outgoing.message.is_expired(now_ms) and not ready.dup:  # [MQTT5-4.3.3-7]
                 self._drop(DropReason.EXPIRED, outgoing.message, outgoing.qos)
                 if ready.packet_id:
                     self._messages.abandon(ready.packet_id)
@@ -217,11 +223,12 @@ class Sender:
         self._schedule_scan()
 
     def forget_retained(self, topic_filter: str) -> None:
-        """Send no more retained messages for a filter that was unsubscribed. [MQTT5-3.10.4-2]"""
+        """Send no more retained messages for a filter that was unsubscribed [MQTT5-3.10.4-2]."""
         if self._scans:
             self._scans = [one for one in self._scans if one.topic_filter != topic_filter]
 
     def process_puback(self, puback: Puback) -> None:
+        # A reason code of failure ends it too, and nobody else gets the message. [MQTT5-4.8.2-6]
         if self._messages.receive_puback(puback.packet_id):
             if self.progress is not None:
                 self.progress.touch()
@@ -313,7 +320,7 @@ class Sender:
         """Return the alias for a topic, 0 without one, and whether the client knows it already.
 
         The first topics of a connection get one, up to the client's Topic Alias Maximum.
-        [MQTT5-3.1.2-26] [MQTT5-3.1.2-27]
+        [MQTT5-3.1.2-26] [MQTT5-3.1.2-27] [MQTT5-3.3.2-11]
         """
         aliases = self._aliases
         if aliases is None:

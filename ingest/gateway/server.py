@@ -165,7 +165,7 @@ class Gateway:
         )
 
     def assign_client_id(self) -> str:
-        """Return a client identifier that nobody can guess or hold."""
+        """Return a client identifier that nobody can guess or hold [MQTT5-3.2.2-16]."""
         return f"auto-{secrets.token_hex(12)}"
 
     def connection_opened(self, connection: ClientConnection) -> None:

@@ -60,12 +60,16 @@ DUE_AT_ONCE: Final = 500
 class ClientSession:
     """A session whose client is connected to this gateway (5.0: 4.1).
 
+    It is known by its client identifier [MQTT5-3.1.3-2] [MQTT311-3.1.3-2] and lasts at least as
+    long as its connection [MQTT5-4.1.0-1] [MQTT311-4.1.0-1] [MQTT311-4.1.0-2].
+
     Attributes:
         session_id: 16 hexadecimal digits.
         expiry_interval: Seconds it outlives its connection; `NEVER_EXPIRES` for ever.
         connection: None once the client has gone.
         subscriptions: By topic filter, shared ones included.
-        will: To be published when the connection ends without DISCONNECT. [MQTT5-3.1.2-8]
+        will: To be published when the connection ends without DISCONNECT; None once it was, or
+            when there was none. [MQTT5-3.1.2-7] [MQTT311-3.1.2-12]
         progress: Of a session that outlives its connection, else None.
         floor: Per partition the first offset that is not dealt with, where that is more than the
             gateway has come to.
@@ -325,6 +329,8 @@ class Sessions:
     ) -> None:
         """Give a connection the session of its client; an older connection is closed.
 
+        [MQTT5-3.1.2-5] [MQTT5-3.1.4-4] [MQTT311-3.1.2-4] [MQTT311-3.1.4-3]
+
         The connection is told by `welcome`, at once or when the log knows.
         """
         key = (connection.tenant, connection.client_id)
@@ -468,7 +474,8 @@ class Sessions:
         self, session: ClientSession, opening: _Opening, stored: StoredSession | None
     ) -> None:
         connection = opening.connection
-        is_present = stored is not None  # [MQTT5-3.2.2-2] [MQTT5-3.2.2-3] [MQTT311-3.2.2-1]
+        # [MQTT5-3.2.2-2] [MQTT5-3.2.2-3] [MQTT311-3.2.2-1] [MQTT311-3.2.2-2] [MQTT311-3.2.2-3]
+        is_present = stored is not None
         self._gateway.events.add(
             "client.connected",
             session.tenant,
@@ -516,7 +523,7 @@ class Sessions:
         del self._sessions[session.key]
         session.connection = None
         session.end_reason = reason
-        session.sender.detach()
+        session.sender.detach()  # what is in flight is kept, of share groups too [MQTT5-4.8.2-4]
         self._gateway.events.add(
             "client.disconnected", session.tenant, session.client_id, reason=reason
         )
@@ -561,7 +568,7 @@ class Sessions:
     # Time passes
 
     def process_due(self) -> None:
-        """Do what is due: wills, expiries, openings that have waited too long."""
+        """Do what is due: wills, expiries [MQTT5-4.1.0-2], openings that have waited too long."""
         gateway = self._gateway
         now_ms = gateway.clock.now_ms()
         for owner in {one.gateway: one for one in self._log.store.owners()}.values():
@@ -622,13 +629,20 @@ class Sessions:
             self._log.save_session(record)
 
     def _end(self, record: SessionRecord) -> None:
-        """Forget a stored session; a will that still waits is published now [MQTT5-3.1.2-8]."""
+        """Forget a stored session; a will that still waits is published now [MQTT5-3.1.2-8].
+
+        What it was to get goes with it, messages of share groups too. [MQTT5-4.8.2-5]
+        """
         if record.will is not None and record.will_at_ms is not None:
             self._publish_stored_will(record)
         self._log.forget((record.tenant, record.client_id))
 
     def _publish_will(self, session: ClientSession, will: Will) -> None:
-        """Publish a will once [MQTT5-3.1.2-10] [MQTT5-3.1.3-9] [MQTT311-3.1.2-8]."""
+        """Publish a will once [MQTT5-3.1.2-10] [MQTT5-3.1.3-9] [MQTT311-3.1.2-8].
+
+        Retained or not as its CONNECT says. [MQTT5-3.1.2-14] [MQTT5-3.1.2-15] [MQTT311-3.1.2-16]
+        [MQTT311-3.1.2-17]
+        """
         properties: Properties = {**will.properties}
         properties.pop("will_delay_interval", None)
         publish = Publish(

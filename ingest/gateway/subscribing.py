@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.sending import RetainedScan
 from ingest.protocol.errors import ProtocolViolation
-from ingest.protocol.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from ingest.protocol.packets import (
+    MQTT_3_1_1,
+    MQTT_5_0,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+)
 from ingest.protocol.reason_codes import (
     DisconnectReasonCode,
     SubackReasonCode,
@@ -33,7 +41,18 @@ RETAINED_IF_NEW: Final = 1
 RETAINED_NEVER: Final = 2
 
 
-def check_topic_filter(topic_filter: str) -> None:
+CLAUSES_311: Final = {
+    "MQTT5-4.7.1-1": "MQTT311-4.7.1-2",
+    "MQTT5-4.7.1-2": "MQTT311-4.7.1-3",
+    "MQTT5-4.7.3-1": "MQTT311-4.7.3-1",
+}
+"""The statements about topic filters under their numbers in 3.1.1; 3.1 has its Appendix A.
+
+What is long or holds U+0000 the decoder has refused; shared ones have no clause below 5.0.
+"""
+
+
+def check_topic_filter(topic_filter: str, protocol_level: int) -> None:
     """Accept a topic filter, shared ones included.
 
     Raises:
@@ -42,8 +61,11 @@ def check_topic_filter(topic_filter: str) -> None:
     try:
         validate_topic_filter(topic_filter)
     except InvalidTopic as exc:
+        clause = exc.clause
+        if protocol_level < MQTT_5_0 and clause in CLAUSES_311:
+            clause = CLAUSES_311[clause] if protocol_level == MQTT_3_1_1 else "MQTT31-A"
         raise ProtocolViolation(
-            DisconnectReasonCode.TOPIC_FILTER_INVALID, str(exc), exc.clause
+            DisconnectReasonCode.TOPIC_FILTER_INVALID, str(exc), clause
         ) from exc
 
 
@@ -150,11 +172,13 @@ class Subscriber:
     def process_subscribe(self, subscribe: Subscribe) -> None:
         """Subscribe; SUBACK goes out when the router has the routes.
 
+        Several filters are taken in their order. [MQTT5-3.8.4-5] [MQTT311-3.8.4-4]
+
         Raises:
             ProtocolViolation: A topic filter is malformed; nothing is subscribed.
         """
         for asked in subscribe.subscriptions:
-            check_topic_filter(asked.topic_filter)
+            check_topic_filter(asked.topic_filter, self._connection.protocol.protocol_level)
         session = self._session
         identifiers = subscribe.properties.get("subscription_identifier")
         new: dict[str, ClientSubscription[Sender]] = {}
@@ -173,6 +197,7 @@ class Subscriber:
             )
             if asked.topic_filter in session.subscriptions:
                 # Replaced without a gap: it counts from where the old one did. [MQTT5-3.8.4-3]
+                # [MQTT5-3.8.4-4] [MQTT311-3.8.4-3]
                 replaced[asked.topic_filter] = None
                 session.replace_subscription(subscription)
             else:
@@ -192,11 +217,16 @@ class Subscriber:
     def process_unsubscribe(self, unsubscribe: Unsubscribe) -> None:
         """Unsubscribe; after UNSUBACK nothing is sent for these filters [MQTT5-3.10.4-2].
 
+        [MQTT311-3.10.4-2] Filters are compared as they are [MQTT5-3.10.4-1] [MQTT311-3.10.4-1], one
+        after the other [MQTT5-3.10.4-6] [MQTT311-3.10.4-6]; UNSUBACK comes in any case
+        [MQTT5-3.10.4-4] [MQTT5-3.10.4-5] [MQTT311-3.10.4-4] [MQTT311-3.10.4-5], its reason codes in
+        the order of the filters [MQTT5-3.11.3-1].
+
         Raises:
             ProtocolViolation: A topic filter is malformed; nothing is unsubscribed.
         """
         for topic_filter in unsubscribe.topic_filters:
-            check_topic_filter(topic_filter)
+            check_topic_filter(topic_filter, self._connection.protocol.protocol_level)
         reason_codes = []
         for topic_filter in unsubscribe.topic_filters:
             if topic_filter in self._session.subscriptions:
@@ -220,7 +250,11 @@ class Subscriber:
             saved(error)
 
     def grant(self, asked: Subscription) -> SubackReasonCode:
-        """Return the answer to a subscription that the log has taken."""
+        """Return the answer to a subscription that the log has taken.
+
+        The QoS asked for is the QoS granted, wildcards and all. [MQTT5-3.8.4-7] [MQTT5-3.2.2-10]
+        [MQTT311-3.8.4-5] [MQTT311-3.8.3-2]
+        """
         if self._is_refused(asked):
             return SubackReasonCode.UNSPECIFIED_ERROR  # [MQTT5-3.9.3-2]
         return SubackReasonCode(asked.qos)
@@ -249,8 +283,8 @@ class Subscriber:
     ) -> list[RetainedScan]:
         """Return what the subscriptions of a SUBSCRIBE want of the retained messages.
 
-        Retain Handling says whether [MQTT5-3.3.1-9] [MQTT5-3.3.1-10] [MQTT5-3.3.1-11]; shared
-        subscriptions get none (5.0: 4.8.2).
+        Retain Handling says whether [MQTT5-3.3.1-9] [MQTT5-3.3.1-10] [MQTT5-3.3.1-11], in 3.x
+        always [MQTT311-3.3.1-6] [MQTT311-3.3.1-8]; shared subscriptions get none (5.0: 4.8.2).
         """
         scans = []
         fresh = {subscription.topic_filter: subscription for subscription in new}
@@ -299,7 +333,11 @@ class Subscriber:
                 self._session.sender.send_retained(scan)
 
     def answer(self, packet_id: int, reason_codes: list[SubackReasonCode]) -> None:
-        """Send SUBACK."""
+        """Send SUBACK: the identifier of SUBSCRIBE, a code for each filter, in their order.
+
+        [MQTT5-2.2.1-6] [MQTT5-3.8.4-1] [MQTT5-3.8.4-2] [MQTT5-3.8.4-6] [MQTT5-3.9.3-1]
+        [MQTT311-2.3.1-7] [MQTT311-3.8.4-1] [MQTT311-3.8.4-2] [MQTT311-3.9.3-1]
+        """
         self._connection.send(Suback(packet_id, reason_codes))
 
     def fail(self, packet_id: int, reason_codes: list[SubackReasonCode], error: LogError) -> None:

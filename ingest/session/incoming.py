@@ -4,7 +4,8 @@
 
 The message is handed on when it arrives ("Method A" of the specification's figure 4.3): the
 identifier is kept until PUBREL, and a repeated PUBLISH under it is not handed on again.
-[MQTT5-4.3.3-10] [MQTT311-4.3.3-2]
+[MQTT5-4.3.3-10] [MQTT311-4.3.3-2] Whether the message expires meanwhile changes nothing.
+[MQTT5-4.3.3-13]
 """
 
 from enum import Enum, auto
@@ -61,11 +62,14 @@ class IncomingMessages:
         self._stored[packet_id] = True
 
     def refused(self, packet_id: int) -> None:
-        """Note that the message could not be stored; the identifier is free again."""
+        """Note that the message could not be stored; the identifier is free [MQTT5-4.3.3-9]."""
         self._stored.pop(packet_id, None)
 
     def receive_pubrel(self, packet_id: int) -> bool:
-        """End the exchange; False when no PUBREC was sent under it (5.0: reason code 0x92)."""
+        """End the exchange; False when no PUBREC was sent under it (5.0: reason code 0x92).
+
+        The identifier is free again. [MQTT5-4.3.3-12]
+        """
         if not self._stored.get(packet_id):
             return False
         del self._stored[packet_id]

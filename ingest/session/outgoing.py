@@ -61,6 +61,11 @@ class Exchange(NamedTuple, Generic[Message]):
 class OutgoingMessages(Generic[Message]):
     """The exchanges of one session.
 
+    QoS 1: [MQTT5-4.3.2-1] [MQTT5-4.3.2-3] [MQTT311-4.3.2-1]. QoS 2: [MQTT5-4.3.3-1]
+    [MQTT5-4.3.3-3] [MQTT5-4.3.3-5] [MQTT5-4.3.3-6]. Never more than the window in flight:
+    [MQTT5-3.3.4-9] [MQTT5-4.9.0-2]. An exchange is finished though its subscription is gone:
+    [MQTT5-3.10.4-3] [MQTT311-3.10.4-3]. Every topic is ordered: [MQTT311-4.6.0-5]
+
     Args:
         window: How many may be in flight, 1 to 65,535.
         max_queued: How many more may wait; a message beyond that is dropped (the newest goes,
@@ -156,7 +161,8 @@ class OutgoingMessages(Generic[Message]):
     def receive_pubrec(self, packet_id: int, *, refused: bool) -> bool:
         """Note that the client has a QoS 2 message, or refuses it; False when unknown.
 
-        After True and not refused, PUBREL is due. [MQTT5-4.3.3-4] [MQTT311-4.3.3-1]
+        After True and not refused, PUBREL is due. [MQTT5-4.3.3-4] [MQTT311-4.3.3-1] A message that
+        was refused is not sent again. [MQTT5-4.4.0-2]
         """
         exchange = self._inflight.get(packet_id)
         if exchange is None or exchange.qos != 2:
@@ -214,6 +220,7 @@ class OutgoingMessages(Generic[Message]):
 
     def _start(self, message: Message, qos: int) -> int:
         # The window is at most 65,535, so with room in it a free identifier exists.
+        # [MQTT5-2.2.1-4] [MQTT311-2.3.1-4]
         packet_id = self._last_packet_id
         inflight = self._inflight
         while True:

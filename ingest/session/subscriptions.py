@@ -1,8 +1,10 @@
 """The subscriptions of one gateway's clients and who gets a copy of a message.
 
 A client with overlapping subscriptions gets one copy: the highest QoS, all subscription
-identifiers. [MQTT5-3.3.4-2] [MQTT5-3.3.4-3] [MQTT311-3.3.5-1] Of a share group one member gets it,
-in turn (5.0: 4.8.2).
+identifiers. [MQTT5-3.3.4-2] [MQTT5-3.3.4-3] [MQTT5-3.3.4-4] [MQTT311-3.3.5-1] It could be one copy
+for each subscription with its own identifier; it is not. [MQTT5-3.3.4-5] Nobody gets what none of
+its filters matches. [MQTT5-3.3.2-3] [MQTT311-3.3.2-3] Of a share group one member gets it, in turn,
+with the QoS that was granted to it. [MQTT5-4.8.2-3]
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from pydantic import ValidationError
 from scramp import ScramClient
 
+from ingest.gateway.listeners.settings import TcpListener
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
 from ingest.log.contract import LogAccess
@@ -549,10 +550,9 @@ async def test_exchange_is_with_the_user_of_the_certificate(
 
 
 def test_identities_come_from_certificates_or_from_a_proxy() -> None:
-    listener: dict[str, Any] = {"kind": "tcp", "port": 1, "use_identity_as_username": True}
     with pytest.raises(ValidationError, match="client_certificates"):
-        GatewaySettings(listeners=(listener,))
-    GatewaySettings(listeners=({**listener, "proxy_protocol": True},))
+        TcpListener(port=1, use_identity_as_username=True)
+    assert TcpListener(port=1, use_identity_as_username=True, proxy_protocol=True)
 
 
 async def test_certificate_counts_for_nothing_unless_it_is_asked_for(

@@ -258,6 +258,7 @@ async def test_a_connect_that_trickles_in_is_cut_in_time() -> None:
         assert end.result()
 
 
+@pytest.mark.clause("MQTT5-3.1.2-22", "MQTT5-3.2.2-22", "MQTT311-3.1.2-24")
 @LEVELS
 async def test_a_silent_client_is_closed(level: int) -> None:
     async with running_gateway() as harness:

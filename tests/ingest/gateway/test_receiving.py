@@ -3,9 +3,7 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.receiving import check_topic_name
 from ingest.protocol.encoder import encode
-from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import (
     Puback,
     Pubcomp,
@@ -54,6 +52,7 @@ async def test_a_message_is_in_the_log_as_it_was_published(level: int) -> None:
         assert len(message.message_id) == 16
 
 
+@pytest.mark.clause("MQTT5-4.3.2-4", "MQTT5-4.3.3-8")
 @pytest.mark.parametrize(("qos", "answer"), [(1, Puback), (2, Pubrec)])
 @LEVELS
 async def test_nothing_is_acknowledged_before_the_log_has_it(
@@ -381,14 +380,6 @@ async def test_topic_aliases_work() -> None:
             (b"default/a/b", b"2"),
         ]
         assert all("properties" not in dict(one.headers) for one in records)
-
-
-def test_only_topic_names_pass() -> None:
-    check_topic_name("a/b")
-    for topic_name in ("", "a/+", "#", "a\0"):
-        with pytest.raises(ProtocolViolation) as caught:
-            check_topic_name(topic_name)
-        assert caught.value.reason_code == DisconnectReasonCode.TOPIC_NAME_INVALID
 
 
 async def test_wills_that_wait_for_room_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

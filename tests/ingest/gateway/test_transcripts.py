@@ -36,7 +36,7 @@ async def test_the_gateway_answers_as_written(
     "line",
     [
         "CONNECT alice clean_start=no keep_alive=60 username=al session_expiry_interval=100",
-        "CONNECT '' will.topic_name=w will.payload=x will.qos=1 will.retain=yes will.content_type=t",
+        "CONNECT '' will.topic_name=w will.payload=x will.retain=yes will.content_type=t",
         "CONNACK session_present=yes server_keep_alive=7",
         "CONNACK NOT_AUTHORIZED",
         "PUBLISH a/b hello qos=1 retain=yes dup=yes packet_id=7 user_property=a:b user_property=a:",

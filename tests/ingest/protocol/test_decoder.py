@@ -20,7 +20,7 @@ from ingest.protocol.packets import Connect, Pingreq, Pingresp, Puback, Publish,
 from ingest.protocol.properties import NO_PROPERTIES
 
 if TYPE_CHECKING:
-    from tests.ingest.protocol.conftest import WireRow
+    from tests.ingest.wire import WireRow
 
 CONNECT_5 = bytes.fromhex("10 0e 00 04 4d 51 54 54 05 02 00 00 00 00 01 63")
 CONNECT_4 = bytes.fromhex("10 0d 00 04 4d 51 54 54 04 02 00 00 00 01 63")

@@ -53,7 +53,7 @@ from ingest.protocol.reason_codes import (
 )
 
 if TYPE_CHECKING:
-    from tests.ingest.protocol.conftest import WireRow
+    from tests.ingest.wire import WireRow
 
 
 def test_a_packet_encodes_to_the_bytes_of_its_row(wire_row: WireRow) -> None:

@@ -8,7 +8,7 @@ from ingest.protocol.properties import PROPERTIES
 from ingest.protocol.violations import Violation
 
 if TYPE_CHECKING:
-    from tests.ingest.protocol.conftest import WireRow
+    from tests.ingest.wire import WireRow
 
 TABLE = {name: item for name, item in vars(violations).items() if isinstance(item, Violation)}
 LEVELS = {3: "mqtt31", 4: "mqtt311", 5: "mqtt5"}
