@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+from functools import partial
 from typing import Final
 
 import uvloop
@@ -10,7 +11,8 @@ import uvloop
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
 from ingest.log.admin import ensure_delivery_topic
-from ingest.log.kafka import KafkaLogReader, KafkaLogWriter
+from ingest.log.contract import LogAccess
+from ingest.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
 from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
@@ -71,15 +73,16 @@ async def _run(settings: GatewaySettings) -> None:
         client_id=settings.name,
         max_record_bytes=settings.max_packet_bytes + RECORD_OVERHEAD_BYTES,
     )
-    reader = KafkaLogReader(servers, client_id=settings.name)
-    gateway = Gateway(settings, writer, reader, SystemClock())
+    ranges = KafkaRangeReader(servers, client_id=settings.name)
+    log = LogAccess(writer, partial(KafkaLogReader, servers, client_id=settings.name), ranges)
+    gateway = Gateway(settings, log, SystemClock())
     loop.add_signal_handler(signal.SIGHUP, gateway.reload)
     beat = asyncio.create_task(_beat(gateway, settings))
     try:
         await gateway.run(stop)
     finally:
         beat.cancel()
-        await reader.close()
+        await ranges.close()
         await writer.close()
 
 

@@ -159,6 +159,8 @@ class ClientConnection(asyncio.Protocol):
             reason = "the client closed it" if exc is None else str(exc)
             self._log("connection lost", reason=reason)
             self._detach(reason)
+        else:
+            self._detach("")
         self.gateway.connection_closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -368,9 +370,7 @@ class ClientConnection(asyncio.Protocol):
     def accept(
         self, connect: Connect, username: str | None, extra: Properties = NO_PROPERTIES
     ) -> None:
-        """Let a client in and give it its session; CONNACK is the first thing it is sent.
-
-        [MQTT5-3.2.0-1] [MQTT311-3.2.0-1]
+        """Let a client in: it is told by `welcome` once it has its session.
 
         Args:
             connect: What it asked for.
@@ -379,16 +379,26 @@ class ClientConnection(asyncio.Protocol):
         """
         if self._login is not None and self._login.is_over:
             self._login = None  # without a method there is no AUTH [MQTT5-4.12.0-6]
-        gateway, protocol = self.gateway, self.protocol
         if not self.client_id:  # [MQTT5-3.1.3-6] [MQTT311-3.1.3-6]
-            self.client_id = gateway.assign_client_id()
-        session, is_present = gateway.sessions.open(self, connect, username)
+            self.client_id = self.gateway.assign_client_id()
+        self.gateway.sessions.open(self, connect, username, extra)
+
+    def adopt(self, session: ClientSession, connect: Connect) -> None:
+        """Take the session: from now on its end is to be told when the connection ends."""
         # [MQTT5-3.1.2-29]
         wants_reasons = connect.properties.get("request_problem_information", 1) != 0
         self.session = session
         self._sender = session.sender
         self._receiver = Receiver(self, session, wants_reasons=wants_reasons)
         self._subscriber = Subscriber(self, session)
+
+    def welcome(self, connect: Connect, extra: Properties, *, session_present: bool) -> None:
+        """Send CONNACK to a client that has its session: the first packet that it gets.
+
+        [MQTT5-3.2.0-1] [MQTT311-3.2.0-1]
+        """
+        gateway, protocol, session = self.gateway, self.protocol, self.session
+        assert session is not None
         self._asked_for_expiry = bool(connect.properties.get("session_expiry_interval"))
         keep_alive = gateway.settings.max_keep_alive_seconds  # [MQTT5-3.2.2-22]
         if not keep_alive or 0 < connect.keep_alive <= keep_alive:
@@ -406,7 +416,7 @@ class ClientConnection(asyncio.Protocol):
             properties = self._connack_properties(connect, session, keep_alive)
             properties.update(extra)
         self._log("client connected", protocol_level=connect.protocol_level)
-        accepted = protocol.accept(session_present=is_present, properties=properties)
+        accepted = protocol.accept(session_present=session_present, properties=properties)
         if not accepted:
             self.close(
                 DisconnectReasonCode.PACKET_TOO_LARGE,
@@ -414,7 +424,6 @@ class ClientConnection(asyncio.Protocol):
             )
             return
         self.write(accepted)
-        session.sender.attach(self)
 
     def _connack_properties(
         self, connect: Connect, session: ClientSession, keep_alive: int
@@ -535,7 +544,10 @@ class ClientConnection(asyncio.Protocol):
         """Let the session go on without this connection."""
         session, self.session = self.session, None
         if session is not None:
+            self._receiver.close()
             self.gateway.sessions.connection_lost(session, reason)
+        elif self.client_id:
+            self.gateway.sessions.connection_gone(self)
 
     def _log(self, event: str, **values: Any) -> None:
         if logger.isEnabledFor(logging.INFO):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ingest.log.contract import LogFull
@@ -64,6 +66,7 @@ class Receiver:
     """
 
     __slots__ = (
+        "_announced",
         "_connection",
         "_counters",
         "_deferred",
@@ -90,9 +93,11 @@ class Receiver:
         self._key_prefix = connection.tenant + "/"
         self._session = session
         self._incoming = session.incoming
-        self._deferred: Publish | None = None  # waits for room in the log
+        # Lists and sets that are mostly empty are made when needed: an idle client has none.
+        self._deferred: deque[Publish] | None = None  # wait for room in the log
         # QoS 2 ones that this connection has begun; an empty set would take three times as much.
         self._exchanges: dict[int, None] = {}
+        self._announced: deque[tuple[Publish, bool]] | None = None
         self._unstored = 0  # QoS 1 and 2 messages that the log has not reported on
         self._wants_reasons = wants_reasons
 
@@ -124,7 +129,7 @@ class Receiver:
         if publish.topic_name.startswith(SYSTEM_LEVEL) and is_system(publish.topic_name):
             self._refuse_topic(publish)
             return
-        self._store(publish)
+        self._take(publish)
         # A 5.0 client knows its window; the others are read no further until it has room. PUBREL
         # needs reading, so a QoS 2 message counts only until it is stored.
         if self._unstored >= self._window and protocol.protocol_level < MQTT_5_0:
@@ -134,7 +139,13 @@ class Receiver:
         packet_id = pubrel.packet_id
         if self._incoming.receive_pubrel(packet_id):
             self._forget(packet_id)
-            self._connection.write(encode_pubcomp(packet_id))  # [MQTT5-4.3.3-11]
+            progress = self._session.progress
+            if progress is None:
+                self._connection.write(encode_pubcomp(packet_id))  # [MQTT5-4.3.3-11]
+            else:
+                # Not before the log knows that the identifier is free: the next message under it
+                # would be taken for a repetition.
+                progress.after_saved(partial(self._complete, packet_id))
         elif self._protocol.protocol_level == MQTT_5_0:
             reason_code = PubcompReasonCode.PACKET_IDENTIFIER_NOT_FOUND
             self._connection.send(Pubcomp(packet_id, reason_code))
@@ -142,11 +153,14 @@ class Receiver:
             self._connection.write(encode_pubcomp(packet_id))  # [MQTT311-4.3.3-2]
 
     def log_has_room(self) -> None:
-        """Go on with the message that found the log full."""
-        publish, self._deferred = self._deferred, None
-        if publish is not None and not self._connection.is_closing:
-            self._store(publish)
-        if self._deferred is None:
+        """Go on with the messages that found the log full."""
+        deferred, self._deferred = self._deferred or (), None
+        for publish in deferred:
+            if not self._connection.is_closing:
+                self._store(publish)
+            elif publish.qos == 2:
+                self._incoming.refused(publish.packet_id)
+        if not self._deferred:
             self._connection.release(HELD_BY_LOG)
 
     def stored(
@@ -168,6 +182,7 @@ class Receiver:
             current = self._session.connection
             if current is not None and not current.is_closing:
                 current.write(encode_pubrec(packet_id))
+            self._session.stored()
         if self._connection.is_closing:
             return
         if qos == 1:
@@ -177,7 +192,50 @@ class Receiver:
         if self._unstored <= self._window // 2:
             self._connection.release(HELD_BY_WINDOW)
 
+    def _complete(self, packet_id: int) -> None:
+        if not self._connection.is_closing:
+            self._connection.write(encode_pubcomp(packet_id))
+
+    def _take(self, publish: Publish) -> None:
+        """Store a message, in the order of arrival.
+
+        A QoS 2 message of a session that outlives its connection is announced first: after a crash
+        whoever takes the session over looks in the log whether the message is there.
+        """
+        progress = self._session.progress
+        waits = publish.qos == 2 and progress is not None
+        if not waits and not self._announced:
+            self._store(publish)
+            return
+        if self._announced is None:
+            self._announced = deque()
+        self._announced.append((publish, waits))
+        if waits:
+            assert progress is not None
+            progress.after_saved(self._store_announced)
+
+    def _store_announced(self) -> None:
+        """Store one announced message and what follows up to the next such."""
+        announced = self._announced
+        if not announced:
+            return
+        self._store(announced.popleft()[0])
+        while announced and not announced[0][1]:
+            self._store(announced.popleft()[0])
+
+    def close(self) -> None:
+        """Deal with what is not stored yet: the client sends it again, all but QoS 0."""
+        announced, self._announced = self._announced or (), None
+        for publish, _ in announced:
+            if publish.qos == 0:
+                self._store(publish)
+            elif publish.qos == 2:
+                self._incoming.refused(publish.packet_id)
+
     def _store(self, publish: Publish) -> None:
+        if self._deferred:
+            self._deferred.append(publish)
+            return
         packet_id, qos = publish.packet_id, publish.qos
         publisher = self._publisher
         if publisher.is_refusing:
@@ -188,13 +246,13 @@ class Receiver:
                 self._key_prefix,
                 publish,
                 self._protocol.protocol_level,
-                self._session.headers,
+                self._session.headers if qos < 2 else self._session.exchange_headers(packet_id),
                 _PendingPublish(self, packet_id, qos) if qos else publisher.count_appended,
             )
             if qos:
                 self._unstored += 1
         except LogFull:
-            self._deferred = publish
+            self._deferred = deque([publish])
             self._connection.hold(HELD_BY_LOG)
             self._connection.gateway.wait_for_log(self)
         except LogError as error:
@@ -210,6 +268,7 @@ class Receiver:
         connection = self._connection
         if qos == 2:
             self._incoming.refused(packet_id)
+            self._session.stored()
         if connection.is_closing or not qos:
             return
         if self._protocol.protocol_level < MQTT_5_0:

@@ -1,26 +1,33 @@
 """The messages that one session gets: sent, kept until the client takes them, or dropped.
 
-A sender lives as long as its session and has a connection at most of the time.
+A sender lives as long as its session is at this gateway and has a connection at most of the time.
+
+QoS 2 to a session that outlives its connection: each step is in the log before the packet that
+depends on it leaves, so that neither a crash nor another gateway begins an exchange anew that the
+client has finished. What follows such a packet waits behind it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.gateway.drops import DropReason
+from ingest.gateway.outbound import LOCAL, OutboundMessage
 from ingest.gateway.store.scanning import just_after
 from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
 from ingest.protocol.reason_codes import PubrelReasonCode
-from ingest.session.outgoing import Offer, OutgoingMessages
+from ingest.session.outgoing import Exchange, Offer, OutgoingMessages
 from mqlake.topics import is_system
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ingest.gateway.connection import ClientConnection
-    from ingest.gateway.outbound import OutboundMessage
+    from ingest.gateway.progress import Progress
     from ingest.gateway.server import Gateway
     from ingest.session.subscriptions import Copy
 
@@ -69,6 +76,7 @@ class Sender:
         "_counters",
         "_drops",
         "_gateway",
+        "_held_back",
         "_level",
         "_max_aliases",
         "_max_packet_bytes",
@@ -76,6 +84,7 @@ class Sender:
         "_scan_is_due",
         "_scans",
         "client_id",
+        "progress",
         "tenant",
     )
 
@@ -96,6 +105,9 @@ class Sender:
         )
         self._scans: list[RetainedScan] = []
         self._scan_is_due = False
+        self.progress: Progress | None = None
+        # Made when first needed: most sessions never do.
+        self._held_back: deque[tuple[bytes, bool]] | None = None
 
     @property
     def inflight_count(self) -> int:
@@ -119,6 +131,7 @@ class Sender:
         messages = self._messages
         messages.window = min(settings.max_inflight_messages, protocol.client_receive_maximum)
         messages.max_queued = settings.max_queued_messages
+        self._held_back = None
         for packet_id in messages.resume():
             connection.write(encode_pubrel(packet_id))
         self.send_waiting()
@@ -126,7 +139,25 @@ class Sender:
     def detach(self) -> None:
         """Let go of the connection; what is in flight is kept."""
         self._connection = None
+        self._held_back = None
         self._messages.max_queued = self._gateway.settings.max_offline_messages
+
+    def restore(self, exchange: Exchange[Outgoing]) -> None:
+        """Take back what was in flight when the session was elsewhere; `attach` sends it."""
+        self._messages.restore(exchange)
+
+    def exchanges(self) -> Iterator[Exchange[Outgoing]]:
+        """Yield what is in flight, in the order of the first sending."""
+        return self._messages.exchanges()
+
+    def first_waiting(self) -> dict[int, int]:
+        """Return per partition the offset of the first message that waits, if one does."""
+        first: dict[int, int] = {}
+        for outgoing in self._messages.waiting():
+            if outgoing.message.partition not in first:
+                first[outgoing.message.partition] = outgoing.message.offset
+        first.pop(LOCAL, None)
+        return first
 
     def deliver(self, message: OutboundMessage, copy: Copy[Sender], now_ms: int) -> None:
         """Take a message that one of the client's subscriptions matches.
@@ -140,14 +171,14 @@ class Sender:
         identifiers = copy.identifiers if self._level == MQTT_5_0 else ()
         connection = self._connection
         if connection is None or connection.is_closing:
-            if qos:
+            if qos or self._gateway.settings.keep_qos_0_offline:
                 self._keep(Outgoing(message, qos, retain, copy.identifiers))
             return
         if qos == 0:
             if not connection.is_writable:
                 self._drop(DropReason.SLOW_CLIENT, message, 0)
                 return
-            if not self._max_aliases:
+            if not self._max_aliases and not self._held_back:
                 data = message.template(self._level, now_ms).to_bytes(
                     retain=retain, subscription_identifiers=identifiers
                 )
@@ -160,6 +191,8 @@ class Sender:
             return
         outgoing = Outgoing(message, qos, retain, identifiers)
         offered = self._messages.offer(outgoing, qos, writable=connection.is_writable)
+        if self.progress is not None:
+            self.progress.touch()
         if offered is Offer.DROPPED:
             self._drop(DropReason.QUEUE_FULL, message, qos)
         elif offered is not Offer.QUEUED:
@@ -177,7 +210,8 @@ class Sender:
             outgoing = ready.message
             if outgoing.message.is_expired(now_ms) and not ready.dup:  # [MQTT5-4.3.3-7]
                 self._drop(DropReason.EXPIRED, outgoing.message, outgoing.qos)
-                self._messages.abandon(ready.packet_id)
+                if ready.packet_id:
+                    self._messages.abandon(ready.packet_id)
             else:
                 self._send(ready.packet_id, outgoing, now_ms, dup=ready.dup)
         if self._scans:
@@ -196,6 +230,8 @@ class Sender:
     def process_puback(self, puback: Puback) -> None:
         # A reason code of failure ends it too, and nobody else gets the message. [MQTT5-4.8.2-6]
         if self._messages.receive_puback(puback.packet_id):
+            if self.progress is not None:
+                self.progress.touch()
             self.send_waiting()
 
     def process_pubrec(self, pubrec: Pubrec) -> None:
@@ -206,15 +242,19 @@ class Sender:
         known = self._messages.receive_pubrec(packet_id, refused=refused)
         if refused:
             if known:
+                if self.progress is not None:
+                    self.progress.touch()
                 self.send_waiting()
         elif known or self._level < MQTT_5_0:
-            connection.write(encode_pubrel(packet_id))
+            self._write(encode_pubrel(packet_id), after_saved=known)
         else:
             reason_code = PubrelReasonCode.PACKET_IDENTIFIER_NOT_FOUND
             connection.send(Pubrel(packet_id, reason_code))
 
     def process_pubcomp(self, pubcomp: Pubcomp) -> None:
         if self._messages.receive_pubcomp(pubcomp.packet_id):
+            if self.progress is not None:
+                self.progress.touch()
             self.send_waiting()
 
     def _keep(self, outgoing: Outgoing) -> None:
@@ -224,7 +264,7 @@ class Sender:
             oldest = messages.drop_oldest()
             if oldest is not None:
                 self._drop(DropReason.QUEUE_FULL, oldest.message, oldest.qos)
-        if messages.offer(outgoing, outgoing.qos, writable=False) is Offer.DROPPED:
+        if not messages.put(outgoing, outgoing.qos):
             self._drop(DropReason.QUEUE_FULL, outgoing.message, outgoing.qos)
 
     def _send(self, packet_id: int, outgoing: Outgoing, now_ms: int, *, dup: bool) -> None:
@@ -243,8 +283,7 @@ class Sender:
         if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
             self._counters.messages_sent += 1
             self._counters.payload_bytes_sent += len(message.payload)
-            assert self._connection is not None
-            self._connection.write(data)
+            self._write(data, after_saved=outgoing.qos == 2)
             if alias and not is_known:
                 assert self._aliases is not None
                 self._aliases[message.topic_name] = alias
@@ -252,6 +291,30 @@ class Sender:
             self._drop(DropReason.TOO_LARGE, message, outgoing.qos)
             if packet_id:
                 self._messages.abandon(packet_id)
+
+    def _write(self, data: bytes, *, after_saved: bool) -> None:
+        """Write a packet, behind those that wait for the log; a QoS 2 step waits itself."""
+        assert self._connection is not None
+        waits = after_saved and self.progress is not None
+        if not waits and not self._held_back:
+            self._connection.write(data)
+            return
+        if self._held_back is None:
+            self._held_back = deque()
+        self._held_back.append((data, waits))
+        if waits:
+            assert self.progress is not None
+            self.progress.after_saved(partial(self._write_held_back, self._connection))
+
+    def _write_held_back(self, connection: ClientConnection) -> None:
+        """Write one packet that the log had to know of, and what follows up to the next such."""
+        if connection is not self._connection or connection.is_closing:
+            return
+        held_back = self._held_back
+        assert held_back is not None
+        connection.write(held_back.popleft()[0])
+        while held_back and not held_back[0][1]:
+            connection.write(held_back.popleft()[0])
 
     def _alias(self, topic_name: str) -> tuple[int, bool]:
         """Return the alias for a topic, 0 without one, and whether the client knows it already.
@@ -305,6 +368,8 @@ class Sender:
                 self._send(0, outgoing, now_ms, dup=False)
                 continue
             offered = self._messages.offer(outgoing, qos, writable=True)
+            if self.progress is not None:
+                self.progress.touch()
             if not isinstance(offered, Offer):
                 self._send(offered, outgoing, now_ms, dup=False)
         else:

@@ -15,16 +15,20 @@ from ingest.gateway.drops import Drops
 from ingest.gateway.events import Events
 from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
+from ingest.gateway.peers import Peers
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.receiving import Receiver
+from ingest.gateway.resuming import Resumer
 from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
 from ingest.gateway.sending import Sender
+from ingest.gateway.session_log import SessionLog
 from ingest.gateway.sessions import Sessions
 from ingest.gateway.settings import GatewaySettings
 from ingest.gateway.store.database import Database
+from ingest.gateway.store.sessions import SessionStore
 from ingest.gateway.system_topics import SystemTopics
-from ingest.log.contract import LogReader, LogWriter
+from ingest.log.contract import LogAccess
 from ingest.protocol.connection import ServerConnection
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.subscriptions import Subscriptions
@@ -52,6 +56,9 @@ LOG_CHECK_SECONDS: Final = 0.01
 STUCK_SECONDS: Final = 5.0
 """An unanswered barrier older than this means that deliveries do not flow."""
 
+ORPHANS_SECONDS: Final = 0.5
+"""How often dead gateways' sessions are looked for."""
+
 SHUTDOWN_SECONDS: Final = 5.0
 
 
@@ -60,21 +67,19 @@ class Gateway:
 
     Args:
         settings: Who it is and what it allows.
-        writer: Where messages, routes and barriers go.
-        reader: Made for the delivery log topic of this gateway.
+        log: Where messages, routes, barriers and sessions go and come from.
         clock: For message times and timeouts.
     """
 
-    def __init__(
-        self, settings: GatewaySettings, writer: LogWriter, reader: LogReader, clock: Clock
-    ) -> None:
+    def __init__(self, settings: GatewaySettings, log: LogAccess, clock: Clock) -> None:
         self.settings = settings
+        self.incarnation = secrets.token_hex(8)
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
         self.origin = f"{settings.site}/{settings.name}"
         self.subscriptions: Subscriptions[Sender] = Subscriptions()
-        self.events = Events(writer, settings.name, self.counters, clock)
+        self.events = Events(log.writer, settings.name, self.counters, clock)
         self.drops = Drops(self.counters, self.events)
         self._database = Database(settings.store_dir)
         self.retained = Retained(self._database, clock)
@@ -84,11 +89,20 @@ class Gateway:
             failed_logins_per_minute=settings.failed_logins_per_minute,
             clock=clock,
         )
-        self.sessions = Sessions(self)
         self.deadlines = Deadlines(self.loop)
         self.system_topics = SystemTopics(self)
-        self._writer = writer
-        self._reader = reader
+        self.session_log = SessionLog(
+            log.writer,
+            log.open_reader(),
+            SessionStore(self._database),
+            settings.name,
+            self.incarnation,
+        )
+        self.sessions = Sessions(self, self.session_log)
+        self.peers = Peers(log.writer, log.open_reader(), settings.name, self.incarnation, clock)
+        self.resumer = Resumer(self, log.ranges)
+        self._writer = log.writer
+        self._reader = log.open_reader()
         self._connections: set[ClientConnection] = set()
         self._unflushed: list[ClientConnection] = []
         self._held_by_log: list[Receiver] = []
@@ -112,17 +126,30 @@ class Gateway:
             OperationalError: The port cannot be opened.
         """
         self.loop.set_exception_handler(self._report_bug)
-        await self._open_log()
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(self.routes.run()), tasks.create_task(self._tick())]
-            try:
-                await self._listen()
-                await stop.wait()
-                await self._shut_down()
-            finally:
-                for task in running:
-                    task.cancel()
-                self.authenticator.close()
+        try:
+            await self._open_log()
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(work)
+                    for work in (
+                        self.routes.run(),
+                        self.resumer.run(),
+                        self._tick(),
+                        self._care_for_orphans(),
+                    )
+                ]
+                try:
+                    await self._listen()
+                    await stop.wait()
+                    await self._shut_down()
+                finally:
+                    for task in running:
+                        task.cancel()
+        finally:
+            self.authenticator.close()
+            await self._reader.close()
+            await self.session_log.close()
+            await self.peers.close()
 
     # What connections ask of the gateway
 
@@ -154,6 +181,14 @@ class Gateway:
     def next_offsets(self) -> list[int]:
         """Return per partition of `mqlake.inbound` the first offset not yet delivered here."""
         return [mark + 1 for mark in self._delivery.marks]
+
+    async def inbound_ends(self) -> dict[int, int]:
+        """Return per partition of `mqlake.inbound` the offset that the next record will get.
+
+        Raises:
+            LogError: The log does not answer.
+        """
+        return await self._reader.end_offsets(INBOUND)
 
     def wait_for_log(self, receiver: Receiver) -> None:
         """Call `log_has_room` of a client's receiver when the log takes records again."""
@@ -205,10 +240,12 @@ class Gateway:
     async def _open_log(self) -> None:
         settings = self.settings
         partitions = await self._reader.partition_count(INBOUND)
+        await self.peers.open()
+        await self.session_log.open(self.sessions)
         stale = self._own_routes(await self._reader.read_compacted(ROUTES))
         self.routes = Routes(
             settings.name,
-            secrets.token_hex(8),
+            self.incarnation,
             self._writer,
             partitions,
             linger_seconds=settings.route_linger_seconds,
@@ -242,6 +279,7 @@ class Gateway:
         marks = self._delivery.marks
         # The answer to the first barrier may be here already.
         marks[:] = [max(mark, start - 1) for mark, start in zip(marks, starts, strict=True)]
+        await self.resumer.settle_orphans()
 
     def _own_routes(self, keys: Any) -> list[Route]:
         """Return the routes that an earlier run of this gateway has left in the log."""
@@ -267,10 +305,21 @@ class Gateway:
         connection.needs_certificate = listener.use_identity_as_username
         return connection
 
+    async def _care_for_orphans(self) -> None:
+        """Look after the sessions of gateways that have died."""
+        while True:
+            await asyncio.sleep(ORPHANS_SECONDS)
+            try:
+                await self.resumer.settle_orphans()
+            except LogError as error:
+                logger.warning("sessions wait", extra={"fields": {"reason": str(error)}})
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._watch_disk()
+            self.peers.beat({"clients": self.sessions.connected_count})
+            self.sessions.save_marks()
             self._delivery.settle()
             self.sessions.process_due()
             self.publisher.retry_wills()
@@ -368,7 +417,9 @@ class Gateway:
                 while self.publisher.waiting_wills:
                     self.publisher.retry_wills()
                     await self._writer.flush(SHUTDOWN_SECONDS)
+                self.peers.leave()
                 await self.routes.close()
+                await self._writer.flush(SHUTDOWN_SECONDS)
                 if self._connections:
                     self._last_closed = self.loop.create_future()
                     await self._last_closed

@@ -76,6 +76,9 @@ class GatewaySettings(ProcessSettings):
     drop_when_offline: Literal["oldest", "newest"] = Field(
         default="oldest", description="which message goes when max_offline_messages wait"
     )
+    keep_qos_0_offline: bool = Field(
+        default=False, description="whether QoS 0 messages wait for an absent client too"
+    )
     max_session_expiry_interval: int = Field(
         default=4_294_967_295,
         ge=0,

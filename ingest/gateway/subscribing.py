@@ -26,7 +26,7 @@ from mqlake.errors import InvalidTopic, LogError
 from mqlake.topics import is_system, split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.sending import Sender
@@ -72,7 +72,15 @@ def check_topic_filter(topic_filter: str, protocol_level: int) -> None:
 class _PendingSubscribe:
     """A SUBSCRIBE until the router has its routes. Implements `ingest.gateway.routes.Waiter`."""
 
-    __slots__ = ("_new", "_scans", "_subscribe", "_subscriber")
+    __slots__ = (
+        "_is_routed",
+        "_is_saved",
+        "_new",
+        "_scans",
+        "_subscribe",
+        "_subscriber",
+        "was_routed",
+    )
 
     def __init__(
         self,
@@ -84,17 +92,35 @@ class _PendingSubscribe:
         self._subscribe = subscribe
         self._new = new
         self._scans: list[RetainedScan] = []
+        self._is_routed = False
+        self._is_saved = False
+        self.was_routed = False
 
     def counted(self, starts: list[int]) -> None:
-        self._subscriber.count(self._new, starts)
+        self._subscriber.count(self._new, starts, self.saved)
         self._scans = self._subscriber.scans(self._subscribe.subscriptions, self._new)
 
+    def saved(self, error: LogError | None) -> None:
+        """The log has the session with its new subscriptions, or could not take it."""
+        if error is not None:
+            self.failed(error)
+            return
+        self._is_saved = True
+        self._answer()
+
     def routed(self) -> None:
+        self._is_routed = True
+        self._answer()
+
+    def _answer(self) -> None:
+        if not self._is_routed or not self._is_saved:
+            return
         granted = [self._subscriber.grant(asked) for asked in self._subscribe.subscriptions]
         self._subscriber.answer(self._subscribe.packet_id, granted)
-        self._subscriber.send_retained(self._scans)
+        self._subscriber.begin_retained(self._scans, is_up_to_date=not self.was_routed)
 
     def failed(self, error: LogError) -> None:
+        self._subscriber.remove(self._new)
         # Filters that the client had before are in force with their new options.
         failed = {subscription.topic_filter for subscription in self._new}
         self._subscriber.fail(
@@ -184,18 +210,9 @@ class Subscriber:
         # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
         also = session.routes(replaced)
         if self._gateway.routes.subscribe(routes, pending, also=also):
-            starts = [offset + 1 for offset in self._gateway.publisher.acked]
-            self.count(list(new.values()), starts)
-            scans = self.scans(subscribe.subscriptions, new.values())
-            self.answer(
-                subscribe.packet_id,
-                [self.grant(asked) for asked in subscribe.subscriptions],
-            )
-            local = [scan for scan in scans if is_system(scan.topic_filter)]
-            self.send_retained(local)
-            if len(local) < len(scans):
-                others = [scan for scan in scans if not is_system(scan.topic_filter)]
-                self._gateway.routes.join_next_round(_PendingRetained(self, others))
+            pending.was_routed = True
+            pending.counted([offset + 1 for offset in self._gateway.publisher.acked])
+            pending.routed()
 
     def process_unsubscribe(self, unsubscribe: Unsubscribe) -> None:
         """Unsubscribe; after UNSUBACK nothing is sent for these filters [MQTT5-3.10.4-2].
@@ -217,7 +234,20 @@ class Subscriber:
                 reason_codes.append(UnsubackReasonCode.SUCCESS)
             else:
                 reason_codes.append(UnsubackReasonCode.NO_SUBSCRIPTION_EXISTED)
-        self._connection.send(Unsuback(unsubscribe.packet_id, reason_codes))
+        unsuback = Unsuback(unsubscribe.packet_id, reason_codes)
+
+        def saved(error: LogError | None) -> None:
+            if error is None:
+                self._connection.send(unsuback)
+            else:  # the client asks again when it is back
+                self._connection.close(
+                    DisconnectReasonCode.UNSPECIFIED_ERROR, log_reason=str(error)
+                )
+
+        try:
+            self._session.save(saved)
+        except LogError as error:
+            saved(error)
 
     def grant(self, asked: Subscription) -> SubackReasonCode:
         """Return the answer to a subscription that the log has taken.
@@ -232,11 +262,20 @@ class Subscriber:
     def _is_refused(self, asked: Subscription) -> bool:
         return asked.topic_filter in self._gateway.settings.refused_topic_filters
 
-    def count(self, new: list[ClientSubscription[Sender]], starts: list[int]) -> None:
+    def count(
+        self,
+        new: list[ClientSubscription[Sender]],
+        starts: list[int],
+        on_saved: Callable[[LogError | None], None],
+    ) -> None:
         """Take subscriptions up that count from the given offsets, by partition."""
         for subscription in new:
             subscription.starts = starts
             self._session.add_subscription(subscription)
+        try:
+            self._session.save(on_saved)
+        except LogError as error:
+            on_saved(error)
         self._gateway.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
 
     def scans(
@@ -270,6 +309,22 @@ class Subscriber:
                 )
             )
         return scans
+
+    def begin_retained(self, scans: list[RetainedScan], *, is_up_to_date: bool) -> None:
+        """Send what is retained, once the store has all that was accepted before the SUBSCRIBE."""
+        if is_up_to_date:
+            self.send_retained(scans)
+            return
+        self.send_retained([scan for scan in scans if is_system(scan.topic_filter)])
+        others = [scan for scan in scans if not is_system(scan.topic_filter)]
+        if others:
+            self._gateway.routes.join_next_round(_PendingRetained(self, others))
+
+    def remove(self, subscriptions: list[ClientSubscription[Sender]]) -> None:
+        """Take subscriptions back that the log does not have."""
+        for one in subscriptions:
+            if self._session.subscriptions.get(one.topic_filter) is one:
+                self._session.remove_subscription(one.topic_filter)
 
     def send_retained(self, scans: list[RetainedScan]) -> None:
         """Send what is retained for filters that are still subscribed."""

@@ -7,6 +7,7 @@ in: all its methods are called there and all its callbacks come there, in batche
 
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from mqlake.errors import LogError
@@ -251,3 +252,13 @@ class LogRangeReader(Protocol):
     async def close(self) -> None:
         """End all reads with an error and let go."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogAccess:
+    """Everything that a process does with the log."""
+
+    writer: LogWriter
+    open_reader: Callable[[], LogReader]
+    """Each reader follows one log topic; whoever opens it closes it."""
+    ranges: LogRangeReader

@@ -33,12 +33,29 @@ class IncomingMessages:
     def __len__(self) -> int:
         return len(self._stored)
 
+    def restore(self, packet_id: int) -> None:
+        """Take back a message that was stored on an earlier connection."""
+        self._stored[packet_id] = True
+
     def receive_publish(self, packet_id: int) -> Arrival:
         stored = self._stored.get(packet_id)
         if stored is None:
             self._stored[packet_id] = False
             return Arrival.NEW
         return Arrival.STORED if stored else Arrival.BEING_STORED
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether the log has not answered for some of them."""
+        return not all(self._stored.values())
+
+    def storing(self) -> list[int]:
+        """Return those of which nobody knows yet whether the log has them."""
+        return [packet_id for packet_id, stored in self._stored.items() if not stored]
+
+    def held(self) -> list[int]:
+        """Return those that are stored and wait for PUBREL."""
+        return [packet_id for packet_id, stored in self._stored.items() if stored]
 
     def stored(self, packet_id: int) -> None:
         """Note that the message is durable; PUBREC is due."""

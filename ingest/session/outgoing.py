@@ -33,16 +33,10 @@ class Offer(Enum):
     DROPPED = auto()
 
 
-class _Released:
-    """Marks a QoS 2 exchange whose message the client has: only PUBREL and PUBCOMP are left."""
-
-
-_RELEASED: Final = _Released()
-
-
 @dataclass(slots=True)
 class _Exchange(Generic[Message]):
-    message: Message | _Released
+    message: Message | None
+    """None once a QoS 2 message is released: the client has it, PUBREL and PUBCOMP are left."""
     qos: int
 
 
@@ -140,12 +134,21 @@ class OutgoingMessages(Generic[Message]):
             packet_id = next(iter(self._resend))
             del self._resend[packet_id]
             message = self._inflight[packet_id].message
-            if not isinstance(message, _Released):
+            if message is not None:
                 return Ready(packet_id, message, dup=True)
         if not self._queue or len(self._inflight) >= self.window:
             return None
         message, qos = self._queue.popleft()
-        return Ready(self._start(message, qos), message, dup=False)
+        return Ready(self._start(message, qos) if qos else 0, message, dup=False)
+
+    def put(self, message: Message, qos: int) -> bool:
+        """Queue a message for an absent client, QoS 0 too; False when there is no room."""
+        if self.is_full:
+            return False
+        if self._queue is None:
+            self._queue = deque()
+        self._queue.append((message, qos))
+        return True
 
     def receive_puback(self, packet_id: int) -> bool:
         """End a QoS 1 exchange; False when no such exchange waits for PUBACK."""
@@ -167,14 +170,14 @@ class OutgoingMessages(Generic[Message]):
         if refused:
             self.abandon(packet_id)
         else:
-            exchange.message = _RELEASED
+            exchange.message = None
             self._resend.pop(packet_id, None)
         return True
 
     def receive_pubcomp(self, packet_id: int) -> bool:
         """End a QoS 2 exchange; False when none was released under this identifier."""
         exchange = self._inflight.get(packet_id)
-        if exchange is None or exchange.message is not _RELEASED:
+        if exchange is None or exchange.message is not None:
             return False
         self.abandon(packet_id)
         return True
@@ -194,7 +197,7 @@ class OutgoingMessages(Generic[Message]):
         released = []
         self._resend.clear()
         for packet_id, exchange in self._inflight.items():
-            if exchange.message is _RELEASED:
+            if exchange.message is None:
                 released.append(packet_id)
             else:
                 self._resend[packet_id] = None
@@ -203,13 +206,11 @@ class OutgoingMessages(Generic[Message]):
     def exchanges(self) -> Iterator[Exchange[Message]]:
         """Yield what is in flight, in the order of the first sending."""
         for packet_id, exchange in self._inflight.items():
-            message = None if isinstance(exchange.message, _Released) else exchange.message
-            yield Exchange(packet_id, exchange.qos, message)
+            yield Exchange(packet_id, exchange.qos, exchange.message)
 
     def restore(self, exchange: Exchange[Message]) -> None:
         """Take back what was in flight on an earlier connection; `resume` follows."""
-        message = _RELEASED if exchange.message is None else exchange.message
-        self._inflight[exchange.packet_id] = _Exchange(message, exchange.qos)
+        self._inflight[exchange.packet_id] = _Exchange(exchange.message, exchange.qos)
         self._last_packet_id = exchange.packet_id
 
     def waiting(self) -> Iterator[Message]:

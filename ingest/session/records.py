@@ -131,6 +131,10 @@ class ProgressRecord:
     """In the order of sending, which is the order of sending again. [MQTT5-4.6.0-1]"""
     incoming: list[int] = field(default_factory=list)
     """Packet identifiers of QoS 2 messages received and stored, not released."""
+    storing: list[int] = field(default_factory=list)
+    """Those received of which it is not known whether `mqlake.inbound` has them."""
+    storing_from: list[int] = field(default_factory=list)
+    """Per partition the offset below which none of these is; empty when there are none."""
 
 
 @dataclass(slots=True)
@@ -279,6 +283,8 @@ def encode_progress(progress: ProgressRecord) -> bytes:
                 for packet_id, qos, partition, offset, released in progress.outgoing
             ],
             "in": progress.incoming,
+            "storing": progress.storing,
+            "storing_from": progress.storing_from,
         }
     )
 
@@ -296,6 +302,8 @@ def decode_progress(data: bytes) -> ProgressRecord:
         settled=_member(found, "settled", _BOOLEAN),
         outgoing=[_outgoing(item) for item in _member(found, "out", _LIST)],
         incoming=_integers(found, "in", 1, _MAX_UINT16),
+        storing=_integers(found, "storing", 1, _MAX_UINT16),
+        storing_from=_integers(found, "storing_from", 0),
     )
 
 

@@ -50,7 +50,7 @@ FILES = pytest.mark.parametrize(
 def uncommented(name: str) -> dict[str, object]:
     """Read a file as if every key in it were set."""
     lines = (CONF / f"{name}.toml").read_text(encoding="utf-8").splitlines()
-    settings = [found[1] for line in lines if (found := re.match(r"#? ?([a-z_]+ = .*|\[.*)", line))]
+    settings = [found[1] for line in lines if (found := re.match(r"#? ?([a-z0-9_]+ = .*|\[.*)", line))]
     return tomllib.loads("\n".join(settings))
 
 

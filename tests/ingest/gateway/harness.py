@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
-from ingest.log.contract import BEGINNING, LogRecord
-from ingest.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
+from ingest.log.contract import BEGINNING, LogAccess, LogRecord
+from ingest.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import encode
 from ingest.protocol.fixed_header import Role
@@ -467,8 +467,9 @@ async def running_gateway(
     writer = MemoryLogWriter(
         log, max_queued_records=max_queued_records, max_record_bytes=max_record_bytes
     )
-    reader = MemoryLogReader(log)
-    gateway = Gateway(GatewaySettings(**settings), writer, reader, clock or SystemClock())
+    ranges = MemoryRangeReader(log)
+    access = LogAccess(writer, lambda: MemoryLogReader(log), ranges)
+    gateway = Gateway(GatewaySettings(**settings), access, clock or SystemClock())
     stop = asyncio.Event()
     task = asyncio.create_task(gateway.run(stop))
     try:
@@ -493,7 +494,7 @@ async def running_gateway(
                 _opened.pop().cut()
             await until(lambda: not gateway._connections)
             await turns()
-            await reader.close()
+            await ranges.close()
             await writer.close()
             if own_router:
                 await router.close()

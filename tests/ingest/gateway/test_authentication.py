@@ -19,7 +19,8 @@ from scramp import ScramClient
 from ingest.gateway.listeners.settings import TcpListener
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
-from ingest.log.memory import MemoryLogReader, MemoryLogWriter
+from ingest.log.contract import LogAccess
+from ingest.log.memory import MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from ingest.protocol.packets import (
     Auth,
     Connack,
@@ -260,7 +261,11 @@ async def test_gateway_does_not_start_without_its_users(tmp_path: Path) -> None:
     settings = GatewaySettings(credentials_file=tmp_path / "missing")
     log = new_log()
     with pytest.raises(CredentialsError, match="No such file"):
-        Gateway(settings, MemoryLogWriter(log), MemoryLogReader(log), SystemClock())
+        Gateway(
+            settings,
+            LogAccess(MemoryLogWriter(log), lambda: MemoryLogReader(log), MemoryRangeReader(log)),
+            SystemClock(),
+        )
 
 
 async def test_no_password_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:

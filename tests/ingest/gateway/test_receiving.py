@@ -249,11 +249,13 @@ async def test_a_message_that_can_never_be_stored_is_refused(level: int) -> None
 
 
 async def test_a_lost_qos_0_message_and_a_lost_will_are_counted() -> None:
-    async with running_gateway(max_record_bytes=100) as harness:
-        client = await Client.connect(harness.port, "alice", will=Will("w", bytes(200)))
+    async with running_gateway(max_record_bytes=1000) as harness:
+        client = await Client.connect(harness.port, "alice", will=Will("w", bytes(1)))
         harness.log.fail_next(LogError("no", definite=True))
         client.send(Publish("a", b"x"))
         await until(lambda: harness.counters.messages_refused == 1)
+        harness.gateway.publisher.is_refusing = ""
+        harness.log.fail_next(LogError("no", definite=True), count=2)  # the event, and the will
         client.cut()
         await until(lambda: harness.counters.messages_refused == 2)
 

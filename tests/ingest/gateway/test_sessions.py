@@ -4,6 +4,7 @@ import pytest
 
 from ingest.protocol.packets import (
     Connack,
+    Connect,
     Disconnect,
     Puback,
     Pubcomp,
@@ -14,7 +15,7 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock
-from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+from tests.ingest.gateway.harness import Client, Harness, running_gateway, turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -141,7 +142,7 @@ async def test_a_qos_2_message_sent_again_on_a_new_connection_is_taken_once(leve
         assert [record.value for record in harness.inbound()] == [b"once"]
 
 
-async def test_a_pubrec_that_the_log_held_up_goes_to_the_new_connection() -> None:
+async def test_a_qos_2_message_that_a_slow_log_held_up_is_taken_once() -> None:
     async with running_gateway() as harness:
         client, _ = await resume(harness)
         harness.log.hold_reports()
@@ -149,10 +150,12 @@ async def test_a_pubrec_that_the_log_held_up_goes_to_the_new_connection() -> Non
         await until(lambda: harness.counters.messages_received == 1)
         client.cut()
         await until(lambda: harness.gateway.sessions.connected_count == 0)
-        client, _ = await resume(harness)
-        client.send(Publish("a/b", b"once", 2, dup=True, packet_id=7))
-        await client.expect_nothing()
+        client = await Client.open(harness.port)
+        client.send(Connect("alice", 5, clean_start=False, properties=NEVER))
+        await turns()
         harness.log.release_reports()
+        assert (await client.expect(Connack)).session_present
+        client.send(Publish("a/b", b"once", 2, dup=True, packet_id=7))
         assert await client.expect(Pubrec) == Pubrec(7)
         client.send(Pubrel(7))
         assert await client.expect(Pubcomp) == Pubcomp(7)

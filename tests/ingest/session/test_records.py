@@ -218,7 +218,7 @@ def test_the_values_are_the_documented_json() -> None:
     progress = ProgressRecord("00000000000000ab", [3, 4], False, [Outgoing(1, 2, 0, 9, True)], [5])
     assert encode_progress(progress) == (
         b'{"v":1,"id":"00000000000000ab","cursor":[3,4],"settled":false,'
-        b'"out":[[1,2,0,9,1]],"in":[5]}'
+        b'"out":[[1,2,0,9,1]],"in":[5],"storing":[],"storing_from":[]}'
     )
     assert encode_marks(MarksRecord("i1", [-1, 8])) == b'{"v":1,"incarnation":"i1","marks":[-1,8]}'
 

@@ -1,0 +1,466 @@
+"""What sessions have missed, from the log: read once for all that come back together.
+
+A session comes with a cursor and its filters. Its filters are routed first: from some offset on the
+router brings what matches. Everything between the cursor and that offset is read from
+`mqlake.inbound`, and reading goes on until it has overtaken what the router has brought; then the
+session goes live at exactly the offset where reading stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ingest.gateway.delivery import read_message
+from ingest.gateway.drops import DropReason
+from ingest.gateway.sending import Outgoing
+from ingest.session.outgoing import Exchange
+from ingest.session.records import SessionRecord, resume_cursor
+from ingest.session.subscriptions import ClientSubscription, Subscriptions
+from mqlake.errors import InvalidRecord, LogError
+from mqlake.matching import filter_matches
+from mqlake.records import (
+    BARRIER_KEY_PREFIX,
+    HEADER_CLIENT_ID,
+    HEADER_EXCHANGE,
+    INBOUND,
+    Source,
+)
+from mqlake.topics import split_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ingest.gateway.outbound import OutboundMessage
+    from ingest.gateway.sending import Sender
+    from ingest.gateway.server import Gateway
+    from ingest.gateway.sessions import ClientSession
+    from ingest.gateway.store.sessions import Owner, StoredSession
+    from ingest.log.contract import LogRangeReader, LogRecord, Missing
+    from ingest.session.records import Outgoing as StoredOutgoing
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 0.5
+NEAR_OFFSETS: Final = 200
+"""Messages in flight whose places in the log are nearer than this are read together."""
+
+ORPHANS_AT_ONCE: Final = 500
+
+_NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
+
+Position = tuple[int, int]
+"""Partition and offset in `mqlake.inbound`."""
+
+
+@dataclass(slots=True, eq=False)
+class _Resume:
+    """A session on its way back. Implements `ingest.gateway.routes.Waiter`."""
+
+    session: ClientSession
+    cursor: list[int]
+    """Per partition the next offset to read."""
+    outgoing: list[StoredOutgoing]
+    resumer: Resumer
+    topic_filters: list[str]
+    starts: list[int] = field(default_factory=list)
+    """From where on the router brings what matches."""
+
+    def begin(self) -> None:
+        """Have the session's filters routed."""
+        if not self.resumer.route(self.session, self):
+            return
+        self.counted(list(self.cursor))
+
+    def counted(self, starts: list[int]) -> None:
+        self.starts = starts
+        self.resumer.routed(self)
+
+    def routed(self) -> None:
+        pass
+
+    def failed(self, error: LogError) -> None:
+        logger.warning("a session waits", extra={"fields": {"reason": str(error)}})
+        if not self.session.is_ended:
+            self.begin()
+
+
+class Resumer:
+    """Brings sessions back, and settles what dead gateways have left.
+
+    Args:
+        gateway: Whose sessions.
+        reader: Reads ranges of `mqlake.inbound`.
+    """
+
+    def __init__(self, gateway: Gateway, reader: LogRangeReader) -> None:
+        self._gateway = gateway
+        self._reader = reader
+        self._ready: list[_Resume] = []
+        self._wake = asyncio.Event()
+
+    def restore(self, session: ClientSession, stored: StoredSession) -> None:
+        """Make a session what its record says; its subscriptions are not in force yet."""
+        record, progress = stored
+        session.session_id = record.session_id
+        session.is_resuming = True
+        session.is_routed = False
+        for one in record.subscriptions:
+            session.subscriptions[one.topic_filter] = ClientSubscription(
+                session.sender,
+                one.topic_filter,
+                one.qos,
+                one.no_local,
+                one.retain_as_published,
+                one.retain_handling,
+                one.identifier,
+                one.starts,
+            )
+        if progress is not None:
+            for packet_id in progress.incoming:
+                session.incoming.restore(packet_id)
+
+    def resume(self, session: ClientSession, stored: StoredSession) -> None:
+        """Give a session what it has missed, then let it go live."""
+        progress = stored.progress
+        resume = _Resume(
+            session,
+            self._gateway.next_offsets() if progress is None else list(progress.cursor),
+            [] if progress is None else progress.outgoing,
+            self,
+            list(session.subscriptions),
+        )
+        resume.begin()
+
+    def route(self, session: ClientSession, resume: _Resume) -> bool:
+        """Have filters routed; True when they are already: what is not read yet will come."""
+        routes = session.routes(resume.topic_filters)
+        return self._gateway.routes.subscribe(routes, resume)
+
+    def routed(self, resume: _Resume) -> None:
+        """Take a session whose filters are routed, or let go of them when it has gone."""
+        session = resume.session
+        if session.is_ended:
+            for route in session.routes(resume.topic_filters):
+                self._gateway.routes.unsubscribe(route)
+            return
+        session.is_routed = True
+        self._ready.append(resume)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Read for all that wait, again and again, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch = self._ready.copy()
+            self._ready.clear()
+            batch = [one for one in batch if not one.session.is_ended]
+            try:
+                await self._bring_back(batch)
+            except LogError as error:
+                logger.warning(
+                    "missed messages cannot be read", extra={"fields": {"reason": str(error)}}
+                )
+                await asyncio.sleep(RETRY_SECONDS)
+                self._ready.extend(one for one in batch if one.session.is_resuming)
+                self._wake.set()
+
+    async def settle_orphans(self) -> None:
+        """Write for dead runs of gateways what they could not: where their sessions stand.
+
+        Raises:
+            LogError: The log cannot be read; to be tried again.
+        """
+        for owner in self._gateway.sessions.orphans():
+            logger.info(
+                "sessions taken over",
+                extra={"fields": {"gateway": owner.gateway, "incarnation": owner.incarnation}},
+            )
+            while True:
+                stored = self._gateway.session_log.store.owned_by(owner, limit=ORPHANS_AT_ONCE)
+                if not stored:
+                    break
+                await self._settle(owner, stored)
+
+    async def _settle(self, owner: Owner, sessions: list[StoredSession]) -> None:
+        log = self._gateway.session_log
+        marks = log.store.marks(owner.gateway)
+        found = await self._find_exchanges(sessions)
+        now_ms = self._gateway.clock.now_ms()
+        for record, progress in sessions:
+            key = (record.tenant, record.client_id)
+            if progress is not None:
+                progress.cursor = resume_cursor(record, progress, marks)
+                progress.incoming.extend(
+                    packet_id
+                    for packet_id in progress.storing
+                    if (record.session_id, packet_id) in found
+                )
+                progress.storing = []
+                progress.storing_from = []
+                log.save_progress(key, progress, keep=True)
+            _disconnect(record, self._gateway, now_ms)
+            log.save_session(record)
+        await asyncio.sleep(0)
+
+    async def _find_exchanges(self, sessions: list[StoredSession]) -> set[tuple[str, int]]:
+        """Return which QoS 2 messages on their way into the log got there."""
+        wanted = {
+            f"{record.session_id}/{packet_id}".encode(): (record.session_id, packet_id)
+            for record, progress in sessions
+            if progress is not None
+            for packet_id in progress.storing
+        }
+        if not wanted:
+            return set()
+        starts = [
+            min(offsets)
+            for offsets in zip(
+                *(
+                    progress.storing_from
+                    for _, progress in sessions
+                    if progress is not None and progress.storing
+                ),
+                strict=True,
+            )
+        ]
+        ends = await self._gateway.inbound_ends()
+        found: set[tuple[str, int]] = set()
+
+        async def look(records: list[LogRecord]) -> None:
+            for record in records:
+                for name, value in record.headers:
+                    if name == HEADER_EXCHANGE and value in wanted:
+                        found.add(wanted[value])
+
+        ranges = {partition: (start, ends[partition]) for partition, start in enumerate(starts)}
+        await self._reader.read_range(INBOUND, ranges, look)
+        return found
+
+    async def _bring_back(self, batch: list[_Resume]) -> None:
+        await self._restore_exchanges(batch)
+        gaps = batch
+        while gaps:
+            gaps = [one for one in gaps if not one.session.is_ended]
+            await self._read_gap(gaps)
+            next_offsets = self._gateway.next_offsets()
+            behind = []
+            for one in gaps:
+                if one.session.is_ended:
+                    continue
+                if any(at < then for at, then in zip(one.cursor, next_offsets, strict=True)):
+                    one.starts = [max(pair) for pair in zip(one.cursor, next_offsets, strict=True)]
+                    behind.append(one)
+                else:
+                    self._gateway.sessions.joined(one.session, one.cursor)
+            gaps = behind
+
+    async def _read_gap(self, gaps: list[_Resume]) -> None:
+        """Read up to where the last of them goes live; afterwards that is the cursor of all."""
+        if not gaps:
+            return
+        partitions = range(len(gaps[0].cursor))
+        ends = [
+            max(max(one.starts[partition], one.cursor[partition]) for one in gaps)
+            for partition in partitions
+        ]
+        starts = [min(one.cursor[partition] for one in gaps) for partition in partitions]
+        tree: Subscriptions[Sender] = Subscriptions()
+        for one in gaps:
+            for subscription in one.session.subscriptions.values():
+                if not split_shared(subscription.topic_filter).share_name:
+                    tree.add(one.session.tenant, _counting_from(subscription, one.cursor))
+        ranges = {
+            partition: (starts[partition], ends[partition])
+            for partition in partitions
+            if starts[partition] < ends[partition]
+        }
+
+        reached = list(starts)
+
+        async def deliver(records: list[LogRecord]) -> None:
+            now_ms = self._gateway.clock.now_ms()
+            for record in records:
+                reached[record.partition] = record.offset + 1
+                self._deliver(tree, record, now_ms)
+            await asyncio.sleep(0)
+
+        try:
+            if ranges and len(tree):
+                for missing in await self._reader.read_range(INBOUND, ranges, deliver):
+                    self._note_missing(gaps, missing)
+            reached = ends
+        finally:  # after an error reading goes on where it stopped
+            for one in gaps:
+                one.cursor = [max(pair) for pair in zip(one.cursor, reached, strict=True)]
+
+    def _deliver(self, tree: Subscriptions[Sender], record: LogRecord, now_ms: int) -> None:
+        key = record.key or b""
+        if key[:1] == _NOT_A_MESSAGE:
+            return
+        headers = dict(record.headers)
+        tenant, _, topic_name = key.decode(errors="replace").partition("/")
+        publisher = headers.get(HEADER_CLIENT_ID, b"").decode(errors="replace")
+        copies = tree.copies(tenant, topic_name, record.partition, record.offset, publisher)
+        if not copies:
+            return
+        try:
+            message = _read(record, topic_name, headers, now_ms)
+        except InvalidRecord as exc:
+            logger.warning("missed message cannot be read", extra={"fields": {"reason": str(exc)}})
+            return
+        for copy in copies:
+            if message.is_expired(now_ms):  # [MQTT5-3.3.2-5]
+                self._gateway.drops.add(
+                    DropReason.EXPIRED,
+                    tenant,
+                    copy.client.client_id,
+                    topic_name,
+                    min(copy.qos, message.qos),
+                )
+            else:
+                copy.client.deliver(message, copy, now_ms)
+
+    async def _restore_exchanges(self, batch: list[_Resume]) -> None:
+        """Read what was in flight; it goes out again under its packet identifiers."""
+        wanted = {
+            (one.partition, one.offset)
+            for resume in batch
+            for one in resume.outgoing
+            if not one.released
+        }
+        messages = await self._read_messages(wanted) if wanted else {}
+        for resume in batch:
+            session = resume.session
+            for one in resume.outgoing:
+                if one.released:
+                    session.sender.restore(Exchange(one.packet_id, one.qos, None))
+                    continue
+                message = messages.get((one.partition, one.offset))
+                if message is None:
+                    self._gateway.drops.add(
+                        DropReason.UNREADABLE, session.tenant, session.client_id, "", one.qos
+                    )
+                    continue
+                outgoing = _outgoing(session, message, one.qos)
+                session.sender.restore(Exchange(one.packet_id, one.qos, outgoing))
+            resume.outgoing = []
+
+    async def _read_messages(self, wanted: set[Position]) -> Mapping[Position, OutboundMessage]:
+        found: dict[Position, OutboundMessage] = {}
+
+        async def take(records: list[LogRecord]) -> None:
+            now_ms = self._gateway.clock.now_ms()
+            for record in records:
+                position = (record.partition, record.offset)
+                if position not in wanted:
+                    continue
+                headers = dict(record.headers)
+                topic_name = (record.key or b"").decode(errors="replace").partition("/")[2]
+                try:
+                    found[position] = _read(record, topic_name, headers, now_ms)
+                except InvalidRecord as exc:
+                    logger.warning(
+                        "message in flight cannot be read", extra={"fields": {"reason": str(exc)}}
+                    )
+
+        for ranges in _rounds(_near(wanted)):
+            await self._reader.read_range(INBOUND, ranges, take)
+        return found
+
+    def _note_missing(self, gaps: list[_Resume], missing: Missing) -> None:
+        logger.warning(
+            "the log does not hold what sessions have missed",
+            extra={
+                "fields": {
+                    "partition": missing.partition,
+                    "from": missing.start,
+                    "to": missing.end,
+                    "sessions": len(gaps),
+                }
+            },
+        )
+        for one in gaps:
+            if one.cursor[missing.partition] < missing.end:
+                session = one.session
+                self._gateway.drops.add(
+                    DropReason.UNREADABLE, session.tenant, session.client_id, "", 1
+                )
+
+
+def _read(
+    record: LogRecord, topic_name: str, headers: dict[str, bytes], now_ms: int
+) -> OutboundMessage:
+    source = Source(record.partition, record.offset, record.timestamp_ms)
+    return read_message(topic_name, record.value or b"", headers, source, now_ms)
+
+
+def _counting_from(
+    subscription: ClientSubscription[Sender], cursor: list[int]
+) -> ClientSubscription[Sender]:
+    """Return a copy that counts from the cursor, or later where it began later."""
+    starts = cursor
+    if subscription.starts is not None:
+        starts = [max(pair) for pair in zip(cursor, subscription.starts, strict=True)]
+    return ClientSubscription(
+        subscription.client,
+        subscription.topic_filter,
+        subscription.qos,
+        subscription.no_local,
+        subscription.retain_as_published,
+        subscription.retain_handling,
+        subscription.identifier,
+        list(starts),
+    )
+
+
+def _outgoing(session: ClientSession, message: OutboundMessage, qos: int) -> Outgoing:
+    """Return a message in flight as it goes out again."""
+    matching = [
+        one
+        for one in session.subscriptions.values()
+        if filter_matches(split_shared(one.topic_filter).topic_filter, message.topic_name)
+    ]
+    identifiers = tuple(one.identifier for one in matching if one.identifier is not None)
+    retain = message.retain and any(one.retain_as_published for one in matching)
+    return Outgoing(message, qos, retain, identifiers)
+
+
+def _disconnect(record: SessionRecord, gateway: Gateway, now_ms: int) -> None:
+    """Change the record of a connected session to one whose gateway has died."""
+    record.connected = False
+    record.disconnected_at_ms = now_ms
+    record.reason = "its gateway has died"
+    record.gateway = gateway.settings.name
+    record.incarnation = gateway.incarnation
+    if record.will is not None:
+        record.will_at_ms = now_ms + record.will.will_delay_interval * 1000
+
+
+def _near(wanted: Iterable[Position]) -> list[tuple[int, int, int]]:
+    """Return (partition, start, end) that hold all positions, near ones together."""
+    merged: list[tuple[int, int, int]] = []
+    for partition, offset in sorted(wanted):
+        if merged:
+            last, start, end = merged[-1]
+            if last == partition and offset - end < NEAR_OFFSETS:
+                merged[-1] = (partition, start, offset + 1)
+                continue
+        merged.append((partition, offset, offset + 1))
+    return merged
+
+
+def _rounds(pieces: list[tuple[int, int, int]]) -> list[dict[int, tuple[int, int]]]:
+    """Return reads with at most one range in each partition."""
+    rounds: list[dict[int, tuple[int, int]]] = []
+    for partition, start, end in pieces:
+        for ranges in rounds:
+            if partition not in ranges:
+                ranges[partition] = (start, end)
+                break
+        else:
+            rounds.append({partition: (start, end)})
+    return rounds
