@@ -43,10 +43,10 @@ LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS)
 
 NOTE_SECONDS: Final = 60.0
 """Longest that the table `retained` says nothing of a log that grows."""
-REST: Final = 8.0
+REST: Final = 12.0
 """A batch is followed by a rest of so many times what it took: a merge keeps a processor busy for a
 second, however few rows it has, and messages come before tables."""
-MOST_REST_SECONDS: Final = 20.0
+MOST_REST_SECONDS: Final = 15.0
 
 
 class State:
@@ -70,6 +70,7 @@ class State:
         self._clock = clock
         self._rest = rest
         self._noted_at = clock.monotonic()
+        self._is_warm = False
         self.lock = threading.Lock()
         """Held while state tables are written; upkeep takes it so that no commit meets another."""
         self.next_offsets = committed_offsets(table_path(settings, RETAINED))
@@ -78,11 +79,13 @@ class State:
         """Rows came since upkeep last looked for when the first expires."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Apply a batch, then rest."""
+        """Apply a batch, then rest; not after the first, which is slow while Java is cold."""
         begin = self._clock.monotonic()
         with self.lock:
             self._apply(batch, batch_id)
-        self._rest(min((self._clock.monotonic() - begin) * REST, MOST_REST_SECONDS))
+        if self._is_warm:
+            self._rest(min((self._clock.monotonic() - begin) * REST, MOST_REST_SECONDS))
+        self._is_warm = True
 
     def _apply(self, batch: DataFrame, batch_id: int) -> None:
         # One task reads and filters; most of what is there concerns nobody here.

@@ -58,6 +58,12 @@ HELD_BY_SOCKET: Final = "socket"
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """How long a closing socket may take to send what is left before it is cut."""
 
+LINGER_SECONDS: Final = 1.0
+"""How long a client that was told why it is turned out may go on sending until it has read that.
+
+A socket that is closed with bytes unread is reset, and what was on its way to the client is lost.
+"""
+
 
 _BEFORE_CONNACK: Final = frozenset({Connect, Auth, Disconnect})
 """Packets of a client that has not been let in. [MQTT5-3.1.2-30]"""
@@ -234,10 +240,17 @@ class ClientConnection(asyncio.Protocol):
         if self._transport.get_write_buffer_size() > most:
             self.hold(HELD_BY_SOCKET)
 
-    def close(self, reason_code: DisconnectReasonCode, *, log_reason: str) -> None:
+    def close(
+        self, reason_code: DisconnectReasonCode, *, log_reason: str, lingers: bool = False
+    ) -> None:
         """End the connection from our side; a 5.0 client is told why.
 
         Nothing is sent after that. [MQTT5-3.14.4-1] [MQTT5-3.14.4-2]
+
+        Args:
+            reason_code: For the client.
+            log_reason: For the log, and the client's reason string.
+            lingers: It is probably sending just now.
         """
         if self.is_closing:
             return
@@ -246,10 +259,14 @@ class ClientConnection(asyncio.Protocol):
         reference = self.gateway.settings.server_reference
         if reference and reason_code in _ELSEWHERE:
             properties["server_reference"] = reference
-        self._finish(self.protocol.close(reason_code, properties), log_reason)
+        last_words = self.protocol.close(reason_code, properties)
+        self._finish(last_words, log_reason, lingers=lingers)
 
-    def _finish(self, last_words: bytes, reason: str) -> None:
-        """Send what is left and close; the session lets go of the connection at once."""
+    def _finish(self, last_words: bytes, reason: str, *, lingers: bool = False) -> None:
+        """Send what is left and close; the session lets go of the connection at once.
+
+        Whatever the client still sends is thrown away.
+        """
         if last_words:
             self._buffer.append(last_words)
         self.is_closing = True
@@ -257,8 +274,13 @@ class ClientConnection(asyncio.Protocol):
         self._detach(reason)
         transport = self._transport
         if transport is not None:
-            self.gateway.deadlines.set(self, CLOSE_TIMEOUT_SECONDS)
-            transport.close()
+            if lingers and last_words and transport.can_write_eof():
+                self.gateway.deadlines.set(self, LINGER_SECONDS)
+                transport.write_eof()
+                transport.resume_reading()
+            else:
+                self.gateway.deadlines.set(self, CLOSE_TIMEOUT_SECONDS)
+                transport.close()
 
     def flush(self) -> None:
         """Hand what was written to the socket."""
@@ -323,7 +345,8 @@ class ClientConnection(asyncio.Protocol):
             extra={"fields": {"peer": self.peer, "clause": error.clause, "reason": str(error)}},
         )
         if self.protocol.is_connected:
-            self.close(DisconnectReasonCode(error.reason_code), log_reason=str(error))
+            code = DisconnectReasonCode(error.reason_code)
+            self.close(code, log_reason=str(error), lingers=True)
         elif isinstance(error, UnsupportedProtocol):
             level = MQTT_3_1_1 if error.protocol_level < MQTT_5_0 else MQTT_5_0
             self.protocol.protocol_level = level
@@ -346,7 +369,7 @@ class ClientConnection(asyncio.Protocol):
         """
         self.gateway.counters.connections_refused += 1
         self._log("connection refused", reason=reason)
-        self._finish(last_words, reason)
+        self._finish(last_words, reason, lingers=True)
 
     def _process_connect(self, connect: Connect) -> None:
         self.client_id = connect.client_id

@@ -18,6 +18,9 @@ SLOT_SECONDS: Final = 0.25
 
 UNWATCHED: Final = 0
 
+FEW_SLOTS: Final = 1024
+"""So many are kept whether or not anybody is left in them; the longest keep alive spans 393,000."""
+
 
 class Watched(Protocol):
     """Whatever has a deadline; compared by identity.
@@ -41,12 +44,14 @@ class Deadlines:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # Invariant: the keys are the numbers in the heap. A slot stays when all have left it.
+        # Invariant: the keys are the numbers in the heap. A slot stays when all have left it, until
+        # there are twice as many slots as when it was last looked for such.
         self._slots: dict[int, set[Watched]] = {}
         self._order: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = UNWATCHED
         self._passed = UNWATCHED
+        self._prune_at = FEW_SLOTS
 
     def set(self, watched: Watched, seconds: float) -> None:
         """Call `deadline_passed` after so many seconds, and no more at an earlier deadline."""
@@ -58,6 +63,8 @@ class Deadlines:
         if members is None:
             members = self._slots[slot] = set()
             heapq.heappush(self._order, slot)
+            if len(self._slots) > self._prune_at:
+                self._prune(slot)
             self._arm()
         members.add(watched)
         watched.slot = slot
@@ -67,6 +74,16 @@ class Deadlines:
         if watched.slot != UNWATCHED:
             self._slots[watched.slot].discard(watched)
             watched.slot = UNWATCHED
+
+    def _prune(self, new: int) -> None:
+        """Remove the slots that all have left, but for a new one and what `_pass` may be at."""
+        self._slots = {
+            slot: members
+            for slot, members in self._slots.items()
+            if members or slot == new or slot <= self._passed
+        }
+        self._order = sorted(self._slots)
+        self._prune_at = max(FEW_SLOTS, 2 * len(self._slots))
 
     def _arm(self) -> None:
         slot = self._order[0] if self._order else UNWATCHED

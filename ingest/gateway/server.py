@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import shutil
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.connection import ClientConnection
@@ -21,7 +21,6 @@ from ingest.gateway.receiving import Receiver
 from ingest.gateway.resuming import Resumer
 from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
-from ingest.gateway.sending import Sender
 from ingest.gateway.session_log import SessionLog
 from ingest.gateway.sessions import Sessions
 from ingest.gateway.settings import GatewaySettings
@@ -44,6 +43,9 @@ from mqlake.records import (
     decode_route_key,
     delivery_topic,
 )
+
+if TYPE_CHECKING:
+    from ingest.gateway.sending import Sender
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ class Gateway:
         self.events = Events(log.writer, settings.name, self.counters, clock)
         self.drops = Drops(self.counters, self.events)
         self._database = Database(settings.store_dir)
-        self.retained = Retained(self._database, clock)
+        self.retained: Retained = Retained(self._database, clock)
         self.authenticator = Authenticator(
             settings.credentials_file,
             allow_anonymous=settings.allow_anonymous,
@@ -98,7 +100,7 @@ class Gateway:
             settings.name,
             self.incarnation,
         )
-        self.sessions = Sessions(self, self.session_log)
+        self.sessions: Sessions = Sessions(self, self.session_log)
         self.peers = Peers(log.writer, log.open_reader(), settings.name, self.incarnation, clock)
         self.resumer = Resumer(self, log.ranges)
         self._writer = log.writer
@@ -146,6 +148,7 @@ class Gateway:
                     for task in running:
                         task.cancel()
         finally:
+            self.listeners.stop_accepting()
             self.authenticator.close()
             await self._reader.close()
             await self.session_log.close()

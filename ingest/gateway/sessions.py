@@ -464,6 +464,8 @@ class Sessions:
                 self._welcome(session, opening, stored)
 
         try:
+            if session.is_stored and stored is None:
+                self._log.save_progress(key, session.snapshot())
             session.save(saved)
         except LogError as error:
             saved(error)

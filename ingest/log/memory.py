@@ -222,6 +222,11 @@ class MemoryLogWriter:
         )
         return await appended
 
+    def kill(self) -> None:
+        """Lose what is queued and take no more: the process has died."""
+        self._closed = True
+        self._waiting.clear()
+
     def queued(self) -> int:
         return len(self._waiting)
 

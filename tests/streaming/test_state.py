@@ -29,7 +29,7 @@ from streaming import state as state_module
 from streaming.retained import committed_offsets
 from streaming.settings import StreamingSettings
 from streaming.spark import small_session
-from streaming.state import MOST_REST_SECONDS, NOTE_SECONDS, State
+from streaming.state import MOST_REST_SECONDS, NOTE_SECONDS, REST, State
 from streaming.tables import create_tables, table_path
 from streaming.upkeep import EXPIRE_SECONDS, OPTIMIZE_SECONDS, Upkeep, small_files
 
@@ -446,10 +446,13 @@ def test_a_batch_cut_short_anywhere_ends_right_when_it_comes_again(
     ]
 
 
-def test_after_a_batch_there_is_a_rest_as_long_as_the_batch_was(log: Log) -> None:
-    log.apply()
-    assert log.rests == [0.0]
-    assert MOST_REST_SECONDS > 0
+def test_after_a_batch_there_is_a_rest_by_how_long_it_took(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seconds in (1.0, 0.5, 60.0):
+        monkeypatch.setattr(log.state, "_apply", lambda *_: log.clock.advance(seconds))  # noqa: B023
+        log.apply()
+    assert log.rests == [0.5 * REST, MOST_REST_SECONDS], "none after the first"
 
 
 def test_upkeep_joins_the_small_files_of_a_table_that_has_many(

@@ -5,9 +5,10 @@ The log gives everything in a range; the table gives what matches. Rows come bac
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
 
+from ingest.gateway.lake.exchange import HistoryPage
 from ingest.gateway.lake.table import TableReader, text_literal
 from ingest.log.contract import LogRecord
 from mqlake.matching import TopicFilterTrie
@@ -24,22 +25,19 @@ from mqlake.records import (
 )
 from mqlake.tables import MESSAGES
 
-MAX_WILDCARD_CONDITIONS: Final = 200
+MAX_WILDCARD_CONDITIONS: Final = 500
 """Wildcard filters that the query itself tells apart; more are matched afterwards."""
+_MAX_PREFIXES: Final = 8
+"""Wildcard filters of which each has a condition that leaves out files; more share patterns."""
+_FILTERS_IN_PATTERN: Final = 100
+
+MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
+"""Payloads of a page; the one that reaches it is the last."""
 
 _COLUMNS: Final = (
     "log_partition, log_offset, CAST(ts AS BIGINT) AS ts, tenant, topic, payload, qos, retain, dup,"
     " id, client_id, username, protocol_level, properties, origin"
 )
-
-
-class HistoryPage(NamedTuple):
-    records: list[LogRecord]
-    """Ascending by partition and offset; without `source` headers."""
-    next_offsets: dict[int, int]
-    """Partition -> the first offset of its range that is still to be read, its end when none is."""
-    has_more: bool
-    """The table has more: ask it again from `next_offsets`. Else go on from there in the log."""
 
 
 def read_messages(
@@ -73,13 +71,19 @@ def read_messages(
     ]
     if not_before_ms is not None:
         conditions.append(f"ts >= to_timestamp_millis({not_before_ms})")
-    rows = _rows(
+    rows: list[tuple[Any, ...]] = []
+    left = MAX_PAGE_BYTES
+    for row in _rows(
         reader,
         f"SELECT {_COLUMNS} FROM {MESSAGES.name} WHERE {' AND '.join(conditions)}"  # noqa: S608
         f" ORDER BY log_partition, log_offset LIMIT {limit}",
-    )
+    ):
+        rows.append(row)
+        left -= len(row[5] or b"")
+        if left <= 0:
+            break
     next_offsets = _next_offsets(reader, ranges)
-    has_more = len(rows) == limit
+    has_more = len(rows) == limit or left <= 0
     if has_more:
         # Rows come partition by partition: the later ones are still to be read.
         partition, offset = rows[-1][:2]
@@ -107,9 +111,7 @@ def _matching(rows: list[tuple[Any, ...]], topic_filters: Collection[str]) -> li
     return records
 
 
-def _next_offsets(
-    reader: TableReader, ranges: Mapping[int, tuple[int, int]]
-) -> dict[int, int]:
+def _next_offsets(reader: TableReader, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
     """Return where to go on in the log: after the last offset that the table has."""
     beyond = _any(
         f"(log_partition = {partition} AND log_offset >= {start})"
@@ -128,8 +130,9 @@ def _next_offsets(
     }
 
 
-def _rows(reader: TableReader, sql: str) -> list[tuple[Any, ...]]:
-    return [row for batch in reader.rows(sql) for row in batch]
+def _rows(reader: TableReader, sql: str) -> Iterator[tuple[Any, ...]]:
+    for batch in reader.rows(sql):
+        yield from batch
 
 
 def topics_condition(topic_filters: Iterable[str]) -> str:
@@ -143,40 +146,57 @@ def topics_condition(topic_filters: Iterable[str]) -> str:
         (wildcard if "+" in topic_filter or "#" in topic_filter else exact).append(topic_filter)
     if len(wildcard) > MAX_WILDCARD_CONDITIONS:
         return "TRUE"
-    alternatives = [_wildcard_condition(topic_filter) for topic_filter in wildcard]
+    if len(wildcard) <= _MAX_PREFIXES:
+        alternatives = [_wildcard_condition(topic_filter) for topic_filter in wildcard]
+    else:
+        alternatives = [
+            _matches(wildcard[start : start + _FILTERS_IN_PATTERN])
+            for start in range(0, len(wildcard), _FILTERS_IN_PATTERN)
+        ]
     if exact:
         alternatives.append(f"topic IN ({', '.join(map(text_literal, exact))})")
     return _any(alternatives)
 
 
 def _wildcard_condition(topic_filter: str) -> str:
-    levels = topic_filter.split("/")
     literal: list[str] = []
-    for level in levels:
+    for level in topic_filter.split("/"):
         if level in {"+", "#"}:
             break
         literal.append(level)
-    rest = levels[len(literal) :]
-    if literal:
-        # Names below a level lie between "/" and the next character: statistics of files tell.
-        prefix = text_literal("/".join(literal) + "/")
-        behind = text_literal("/".join(literal) + "0")
-        below = f"topic >= {prefix} AND topic < {behind}"
-    else:
-        below = "(topic < '$' OR topic >= '%')"  # [MQTT5-4.7.2-1]
-    if rest != ["#"]:
-        below = f"{below} AND topic ~ {text_literal(_pattern(levels))}"
-    if literal and rest == ["#"]:
-        below = f"topic = {text_literal('/'.join(literal))} OR {below}"
-    return f"({below})"
+    if not literal:
+        return _matches([topic_filter])
+    # Names below a level lie between "/" and the next character: statistics of files tell.
+    above = "/".join(literal)
+    below = f"topic >= {text_literal(above + '/')} AND topic < {text_literal(above + '0')}"
+    if topic_filter == f"{above}/#":
+        return f"(topic = {text_literal(above)} OR ({below}))"
+    # A `#` after `+` never stands for its own level alone, so all names are below.
+    return f"({below} AND {_matches([topic_filter])})"
 
 
-def _pattern(levels: list[str]) -> str:
-    """Return a filter as a regular expression; `a/+/#` matches `a/b` too (4.7.1.2)."""
-    tail = r"(?:/.*)?" if levels[-1] == "#" else ""
-    named = levels[:-1] if tail else levels
-    parts = ["[^/]*" if level == "+" else re.escape(level) for level in named]
-    return rf"(?s)^{'/'.join(parts)}{tail}\z"
+def _matches(topic_filters: list[str]) -> str:
+    patterns = "|".join(map(_pattern, topic_filters))
+    whole = rf"(?s)^(?:{patterns})\z"
+    return f"topic ~ {text_literal(whole)}"
+
+
+def _pattern(topic_filter: str) -> str:
+    """Return a filter as a regular expression.
+
+    `a/+/#` matches `a/b` too (4.7.1.2). A leading `$` never meets a leading wildcard.
+    [MQTT5-4.7.2-1]
+    """
+    if topic_filter == "#":
+        return "(?:[^$].*)?"
+    levels = topic_filter.split("/")
+    tail = "(?:/.*)?" if levels[-1] == "#" else ""
+    if tail:
+        levels.pop()
+    parts = ["[^/]*" if level == "+" else re.escape(level) for level in levels]
+    if levels[0] == "+":
+        parts[0] = "(?:[^$/][^/]*)?"
+    return "/".join(parts) + tail
 
 
 def _any(conditions: Iterable[str]) -> str:

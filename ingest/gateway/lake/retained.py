@@ -7,9 +7,6 @@ from ingest.gateway.lake.table import TableReader
 from ingest.gateway.store.retained import RetainedRow
 from mqlake.tables import RETAINED
 
-BATCH_ROWS: Final = 1_000
-"""Rows that the loop gets at a time; it stores them in about 5 ms."""
-
 # In the order of `RetainedRow`; times are whole microseconds.
 _QUERY: Final = f"""
 SELECT tenant, topic, payload, qos, properties, client_id,
@@ -18,15 +15,14 @@ FROM {RETAINED.name}
 """  # noqa: S608 - a constant
 
 
-def read_retained(reader: TableReader) -> Iterator[list[RetainedRow]]:
+def read_retained(reader: TableReader) -> Iterator[RetainedRow]:
     """Yield all rows of the table at the version that the reader is at.
 
     Raises:
         TableError: The table cannot be read.
     """
     for rows in reader.rows(_QUERY):
-        for start in range(0, len(rows), BATCH_ROWS):
-            yield [_row(values) for values in rows[start : start + BATCH_ROWS]]
+        yield from map(_row, rows)
 
 
 def _row(values: tuple[Any, ...]) -> RetainedRow:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from mqlake.errors import MqlakeError
+from ingest.gateway.lake.exchange import TableError
 
 _NEXT_OFFSETS: Final = "next_offsets"
 _CONFIG: Final = {
@@ -26,10 +26,6 @@ _CONFIG: Final = {
 }
 _LOOK_BACK: Final = (16, 256, None)
 """How many commits are asked for what they say, in turn; None is all that the table remembers."""
-
-
-class TableError(MqlakeError):
-    """A Delta table that cannot be read."""
 
 
 class TableReader:

@@ -1,47 +1,50 @@
-"""The child process that reads tables for a gateway: requests on standard input, answers on output.
+"""The child process: takes requests on its standard input and answers on its standard output.
 
-A frame is four bytes of length and a pickle. A request is (operation, arguments); its answer is any
-number of ("rows", list) and one ("end", value) or ("error", text). The child ends with its input,
-so also when the gateway is killed.
+It ends with its input, so also when the gateway is killed.
 """
 
 import os
-import pickle
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from struct import Struct
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
-from ingest.gateway.lake.messages import HistoryPage, read_messages
+from ingest.gateway.lake.exchange import (
+    BYTES_IN_FRAME,
+    END,
+    ERROR,
+    LENGTH,
+    MESSAGES_OPERATION,
+    RETAINED_OPERATION,
+    ROWS,
+    ROWS_IN_FRAME,
+    HistoryPage,
+    TableError,
+    decode_frame,
+    encode_frame,
+)
+from ingest.gateway.lake.messages import read_messages
 from ingest.gateway.lake.retained import read_retained
-from ingest.gateway.lake.table import TableError, TableReader
+from ingest.gateway.lake.table import TableReader
 from mqlake.tables import MESSAGES, RETAINED
-
-LENGTH: Final = Struct(">I")
-ROWS: Final = "rows"
-END: Final = "end"
-ERROR: Final = "error"
-
-ROWS_IN_FRAME: Final = 1_000
-"""The gateway's loop unpickles them in about 2 ms."""
 
 NICENESS: Final = 5
 """Clients that are there go before those that catch up."""
 
 Answer = Iterator[tuple[str, Any]]
+Row = TypeVar("Row")
 
 
 class Worker:
-    """Answers requests about the tables of one data directory."""
+    """Answers requests about the tables under `<data_dir>/tables`."""
 
     def __init__(self, data_dir: Path) -> None:
         self._messages = TableReader(data_dir / "tables" / MESSAGES.name)
         self._retained = TableReader(data_dir / "tables" / RETAINED.name)
         self._operations: dict[str, Callable[..., Answer]] = {
-            "messages": self.messages,
-            "retained": self.retained,
+            MESSAGES_OPERATION: self.messages,
+            RETAINED_OPERATION: self.retained,
         }
 
     def answer(self, operation: str, arguments: tuple[Any, ...]) -> Answer:
@@ -57,8 +60,7 @@ class Worker:
         else:
             starts = {partition: start for partition, (start, _) in ranges.items()}
             page = HistoryPage([], starts, has_more=False)
-        for start in range(0, len(page.records), ROWS_IN_FRAME):
-            yield ROWS, page.records[start : start + ROWS_IN_FRAME]
+        yield from _frames(page.records, lambda record: len(record.value or b""))
         yield END, page._replace(records=[])
 
     def retained(self) -> Answer:
@@ -67,27 +69,32 @@ class Worker:
             yield END, {}
             return
         offsets = self._retained.next_offsets()
-        for rows in read_retained(self._retained):
-            yield ROWS, rows
+        yield from _frames(read_retained(self._retained), lambda row: len(row.payload or b""))
         yield END, offsets
-
-
-def encode_frame(content: object) -> bytes:
-    data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
-    return LENGTH.pack(len(data)) + data
 
 
 def serve(worker: Worker, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests until there are no more, or nobody reads the answers."""
     try:
         while len(length := requests.read(LENGTH.size)) == LENGTH.size:
-            # From our gateway, which has started us.
-            request = pickle.loads(requests.read(*LENGTH.unpack(length)))  # noqa: S301
-            for part in worker.answer(*request):
+            for part in worker.answer(*decode_frame(requests.read(*LENGTH.unpack(length)))):
                 answers.write(encode_frame(part))
                 answers.flush()
     except BrokenPipeError:
         return
+
+
+def _frames(rows: Iterable[Row], size_of: Callable[[Row], int]) -> Answer:
+    frame: list[Row] = []
+    size = 0
+    for row in rows:
+        frame.append(row)
+        size += size_of(row)
+        if len(frame) == ROWS_IN_FRAME or size >= BYTES_IN_FRAME:
+            yield ROWS, frame
+            frame, size = [], 0
+    if frame:
+        yield ROWS, frame
 
 
 def main() -> None:
@@ -95,7 +102,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
     serve(Worker(Path(sys.argv[1])), sys.stdin.buffer, sys.stdout.buffer)
-    # Not through the interpreter's end: a flush of what nobody reads would complain.
+    # Past the interpreter's end, which would complain of answers that nobody reads.
     os._exit(0)
 
 

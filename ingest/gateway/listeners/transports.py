@@ -46,6 +46,7 @@ class TransportWithFacts:
         "_facts",
         "_transport",
         "abort",
+        "can_write_eof",
         "close",
         "get_write_buffer_size",
         "is_closing",
@@ -54,6 +55,7 @@ class TransportWithFacts:
         "set_protocol",
         "set_write_buffer_limits",
         "write",
+        "write_eof",
         "writelines",
     )
 
@@ -62,6 +64,7 @@ class TransportWithFacts:
         self._facts = facts
         # The transport's own methods: a write costs the same as without this object.
         self.abort = transport.abort
+        self.can_write_eof = transport.can_write_eof
         self.close = transport.close
         self.get_write_buffer_size = transport.get_write_buffer_size
         self.is_closing = transport.is_closing
@@ -70,6 +73,7 @@ class TransportWithFacts:
         self.set_protocol = transport.set_protocol
         self.set_write_buffer_limits = transport.set_write_buffer_limits
         self.write = transport.write
+        self.write_eof = transport.write_eof
         self.writelines = transport.writelines
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -327,6 +327,10 @@ class WebSocket(asyncio.Protocol):
         self._start_timer(CLOSE_TIMEOUT_SECONDS, self._transport.close)
         self._transport.resume_reading()  # for the client's Close
 
+    def can_write_eof(self) -> bool:
+        """There are no half-closed WebSockets; `close` waits for the client by itself."""
+        return False
+
     def abort(self) -> None:
         self._transport.abort()
 

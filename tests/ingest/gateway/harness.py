@@ -293,6 +293,17 @@ class Client:
             assert (await self.expect(Disconnect)).reason_code is reason_code
         assert await self.is_closed()
 
+    async def expect_answered(self) -> None:
+        """Wait until the gateway has taken all that was sent; what it sends meanwhile is lost."""
+        self.send(Pingreq())
+        while not isinstance(await self._read(), Pingresp):
+            pass
+
+    async def expect_end(self) -> None:
+        """Wait until the gateway has closed the connection; what it sends before is lost."""
+        while await self._read() is not None:
+            pass
+
     async def expect_nothing(self) -> None:
         """Ask for a PINGRESP: whatever the gateway had to say would come before it."""
         self.send(Pingreq())
@@ -403,6 +414,21 @@ class Harness:
             if not (record.key or b"").startswith(BARRIER_KEY_PREFIX)
         ]
 
+    async def kill(self) -> None:
+        """End the gateway as kill -9 does: nothing more reaches the log, nobody is told."""
+        self.writer.kill()
+        for connection in list(self.gateway._connections):
+            transport = connection._transport
+            if transport is not None:
+                transport.abort()
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    async def saved(self) -> None:
+        """Wait until the log has all that the gateway knows of its sessions."""
+        self.gateway.sessions.save_marks()
+        await until(lambda: not self.writer.queued())
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """Return the events of one name, oldest first."""
         found = [json.loads(record.value or b"{}") for record in self.log.records(EVENTS)]
@@ -488,7 +514,8 @@ async def running_gateway(
         stop.set()
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
-                await task
+                if not task.cancelled():
+                    await task
         finally:
             while _opened:
                 _opened.pop().cut()

@@ -70,13 +70,14 @@ async def test_everything_optional_is_offered() -> None:
 
 
 @pytest.mark.clause("MQTT5-3.1.2-28")
-async def test_response_information_is_for_those_who_ask() -> None:
-    async with running_gateway() as harness:
-        for properties in ({}, {"request_response_information": 0}):
-            client = await Client.open(harness.port)
-            connack = await client.handshake("alice", properties=properties)
-            assert "response_information" not in connack.properties
-            await client.disconnect()
+@pytest.mark.parametrize("asked", [None, 0, 1])
+async def test_response_information_is_for_those_who_ask(asked: int | None) -> None:
+    async with running_gateway(response_topic_prefix="answers/") as harness:
+        client = await Client.open(harness.port)
+        properties = {} if asked is None else {"request_response_information": asked}
+        connack = await client.handshake("alice", properties=properties)
+        told = connack.properties.get("response_information")
+        assert told == ("answers/alice/" if asked else None)
 
 
 @pytest.mark.clause("MQTT5-3.1.2-29")

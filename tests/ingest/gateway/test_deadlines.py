@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.deadlines import SLOT_SECONDS, UNWATCHED, Deadlines
+from ingest.gateway.deadlines import FEW_SLOTS, SLOT_SECONDS, UNWATCHED, Deadlines
 
 
 class Timer:
@@ -138,6 +138,36 @@ def test_an_error_of_one_leaves_the_others_their_deadline(loop: Loop, deadlines:
         loop.advance(2)
     loop.advance(2)
     assert all(len(watched.passed) == 1 for watched in (failing, *others))
+
+
+def test_those_who_come_and_go_leave_little(loop: Loop, deadlines: Deadlines) -> None:
+    stays = Watched(loop)
+    deadlines.set(stays, 90_000)
+    for seconds in range(1, 20_000):
+        watched = Watched(loop)
+        deadlines.set(watched, seconds)
+        deadlines.forget(watched)
+    assert len(deadlines._slots) == len(deadlines._order) <= FEW_SLOTS + 1
+    last = Watched(loop)
+    deadlines.set(last, 30_000)
+    loop.advance(90_001)
+    assert len(stays.passed) == len(last.passed) == 1
+    assert not deadlines._slots
+
+
+def test_slots_are_removed_while_deadlines_pass(loop: Loop, deadlines: Deadlines) -> None:
+    def come_and_go() -> None:
+        for seconds in range(1, 5_000):
+            watched = Watched(loop)
+            deadlines.set(watched, seconds)
+            deadlines.forget(watched)
+
+    watched = [Watched(loop, come_and_go) for _ in range(3)]
+    for one in watched:
+        deadlines.set(one, 1)
+    loop.advance(2)
+    assert [len(one.passed) for one in watched] == [1, 1, 1]
+    assert len(deadlines._slots) <= FEW_SLOTS + 1
 
 
 @pytest.mark.anyio

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ async def test_a_slow_subscriber_does_not_slow_a_fast_one() -> None:
         assert numbers == list(range(count - dropped))  # in order; the last ones were dropped
 
 
-def drops(harness: Harness) -> list[dict[str, object]]:
+def drops(harness: Harness) -> list[dict[str, Any]]:
     events = harness.events("message.dropped")
     assert {event["reason"] for event in events} <= {"slow_client"}
     return events

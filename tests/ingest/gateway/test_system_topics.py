@@ -186,7 +186,8 @@ async def test_clients_and_messages_are_counted() -> None:
         assert found["publish/messages/received"] == "1"
         assert found["publish/bytes/received"] == "5"
         assert found["retained messages/count"] == "1"
-        assert found["messages/stored"] == found["store/messages/count"] == "1"  # bob's is in the log
+        stored = {found["messages/stored"], found["store/messages/count"]}
+        assert stored == {"1"}  # bob's is in the log
         assert found["subscriptions/count"] == "1"  # those of clients that are here
         assert found["shared_subscriptions/count"] == "1"
         # CONNECT, SUBSCRIBE, DISCONNECT; CONNECT, PUBLISH, 2 SUBSCRIBE, the last at the same time

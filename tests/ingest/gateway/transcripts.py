@@ -121,7 +121,7 @@ async def rewrite(transcript: Transcript) -> None:
         following = _versions(inputs[index + 1]) if index + 1 < len(inputs) else None
         if following and not set(following) & {level for level, _ in came}:
             continue
-        lines.extend(_merge(came))
+        lines.extend(_merge(came, transcript.levels))
         came = []
     transcript.path.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
@@ -138,22 +138,18 @@ async def _record(transcript: Transcript, level: str) -> list[Step]:
     return steps
 
 
-def _merge(came: list[tuple[str, dict[str, list[str]]]]) -> Iterator[str]:
+def _merge(came: list[tuple[str, dict[str, list[str]]]], levels: list[str]) -> Iterator[str]:
     """Write the answers of all versions: what they share once, the rest marked."""
     for name in dict.fromkeys(name for _, answers in came for name in answers):
         rest = {level: list(answers.get(name, [])) for level, answers in came}
         while any(rest.values()):
-            first = next(one for one in rest.values() if one)[0]
+            first, *others = dict.fromkeys(one[0] for one in rest.values() if one)
+            if others and any(first in one[1:] for one in rest.values()):
+                first = others[0]  # the other versions come to the first later
             alike = [level for level, one in rest.items() if one[:1] == [first]]
-            if len(alike) < len(rest) and any(
-                first in one for one in rest.values() if one[:1] != [first]
-            ):
-                # The others come to it later: what is theirs alone goes before.
-                first = next(one[0] for one in rest.values() if one and one[0] != first)
-                alike = [level for level, one in rest.items() if one[:1] == [first]]
             for level in alike:
                 del rest[level][0]
-            mark = "" if len(alike) == len(rest) else f"[{' '.join(alike)}] "
+            mark = "" if len(alike) == len(levels) else f"[{' '.join(alike)}] "
             yield f"{mark}{name} < {first}"
 
 
@@ -237,8 +233,7 @@ class _Player:
 
     async def whatever_comes(self) -> dict[str, list[str]]:
         """Return everything that comes until it is quiet."""
-        answers = {name: list(left) for name, left in self._waiting.items() if left}
-        self._waiting.clear()
+        answers, self._waiting = self._waiting, {}
 
         async def collect(name: str) -> None:
             while name in self._clients:
@@ -248,11 +243,8 @@ class _Player:
                 except TimeoutError:
                     return
 
-        names = list(self._clients)
-        await asyncio.gather(*map(collect, names))
-        return {
-            name: answers[name] for name in dict.fromkeys([*names, *answers]) if answers.get(name)
-        }
+        await asyncio.gather(*map(collect, list(self._clients)))
+        return {name: came for name, came in answers.items() if came}
 
     async def _act(self, text: str) -> None:
         if found := re.fullmatch(r"([\w'-]+) is cut", text):
@@ -260,6 +252,7 @@ class _Player:
             await until(lambda: len(self._harness.gateway._connections) <= len(self._clients))
         elif found := re.fullmatch(r"(\d+(?:\.\d+)?) seconds? pass(es)?", text):
             self._clock.advance(float(found[1]))
+            self._harness.gateway.sessions.process_due()  # as it does once a second
         else:
             raise AssertionError(f"{text!r} is no action")
 

@@ -1,18 +1,24 @@
-import asyncio
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 from deltalake import DeltaTable
 
-from ingest.gateway.delta_table import TableError
-from ingest.gateway.retained_snapshot import BATCH_ROWS, read_retained
+from ingest.gateway.lake.exchange import (
+    BYTES_IN_FRAME,
+    END,
+    ERROR,
+    RETAINED_OPERATION,
+    ROWS,
+    ROWS_IN_FRAME,
+)
+from ingest.gateway.lake.worker import Worker
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.retained import RetainedRow, RetainedStore
 from mqlake.clock import ManualClock
 from mqlake.tables import RETAINED
-from tests.ingest.gateway.lake import append
+from tests.ingest.gateway.lake.tables import append
 
 
 def a_row(topic: str, **more: Any) -> dict[str, Any]:
@@ -32,12 +38,20 @@ def a_row(topic: str, **more: Any) -> dict[str, Any]:
 
 def snapshot(data_dir: Path) -> tuple[list[RetainedRow], dict[int, int]]:
     found: list[RetainedRow] = []
-
-    async def take(rows: list[RetainedRow]) -> None:
-        assert 0 < len(rows) <= BATCH_ROWS
+    *frames, (kind, offsets) = Worker(data_dir).answer(RETAINED_OPERATION, ())
+    assert kind == END
+    for kind, rows in frames:
+        assert kind == ROWS
+        assert 0 < len(rows) <= ROWS_IN_FRAME
         found.extend(rows)
+    return found, offsets
 
-    return found, asyncio.run(read_retained(data_dir, take))
+
+def refusal(data_dir: Path) -> str:
+    *_, (kind, text) = Worker(data_dir).answer(RETAINED_OPERATION, ())
+    assert kind == ERROR
+    assert isinstance(text, str)
+    return text
 
 
 def test_rows_come_as_the_store_takes_them(tmp_path: Path) -> None:
@@ -95,21 +109,26 @@ def test_offsets_are_those_of_the_newest_commit_that_says_any(tmp_path: Path) ->
 
 
 def test_many_rows_come_in_pieces(tmp_path: Path) -> None:
-    count = 2 * BATCH_ROWS + 1
+    count = 2 * ROWS_IN_FRAME + 1
     append(tmp_path, RETAINED, [a_row(f"t/{number}") for number in range(count)])
     rows, _ = snapshot(tmp_path)
     assert {row.topic_name for row in rows} == {f"t/{number}" for number in range(count)}
+
+
+def test_large_payloads_come_one_by_one(tmp_path: Path) -> None:
+    large = bytes(BYTES_IN_FRAME)
+    append(tmp_path, RETAINED, [a_row("a", payload=large), a_row("b", payload=large)])
+    *frames, _ = Worker(tmp_path).answer(RETAINED_OPERATION, ())
+    assert [len(rows) for _, rows in frames] == [1, 1]
 
 
 def test_a_table_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     append(tmp_path, RETAINED, [a_row("a")])
     for file in (tmp_path / "tables" / "retained").glob("*.parquet"):
         file.unlink()
-    with pytest.raises(TableError, match=r"table retained .* cannot be read"):
-        snapshot(tmp_path)
+    assert re.match("table retained .* cannot be read", refusal(tmp_path))
     (tmp_path / "tables" / "retained" / "_delta_log" / f"{0:020}.json").write_text("{")
-    with pytest.raises(TableError, match=r"table retained .* cannot be read") as failed:
-        snapshot(tmp_path)
-    assert "\n" not in str(failed.value)
+    assert re.match("table retained .* cannot be read", refusal(tmp_path))
+    assert "\n" not in refusal(tmp_path)
     shutil.rmtree(tmp_path / "tables")
     assert snapshot(tmp_path) == ([], {})

@@ -1,0 +1,139 @@
+"""Kill processes in the middle of traffic and look for every message."""
+
+import random
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from mqlake.errors import OperationalError
+from mqlake.local.testing import LocalSystem
+from mqlake.survival.kills import KILLS
+from mqlake.survival.trial import MESSAGES, Outcome, run_trial
+
+MAX_SEED: Final = 999_999
+
+
+@click.command()
+@click.option("--times", type=click.IntRange(1, 1000), default=1, help="Repeat the whole set.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, MAX_SEED),
+    default=None,
+    help="Decides who is where, when, and what is sent; further runs count up.  [default: any]",
+)
+@click.option(
+    "--only",
+    type=click.Choice(tuple(KILLS)),
+    multiple=True,
+    help="Only this kill; may be given several times.  [default: all of them]",
+)
+@click.option(
+    "--qos",
+    type=click.Choice(("1", "2")),
+    multiple=True,
+    help="Only messages of this QoS.  [default: both at once]",
+)
+@click.option("--messages", type=click.IntRange(100), default=MESSAGES, help="Of each QoS.")
+@click.option("--speed", type=click.FloatRange(1, 20_000), default=500.0, help="Of each, a second.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Folder for the system, must not exist.  [default: a temporary one]",
+)
+def command(
+    times: int,
+    seed: int | None,
+    only: tuple[str, ...],
+    qos: tuple[str, ...],
+    messages: int,
+    speed: float,
+    data_dir: Path | None,
+) -> None:
+    """Kill processes in the middle of traffic and look for every message.
+
+    Runs a system of its own with two gateways. Publishers send to two subscribers, one of them away
+    for a while; something is killed with SIGKILL; every message acknowledged to its publisher must
+    reach both, in order. Exit code 1 when one did not; the system's folder is kept then.
+    """
+    # As an exception, so that the system is stopped before we are.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    if data_dir is not None and data_dir.exists():
+        raise OperationalError(f"{data_dir} exists: choose another --data-dir")
+    folder = data_dir or Path(tempfile.mkdtemp(prefix="mqlake-prove-")) / "data"
+    first_seed = random.randint(0, MAX_SEED) if seed is None else seed  # noqa: S311 - any will do
+    levels = [int(level) for level in qos] or [1, 2]
+    console = Console(stderr=True)
+    system = LocalSystem.in_folder(folder.absolute(), 2, environment=environment(messages))
+    outcomes: list[Outcome] = []
+    try:
+        with console.status("starting a system"):
+            system.up()
+        for run_seed in range(first_seed, first_seed + times):
+            for name in only or tuple(KILLS):
+                with console.status(f"killing {KILLS[name].what} (seed {run_seed})"):
+                    found = run_trial(
+                        system,
+                        name,
+                        KILLS[name],
+                        levels,
+                        run_seed,
+                        messages=messages,
+                        per_second=speed,
+                    )
+                outcomes += found
+                for outcome in found:
+                    console.print(_line(outcome), highlight=False)
+    finally:
+        with console.status("stopping the system"):
+            system.down()
+    Console().print(_table(outcomes))
+    bad = [outcome for outcome in outcomes if outcome.problems]
+    if bad:
+        seeds = ", ".join(sorted({f"{outcome.kill} {outcome.seed}" for outcome in bad}))
+        raise OperationalError(f"promises broken ({seeds}); the system's folder is {folder}")
+    if data_dir is None:
+        shutil.rmtree(folder.parent)
+
+
+def environment(messages: int) -> dict[str, str]:
+    """Return settings under which all messages may wait for an absent client."""
+    return {"MQLAKE_GATEWAY_MAX_OFFLINE_MESSAGES": str(2 * messages)}
+
+
+def _line(outcome: Outcome) -> str:
+    verdict = "ok" if not outcome.problems else "; ".join(outcome.problems)
+    return f"{outcome.kill} qos {outcome.qos} seed {outcome.seed}: {verdict}"
+
+
+def _table(outcomes: list[Outcome]) -> Table:
+    table = Table()
+    for name in ("kill", "QoS", "seed", "sent", "acknowledged", "received", "lost"):
+        table.add_column(name, justify="left" if name == "kill" else "right")
+    for name in ("duplicates", "without DUP", "out of order", "recovered, s"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for outcome in outcomes:
+        verdict = outcome.verdict
+        table.add_row(
+            KILLS[outcome.kill].what,
+            str(outcome.qos),
+            str(outcome.seed),
+            f"{verdict.sent:,}",
+            f"{verdict.acknowledged:,}",
+            f"{verdict.received:,}",
+            str(verdict.lost),
+            str(verdict.duplicates),
+            str(verdict.without_dup),
+            str(verdict.out_of_order),
+            f"{outcome.recovery_seconds:.1f}",
+            "broken" if outcome.problems else "ok",
+        )
+    return table

@@ -1,0 +1,164 @@
+"""What was sent, acknowledged, stored and received, and whether that is what the QoS promises.
+
+A duplicate is an arrival of a message that the subscriber has had before. QoS 1 allows it where the
+publisher sent the message twice, or the gateway does not know whether the client has it; QoS 2
+never. Only first arrivals count for the order: what is sent again comes late by nature.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+MAX_DUPLICATES: Final = 0.001
+"""Of all arrivals of QoS 1 messages."""
+
+EXAMPLES: Final = 5
+"""So many messages are named of each thing that went wrong."""
+
+PAYLOAD_BYTES: Final = (16, 512)
+
+
+class Sent(NamedTuple):
+    """One message by the topic it went to and its place there, counted from 0."""
+
+    topic_name: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_name}#{self.sequence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One message as a subscriber was given it."""
+
+    message: Sent
+    dup: bool
+    at: float
+    """By `time.monotonic`."""
+    is_damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of the messages of one QoS.
+
+    Attributes:
+        sent: Handed to the publishers' clients.
+        acknowledged: Of these, with a PUBACK or PUBCOMP that is no refusal.
+        received: Different messages, all subscribers together.
+        lost: Acknowledged ones that did not reach a subscriber, over all subscribers.
+        duplicates: Arrivals beyond the first.
+        without_dup: Of these, without the DUP flag though the publisher's message is stored once.
+        out_of_order: Messages that came first behind a later one of their topic.
+        problems: What breaks a promise, one line each; empty when all is well.
+    """
+
+    sent: int
+    acknowledged: int
+    received: int
+    lost: int
+    duplicates: int
+    without_dup: int
+    out_of_order: int
+    problems: tuple[str, ...] = field(default=())
+
+
+def payload_of(seed: int, message: Sent) -> bytes:
+    """Return the payload of a message, always the same: its sequence number and random bytes."""
+    randomness = random.Random(f"{seed}/{message}")  # noqa: S311 - it has to be repeatable
+    filler = randomness.randbytes(randomness.randint(*PAYLOAD_BYTES))
+    return b"%d:%b" % (message.sequence, filler)
+
+
+def judge(
+    qos: int,
+    sent: Sequence[Sent],
+    acknowledged: set[Sent],
+    arrivals: Mapping[str, Sequence[Arrival]],
+    stored: Mapping[Sent, int],
+) -> Verdict:
+    """Compare what was promised with what came.
+
+    Args:
+        qos: 1 or 2, of messages and subscriptions.
+        sent: In the order of each topic.
+        acknowledged: Promised to their publishers.
+        arrivals: Of each subscriber, in their order.
+        stored: How often the log holds each message.
+    """
+    known = set(sent)
+    problems: list[str] = []
+    received = lost = duplicates = without_dup = out_of_order = 0
+    for name, came in arrivals.items():
+        counts = Counter(arrival.message for arrival in came)
+        missing = [message for message in sent if message in acknowledged and not counts[message]]
+        unordered = _out_of_order(came)
+        repeated = _repetitions(came)
+        odd = [one.message for one in repeated if not one.dup and stored.get(one.message, 0) < 2]
+        received += len(counts)
+        lost += len(missing)
+        out_of_order += len(unordered)
+        duplicates += len(repeated)
+        without_dup += len(odd)
+        problems += _problem(f"{name}: lost", missing)
+        problems += _problem(f"{name}: out of order", unordered)
+        problems += _problem(f"{name}: nobody sent", [one for one in counts if one not in known])
+        problems += _problem(f"{name}: damaged", [one.message for one in came if one.is_damaged])
+        if qos == 2:
+            problems += _problem(f"{name}: twice", [one.message for one in repeated])
+    unstored = [message for message in sent if message in acknowledged and not stored.get(message)]
+    problems += _problem("acknowledged and not in the log", unstored)
+    if qos == 2:
+        twice = [message for message in sent if stored.get(message, 0) > 1]
+        problems += _problem("twice in the log", twice)
+    elif duplicates > MAX_DUPLICATES * len(sent) * len(arrivals):
+        allowed = MAX_DUPLICATES * len(sent) * len(arrivals)
+        problems.append(f"{duplicates} duplicates, at most {allowed:.0f} expected")
+    return Verdict(
+        len(sent),
+        len(acknowledged),
+        received,
+        lost,
+        duplicates,
+        without_dup,
+        out_of_order,
+        tuple(problems),
+    )
+
+
+def _repetitions(arrivals: Iterable[Arrival]) -> list[Arrival]:
+    """Return the arrivals beyond the first of each message."""
+    seen: set[Sent] = set()
+    repeated = []
+    for arrival in arrivals:
+        if arrival.message in seen:
+            repeated.append(arrival)
+        seen.add(arrival.message)
+    return repeated
+
+
+def _out_of_order(arrivals: Iterable[Arrival]) -> list[Sent]:
+    """Return the messages whose first arrival is behind that of a later one of their topic."""
+    seen: set[Sent] = set()
+    last: dict[str, int] = {}
+    unordered = []
+    for message in (arrival.message for arrival in arrivals):
+        if message in seen:
+            continue
+        seen.add(message)
+        if message.sequence < last.get(message.topic_name, -1):
+            unordered.append(message)
+        else:
+            last[message.topic_name] = message.sequence
+    return unordered
+
+
+def _problem(what: str, messages: Sequence[Sent]) -> list[str]:
+    if not messages:
+        return []
+    named = ", ".join(map(str, messages[:EXAMPLES]))
+    more = ", …" if len(messages) > EXAMPLES else ""
+    return [f"{what}: {len(messages)} ({named}{more})"]

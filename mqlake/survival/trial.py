@@ -1,0 +1,350 @@
+"""One trial: messages flow, something is killed in the middle, and every message is looked at."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import Consumer, TopicPartition
+
+from mqlake.errors import OperationalError
+from mqlake.local.testing import LocalSystem
+from mqlake.records import BARRIER_KEY_PREFIX, INBOUND
+from mqlake.survival.clients import ProvingClient, Publisher, Subscriber, end_session
+from mqlake.survival.kills import Kill
+from mqlake.survival.ledger import Arrival, Sent, Verdict, judge
+
+PUBLISHERS: Final = 4
+TOPICS_EACH: Final = 2
+MESSAGES: Final = 5_000
+ABSENT_FROM: Final = 0.4
+"""The second subscriber leaves when so much has been sent."""
+
+ABSENT_UNTIL: Final = (0.5, 0.95)
+KILLED_AT: Final = (0.2, 0.8)
+"""The kill comes somewhere between these."""
+
+START_SECONDS: Final = 30.0
+SEND_SECONDS: Final = 240.0
+"""How long it may take until all is sent and acknowledged, with the kill in between."""
+
+SETTLE_SECONDS: Final = 120.0
+"""How long the last of them may take to arrive."""
+
+POLL_SECONDS: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one kill did to the messages of one QoS."""
+
+    kill: str
+    qos: int
+    seed: int
+    verdict: Verdict
+    recovery_seconds: float
+    """From the kill until every client that was connected had been served again."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return self.verdict.problems + self.notes
+
+
+class Flow:
+    """The messages of one QoS: some publishers, two subscribers, one of them away for a while.
+
+    Args:
+        name: Makes client identifiers and topics unlike those of others.
+        ports: Of the gateways.
+        qos: Of messages and subscriptions.
+        seed: Decides who speaks which version, who is where and when.
+        messages: How many, about.
+        per_second: How fast.
+        moves: Clients go to another gateway when theirs does not answer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ports: Sequence[int],
+        qos: int,
+        seed: int,
+        *,
+        messages: int,
+        per_second: float,
+        moves: bool,
+    ) -> None:
+        self.qos = qos
+        self._seed = seed
+        self._ports = ports
+        chance = random.Random(f"{seed}/flow/{qos}")  # noqa: S311 - it has to be repeatable
+        levels = [chance.choice((4, 5)) for _ in range(PUBLISHERS)]
+        self._count = messages // (PUBLISHERS * TOPICS_EACH) - 1
+        self.publishers = [
+            Publisher(
+                f"{name}-p{number}",
+                level,
+                ports,
+                home=number % len(ports),
+                moves=moves,
+                topics=[f"{name}/{number}/{letter}" for letter in "abcdefgh"[:TOPICS_EACH]],
+                count=self._count,
+                per_second=per_second / PUBLISHERS,
+                seed=seed,
+                qos=qos,
+            )
+            for number, level in enumerate(levels)
+        ]
+        first_level = chance.choice((4, 5))
+        self.steady, self.absent = (
+            Subscriber(
+                f"{name}-{who}",
+                level,
+                ports,
+                home=home % len(ports),
+                moves=moves,
+                topic_filter=f"{name}/+/+",
+                seed=seed,
+                qos=qos,
+            )
+            for home, (who, level) in enumerate(
+                (("steady", first_level), ("absent", 9 - first_level))
+            )
+        )
+        self.total = len(self.publishers) * TOPICS_EACH * self._count
+        self._leave_at = round(ABSENT_FROM * self.total)
+        self._back_at = round(chance.uniform(*ABSENT_UNTIL) * self.total)
+        self._cut = chance.random() < 0.5
+        self._back_home = chance.randrange(len(ports))
+        self._has_left = self._is_back = False
+        self.was_there: set[str] = set()
+
+    @property
+    def subscribers(self) -> tuple[Subscriber, Subscriber]:
+        return self.steady, self.absent
+
+    @property
+    def clients(self) -> tuple[ProvingClient, ...]:
+        return (*self.publishers, *self.subscribers)
+
+    @property
+    def sent_count(self) -> int:
+        return sum(len(publisher.sent) for publisher in self.publishers)
+
+    @property
+    def acknowledged(self) -> set[Sent]:
+        return {message for one in self.publishers for message in one.acknowledged}
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return all(publisher.is_done for publisher in self.publishers)
+
+    @property
+    def has_arrived(self) -> bool:
+        acknowledged = self.acknowledged
+        return all(acknowledged <= one.seen for one in self.subscribers)
+
+    def step(self) -> None:
+        """Have the absent one leave and come back when it is time."""
+        sent = self.sent_count
+        if not self._has_left and sent >= self._leave_at:
+            self._has_left = True
+            self.absent.leave(cut=self._cut)
+        if self._has_left and not self._is_back and sent >= self._back_at:
+            self._is_back = True
+            self.absent.come_back(self._back_home)
+
+    def note_present(self) -> None:
+        """Note who is connected: these are to be served again."""
+        present = {client.client_id for client in self.clients}
+        if self._has_left and not self._is_back:
+            present.discard(self.absent.client_id)
+        self.was_there = present
+
+    def reconnect(self) -> None:
+        """Let the subscribers go and come back, and send one last message to each topic.
+
+        Whatever a gateway takes for unfinished comes before it.
+        """
+        for subscriber in self.subscribers:
+            subscriber.leave(cut=False)
+        for subscriber in self.subscribers:
+            subscriber.come_back(subscriber.place)
+        for publisher in self.publishers:
+            topics = dict.fromkeys(message.topic_name for message in publisher.sent)
+            publisher.send_more([Sent(topic, self._count) for topic in topics])
+
+    def recovery_seconds(self, killed_at: float) -> float:
+        """Return how long it took until all who were there were served again."""
+        sent = {message: at for one in self.publishers for message, at in one.sent.items()}
+        later = {message for message, at in sent.items() if at > killed_at}
+        served: list[float] = []
+        for publisher in self.publishers:
+            if publisher.client_id in self.was_there:
+                answers = [at for message, at in publisher.acknowledged.items() if message in later]
+                served += [min(answers)] if answers else []
+        for subscriber in self.subscribers:
+            if subscriber.client_id in self.was_there:
+                came = [one.at for one in subscriber.arrivals if one.message in later]
+                served += [min(came)] if came else []
+        return max(served, default=killed_at) - killed_at
+
+    def judge(self, stored: Counter[Sent]) -> tuple[Verdict, tuple[str, ...]]:
+        """Return the verdict, and what is wrong beside the messages."""
+        sent = [message for one in self.publishers for message in sorted(one.sent)]
+        arrivals: dict[str, list[Arrival]] = {
+            one.client_id: list(one.arrivals) for one in self.subscribers
+        }
+        notes = []
+        for client in self.clients:
+            if client.lost_sessions:
+                notes.append(f"{client.client_id}: session not present {client.lost_sessions} x")
+            if client.failure is not None:
+                notes.append(f"{client.client_id}: {client.failure!r}")
+        for publisher in self.publishers:
+            if publisher.refused:
+                reason = next(iter(publisher.refused.values()))
+                notes.append(f"{publisher.client_id}: {len(publisher.refused)} refused, {reason}")
+            if not publisher.is_done:
+                notes.append(f"{publisher.client_id}: not everything was sent and acknowledged")
+        return judge(self.qos, sent, self.acknowledged, arrivals, stored), tuple(notes)
+
+
+def run_trial(
+    system: LocalSystem,
+    name: str,
+    kill: Kill,
+    levels: Sequence[int],
+    seed: int,
+    *,
+    messages: int = MESSAGES,
+    per_second: float,
+) -> list[Outcome]:
+    """Run messages of each QoS at once through a system and kill in the middle.
+
+    Raises:
+        OperationalError: The system does not serve at all, before the kill or long after it.
+    """
+    chance = random.Random(f"{seed}/{name}")  # noqa: S311 - it has to be repeatable
+    ports = [system.mqtt_port + number for number in range(system.gateways)]
+    run = f"prove-{name}-{seed}"
+    flows = [
+        Flow(
+            f"{run}-q{qos}",
+            ports,
+            qos,
+            seed,
+            messages=messages,
+            per_second=per_second,
+            moves=kill.moves,
+        )
+        for qos in levels
+    ]
+    total = sum(flow.total for flow in flows)
+    kill_at = round(chance.uniform(*KILLED_AT) * total)
+    gateway = f"gateway-{chance.randint(1, system.gateways)}"
+    with ExitStack() as stack:
+        for flow in flows:
+            for subscriber in flow.subscribers:
+                subscriber.start()
+                stack.callback(subscriber.stop)
+                if not subscriber.is_subscribed.wait(START_SECONDS):
+                    raise OperationalError(f"{subscriber.client_id} could not subscribe")
+        for flow in flows:
+            for publisher in flow.publishers:
+                publisher.start()
+                stack.callback(publisher.stop)
+
+        def step() -> None:
+            for flow in flows:
+                flow.step()
+
+        _await(lambda: _sent(flows) >= kill_at, step, SEND_SECONDS, "messages before the kill")
+        for flow in flows:
+            flow.note_present()
+        killed_at = time.monotonic()
+        with kill.strike(system, gateway):
+            acknowledged = _await(lambda: _all_acknowledged(flows), step, SEND_SECONDS)
+            step()
+            arrived = acknowledged and _await(lambda: _all_arrived(flows), step, SETTLE_SECONDS)
+        system.await_healthy()
+        if arrived:
+            for flow in flows:
+                flow.reconnect()
+            _await(lambda: _all_acknowledged(flows) and _all_arrived(flows), step, SETTLE_SECONDS)
+    recoveries = [flow.recovery_seconds(killed_at) for flow in flows]
+    stored = stored_messages(system.state().bootstrap_servers, run)
+    outcomes = []
+    for flow, recovery_seconds in zip(flows, recoveries, strict=True):
+        verdict, notes = flow.judge(stored)
+        outcomes.append(Outcome(name, flow.qos, seed, verdict, recovery_seconds, notes))
+        if not verdict.problems:
+            for client in flow.clients:
+                end_session(client.client_id, ports[0])
+    return outcomes
+
+
+def stored_messages(bootstrap_servers: str, prefix: str) -> Counter[Sent]:
+    """Return how often the log holds each message whose topic begins so."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "prove"})
+    found: Counter[Sent] = Counter()
+    try:
+        partitions = consumer.list_topics(INBOUND, timeout=10).topics[INBOUND].partitions
+        for partition in partitions:
+            start, end = consumer.get_watermark_offsets(
+                TopicPartition(INBOUND, partition), timeout=10
+            )
+            consumer.assign([TopicPartition(INBOUND, partition, start)])
+            position = start
+            while position < end:
+                for record in consumer.consume(1000, timeout=10):
+                    if record.error() is not None:
+                        raise OperationalError(f"the log cannot be read: {record.error()}")
+                    position = (record.offset() or 0) + 1
+                    key = record.key() or b""
+                    topic_name = key.partition(b"/")[2].decode()
+                    if key.startswith(BARRIER_KEY_PREFIX) or not topic_name.startswith(prefix):
+                        continue
+                    number = (record.value() or b"").partition(b":")[0]
+                    found[Sent(topic_name, int(number))] += 1
+    finally:
+        consumer.close()
+    return found
+
+
+def _sent(flows: Sequence[Flow]) -> int:
+    return sum(flow.sent_count for flow in flows)
+
+
+def _all_acknowledged(flows: Sequence[Flow]) -> bool:
+    return all(flow.is_acknowledged for flow in flows)
+
+
+def _all_arrived(flows: Sequence[Flow]) -> bool:
+    return all(flow.has_arrived for flow in flows)
+
+
+def _await(
+    condition: Callable[[], bool],
+    step: Callable[[], None],
+    timeout_seconds: float,
+    what: str | None = None,
+) -> bool:
+    """Take steps until something holds; return whether it does within the time.
+
+    Raises:
+        OperationalError: It does not, and it is said what was waited for.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            if what is None:
+                return False
+            raise OperationalError(f"not within {timeout_seconds:g} s: {what}")
+        step()
+        time.sleep(POLL_SECONDS)
+    return True

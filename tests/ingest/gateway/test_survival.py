@@ -1,0 +1,327 @@
+"""Sessions survive their gateway: killed, started again, or left for another one."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ingest.gateway.peers import DEAD_SECONDS
+from ingest.log.memory import MemoryLog
+from ingest.protocol.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Will,
+)
+from ingest.protocol.reason_codes import DisconnectReasonCode
+from mqlake.clock import ManualClock
+from tests.ingest.gateway.harness import (
+    Client,
+    Harness,
+    MemoryRouter,
+    new_log,
+    running_gateway,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+NEVER = {"session_expiry_interval": 0xFFFF_FFFF}
+FIRST, SECOND = "gateway-1", "gateway-2"
+
+
+@contextlib.asynccontextmanager
+async def site() -> AsyncIterator[tuple[MemoryLog, MemoryRouter]]:
+    """A log and a router that outlive the gateways."""
+    log = new_log(FIRST, SECOND)
+    router = MemoryRouter(log)
+    await router.start()
+    try:
+        yield log, router
+    finally:
+        await router.close()
+
+
+async def resume(harness: Harness, level: int = 5, **fields: object) -> tuple[Client, Connack]:
+    client = await Client.open(harness.port, level)
+    fields.setdefault("properties", NEVER if level == 5 else {})
+    return client, await client.handshake("alice", clean_start=False, **fields)
+
+
+async def publish(harness: Harness, *payloads: bytes, qos: int = 1) -> None:
+    publisher = await Client.connect(harness.port, "publisher")
+    for payload in payloads:
+        await publisher.publish("a/b", payload, qos)
+    await publisher.disconnect()
+    await harness.delivered()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+async def test_a_session_survives_its_gateway(killed: bool) -> None:
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router) as harness:
+            client, _ = await resume(harness)
+            await client.subscribe("a/#", 1, identifier=7)
+            await publish(harness, b"1", b"2")
+            first = await client.expect(Publish)
+            await client.expect(Publish)
+            client.send(Puback(first.packet_id))
+            await client.expect_nothing()
+            if killed:
+                await harness.saved()
+                await harness.kill()
+        async with running_gateway(log=log, router=router) as harness:
+            await publish(harness, b"3")
+            client, connack = await resume(harness)
+            assert connack.session_present
+            again = await client.expect(Publish)
+            assert (again.payload, again.dup, again.packet_id) == (b"2", True, 2)
+            assert again.properties == {"subscription_identifier": [7]}
+            assert (await client.expect(Publish)).payload == b"3"
+            await client.expect_nothing()
+
+
+async def test_messages_of_the_time_without_any_gateway_come() -> None:
+    """Another gateway of the site takes messages while nobody holds the session."""
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router) as harness:
+            client, _ = await resume(harness)
+            await client.subscribe("a/b", 1)
+            await harness.saved()
+            await harness.kill()
+        async with running_gateway(log=log, router=router, name=SECOND) as other:
+            await publish(other, b"1", b"2")
+        async with running_gateway(log=log, router=router) as harness:
+            client, connack = await resume(harness)
+            assert connack.session_present
+            assert await client.payloads(2) == [b"1", b"2"]
+            await client.expect_nothing()
+
+
+async def test_a_client_takes_its_session_to_another_gateway() -> None:
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST) as first,
+        running_gateway(log=log, router=router, name=SECOND) as second,
+    ):
+        old, _ = await resume(first)
+        await old.subscribe("a/b", 1)
+        await publish(second, b"1")
+        sent = await old.expect(Publish)
+        new = await Client.open(second.port)
+        connack = await new.handshake("alice", clean_start=False, properties=NEVER)
+        assert connack.session_present
+        await old.expect_disconnect(DisconnectReasonCode.SESSION_TAKEN_OVER)
+        again = await new.expect(Publish)
+        assert (again.payload, again.dup, again.packet_id) == (b"1", True, sent.packet_id)
+        new.send(Puback(again.packet_id))
+        await publish(first, b"2")
+        assert await new.payloads(1) == [b"2"]
+        await new.expect_nothing()
+        assert first.gateway.sessions.connected_count == 0
+
+
+async def test_a_client_without_a_session_is_taken_over_too() -> None:
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST) as first,
+        running_gateway(log=log, router=router, name=SECOND) as second,
+    ):
+        await until(lambda: first.gateway.peers.are_there and second.gateway.peers.are_there)
+        old = await Client.connect(first.port, "alice")
+        new = await Client.connect(second.port, "alice")
+        await old.expect_disconnect(DisconnectReasonCode.SESSION_TAKEN_OVER)
+        await new.expect_nothing()
+
+
+async def test_many_takeovers_at_once_leave_one_connection() -> None:
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST) as first,
+        running_gateway(log=log, router=router, name=SECOND) as second,
+    ):
+        clients = []
+        for number in range(20):
+            client = await Client.open((first, second)[number % 2].port)
+            client.send(Connect("alice", 5, clean_start=False, properties=NEVER))
+            clients.append(client)
+        sessions = (first.gateway.sessions, second.gateway.sessions)
+        await until(lambda: not any(one._openings or one._leaving for one in sessions))
+        await until(lambda: sum(one.connected_count for one in sessions) == 1)
+        await first.delivered()
+        assert sum(one.connected_count for one in sessions) == 1
+
+
+async def test_the_session_of_a_gateway_that_has_died_is_found() -> None:
+    clock = ManualClock()
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router, name=SECOND, clock=clock) as second:
+            async with running_gateway(log=log, router=router, name=FIRST, clock=clock) as first:
+                await until(lambda: second.gateway.peers.are_there)
+                client, _ = await resume(first)
+                await client.subscribe("a/b", 1)
+                await publish(first, b"1")
+                await client.expect(Publish)
+                await first.saved()
+                await first.kill()
+            new = await Client.open(second.port)
+            new.send(Connect("alice", 5, clean_start=False, properties=NEVER))
+            clock.advance(DEAD_SECONDS)
+            assert (await new.expect(Connack)).session_present
+            assert (await new.message()).dup
+
+
+async def test_the_will_of_a_dead_gateway_is_published_once() -> None:
+    clock = ManualClock()
+    async with site() as (log, router):
+        async with (
+            running_gateway(log=log, router=router, name=SECOND, clock=clock) as second,
+            running_gateway(log=log, router=router, name="gateway-3", clock=clock) as third,
+        ):
+            async with running_gateway(log=log, router=router, name=FIRST, clock=clock) as first:
+                await until(lambda: second.gateway.peers.are_there)
+                await Client.connect(first.port, "alice", will=Will("will", b"gone", 1))
+                await first.saved()
+                await first.kill()
+            await second.delivered()
+            assert second.inbound() == []
+            clock.advance(DEAD_SECONDS)
+            await until(second.inbound)
+            await second.delivered()
+            await third.delivered()
+            assert [record.value for record in second.inbound()] == [b"gone"]
+        async with running_gateway(log=log, router=router, name=FIRST, clock=clock) as first:
+            await first.delivered()
+            assert len(first.inbound()) == 1
+
+
+async def test_a_delayed_will_waits_for_its_time_after_a_crash() -> None:
+    clock = ManualClock()
+    will = Will("will", b"gone", 1, properties={"will_delay_interval": 10})
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router, clock=clock) as harness:
+            await resume(harness, will=will)
+            await harness.saved()
+            await harness.kill()
+        async with running_gateway(log=log, router=router, clock=clock) as harness:
+            clock.advance(9)
+            harness.gateway.sessions.process_due()
+            await harness.delivered()
+            assert harness.inbound() == []
+            clock.advance(1)
+            await until(harness.inbound)
+            assert [record.value for record in harness.inbound()] == [b"gone"]
+
+
+async def test_a_session_expires_while_everything_is_down() -> None:
+    clock = ManualClock()
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router, clock=clock) as harness:
+            client, _ = await resume(harness, properties={"session_expiry_interval": 60})
+            await client.disconnect()
+        clock.advance(61)
+        async with running_gateway(log=log, router=router, clock=clock) as harness:
+            _, connack = await resume(harness)
+            assert not connack.session_present
+            await until(lambda: len(harness.gateway.sessions) == 1)
+
+
+async def test_qos_2_to_a_client_is_exactly_once_across_a_crash() -> None:
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router) as harness:
+            client, _ = await resume(harness)
+            await client.subscribe("a/b", 2)
+            await publish(harness, b"1", b"2", b"3", qos=2)
+            received = [await client.expect(Publish) for _ in range(3)]
+            client.send(Pubrec(received[0].packet_id), Pubrec(received[1].packet_id))
+            await client.expect(Pubrel)
+            await client.expect(Pubrel)
+            client.send(Pubcomp(received[0].packet_id))
+            await client.expect_nothing()
+            await harness.saved()
+            await harness.kill()
+        async with running_gateway(log=log, router=router) as harness:
+            client, connack = await resume(harness)
+            assert connack.session_present
+            assert await client.expect(Pubrel) == Pubrel(received[1].packet_id)
+            again = await client.expect(Publish)
+            assert (again.payload, again.packet_id, again.dup) == (
+                b"3",
+                received[2].packet_id,
+                True,
+            )
+            await client.expect_nothing()
+
+
+@pytest.mark.parametrize("is_appended", [False, True])
+async def test_qos_2_from_a_client_is_exactly_once_across_a_crash(is_appended: bool) -> None:
+    """The crash comes after the log has the message and before anybody knows, or just before."""
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router) as harness:
+            client, _ = await resume(harness)
+            if not is_appended:
+                harness.gateway.publisher.publish = lambda *_: None  # type: ignore[method-assign, assignment]
+            client.send(Publish("a/b", b"once", 2, packet_id=7))
+            if is_appended:
+                await until(harness.inbound)
+            else:
+                await until(lambda: harness.counters.messages_received)
+                await harness.saved()
+            await harness.kill()
+        async with running_gateway(log=log, router=router) as harness:
+            client, connack = await resume(harness)
+            assert connack.session_present
+            client.send(Publish("a/b", b"once", 2, dup=True, packet_id=7))
+            assert await client.expect(Pubrec) == Pubrec(7)
+            client.send(Pubrel(7))
+            assert await client.expect(Pubcomp) == Pubcomp(7)
+            client.send(Publish("a/b", b"twice", 2, packet_id=7))
+            assert await client.expect(Pubrec) == Pubrec(7)
+            assert [record.value for record in harness.inbound()] == [b"once", b"twice"]
+
+
+async def test_what_was_acknowledged_long_ago_does_not_come_again_after_a_crash() -> None:
+    """The marks of the gateway move the cursor of a session that has been idle."""
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router) as harness:
+            client, _ = await resume(harness)
+            await client.subscribe("a/b", 1)
+            await publish(harness, b"1")
+            await client.message()
+            await client.expect_nothing()
+            await harness.saved()
+            await harness.kill()
+        async with running_gateway(log=log, router=router) as harness:
+            client, _ = await resume(harness)
+            await client.expect_nothing()
+
+
+async def test_resumes_while_messages_flow_lose_and_double_nothing() -> None:
+    async with site() as (log, router), running_gateway(log=log, router=router) as harness:
+        publisher = await Client.connect(harness.port, "publisher")
+        client, _ = await resume(harness)
+        await client.subscribe("a/b", 1)
+        received: list[bytes] = []
+        sent = 0
+        for round_ in range(10):
+            for _ in range(50):
+                sent += 1
+                publisher.send(Publish("a/b", b"%d" % sent, 1, packet_id=sent))
+            for _ in range(20):
+                received.append((await client.message()).payload)
+            if round_ % 2:
+                client.send(Disconnect())
+                await client.expect_end()
+            else:
+                await client.expect_answered()
+                client.cut()
+            client, _ = await resume(harness)
+        while len(received) < sent:
+            received.append((await client.message()).payload)
+        assert received == [b"%d" % number for number in range(1, sent + 1)]
+        await client.expect_nothing()
