@@ -2,36 +2,28 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from ingest.gateway.counters import Counters
 from ingest.gateway.drops import DropReason, Drops
-from ingest.gateway.outbound import OutboundMessage
+from ingest.gateway.outbound import read_message
 from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
 from ingest.gateway.sending import Sender
 from ingest.log.contract import LogRecord
-from ingest.protocol.errors import LocalProtocolError
-from ingest.protocol.packets import MQTT_5_0
-from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.session.subscriptions import Copy, Subscriptions
 from mqlake.clock import Clock
-from mqlake.errors import InvalidRecord, InvalidTopic
+from mqlake.errors import InvalidRecord
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     CONTROL_KEY_PREFIX,
-    FLAG_QOS,
     FLAG_RETAIN,
     HEADER_CLIENT_ID,
     HEADER_MQTT,
     HEADER_PROPERTIES,
     HEADER_SOURCE,
-    RECORD_VERSION,
-    Source,
-    decode_properties,
     decode_source,
 )
-from mqlake.topics import validate_topic_name
 
 logger = logging.getLogger(__name__)
 
@@ -159,43 +151,3 @@ class Delivery:
             self._drops.add(DropReason.NO_MEMBER, tenant, "", topic_name, 0)
         else:
             copies.append(copy)
-
-
-def read_message(
-    topic_name: str, payload: bytes, headers: dict[str, bytes], source: Source, now_ms: int
-) -> OutboundMessage:
-    """Read what is to be sent; the log is open to others, so what comes out can also be encoded.
-
-    Raises:
-        InvalidRecord: No such message can be sent to a client.
-    """
-    mqtt = headers.get(HEADER_MQTT, b"")
-    if len(mqtt) != 3 or mqtt[0] != RECORD_VERSION:
-        raise InvalidRecord(f"header {HEADER_MQTT!r} is {mqtt!r}, expected version 1")
-    flags = mqtt[2]
-    qos = flags & FLAG_QOS
-    if qos > 2:
-        raise InvalidRecord(f"QoS is {qos}, expected 0, 1 or 2")
-    encoded = headers.get(HEADER_PROPERTIES)
-    properties = (
-        NO_PROPERTIES if encoded is None else cast("Properties", decode_properties(encoded))
-    )
-    try:
-        validate_topic_name(topic_name)
-        message = OutboundMessage(
-            topic_name,
-            payload,
-            qos,
-            flags & FLAG_RETAIN != 0,
-            properties,
-            source.received_at_ms,
-            source.partition,
-            source.offset,
-        )
-        if properties:
-            message.template(MQTT_5_0, now_ms)
-    except (InvalidTopic, LocalProtocolError) as exc:
-        raise InvalidRecord(str(exc)) from exc
-    except (TypeError, ValueError, AttributeError) as exc:
-        raise InvalidRecord(f"header {HEADER_PROPERTIES!r} holds a wrong type: {exc}") from exc
-    return message

@@ -2,9 +2,21 @@
 
 from typing import Final, cast
 
+from ingest.protocol.errors import LocalProtocolError
 from ingest.protocol.packets import MQTT_3_1_1, MQTT_5_0
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.protocol.publish_template import PublishTemplate
+from mqlake.errors import InvalidRecord, InvalidTopic
+from mqlake.records import (
+    FLAG_QOS,
+    FLAG_RETAIN,
+    HEADER_MQTT,
+    HEADER_PROPERTIES,
+    RECORD_VERSION,
+    Source,
+    decode_properties,
+)
+from mqlake.topics import validate_topic_name
 
 _EXPIRY: Final = "message_expiry_interval"
 
@@ -98,3 +110,43 @@ class OutboundMessage:
                 self.topic_name, self.payload, properties, protocol_level=MQTT_5_0
             )
         return self._template_5
+
+
+def read_message(
+    topic_name: str, payload: bytes, headers: dict[str, bytes], source: Source, now_ms: int
+) -> OutboundMessage:
+    """Read what is to be sent; the log is open to others, so what comes out can also be encoded.
+
+    Raises:
+        InvalidRecord: No such message can be sent to a client.
+    """
+    mqtt = headers.get(HEADER_MQTT, b"")
+    if len(mqtt) != 3 or mqtt[0] != RECORD_VERSION:
+        raise InvalidRecord(f"header {HEADER_MQTT!r} is {mqtt!r}, expected version 1")
+    flags = mqtt[2]
+    qos = flags & FLAG_QOS
+    if qos > 2:
+        raise InvalidRecord(f"QoS is {qos}, expected 0, 1 or 2")
+    encoded = headers.get(HEADER_PROPERTIES)
+    properties = (
+        NO_PROPERTIES if encoded is None else cast("Properties", decode_properties(encoded))
+    )
+    try:
+        validate_topic_name(topic_name)
+        message = OutboundMessage(
+            topic_name,
+            payload,
+            qos,
+            flags & FLAG_RETAIN != 0,
+            properties,
+            source.received_at_ms,
+            source.partition,
+            source.offset,
+        )
+        if properties:
+            message.template(MQTT_5_0, now_ms)
+    except (InvalidTopic, LocalProtocolError) as exc:
+        raise InvalidRecord(str(exc)) from exc
+    except (TypeError, ValueError, AttributeError) as exc:
+        raise InvalidRecord(f"header {HEADER_PROPERTIES!r} holds a wrong type: {exc}") from exc
+    return message

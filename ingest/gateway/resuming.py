@@ -13,8 +13,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ingest.gateway.delivery import read_message
 from ingest.gateway.drops import DropReason
+from ingest.gateway.lake.exchange import TableError
+from ingest.gateway.outbound import read_message
 from ingest.gateway.sending import Outgoing
 from ingest.session.outgoing import Exchange
 from ingest.session.records import SessionRecord, resume_cursor
@@ -33,6 +34,7 @@ from mqlake.topics import split_shared
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
     from ingest.gateway.sending import Sender
     from ingest.gateway.server import Gateway
@@ -44,6 +46,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.5
+
+LONG_GAP_OFFSETS: Final = 50_000
+"""A gap of more offsets is read from the table: by topic, not message by message."""
+
+LONG_AWAY_SECONDS: Final = 3600.0
+"""So is that of a session that was away for longer: the log may not hold it any more."""
+
 NEAR_OFFSETS: Final = 200
 """Messages in flight whose places in the log are nearer than this are read together."""
 
@@ -63,6 +72,7 @@ class _Resume:
     cursor: list[int]
     """Per partition the next offset to read."""
     outgoing: list[StoredOutgoing]
+    disconnected_at_ms: int
     resumer: Resumer
     topic_filters: list[str]
     starts: list[int] = field(default_factory=list)
@@ -93,11 +103,15 @@ class Resumer:
     Args:
         gateway: Whose sessions.
         reader: Reads ranges of `mqlake.inbound`.
+        lake: Reads the tables; None where there are none.
     """
 
-    def __init__(self, gateway: Gateway, reader: LogRangeReader) -> None:
+    def __init__(
+        self, gateway: Gateway, reader: LogRangeReader, lake: LakeReader | None
+    ) -> None:
         self._gateway = gateway
         self._reader = reader
+        self._lake = lake
         self._ready: list[_Resume] = []
         self._wake = asyncio.Event()
 
@@ -129,6 +143,7 @@ class Resumer:
             session,
             self._gateway.next_offsets() if progress is None else list(progress.cursor),
             [] if progress is None else progress.outgoing,
+            stored.session.disconnected_at_ms or 0,
             self,
             list(session.subscriptions),
         )
@@ -242,6 +257,9 @@ class Resumer:
 
     async def _bring_back(self, batch: list[_Resume]) -> None:
         await self._restore_exchanges(batch)
+        for one in batch:
+            if self._lake is not None and self._is_long(one):
+                await self._read_lake(self._lake, one)
         gaps = batch
         while gaps:
             gaps = [one for one in gaps if not one.session.is_ended]
@@ -258,6 +276,53 @@ class Resumer:
                     self._gateway.sessions.joined(one.session, one.cursor)
             gaps = behind
 
+    def _is_long(self, resume: _Resume) -> bool:
+        away_ms = self._gateway.clock.now_ms() - resume.disconnected_at_ms
+        offsets = sum(
+            max(0, start - at) for at, start in zip(resume.cursor, resume.starts, strict=True)
+        )
+        return offsets > LONG_GAP_OFFSETS or (offsets > 0 and away_ms > LONG_AWAY_SECONDS * 1000)
+
+    async def _read_lake(self, lake: LakeReader, resume: _Resume) -> None:
+        """Read as much of a gap from the table as it holds; the log has the rest."""
+        tree: Subscriptions[Sender] = Subscriptions()
+        filters = self._count_missed(tree, resume)
+        has_more = bool(filters)
+        while has_more and not resume.session.is_ended:
+            ranges = {
+                partition: (at, start)
+                for partition, (at, start) in enumerate(
+                    zip(resume.cursor, resume.starts, strict=True)
+                )
+                if at < start
+            }
+            try:
+                page = await lake.messages(resume.session.tenant, ranges, filters)
+            except TableError as error:
+                logger.warning(
+                    "missed messages are read from the log",
+                    extra={"fields": {"reason": str(error)}},
+                )
+                return
+            now_ms = self._gateway.clock.now_ms()
+            for record in page.records:
+                self._deliver(tree, record, now_ms)
+            for partition, offset in page.next_offsets.items():
+                resume.cursor[partition] = max(resume.cursor[partition], offset)
+            has_more = page.has_more
+
+    def _count_missed(self, tree: Subscriptions[Sender], resume: _Resume) -> list[str]:
+        """Add what a session subscribes to a tree, from its cursor on; return the filters.
+
+        Not what it shares: others of its group have got that.
+        """
+        filters = []
+        for subscription in resume.session.subscriptions.values():
+            if not split_shared(subscription.topic_filter).share_name:
+                tree.add(resume.session.tenant, _counting_from(subscription, resume.cursor))
+                filters.append(subscription.topic_filter)
+        return filters
+
     async def _read_gap(self, gaps: list[_Resume]) -> None:
         """Read up to where the last of them goes live; afterwards that is the cursor of all."""
         if not gaps:
@@ -270,9 +335,7 @@ class Resumer:
         starts = [min(one.cursor[partition] for one in gaps) for partition in partitions]
         tree: Subscriptions[Sender] = Subscriptions()
         for one in gaps:
-            for subscription in one.session.subscriptions.values():
-                if not split_shared(subscription.topic_filter).share_name:
-                    tree.add(one.session.tenant, _counting_from(subscription, one.cursor))
+            self._count_missed(tree, one)
         ranges = {
             partition: (starts[partition], ends[partition])
             for partition in partitions

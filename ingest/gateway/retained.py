@@ -1,13 +1,35 @@
 """The retained messages, as the router brings them and as new subscriptions get them."""
 
-from typing import Final, NamedTuple, cast
+from __future__ import annotations
 
-from ingest.gateway.outbound import OutboundMessage
-from ingest.gateway.store.database import Database
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from ingest.gateway.lake.exchange import TableError
+from ingest.gateway.outbound import OutboundMessage, read_message
 from ingest.gateway.store.retained import RetainedRow, RetainedStore
-from ingest.protocol.properties import NO_PROPERTIES, Properties
-from mqlake.clock import Clock
-from mqlake.records import decode_properties
+from ingest.protocol.properties import NO_PROPERTIES
+from mqlake.errors import InvalidRecord
+from mqlake.records import (
+    FLAG_RETAIN,
+    HEADER_CLIENT_ID,
+    HEADER_MQTT,
+    HEADER_PROPERTIES,
+    INBOUND,
+    Source,
+    decode_properties,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.gateway.lake.reader import LakeReader
+    from ingest.gateway.store.database import Database
+    from ingest.log.contract import LogRangeReader, LogRecord
+    from ingest.protocol.properties import Properties
+    from mqlake.clock import Clock
+
+logger = logging.getLogger(__name__)
 
 PURGED_AT_ONCE: Final = 100
 
@@ -66,6 +88,61 @@ class Retained:
                 message.offset,
             )
         )
+
+    async def load(
+        self, lake: LakeReader | None, reader: LogRangeReader, ends: Sequence[int]
+    ) -> None:
+        """Become what was retained at these offsets: the table, and the log from there on.
+
+        Messages that come live meanwhile may be applied at any time: the later one counts.
+
+        Raises:
+            LogError: The log cannot be read.
+        """
+        offsets: dict[int, int] = {}
+        if lake is not None:
+            try:
+                offsets = await lake.retained(self._load_rows)
+            except TableError as error:
+                logger.warning(
+                    "retained messages are read from the log alone",
+                    extra={"fields": {"reason": str(error)}},
+                )
+        ranges = {
+            partition: (offsets.get(partition, 0), end)
+            for partition, end in enumerate(ends)
+            if offsets.get(partition, 0) < end
+        }
+        if ranges:
+            await reader.read_range(INBOUND, ranges, self._catch_up)
+        logger.info(
+            "retained messages loaded",
+            extra={"fields": {"messages": len(self), "from": offsets, "to": list(ends)}},
+        )
+
+    async def _load_rows(self, rows: list[RetainedRow]) -> None:
+        self._store.load(rows)
+
+    async def _catch_up(self, records: list[LogRecord]) -> None:
+        for record in records:
+            headers = dict(record.headers)
+            mqtt = headers.get(HEADER_MQTT, b"")
+            if len(mqtt) != 3 or not mqtt[2] & FLAG_RETAIN:
+                continue
+            source = Source(record.partition, record.offset, record.timestamp_ms)
+            tenant, _, topic_name = (record.key or b"").decode(errors="replace").partition("/")
+            try:
+                message = read_message(
+                    topic_name, record.value or b"", headers, source, record.timestamp_ms
+                )
+            except InvalidRecord as exc:
+                logger.warning(
+                    "retained message ignored", extra={"fields": {"reason": str(exc)}}
+                )
+                continue
+            publisher = headers.get(HEADER_CLIENT_ID, b"").decode(errors="replace")
+            self.apply(tenant, publisher, message, headers.get(HEADER_PROPERTIES))
+        self.flush()
 
     def flush(self) -> None:
         """Store what has been applied; several at once cost much less than one by one."""

@@ -13,6 +13,7 @@ from ingest.gateway.deadlines import Deadlines
 from ingest.gateway.delivery import Delivery
 from ingest.gateway.drops import Drops
 from ingest.gateway.events import Events
+from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
 from ingest.gateway.peers import Peers
@@ -102,7 +103,9 @@ class Gateway:
         )
         self.sessions: Sessions = Sessions(self, self.session_log)
         self.peers = Peers(log.writer, log.open_reader(), settings.name, self.incarnation, clock)
-        self.resumer = Resumer(self, log.ranges)
+        self._lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
+        self.resumer = Resumer(self, log.ranges, self._lake)
+        self._ranges = log.ranges
         self._writer = log.writer
         self._reader = log.open_reader()
         self._connections: set[ClientConnection] = set()
@@ -153,6 +156,8 @@ class Gateway:
             await self._reader.close()
             await self.session_log.close()
             await self.peers.close()
+            if self._lake is not None:
+                await self._lake.close()
 
     # What connections ask of the gateway
 
@@ -282,6 +287,7 @@ class Gateway:
         marks = self._delivery.marks
         # The answer to the first barrier may be here already.
         marks[:] = [max(mark, start - 1) for mark, start in zip(marks, starts, strict=True)]
+        await self.retained.load(self._lake, self._ranges, starts)
         await self.resumer.settle_orphans()
 
     def _own_routes(self, keys: Any) -> list[Route]:

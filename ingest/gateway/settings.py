@@ -159,6 +159,11 @@ class GatewaySettings(ProcessSettings):
         description="folder for what the gateway keeps of the log's state, made anew at each "
         "start; without one it is kept in memory",
     )
+    lake_dir: Path | None = Field(
+        default=None,
+        description="data directory whose folder tables holds the Delta tables: retained messages "
+        "and long gaps of sessions are read from them; without one from the log alone",
+    )
     log_dir: Path | None = Field(
         default=None, description="folder of an embedded log, watched for free disk space"
     )

@@ -112,6 +112,7 @@ class Plan:
             "MQLAKE_GATEWAY_PORT": str(gateway.port),
             "MQLAKE_GATEWAY_LISTENERS": to_json(self.listeners[gateway.name]),
             "MQLAKE_GATEWAY_LOG_DIR": str(self.data.kafka),
+            "MQLAKE_GATEWAY_LAKE_DIR": str(self.data.root),
             "MQLAKE_GATEWAY_STORE_DIR": str(self.data.gateways / gateway.name),
             "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
         }

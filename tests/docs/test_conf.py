@@ -30,6 +30,7 @@ SHOWN_BY_EXAMPLE = {
     "listeners",
     "log_dir",
     "store_dir",
+    "lake_dir",
     "log_file",
     "log_port",
     "spark",

@@ -54,7 +54,10 @@ class Dialogue:
                 steps[-1][1].setdefault(name, []).append(packet)
             else:
                 steps.append((text, {}))
-        return steps
+        return [
+            (text, {name: arranged(got) for name, got in answers.items()})
+            for text, answers in steps
+        ]
 
 
 def read_dialogues(path: Path) -> list[Dialogue]:

@@ -272,6 +272,7 @@ class Client:
                 except ConnectionResetError:
                     return None
                 if not data:
+                    self.close()  # as every client does; the gateway may wait for it
                     return None
                 self._decoder.receive_data(data)
         return packet

@@ -301,6 +301,21 @@ async def test_what_was_acknowledged_long_ago_does_not_come_again_after_a_crash(
             await client.expect_nothing()
 
 
+async def test_retained_messages_survive_the_gateway() -> None:
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router) as harness:
+            publisher = await Client.connect(harness.port, "publisher")
+            for topic, payload in (("a/1", b"x"), ("a/2", b"y"), ("a/1", b"z"), ("a/3", b"x")):
+                await publisher.publish(topic, payload, 1, retain=True)
+            await publisher.publish("a/3", b"", 1, retain=True)
+            await harness.kill()
+        async with running_gateway(log=log, router=router) as harness:
+            client = await Client.connect(harness.port, "bob")
+            await client.subscribe("a/+", 1)
+            assert await client.payloads(2) == [b"z", b"y"]
+            await client.expect_nothing()
+
+
 async def test_resumes_while_messages_flow_lose_and_double_nothing() -> None:
     async with site() as (log, router), running_gateway(log=log, router=router) as harness:
         publisher = await Client.connect(harness.port, "publisher")

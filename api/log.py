@@ -1,0 +1,91 @@
+"""What the API writes into the log: it waits until every in-sync replica has the record."""
+
+import threading
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from mqlake.errors import LogError
+from mqlake.records import Headers
+
+TIMEOUT_SECONDS: Final = 10.0
+
+
+class LogAppender:
+    """Appends records; safe to use from any thread."""
+
+    def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._timeout = timeout_seconds
+        self._lock = threading.Lock()
+        self._servers = ""
+        self._producer: Producer | None = None
+
+    def append(
+        self,
+        bootstrap_servers: str,
+        log_topic: str,
+        key: bytes,
+        value: bytes,
+        *,
+        what: str,
+        headers: Headers | None = None,
+        timestamp_ms: int = 0,
+    ) -> None:
+        """Append a record and wait until the log has it.
+
+        Args:
+            bootstrap_servers: host:port[,host:port…].
+            log_topic: It must exist.
+            key: Chooses the partition as the gateways do.
+            value: Payload.
+            what: The record in words, for the error.
+            headers: None for a record without.
+            timestamp_ms: UTC epoch; 0 for now.
+
+        Raises:
+            LogError: It does not answer in time, or refuses.
+        """
+        refused: list[KafkaError] = []
+
+        def report(error: KafkaError | None, _record: Any) -> None:
+            if error is not None:
+                refused.append(error)
+
+        producer = self._producer_for(bootstrap_servers)
+        try:
+            producer.produce(
+                log_topic,
+                key=key,
+                value=value,
+                headers=list(headers or []),
+                timestamp=timestamp_ms,
+                on_delivery=report,
+            )
+        except (KafkaException, BufferError) as exc:
+            raise LogError(f"{what}: {exc}", definite=True) from exc
+        if producer.flush(self._timeout):
+            raise LogError(
+                f"{what}: no answer from {bootstrap_servers} within {self._timeout:g} s",
+                definite=False,
+            )
+        if refused:
+            raise LogError(f"{what}: {refused[0].str()}", definite=True)
+
+    def _producer_for(self, bootstrap_servers: str) -> Producer:
+        """Return the one producer; another one when the log has moved since."""
+        with self._lock:
+            if self._producer is None or self._servers != bootstrap_servers:
+                self._servers = bootstrap_servers
+                self._producer = Producer(
+                    {
+                        "bootstrap.servers": bootstrap_servers,
+                        "client.id": "mqlake-api",
+                        "acks": "all",
+                        "enable.idempotence": True,
+                        # As the gateways: a topic keeps its partition, and with it its order.
+                        "partitioner": "murmur2_random",
+                        "message.timeout.ms": round(self._timeout * 1000),
+                        "log_level": 2,
+                    }
+                )
+            return self._producer

@@ -1,0 +1,58 @@
+"""Lists a page at a time: `limit` items, then a cursor that asks for the next page.
+
+A cursor is where the page before ended, so that what comes or goes meanwhile shifts nothing.
+"""
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from http import HTTPStatus
+from typing import Annotated, Generic, TypeVar
+
+from fastapi import Query
+from pydantic import BaseModel, Field
+
+from api.problems import Problem
+
+Item = TypeVar("Item")
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="items of a page")]
+Cursor = Annotated[
+    str | None, Query(description="`next_cursor` of the page before; without it the first page")
+]
+Tenant = Annotated[str, Query(min_length=1, description="tenant that is asked about")]
+
+DEFAULT_LIMIT = 100
+DEFAULT_TENANT = "default"
+
+
+class Page(BaseModel, Generic[Item]):
+    items: list[Item]
+    next_cursor: str | None = Field(description="asks for the next page; null: this is the last")
+
+
+def write_cursor(*parts: str) -> str:
+    """Return a cursor that holds the keys of a page's last item."""
+    return urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str | None, parts: int) -> list[str]:
+    """Undo `write_cursor`; empty texts, which are before everything, for None.
+
+    Raises:
+        Problem: It is none of ours.
+    """
+    if cursor is None:
+        return [""] * parts
+    try:
+        found = json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, RecursionError):
+        found = None
+    if (
+        not isinstance(found, list)
+        or len(found) != parts
+        or not all(isinstance(part, str) for part in found)
+    ):
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one that a page before gave"
+        )
+    return found

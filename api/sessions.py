@@ -1,0 +1,181 @@
+"""Sessions as the API shows them, from the values of `mqlake.sessions` (`docs/records.md`)."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pydantic import BaseModel, Field
+
+from api.cache import StoredSession
+
+PROTOCOL_VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+NEVER_EXPIRES: Final = 0xFFFF_FFFF
+
+
+class Subscription(BaseModel):
+    topic_filter: str = Field(description="as subscribed, with its `$share/<name>/`")
+    qos: int = Field(description="most that the client is sent: 0, 1 or 2")
+    no_local: bool = Field(description="5.0: not what the client itself published")
+    retain_as_published: bool = Field(description="5.0: the RETAIN flag is passed on")
+    retain_handling: int = Field(
+        description="5.0: 0 send retained messages, 1 only if the subscription is new, 2 do not"
+    )
+    identifier: int | None = Field(description="5.0: subscription identifier")
+
+
+class ClientSubscription(Subscription):
+    tenant: str
+    client_id: str
+
+
+class SentMessage(BaseModel):
+    """A message on its way to the client."""
+
+    packet_id: int
+    qos: int
+    released: bool = Field(description="QoS 2: the client has it, PUBREL and PUBCOMP are left")
+    partition: int = Field(description="of `mqlake.inbound`; 0 for a released one")
+    offset: int = Field(description="in that partition; 0 for a released one")
+
+
+class Will(BaseModel):
+    topic_name: str
+    qos: int
+    retain: bool
+    will_delay_interval: int = Field(description="seconds")
+    due_at: datetime | None = Field(description="when it is published; null while connected")
+
+
+class ClientSummary(BaseModel):
+    session_id: str = Field(description="64 bits, 16 hexadecimal digits")
+    tenant: str
+    client_id: str
+    username: str | None
+    protocol_version: str = Field(description="3.1, 3.1.1 or 5.0")
+    keep_alive: int = Field(description="seconds; 0: off")
+    connected: bool
+    connected_at: datetime = Field(description="when it connected last")
+    disconnected_at: datetime | None = Field(description="null while connected")
+    disconnect_reason: str | None = Field(description="null while connected")
+    clean_start: bool = Field(description="of the last CONNECT; clean session before 5.0")
+    session_expiry_interval: int = Field(
+        description="seconds the session outlives its connection; 4294967295: for ever"
+    )
+    gateway: str = Field(description="where it is connected, or was last")
+    subscription_count: int
+
+
+class ClientSession(ClientSummary):
+    expires_at: datetime | None = Field(
+        description="when the session ends; null while connected and when it never does"
+    )
+    will: Will | None
+    subscriptions: list[Subscription]
+    in_flight_out: list[SentMessage] = Field(
+        description="QoS 1 and 2 messages to the client not acknowledged to the end, in the order "
+        "of sending"
+    )
+    in_flight_in: list[int] = Field(
+        description="packet identifiers of QoS 2 messages from the client not released by it"
+    )
+    qos2_unacknowledged: int = Field(description="QoS 2 exchanges not finished, both directions")
+    cursor: list[int] | None = Field(
+        description="per partition of `mqlake.inbound` the next offset; everything before it was "
+        "handed over or is in flight; null before the first message"
+    )
+
+
+def read_summary(value: bytes) -> ClientSummary:
+    return ClientSummary(**_summary(json.loads(value)))
+
+
+def read_client(stored: StoredSession) -> ClientSession:
+    session = json.loads(stored.session)
+    progress = {} if stored.progress is None else json.loads(stored.progress)
+    if progress.get("id") != session["id"]:  # that of an earlier session of the client
+        progress = {}
+    will = session["will"]
+    sent = [
+        SentMessage(
+            packet_id=packet_id,
+            qos=qos,
+            partition=partition,
+            offset=offset,
+            released=bool(released),
+        )
+        for packet_id, qos, partition, offset, released in progress.get("out", [])
+    ]
+    received = sorted({*progress.get("in", []), *progress.get("storing", [])})
+    return ClientSession(
+        **_summary(session),
+        expires_at=_expires_at(session),
+        will=None
+        if will is None
+        else Will(
+            topic_name=will["topic"],
+            qos=will["qos"],
+            retain=will["retain"],
+            will_delay_interval=will["delay"],
+            due_at=_time(session["will_at"]),
+        ),
+        subscriptions=[read_subscription(one) for one in session["subscriptions"]],
+        in_flight_out=sent,
+        in_flight_in=received,
+        qos2_unacknowledged=sum(one.qos == 2 for one in sent) + len(received),
+        cursor=_cursor(session, progress, stored.marks),
+    )
+
+
+def read_subscription(found: dict[str, Any]) -> Subscription:
+    return Subscription(**_subscription(found))
+
+
+def read_client_subscription(
+    tenant: str, client_id: str, found: dict[str, Any]
+) -> ClientSubscription:
+    return ClientSubscription(tenant=tenant, client_id=client_id, **_subscription(found))
+
+
+def _subscription(found: dict[str, Any]) -> dict[str, Any]:
+    names = ("qos", "no_local", "retain_as_published", "retain_handling", "identifier")
+    return {"topic_filter": found["filter"], **{name: found[name] for name in names}}
+
+
+def _summary(session: dict[str, Any]) -> dict[str, Any]:
+    same = ("tenant", "client_id", "username", "keep_alive", "connected", "clean_start", "gateway")
+    return {
+        **{name: session[name] for name in same},
+        "session_id": session["id"],
+        "protocol_version": PROTOCOL_VERSIONS[session["protocol_level"]],
+        "connected_at": _time(session["connected_at"]),
+        "disconnected_at": _time(session["disconnected_at"]),
+        "disconnect_reason": session["reason"],
+        "session_expiry_interval": session["expiry"],
+        "subscription_count": len(session["subscriptions"]),
+    }
+
+
+def _expires_at(session: dict[str, Any]) -> datetime | None:
+    left_at_ms: int | None = session["disconnected_at"]
+    expiry: int = session["expiry"]
+    if left_at_ms is None or expiry == NEVER_EXPIRES:
+        return None
+    return _time(left_at_ms + expiry * 1000)
+
+
+def _cursor(
+    session: dict[str, Any], progress: dict[str, Any], marks_value: bytes | None
+) -> list[int] | None:
+    """Return from where the session reads on, as a gateway that takes it over would say."""
+    cursor: list[int] | None = progress.get("cursor")
+    if cursor is None or not progress["settled"] or marks_value is None:
+        return cursor
+    found = json.loads(marks_value)
+    marks: list[int] = found["marks"]
+    if found["incarnation"] != session["incarnation"] or len(marks) != len(cursor):
+        return cursor
+    return [max(at, mark + 1) for at, mark in zip(cursor, marks, strict=True)]
+
+
+def _time(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, tz=UTC)
