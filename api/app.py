@@ -11,11 +11,18 @@ from fastapi import FastAPI
 
 from api import problems
 from api.authentication import read_token
-from api.control import GatewayControl
-from api.routes import gateways, health, processes
+from api.cache import SessionCache
+from api.follower import Follower
+from api.log import LogAppender
+from api.presence import Gateways
+from api.retained import Deletions, RetainedTable
+from api.routes import clients, gateways, health, processes, retained
 from api.settings import ApiSettings
+from mqlake.clock import SystemClock
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
+from mqlake.records import SESSIONS
+from mqlake.tables import RETAINED
 
 _logger = logging.getLogger(__name__)
 
@@ -35,14 +42,19 @@ def create_app(settings: ApiSettings) -> FastAPI:
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
-        lifespan=_heartbeats,
+        lifespan=_lifespan,
     )
     app.state.settings = settings
     app.state.data_dir = settings.data_dir
-    app.state.control = GatewayControl()
+    clock = SystemClock()
+    app.state.log = LogAppender()
+    app.state.cache = SessionCache(settings.data_dir / "api")
+    app.state.gateways = Gateways(clock)
+    app.state.retained = RetainedTable(settings.data_dir / "tables" / RETAINED.name)
+    app.state.deletions = Deletions(settings.site, settings.datacenter, clock)
     app.state.token = read_token(settings.token_file)
     problems.register(app)
-    for module in (health, processes, gateways):
+    for module in (health, processes, gateways, clients, retained):
         app.include_router(module.router, prefix=PREFIX)
     return app
 
@@ -66,20 +78,27 @@ def main(settings: ApiSettings) -> int:
 
 
 @asynccontextmanager
-async def _heartbeats(app: FastAPI) -> AsyncIterator[None]:
-    beat = asyncio.create_task(_beat(app.state.settings))
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    state = app.state
+    follower = Follower(state.data_dir, state.cache, state.gateways)
+    follower.start()
+    beat = asyncio.create_task(_beat(state.settings, state.cache))
     yield
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
+    await asyncio.to_thread(follower.stop)
 
 
-async def _beat(settings: ApiSettings) -> None:
+async def _beat(settings: ApiSettings, cache: SessionCache) -> None:
     if settings.heartbeat_file is None:
         return
     address = f"serving http://{settings.host}:{settings.port}"
+    is_complete = False
     while True:
+        is_complete = is_complete or cache.is_complete
+        detail = address if is_complete else f"reading {SESSIONS} from the log"
         # The loop that answers requests also writes this: when it is stuck, the beat stops.
         with contextlib.suppress(OSError):  # a full disk, say; readers see the beat grow old
-            write_heartbeat(settings.heartbeat_file, NAME, healthy=True, detail=address)
+            write_heartbeat(settings.heartbeat_file, NAME, healthy=is_complete, detail=detail)
         await asyncio.sleep(INTERVAL_SECONDS)

@@ -15,6 +15,12 @@ class ApiSettings(ProcessSettings):
 
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8080, ge=1, le=65535, description="TCP port to listen on")
+    site: str = Field(
+        default="local",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        description="as of the site's gateways; part of the origin of what the API publishes",
+    )
+    datacenter: int = Field(default=0, ge=0, le=255, description="part of message identifiers")
     data_dir: Path = Field(default=Path("data"), description="data directory of the system")
     token_file: Path = Field(
         default=Path("data/api-token"), description="holds the bearer token of the administrator"

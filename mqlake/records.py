@@ -30,6 +30,7 @@ HEADER_ORIGIN: Final = "origin"
 HEADER_PROPERTIES: Final = "properties"
 HEADER_SOURCE: Final = "source"
 HEADER_EXCHANGE: Final = "exchange"
+HEADER_BY: Final = "by"
 HEADER_VERSION: Final = "v"
 
 FLAG_QOS: Final = 0b0000_0011

@@ -1,20 +1,45 @@
-"""What an administrator asks of one gateway."""
+"""Which gateways there are, and what an administrator asks of one."""
 
+from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from api.authentication import require_administrator
+from api.control import ask_gateway
+from api.dependencies import Heard, Log, State, unavailable
+from api.presence import Gateways, Presence
 from api.problems import Problem, ProblemDetails
-from mqlake.errors import LogError, OperationalError
-from mqlake.status import read_state
+from mqlake.status import SystemState
 
-if TYPE_CHECKING:
-    from api.control import GatewayControl
+router = APIRouter(
+    tags=["gateways"],
+    dependencies=[Depends(require_administrator)],
+    responses={401: {"model": ProblemDetails}},
+)
 
-router = APIRouter(tags=["gateways"])
+_ASKING: dict[int | str, dict[str, Any]] = {
+    code: {"model": ProblemDetails} for code in (404, 422, 503)
+}
+
+
+class Gateway(BaseModel):
+    name: str
+    site: str
+    alive: bool = Field(description="heard of within the last 3 seconds")
+    state: str = Field(
+        description="serving, draining (clients are on their way out) or drained; what it said last"
+    )
+    clients: int = Field(description="connected")
+    listeners: list[str]
+    last_seen: datetime = Field(description="when it spoke last, by its own clock")
+    incarnation: str = Field(description="another one after each start")
+
+
+class GatewayList(BaseModel):
+    items: list[Gateway]
 
 
 class Asked(BaseModel):
@@ -22,27 +47,90 @@ class Asked(BaseModel):
     action: str = Field(description="what the gateway was asked to do; its log says how it went")
 
 
-@router.post(
-    "/gateways/{name}/reload",
-    status_code=HTTPStatus.ACCEPTED,
-    dependencies=[Depends(require_administrator)],
-    responses={code: {"model": ProblemDetails} for code in (401, 404, 503)},
-)
-def post_reload(request: Request, name: str) -> Asked:
+class Drain(BaseModel):
+    model_config = {"extra": "forbid"}
+
+    connections_per_second: float = Field(default=50, gt=0, le=100_000)
+    server_reference: str | None = Field(
+        default=None,
+        max_length=1024,
+        description="where 5.0 clients are told to go, for example `mqtt.example.org:1883`; null: "
+        "the gateway's setting server_reference, if any",
+    )
+    moved: bool = Field(
+        default=False,
+        description="this gateway will not come back: 5.0 clients are told 0x9D (server moved) "
+        "in place of 0x9C (use another server)",
+    )
+
+
+@router.get("/gateways")
+def get_gateways(gateways: Heard) -> GatewayList:
+    """List the gateways that have not been stopped in an orderly way."""
+    return GatewayList(items=[_gateway(one) for one in gateways.all()])
+
+
+@router.get("/gateways/{name}", responses={404: {"model": ProblemDetails}})
+def get_gateway(gateways: Heard, name: str) -> Gateway:
+    """Show what a gateway said last; it speaks once a second."""
+    found = gateways.get(name)
+    if found is None:
+        raise _unknown(name, [one.name for one in gateways.all()])
+    return _gateway(found)
+
+
+@router.post("/gateways/{name}/reload", status_code=HTTPStatus.ACCEPTED, responses=_ASKING)
+def post_reload(state: State, gateways: Heard, log: Log, name: str) -> Asked:
     """Make a gateway read its files again: TLS certificates, for connections from then on."""
-    _send(request, name, "reload")
-    return Asked(gateway=name, action="reload")
+    return _ask(state, gateways, log, name, "reload")
 
 
-def _send(request: Request, name: str, action: str) -> None:
-    control: GatewayControl = request.app.state.control
-    try:
-        state = read_state(request.app.state.data_dir)
-        names = [gateway.name for gateway in state.gateways]
-        if name not in names:
-            raise Problem(
-                HTTPStatus.NOT_FOUND, f"no gateway {name!r}; there are: {', '.join(names)}"
-            )
-        control.send(state.bootstrap_servers, name, action)
-    except (OperationalError, LogError) as exc:
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc
+@router.post("/gateways/{name}/drain", status_code=HTTPStatus.ACCEPTED, responses=_ASKING)
+def post_drain(
+    state: State, gateways: Heard, log: Log, name: str, drain: Drain | None = None
+) -> Asked:
+    """Make a gateway let its clients go, some each second, and take no new ones.
+
+    5.0 clients are told where to go. Sessions are saved before they are let go of, so that another
+    gateway takes them over with nothing lost. When `state` is `drained` the gateway can be stopped;
+    it serves again after DELETE, or after a restart.
+    """
+    asked = drain or Drain()
+    return _ask(state, gateways, log, name, "drain", **asked.model_dump())
+
+
+@router.delete("/gateways/{name}/drain", status_code=HTTPStatus.ACCEPTED, responses=_ASKING)
+def delete_drain(state: State, gateways: Heard, log: Log, name: str) -> Asked:
+    """Make a gateway that was drained take clients again."""
+    return _ask(state, gateways, log, name, "serve")
+
+
+def _gateway(found: Presence) -> Gateway:
+    said = found.said
+    return Gateway(
+        name=found.name,
+        site=said.get("site", ""),
+        alive=found.is_alive,
+        state=said.get("state", "serving"),
+        clients=said.get("clients", 0),
+        listeners=said.get("listeners", []),
+        last_seen=datetime.fromtimestamp(found.at_ms / 1000, tz=UTC),
+        incarnation=said.get("incarnation", ""),
+    )
+
+
+def _ask(
+    state: SystemState, gateways: Gateways, log: Log, name: str, action: str, **value: Any
+) -> Asked:
+    names = [gateway.name for gateway in state.gateways]
+    names += [one.name for one in gateways.all() if one.name not in names]
+    if name not in names:
+        raise _unknown(name, names)
+    with unavailable():
+        ask_gateway(log, state.bootstrap_servers, name, action, **value)
+    return Asked(gateway=name, action=action)
+
+
+def _unknown(name: str, names: list[str]) -> Problem:
+    known = f"; there are: {', '.join(names)}" if names else ""
+    return Problem(HTTPStatus.NOT_FOUND, f"no gateway {name!r}{known}")

@@ -29,7 +29,7 @@ from ingest.session.records import (
     session_key,
 )
 from mqlake.errors import LogError
-from mqlake.records import HEADER_VERSION, RECORD_VERSION, SESSIONS, Headers
+from mqlake.records import HEADER_BY, HEADER_VERSION, RECORD_VERSION, SESSIONS, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLAIM_KEY_PREFIX: Final = b"c/"
-HEADER_BY: Final = "by"
-"""Incarnation of the gateway that wrote the record."""
-
 OPEN_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 

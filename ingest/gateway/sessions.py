@@ -464,8 +464,12 @@ class Sessions:
                 self._welcome(session, opening, stored)
 
         try:
-            if session.is_stored and stored is None:
-                self._log.save_progress(key, session.snapshot())
+            if stored is not None and stored.progress is not None:
+                # Until the session has caught up, our marks say nothing of it.
+                stored.progress.settled = False
+                self._log.save_progress(key, stored.progress, keep=True)
+            elif session.is_stored:
+                self._log.save_progress(key, session.snapshot(), keep=True)
             session.save(saved)
         except LogError as error:
             saved(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.sending import RetainedScan
 from ingest.protocol.errors import ProtocolViolation
@@ -231,6 +231,7 @@ class Subscriber:
         for topic_filter in unsubscribe.topic_filters:
             if topic_filter in self._session.subscriptions:
                 self._session.remove_subscription(topic_filter)
+                self._tell("session.unsubscribed", filter=topic_filter)
                 reason_codes.append(UnsubackReasonCode.SUCCESS)
             else:
                 reason_codes.append(UnsubackReasonCode.NO_SUBSCRIPTION_EXISTED)
@@ -248,6 +249,10 @@ class Subscriber:
             self._session.save(saved)
         except LogError as error:
             saved(error)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        session = self._session
+        self._gateway.events.add(event, session.tenant, session.client_id, **fields)
 
     def grant(self, asked: Subscription) -> SubackReasonCode:
         """Return the answer to a subscription that the log has taken.
@@ -272,6 +277,9 @@ class Subscriber:
         for subscription in new:
             subscription.starts = starts
             self._session.add_subscription(subscription)
+            self._tell(
+                "session.subscribed", filter=subscription.topic_filter, qos=subscription.qos
+            )
         try:
             self._session.save(on_saved)
         except LogError as error:

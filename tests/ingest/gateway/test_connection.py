@@ -1,10 +1,13 @@
 """One client on a socket: the handshake, keep alive, takeover, the will, the end."""
 
 import asyncio
+import socket
 
 import pytest
 
+from ingest.protocol.decoder import Decoder
 from ingest.protocol.encoder import encode
+from ingest.protocol.fixed_header import Role
 from ingest.protocol.packets import (
     Auth,
     Connack,
@@ -362,3 +365,27 @@ async def test_nothing_is_kept_of_500_clients_that_came_and_went() -> None:
         assert gateway.subscriptions._settling == {}
         await until(lambda: len(gateway.routes) == 1)  # that of the retained messages
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
+
+
+async def test_a_client_at_fault_may_go_on_sending_until_it_has_read_why() -> None:
+    async with running_gateway() as harness:
+        loop = asyncio.get_running_loop()
+        with socket.create_connection(("127.0.0.1", harness.port)) as client:
+            client.setblocking(False)
+            await loop.sock_sendall(client, encode(Connect("alice"), 5))
+            await loop.sock_sendall(client, b"\x36\x00")  # QoS 3
+            await until(lambda: harness.counters.connections_opened == 1)
+            await until(lambda: harness.gateway.sessions.connected_count == 0)
+            # Bytes to a closed socket are answered by a reset, and then sending fails.
+            for _ in range(20):
+                await loop.sock_sendall(client, encode(Pingreq(), 5) * 1000)
+            received = b""
+            while data := await loop.sock_recv(client, 1000):
+                received += data
+        decoder = Decoder(5, role=Role.CLIENT)
+        decoder.receive_data(received)
+        assert isinstance(decoder.next_packet(), Connack)
+        disconnect = decoder.next_packet()
+        assert isinstance(disconnect, Disconnect)
+        assert disconnect.reason_code is DisconnectReasonCode.MALFORMED_PACKET
+        await until(lambda: not harness.gateway._connections)

@@ -309,9 +309,14 @@ async def test_a_clean_start_publishes_the_will_that_waits() -> None:
 async def test_lifecycle_is_told_to_the_log() -> None:
     async with running_gateway() as harness:
         client, _ = await resume(harness, keep_alive=30)
+        await client.subscribe("a", 1)
+        await client.unsubscribe("a")
         await client.disconnect()
         await until(lambda: harness.events("client.disconnected"))
         (connected,) = harness.events("client.connected")
         assert connected["client_id"] == "alice"
         assert connected["keep_alive"] == 30
+        (subscribed,) = harness.events("session.subscribed")
+        assert (subscribed["filter"], subscribed["qos"]) == ("a", 1)
+        assert harness.events("session.unsubscribed")[0]["filter"] == "a"
         assert harness.events("client.disconnected")[0]["reason"] == "the client disconnected"

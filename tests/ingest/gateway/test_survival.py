@@ -1,5 +1,6 @@
 """Sessions survive their gateway: killed, started again, or left for another one."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -299,6 +300,30 @@ async def test_what_was_acknowledged_long_ago_does_not_come_again_after_a_crash(
         async with running_gateway(log=log, router=router) as harness:
             client, _ = await resume(harness)
             await client.expect_nothing()
+
+
+async def test_a_crash_while_a_session_comes_back_loses_nothing() -> None:
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router) as harness:
+            client, _ = await resume(harness)
+            await client.subscribe("a/b", 1)
+            await client.disconnect()
+            await publish(harness, b"1", b"2")
+
+            async def never(_gaps: object) -> None:
+                await asyncio.Event().wait()
+
+            harness.gateway.resumer._read_gap = never  # type: ignore[method-assign]
+            _, connack = await resume(harness)
+            assert connack.session_present
+            other = await Client.connect(harness.port, "other")
+            await other.subscribe("a/b", 0)
+            await publish(harness, b"3")
+            await harness.saved()
+            await harness.kill()
+        async with running_gateway(log=log, router=router) as harness:
+            client, _ = await resume(harness)
+            assert await client.payloads(3) == [b"1", b"2", b"3"]
 
 
 async def test_retained_messages_survive_the_gateway() -> None:

@@ -1,0 +1,57 @@
+"""What routes share: where the system is, what has been read of it, failures as answers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from api.cache import SessionCache
+from api.log import LogAppender
+from api.presence import Gateways
+from api.problems import Problem
+from mqlake.errors import LogError, OperationalError
+from mqlake.status import SystemState, read_state
+
+
+@contextmanager
+def unavailable() -> Iterator[None]:
+    """Answer 503 when the log, the cache or a table does not answer."""
+    try:
+        yield
+    except (OperationalError, LogError) as exc:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc
+
+
+def system_state(request: Request) -> SystemState:
+    with unavailable():
+        return read_state(request.app.state.data_dir)
+
+
+def complete_cache(request: Request) -> SessionCache:
+    """Return the sessions once all of them have been read: part of them would look like all."""
+    cache: SessionCache = request.app.state.cache
+    if not cache.is_complete:
+        raise Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "the API is reading mqlake.sessions: ask again in a moment",
+            {"Retry-After": "1"},
+        )
+    return cache
+
+
+def heard_gateways(request: Request) -> Gateways:
+    gateways: Gateways = request.app.state.gateways
+    return gateways
+
+
+def log_appender(request: Request) -> LogAppender:
+    log: LogAppender = request.app.state.log
+    return log
+
+
+State = Annotated[SystemState, Depends(system_state)]
+Cache = Annotated[SessionCache, Depends(complete_cache)]
+Heard = Annotated[Gateways, Depends(heard_gateways)]
+Log = Annotated[LogAppender, Depends(log_appender)]

@@ -1,0 +1,172 @@
+"""Retained messages: read from the table, without Spark; deleted by a message, as clients do it.
+
+deltalake takes a while to load and memory to hold: not before somebody asks.
+"""
+
+import json
+import threading
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mqlake.clock import Clock
+from mqlake.errors import OperationalError
+from mqlake.identifiers import MessageIdentifiers, machine_number
+from mqlake.records import Message, message_headers, message_key
+from mqlake.tables import RETAINED
+from mqlake.topics import SEPARATOR
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from mqlake.records import Headers
+
+CLIENT_ID: Final = "mqlake-api"
+"""The publisher of what the API publishes."""
+
+_COLUMNS: Final = (
+    "topic, {payload} AS payload, octet_length(payload) AS payload_bytes, qos, id, client_id,"
+    " username, protocol_level, properties, origin, ts, expires_at"
+)
+_SPECIAL: Final = frozenset("\\.+*?()|[]{}^$#&-~")
+"""Characters that mean something in a regular expression of Rust."""
+
+
+class RetainedTable:
+    """The Delta table `retained` at its newest version; safe to use from any thread.
+
+    Args:
+        path: The table's folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._table: DeltaTable | None = None
+
+    def get(self, tenant: str, topic_name: str) -> dict[str, Any] | None:
+        """Return the message of a topic.
+
+        Raises:
+            OperationalError: The table cannot be read; `page` raises it too.
+        """
+        rows = self._rows(tenant, f"topic = {_literal(topic_name)}", "payload", 1)
+        return rows[0] if rows else None
+
+    def page(
+        self,
+        tenant: str,
+        topic_filter: str | None,
+        after: str,
+        limit: int,
+        *,
+        max_payload_bytes: int,
+    ) -> list[dict[str, Any]]:
+        """Return messages by topic name, behind the given one; larger payloads as None."""
+        where = f"topic > {_literal(after)}"
+        if topic_filter is not None:
+            where += f" AND regexp_like(topic, {_literal(to_regex(topic_filter))})"
+        payload = f"CASE WHEN octet_length(payload) <= {max_payload_bytes:d} THEN payload END"
+        return self._rows(tenant, where, payload, limit)
+
+    def _rows(self, tenant: str, where: str, payload: str, limit: int) -> list[dict[str, Any]]:
+        from deltalake import QueryBuilder
+
+        # What has expired stands in the table for up to a minute more.
+        sql = (
+            f"SELECT {_COLUMNS.format(payload=payload)} FROM {RETAINED.name}"  # noqa: S608
+            f" WHERE tenant = {_literal(tenant)} AND (expires_at IS NULL OR expires_at > now())"
+            f" AND {where} ORDER BY topic LIMIT {limit:d}"
+        )
+        with self._lock:
+            try:
+                query = QueryBuilder().register(RETAINED.name, self._newest())
+                return [row for batch in query.execute(sql) for row in _rows_of(batch)]
+            except OperationalError:
+                raise
+            except Exception as exc:  # files that cannot be read raise no other
+                self._table = None
+                # Only the first line is for people: a trace of the library's follows.
+                reason = str(exc).partition("\n")[0]
+                raise OperationalError(f"table {self._path} cannot be read: {reason}") from exc
+
+    def _newest(self) -> "DeltaTable":
+        from deltalake import DeltaTable
+
+        if self._table is None:
+            if not DeltaTable.is_deltatable(str(self._path)):
+                raise OperationalError(f"there is no table {self._path} (yet)")
+            self._table = DeltaTable(str(self._path))
+        else:
+            self._table.update_incremental()
+        return self._table
+
+
+def to_regex(topic_filter: str) -> str:
+    """Return the regular expression of what a valid topic filter matches (5.0: 4.7)."""
+    levels = topic_filter.split(SEPARATOR)
+    is_open = levels[-1] == "#"
+    if is_open:
+        levels.pop()
+    patterns = ["[^/]*" if level == "+" else _escape(level) for level in levels]
+    if levels and levels[0] == "+":  # a leading `$` never meets a leading wildcard
+        patterns[0] = "(?:[^/$][^/]*)?"
+    if not levels:
+        return "(?s)^[^$]"
+    return f"(?s)^{SEPARATOR.join(patterns)}{'(?:/.*)?' if is_open else ''}$"
+
+
+class Deletions:
+    """Makes the messages that delete retained ones.
+
+    Args:
+        site: First half of their origin.
+        datacenter: Part of their identifiers.
+        clock: For their time.
+    """
+
+    def __init__(self, site: str, datacenter: int, clock: Clock) -> None:
+        self._origin = f"{site}/api"
+        self._clock = clock
+        self._identifiers = MessageIdentifiers(
+            clock, datacenter=datacenter, machine=machine_number()
+        )
+        self._lock = threading.Lock()
+
+    def make(self, tenant: str, topic_name: str) -> "tuple[bytes, Headers, int]":
+        """Return key, headers and time of an empty retained message."""
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            message_id = self._identifiers.next(now_ms)
+        message = Message(
+            tenant=tenant,
+            topic_name=topic_name,
+            payload=b"",
+            qos=1,
+            retain=True,
+            message_id=message_id,
+            client_id=CLIENT_ID,
+            received_at_ms=now_ms,
+            origin=self._origin,
+            protocol_level=5,
+        )
+        return message_key(tenant, topic_name), message_headers(message), now_ms
+
+
+def _rows_of(batch: Any) -> list[dict[str, Any]]:
+    names = batch.schema.names
+    columns = [batch.column(name).to_pylist() for name in names]
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    for row in rows:
+        row["properties"] = None if row["properties"] is None else json.loads(row["properties"])
+        for name in ("ts", "expires_at"):
+            row[name] = None if row[name] is None else row[name].astimezone(UTC)
+    return rows
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _escape(text: str) -> str:
+    return "".join(f"\\{one}" if one in _SPECIAL else one for one in text)

@@ -1,0 +1,155 @@
+"""Sessions and their subscriptions: list, look at, end."""
+
+import json
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, Field
+
+from api.authentication import require_administrator
+from api.cache import ClientFilter, StoredSession
+from api.control import ask_gateway
+from api.dependencies import Cache, Heard, Log, State, unavailable
+from api.pages import (
+    DEFAULT_LIMIT,
+    DEFAULT_TENANT,
+    Cursor,
+    Limit,
+    Page,
+    Tenant,
+    read_cursor,
+    write_cursor,
+)
+from api.problems import Problem, ProblemDetails
+from api.sessions import (
+    ClientSession,
+    ClientSubscription,
+    ClientSummary,
+    Subscription,
+    read_client,
+    read_client_subscription,
+    read_summary,
+)
+
+router = APIRouter(
+    tags=["clients"],
+    dependencies=[Depends(require_administrator)],
+    responses={code: {"model": ProblemDetails} for code in (401, 422, 503)},
+)
+
+WHAT_IS_LISTED = (
+    "Sessions that outlive their connection, connected or not, and clients with a will. "
+    "A client that asked for neither is known to its gateway alone: it is not written to the log "
+    "and not listed; the table `events` says when it came and went."
+)
+
+
+class Asked(BaseModel):
+    client_id: str
+    gateways: list[str] = Field(
+        description="who was asked: all that are alive; the one that has the client acts"
+    )
+
+
+@router.get("/clients", description=WHAT_IS_LISTED)
+def get_clients(
+    cache: Cache,
+    tenant: Tenant = DEFAULT_TENANT,
+    connected: Annotated[bool | None, Query(description="only these, or only the others")] = None,
+    username: Annotated[str | None, Query(description="exactly this user name")] = None,
+    gateway: Annotated[str | None, Query(description="connected there, or last there")] = None,
+    client_id_prefix: Annotated[
+        str | None, Query(description="what the client identifier begins with")
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[ClientSummary]:
+    asked = ClientFilter(connected, username, gateway, client_id_prefix)
+    (after,) = read_cursor(cursor, 1)
+    with unavailable():
+        values = cache.clients(tenant, asked, after, limit + 1)
+    items = [read_summary(value) for value in values[:limit]]
+    more = len(values) > limit
+    return Page(items=items, next_cursor=write_cursor(items[-1].client_id) if more else None)
+
+
+# Before /clients/{client_id}: a client identifier may hold slashes, and may end like this path.
+@router.get("/clients/{client_id:path}/subscriptions", responses={404: {"model": ProblemDetails}})
+def get_client_subscriptions(
+    cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT
+) -> Page[Subscription]:
+    """List the subscriptions of a client, all of them."""
+    client = read_client(_stored(cache, tenant, client_id))
+    return Page(items=client.subscriptions, next_cursor=None)
+
+
+@router.get("/clients/{client_id:path}", responses={404: {"model": ProblemDetails}})
+def get_client(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT) -> ClientSession:
+    """Show a session. What is in flight is as of its last progress record, about a second old."""
+    return read_client(_stored(cache, tenant, client_id))
+
+
+@router.delete("/clients/{client_id:path}", status_code=HTTPStatus.ACCEPTED)
+def delete_client(
+    state: State,
+    gateways: Heard,
+    log: Log,
+    client_id: str,
+    tenant: Tenant = DEFAULT_TENANT,
+    end_session: Annotated[
+        bool, Query(description="false: only its connection ends, the session stays")
+    ] = True,
+) -> Asked:
+    """Close a client's connection (5.0: DISCONNECT 0x98) and end its session.
+
+    Every gateway that is alive is asked, through the log, and the one that has the client acts a
+    moment later; so this works for clients that are not listed too, and an unknown one is no error.
+    A will that waits is published, as at any end of a session.
+    """
+    names = [gateway.name for gateway in gateways.all() if gateway.is_alive]
+    if not names:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no gateway is alive")
+    with unavailable():
+        for name in names:
+            ask_gateway(
+                log,
+                state.bootstrap_servers,
+                name,
+                "disconnect",
+                tenant=tenant,
+                client_id=client_id,
+                end_session=end_session,
+            )
+    return Asked(client_id=client_id, gateways=names)
+
+
+@router.get("/subscriptions")
+def get_subscriptions(
+    cache: Cache,
+    tenant: Tenant = DEFAULT_TENANT,
+    topic_filter: Annotated[str | None, Query(description="exactly this topic filter")] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[ClientSubscription]:
+    """List the subscriptions of all listed clients, by topic filter and client identifier."""
+    after_filter, after_client = read_cursor(cursor, 2)
+    with unavailable():
+        found = cache.subscriptions(tenant, topic_filter, (after_filter, after_client), limit + 1)
+    items = [
+        read_client_subscription(tenant, one.client_id, json.loads(one.value))
+        for one in found[:limit]
+    ]
+    last = found[limit - 1] if len(found) > limit else None
+    return Page(
+        items=items,
+        next_cursor=write_cursor(last.topic_filter, last.client_id) if last is not None else None,
+    )
+
+
+def _stored(cache: Cache, tenant: str, client_id: str) -> StoredSession:
+    with unavailable():
+        stored = cache.client(tenant, client_id)
+    if stored is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"no session of client {client_id!r} is stored")
+    return stored

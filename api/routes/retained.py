@@ -1,0 +1,165 @@
+"""Retained messages: list, read, delete."""
+
+from base64 import b64encode
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, Field
+
+from api.authentication import require_administrator
+from api.dependencies import Log, State, unavailable
+from api.pages import (
+    DEFAULT_LIMIT,
+    DEFAULT_TENANT,
+    Cursor,
+    Limit,
+    Page,
+    Tenant,
+    read_cursor,
+    write_cursor,
+)
+from api.problems import Problem, ProblemDetails
+from api.retained import Deletions, RetainedTable
+from api.sessions import PROTOCOL_VERSIONS
+from mqlake.errors import InvalidTopic
+from mqlake.records import INBOUND
+from mqlake.topics import (
+    SYSTEM_LEVEL,
+    is_system,
+    split_shared,
+    validate_topic_filter,
+    validate_topic_name,
+)
+
+router = APIRouter(
+    tags=["retained"],
+    dependencies=[Depends(require_administrator)],
+    responses={code: {"model": ProblemDetails} for code in (401, 422, 503)},
+)
+
+
+class RetainedMessage(BaseModel):
+    tenant: str
+    topic_name: str
+    payload: str | None = Field(description="base64; null: larger than was asked for")
+    payload_bytes: int
+    qos: int
+    message_id: str = Field(description="128 bits, 32 hexadecimal digits, sortable by time")
+    client_id: str = Field(description="of the publisher")
+    username: str | None = Field(description="of the publisher")
+    protocol_version: str = Field(description="of the publisher: 3.1, 3.1.1 or 5.0")
+    properties: dict[str, Any] | None = Field(description="5.0 properties of the message")
+    origin: str = Field(description="site/gateway that accepted it")
+    received_at: datetime
+    expires_at: datetime | None
+
+
+class Asked(BaseModel):
+    topic_name: str
+
+
+@router.get("/retained")
+def get_retained(
+    request: Request,
+    tenant: Tenant = DEFAULT_TENANT,
+    topic_filter: Annotated[
+        str | None, Query(description="MQTT topic filter; without it all topics")
+    ] = None,
+    max_payload_bytes: Annotated[
+        int, Query(ge=0, le=65_536, description="larger payloads are null")
+    ] = 1024,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[RetainedMessage]:
+    """List retained messages by topic name, from the table `retained`: seconds behind the log."""
+    if topic_filter is not None:
+        _check_filter(topic_filter)
+    (after,) = read_cursor(cursor, 1)
+    with unavailable():
+        rows = _table(request).page(
+            tenant, topic_filter, after, limit + 1, max_payload_bytes=max_payload_bytes
+        )
+    items = [_message(tenant, row) for row in rows[:limit]]
+    more = len(rows) > limit
+    return Page(items=items, next_cursor=write_cursor(items[-1].topic_name) if more else None)
+
+
+@router.get("/retained/{topic:path}", responses={404: {"model": ProblemDetails}})
+def get_retained_message(
+    request: Request, topic: str, tenant: Tenant = DEFAULT_TENANT
+) -> RetainedMessage:
+    """Show the retained message of a topic, its whole payload; seconds behind the log."""
+    with unavailable():
+        row = _table(request).get(tenant, topic)
+    if row is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"topic {topic!r} has no retained message")
+    return _message(tenant, row)
+
+
+@router.delete("/retained/{topic:path}", status_code=HTTPStatus.ACCEPTED)
+def delete_retained_message(
+    request: Request, state: State, log: Log, topic: str, tenant: Tenant = DEFAULT_TENANT
+) -> Asked:
+    """Delete the retained message of a topic: publish an empty one, as any client may.
+
+    So who is subscribed to the topic gets an empty message. It is in the log when this answers;
+    gateways follow at once, the table, and with it GET, within seconds.
+    """
+    try:
+        validate_topic_name(topic)
+    except InvalidTopic as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
+    if is_system(topic):
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"topics below {SYSTEM_LEVEL} are the gateways' own"
+        )
+    deletions: Deletions = request.app.state.deletions
+    key, headers, now_ms = deletions.make(tenant, topic)
+    with unavailable():
+        log.append(
+            state.bootstrap_servers,
+            INBOUND,
+            key,
+            b"",
+            what=f"deletion of {topic!r}",
+            headers=headers,
+            timestamp_ms=now_ms,
+        )
+    return Asked(topic_name=topic)
+
+
+def _table(request: Request) -> RetainedTable:
+    table: RetainedTable = request.app.state.retained
+    return table
+
+
+def _check_filter(topic_filter: str) -> None:
+    try:
+        validate_topic_filter(topic_filter)
+    except InvalidTopic as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
+    if split_shared(topic_filter).share_name:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "shared subscriptions get no retained messages"
+        )
+
+
+def _message(tenant: str, row: dict[str, Any]) -> RetainedMessage:
+    payload: bytes | None = row["payload"]
+    return RetainedMessage(
+        tenant=tenant,
+        topic_name=row["topic"],
+        payload=None if payload is None else b64encode(payload).decode(),
+        payload_bytes=row["payload_bytes"],
+        qos=row["qos"],
+        message_id=row["id"],
+        client_id=row["client_id"],
+        username=row["username"],
+        protocol_version=PROTOCOL_VERSIONS[row["protocol_level"]],
+        properties=row["properties"],
+        origin=row["origin"],
+        received_at=row["ts"],
+        expires_at=row["expires_at"],
+    )
