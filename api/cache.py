@@ -30,9 +30,6 @@ CREATE TABLE sessions (
     value BLOB NOT NULL,
     UNIQUE (tenant, client_id)
 );
-CREATE INDEX session_username ON sessions (tenant, username, client_id);
-CREATE INDEX session_gateway ON sessions (tenant, gateway, client_id);
-CREATE INDEX session_connected ON sessions (tenant, connected, client_id);
 -- Apart from its session: it changes a hundred times as often.
 CREATE TABLE progress (
     tenant TEXT NOT NULL,
@@ -48,6 +45,18 @@ CREATE TABLE subscriptions (
     value TEXT NOT NULL,
     PRIMARY KEY (tenant, filter, client_id)
 ) WITHOUT ROWID;
+"""
+# At once and in order when everything has been read: ten times quicker than one by one.
+_FINISH: Final = """
+CREATE INDEX session_username ON sessions (tenant, username, client_id);
+CREATE INDEX session_gateway ON sessions (tenant, gateway, client_id);
+CREATE INDEX session_connected ON sessions (tenant, connected, client_id);
+INSERT INTO subscriptions
+    SELECT tenant, json_extract(one.value, '$.filter'), client_id, json_remove(one.value, '$.starts')
+    FROM sessions, json_each(CAST(sessions.value AS TEXT), '$.subscriptions') AS one
+    ORDER BY 1, 2, 3;
+PRAGMA journal_mode = WAL; -- readers and the writer do not wait for each other
+PRAGMA cache_size = -4096;
 """
 _PUT_SESSION: Final = """
 INSERT INTO sessions (tenant, client_id, username, gateway, connected, value)
@@ -126,11 +135,11 @@ class SessionCache:
             for suffix in ("", "-wal", "-shm"):
                 self._path.with_name(FILE_NAME + suffix).unlink(missing_ok=True)
             with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
-                connection.execute("PRAGMA journal_mode = WAL")  # readers do not wait for it
+                connection.execute("PRAGMA journal_mode = OFF")  # nobody reads it yet
                 connection.execute("PRAGMA synchronous = OFF")
-                connection.execute("PRAGMA cache_size = -8192")  # KiB
+                connection.execute("PRAGMA cache_size = -65536")  # KiB
                 connection.executescript(_SCHEMA)
-                yield CacheWriter(connection)
+                yield CacheWriter(connection, self)
         except (OSError, sqlite3.Error) as exc:
             raise OperationalError(f"the API's cache {self._path}: {exc}") from exc
         finally:
@@ -192,8 +201,14 @@ class SessionCache:
 class CacheWriter:
     """Brings records of the log into the file."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, cache: SessionCache) -> None:
         self._connection = connection
+        self._cache = cache
+
+    def complete(self) -> None:
+        """Let others read: all that was in the log at the start has been applied."""
+        self._connection.executescript(_FINISH)
+        self._cache.is_complete = True
 
     def apply(self, records: Iterable[Record]) -> list[InvalidRecord]:
         """Take records in their order; return what could not be read.
@@ -237,8 +252,20 @@ class CacheWriter:
         if value is not None:
             found = _session(value)
             new = _subscriptions(found)
+        if self._cache.is_complete:
+            self._put_subscriptions(tenant, client_id, new)
+        if value is None:
+            self._connection.execute("DELETE FROM sessions WHERE tenant = ? AND client_id = ?", key)
+        else:
+            self._connection.execute(
+                _PUT_SESSION,
+                (*key, found["username"], found["gateway"], found["connected"], value),
+            )
+
+    def _put_subscriptions(self, tenant: str, client_id: str, new: dict[str, str]) -> None:
+        """Change only what has changed: a session is written more often than its subscriptions."""
         before = self._connection.execute(
-            "SELECT value FROM sessions WHERE tenant = ? AND client_id = ?", key
+            "SELECT value FROM sessions WHERE tenant = ? AND client_id = ?", (tenant, client_id)
         ).fetchone()
         old = {} if before is None else _subscriptions(_session(before[0]))
         for topic_filter in old.keys() - new.keys():
@@ -251,13 +278,6 @@ class CacheWriter:
                 self._connection.execute(
                     _PUT_SUBSCRIPTION, (tenant, topic_filter, client_id, subscription)
                 )
-        if value is None:
-            self._connection.execute("DELETE FROM sessions WHERE tenant = ? AND client_id = ?", key)
-        else:
-            self._connection.execute(
-                _PUT_SESSION,
-                (*key, found["username"], found["gateway"], found["connected"], value),
-            )
 
 
 def _session(value: bytes) -> dict[str, Any]:

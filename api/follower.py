@@ -104,7 +104,7 @@ class Follower:
                     batch = consumer.consume(BATCH_RECORDS, timeout=POLL_SECONDS)
                     ended = self._take(writer, batch, is_old=bool(unread))
                     if unread and not (unread := unread - ended):
-                        self._cache.is_complete = True
+                        writer.complete()
                         self._problem = ""
                         _logger.info("sessions are read")
         finally:

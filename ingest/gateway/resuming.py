@@ -106,9 +106,7 @@ class Resumer:
         lake: Reads the tables; None where there are none.
     """
 
-    def __init__(
-        self, gateway: Gateway, reader: LogRangeReader, lake: LakeReader | None
-    ) -> None:
+    def __init__(self, gateway: Gateway, reader: LogRangeReader, lake: LakeReader | None) -> None:
         self._gateway = gateway
         self._reader = reader
         self._lake = lake

@@ -136,9 +136,7 @@ class Retained:
                     topic_name, record.value or b"", headers, source, record.timestamp_ms
                 )
             except InvalidRecord as exc:
-                logger.warning(
-                    "retained message ignored", extra={"fields": {"reason": str(exc)}}
-                )
+                logger.warning("retained message ignored", extra={"fields": {"reason": str(exc)}})
                 continue
             publisher = headers.get(HEADER_CLIENT_ID, b"").decode(errors="replace")
             self.apply(tenant, publisher, message, headers.get(HEADER_PROPERTIES))

@@ -45,6 +45,8 @@ class Outgoing(NamedTuple):
     qos: int
     retain: bool
     identifiers: tuple[int, ...]
+    shared_filter: str = ""
+    """The shared subscription that the client got it for."""
 
 
 @dataclass(slots=True)
@@ -150,6 +152,21 @@ class Sender:
         """Yield what is in flight, in the order of the first sending."""
         return self._messages.exchanges()
 
+    def take_shared(self, *, is_ended: bool) -> list[Outgoing]:
+        """Take out what others of the share groups can get instead of this client.
+
+        What it was sent is its own until its session ends; QoS 2 even then. [MQTT5-4.8.2-5]
+        """
+        shared = self._messages.take_waiting(lambda outgoing: outgoing.shared_filter != "")
+        if is_ended:
+            unanswered = [
+                one.message
+                for one in self._messages.exchanges()
+                if one.qos == 1 and one.message is not None and one.message.shared_filter
+            ]
+            shared = unanswered + shared
+        return shared
+
     def first_waiting(self) -> dict[int, int]:
         """Return per partition the offset of the first message that waits, if one does."""
         first: dict[int, int] = {}
@@ -172,7 +189,7 @@ class Sender:
         connection = self._connection
         if connection is None or connection.is_closing:
             if qos or self._gateway.settings.keep_qos_0_offline:
-                self._keep(Outgoing(message, qos, retain, copy.identifiers))
+                self._keep(Outgoing(message, qos, retain, copy.identifiers, copy.shared_filter))
             return
         if qos == 0:
             if not connection.is_writable:
@@ -189,7 +206,7 @@ class Sender:
                     return
             self._send(0, Outgoing(message, 0, retain, identifiers), now_ms, dup=False)
             return
-        outgoing = Outgoing(message, qos, retain, identifiers)
+        outgoing = Outgoing(message, qos, retain, identifiers, copy.shared_filter)
         offered = self._messages.offer(outgoing, qos, writable=connection.is_writable)
         if self.progress is not None:
             self.progress.touch()

@@ -17,6 +17,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ingest.gateway.drops import DropReason
 from ingest.gateway.outbound import LOCAL
 from ingest.gateway.progress import Progress, ProgressSaver
 from ingest.gateway.publishing import client_headers
@@ -536,6 +537,7 @@ class Sessions:
         if not session.is_stored:  # [MQTT5-3.1.2-23]
             is_written = session.will is not None or session.progress is not None
             self._drop_subscriptions(session)
+            self._pass_on(session, session.sender.take_shared(is_ended=True))
             if session.will is not None:
                 self._publish_will(session, session.will)
             if session.progress is not None:
@@ -551,10 +553,12 @@ class Sessions:
         if session.incoming.is_storing or self._leaving.get(session.key) is not session:
             return
         del self._leaving[session.key]
+        shared: list[OutgoingMessage] = []
         now_ms = self._gateway.clock.now_ms()
         progress = session.progress
         if progress is not None:
             if not session.is_resuming:
+                shared = session.sender.take_shared(is_ended=False)
                 self._log.save_progress(session.key, session.snapshot(), keep=True)
             progress.close()
         if session.will is not None and not session.will.properties.get("will_delay_interval"):
@@ -562,9 +566,30 @@ class Sessions:
             session.will = None
         record = session.record(disconnected_at_ms=now_ms)
         self._drop_subscriptions(session)
+        self._pass_on(session, shared)
         self._log.save_session(record)
         if session.key in self._openings:
             self._try_open(session.key)
+
+    def _pass_on(self, session: ClientSession, shared: list[OutgoingMessage]) -> None:
+        """Give other members of share groups what a member has left (5.0: 4.8.2)."""
+        gateway = self._gateway
+        now_ms = gateway.clock.now_ms()
+        for outgoing in shared:
+            message = outgoing.message
+            copy = gateway.subscriptions.shared_copy(
+                session.tenant, outgoing.shared_filter, message.partition, message.offset
+            )
+            if copy is None:
+                gateway.drops.add(
+                    DropReason.NO_MEMBER,
+                    session.tenant,
+                    session.client_id,
+                    message.topic_name,
+                    outgoing.qos,
+                )
+            else:
+                copy.client.deliver(message, copy, now_ms)
 
     def _drop_subscriptions(self, session: ClientSession) -> None:
         session.is_ended = True

@@ -277,9 +277,7 @@ class Subscriber:
         for subscription in new:
             subscription.starts = starts
             self._session.add_subscription(subscription)
-            self._tell(
-                "session.subscribed", filter=subscription.topic_filter, qos=subscription.qos
-            )
+            self._tell("session.subscribed", filter=subscription.topic_filter, qos=subscription.qos)
         try:
             self._session.save(on_saved)
         except LogError as error:

@@ -28,6 +28,7 @@ from ingest.protocol.violations import (
     PUBLISH_WITHOUT_TOPIC,
     REMAINING_LENGTH_NOT_MINIMAL,
     REMAINING_LENGTH_TOO_LONG,
+    RESERVED_FLAGS,
     SUBSCRIPTION_IDENTIFIER_FROM_CLIENT,
     TRUNCATED,
 )
@@ -204,6 +205,9 @@ class Decoder:
 
     def _learn_level(self, connect: Connect, buffer: bytes, offset: int, start: int) -> None:
         self._protocol_level = connect.protocol_level
+        if connect.protocol_level > 3 and buffer[offset] & 0x0F:
+            message = f"first byte is 0x{buffer[offset]:02x}, not allowed here"
+            raise self._fail(RESERVED_FLAGS.error(connect.protocol_level, message))
         if connect.protocol_level == 5 and start > offset + 2 and buffer[start - 1] == 0:
             message = "remaining length is not in its shortest form"
             raise self._fail(REMAINING_LENGTH_NOT_MINIMAL.error(5, message))

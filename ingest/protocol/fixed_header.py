@@ -68,17 +68,17 @@ REQUIRED_FLAGS: Final[dict[PacketType, tuple[int, Violation]]] = {
 def first_byte_violation(first_byte: int, role: Role, protocol_level: int) -> Violation | None:
     """Judge a packet's first byte; the decoder uses the spread-out `FIRST_BYTES` instead."""
     kind, flags = first_byte >> 4, first_byte & 0x0F
-    if protocol_level == LEVEL_UNKNOWN and kind != PacketType.CONNECT:
-        return CONNECT_NOT_FIRST
+    if protocol_level == LEVEL_UNKNOWN:
+        # Of the flags of CONNECT its own level decides: 3.1 does not use them.
+        return None if kind == PacketType.CONNECT else CONNECT_NOT_FIRST
     if kind == 0 or (kind == PacketType.AUTH and protocol_level < 5):
         return RESERVED_PACKET_TYPE
     packet_type = PacketType(kind)
-    if protocol_level != LEVEL_UNKNOWN:
-        from_client, from_server = SENT_FROM_LEVEL[packet_type]
-        if protocol_level < (from_client if role is Role.SERVER else from_server):
-            return WRONG_DIRECTION
-        if packet_type == PacketType.CONNECT:
-            return CONNECT_TWICE
+    from_client, from_server = SENT_FROM_LEVEL[packet_type]
+    if protocol_level < (from_client if role is Role.SERVER else from_server):
+        return WRONG_DIRECTION
+    if packet_type == PacketType.CONNECT:
+        return CONNECT_TWICE
     if packet_type == PacketType.PUBLISH:
         return _publish_flags_violation(flags, protocol_level)
     required, violation = REQUIRED_FLAGS.get(packet_type, (0, RESERVED_FLAGS))

@@ -19,7 +19,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MAX_PACKET_ID: Final = 65_535
 
@@ -212,6 +212,15 @@ class OutgoingMessages(Generic[Message]):
         """Take back what was in flight on an earlier connection; `resume` follows."""
         self._inflight[exchange.packet_id] = _Exchange(exchange.message, exchange.qos)
         self._last_packet_id = exchange.packet_id
+
+    def take_waiting(self, belongs: Callable[[Message], bool]) -> list[Message]:
+        """Take some of what waits out, oldest first."""
+        if not self._queue:
+            return []
+        taken = [message for message, _ in self._queue if belongs(message)]
+        if taken:
+            self._queue = deque(one for one in self._queue if not belongs(one[0]))
+        return taken
 
     def waiting(self) -> Iterator[Message]:
         """Yield what waits without a packet identifier, oldest first."""

@@ -63,6 +63,8 @@ class Copy(Generic[Client]):
     """The most any of them grants."""
     retain_as_published: bool
     identifiers: tuple[int, ...]
+    shared_filter: str = ""
+    """The shared subscription that it is for, `$share/<name>/` included."""
 
 
 @dataclass(slots=True)
@@ -188,7 +190,9 @@ class Subscriptions(Generic[Client]):
             member = members[group.turn]
             if member.starts is None or offset >= member.starts[partition]:
                 break
-        return _merge([members[group.turn]])
+        copy = _merge([members[group.turn]])
+        copy.shared_filter = topic_filter
+        return copy
 
     def _make_plan(self, tenant: str, topic_name: str) -> _Plan[Client]:
         by_client: dict[int, list[ClientSubscription[Client]]] = {}

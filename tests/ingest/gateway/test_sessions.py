@@ -320,3 +320,33 @@ async def test_lifecycle_is_told_to_the_log() -> None:
         assert (subscribed["filter"], subscribed["qos"]) == ("a", 1)
         assert harness.events("session.unsubscribed")[0]["filter"] == "a"
         assert harness.events("client.disconnected")[0]["reason"] == "the client disconnected"
+
+
+async def test_what_a_leaving_member_has_not_acknowledged_goes_to_another() -> None:
+    async with running_gateway() as harness:
+        leaving = await Client.open(harness.port)
+        await leaving.handshake("leaving", properties={"receive_maximum": 1})
+        await leaving.subscribe("$share/g/a/b", 1)
+        await publish(harness, b"1", b"2", b"3")
+        assert (await leaving.expect(Publish)).payload == b"1"
+        staying = await Client.connect(harness.port, "staying")
+        await staying.subscribe("$share/g/a/b", 1)
+        leaving.cut()
+        assert await staying.payloads(3) == [b"1", b"2", b"3"]
+        await staying.expect_nothing()
+
+
+@pytest.mark.clause("MQTT5-4.8.2-4")
+async def test_what_a_member_was_sent_waits_for_it_while_its_session_lasts() -> None:
+    async with running_gateway() as harness:
+        client, _ = await resume(harness, properties={**NEVER, "receive_maximum": 1})
+        await client.subscribe("$share/g/a/b", 2)
+        await publish(harness, b"1", b"2", qos=2)
+        sent = await client.expect(Publish)
+        staying = await Client.connect(harness.port, "staying")
+        await staying.subscribe("$share/g/a/b", 2)
+        client.cut()
+        assert await staying.payloads(1) == [b"2"]
+        client, _ = await resume(harness)
+        again = await client.expect(Publish)
+        assert (again.payload, again.packet_id, again.dup) == (b"1", sent.packet_id, True)
