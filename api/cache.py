@@ -51,8 +51,9 @@ _FINISH: Final = """
 CREATE INDEX session_username ON sessions (tenant, username, client_id);
 CREATE INDEX session_gateway ON sessions (tenant, gateway, client_id);
 CREATE INDEX session_connected ON sessions (tenant, connected, client_id);
-INSERT INTO subscriptions
-    SELECT tenant, json_extract(one.value, '$.filter'), client_id, json_remove(one.value, '$.starts')
+INSERT OR REPLACE INTO subscriptions
+    SELECT
+        tenant, json_extract(one.value, '$.filter'), client_id, json_remove(one.value, '$.starts')
     FROM sessions, json_each(CAST(sessions.value AS TEXT), '$.subscriptions') AS one
     ORDER BY 1, 2, 3;
 PRAGMA journal_mode = WAL; -- readers and the writer do not wait for each other
@@ -137,7 +138,7 @@ class SessionCache:
             with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
                 connection.execute("PRAGMA journal_mode = OFF")  # nobody reads it yet
                 connection.execute("PRAGMA synchronous = OFF")
-                connection.execute("PRAGMA cache_size = -65536")  # KiB
+                connection.execute("PRAGMA cache_size = -32768")  # KiB
                 connection.executescript(_SCHEMA)
                 yield CacheWriter(connection, self)
         except (OSError, sqlite3.Error) as exc:

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 CLIENT_ID: Final = "mqlake-api"
 """The publisher of what the API publishes."""
 
+_BYTES: Final = "octet_length(encode(payload, 'hex')) / 2"
+"""DataFusion knows the length of texts only."""
 _COLUMNS: Final = (
-    "topic, {payload} AS payload, octet_length(payload) AS payload_bytes, qos, id, client_id,"
-    " username, protocol_level, properties, origin, ts, expires_at"
+    f"topic, {{payload}} AS payload, {_BYTES} AS payload_bytes, qos, id, client_id, username,"
+    " protocol_level, properties, origin, ts, expires_at"
 )
 _SPECIAL: Final = frozenset("\\.+*?()|[]{}^$#&-~")
 """Characters that mean something in a regular expression of Rust."""
@@ -66,7 +68,7 @@ class RetainedTable:
         where = f"topic > {_literal(after)}"
         if topic_filter is not None:
             where += f" AND regexp_like(topic, {_literal(to_regex(topic_filter))})"
-        payload = f"CASE WHEN octet_length(payload) <= {max_payload_bytes:d} THEN payload END"
+        payload = f"CASE WHEN {_BYTES} <= {max_payload_bytes:d} THEN payload END"
         return self._rows(tenant, where, payload, limit)
 
     def _rows(self, tenant: str, where: str, payload: str, limit: int) -> list[dict[str, Any]]:

@@ -132,6 +132,7 @@ def _run(
         beat(healthy=routing, detail=detail, figures=figures)
         stopping.wait(INTERVAL_SECONDS if routing else INTERVAL_SECONDS / 5)
     beat(healthy=False, detail="stopping", figures=figures)
+    tables.finish(_STOP_TIMEOUT_SECONDS)
     queries.stop()
     return 0
 

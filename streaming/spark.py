@@ -161,6 +161,8 @@ def _emptied(path: Path) -> Path:
 # merely stopped makes them report an error for each of its tasks.
 _SILENCED: Final = (
     "org.apache.hadoop.util.NativeCodeLoader",
+    # Says of each merge how Delta keeps its source.
+    "org.apache.spark.rdd.MapPartitionsRDD",
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler",
     "org.apache.spark.sql.execution.datasources.v2",

@@ -22,6 +22,7 @@ from mqlake.records import EVENTS, INBOUND, SESSIONS
 from mqlake.tables import DROPS, RETAINED, Table
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from streaming.events import drop_rows, event_rows
+from streaming.jvm.priority import give_way
 from streaming.retained import (
     committed_offsets,
     is_retained,
@@ -81,11 +82,17 @@ class State:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Apply a batch, then rest; not after the first, which is slow while Java is cold."""
         begin = self._clock.monotonic()
+        give_way(batch.sparkSession, "mqlake-state")
         with self.lock:
             self._apply(batch, batch_id)
         if self._is_warm:
             self._rest(min((self._clock.monotonic() - begin) * REST, MOST_REST_SECONDS))
         self._is_warm = True
+
+    def finish(self, timeout_seconds: float) -> None:
+        """Wait for the batch that is being applied, so that a stop does not cut it short."""
+        if self.lock.acquire(timeout=timeout_seconds):
+            self.lock.release()
 
     def _apply(self, batch: DataFrame, batch_id: int) -> None:
         # One task reads and filters; most of what is there concerns nobody here.

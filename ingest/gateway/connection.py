@@ -193,11 +193,11 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes at the end of this turn of the loop."""
         if not self._buffer:
-            self.gateway.flush_soon(self)
+            self.gateway.loop.call_soon(self._flush)
         self._buffer.append(data)
         self._buffered_bytes += len(data)
         if self._buffered_bytes > FLUSH_BYTES:
-            self.flush()
+            self._flush()
 
     def send(self, packet: Packet) -> None:
         """Send a packet, unless the connection is closing."""
@@ -270,7 +270,7 @@ class ClientConnection(asyncio.Protocol):
         if last_words:
             self._buffer.append(last_words)
         self.is_closing = True
-        self.flush()
+        self._flush()
         self._detach(reason)
         transport = self._transport
         if transport is not None:
@@ -282,8 +282,7 @@ class ClientConnection(asyncio.Protocol):
                 self.gateway.deadlines.set(self, CLOSE_TIMEOUT_SECONDS)
                 transport.close()
 
-    def flush(self) -> None:
-        """Hand what was written to the socket."""
+    def _flush(self) -> None:
         if self._buffer and self._transport is not None:
             buffer = self._buffer
             self._buffer = []

@@ -118,7 +118,9 @@ class Delivery:
         if source.shared_filters:
             copies = copies.copy()
             for topic_filter in source.shared_filters:
-                self._add_shared(copies, tenant, topic_filter, topic_name, partition, offset)
+                self._add_shared(
+                    copies, tenant, topic_filter, topic_name, publisher, partition, offset
+                )
         mqtt = headers.get(HEADER_MQTT, b"")
         is_retained = len(mqtt) == 3 and mqtt[2] & FLAG_RETAIN != 0
         if not copies and not is_retained:
@@ -143,10 +145,13 @@ class Delivery:
         tenant: str,
         topic_filter: str,
         topic_name: str,
+        publisher: str,
         partition: int,
         offset: int,
     ) -> None:
-        copy = self._subscriptions.shared_copy(tenant, topic_filter, partition, offset)
+        copy = self._subscriptions.shared_copy(
+            tenant, topic_filter, topic_name, publisher, partition, offset
+        )
         if copy is None:
             self._drops.add(DropReason.NO_MEMBER, tenant, "", topic_name, 0)
         else:

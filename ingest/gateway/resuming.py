@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.5
 
-LONG_GAP_OFFSETS: Final = 50_000
+LONG_GAP_OFFSETS: Final = 100_000
 """A gap of more offsets is read from the table: by topic, not message by message."""
 
 LONG_AWAY_SECONDS: Final = 3600.0

@@ -18,8 +18,9 @@ from ingest.gateway.drops import DropReason
 from ingest.gateway.outbound import LOCAL, OutboundMessage
 from ingest.gateway.store.scanning import just_after
 from ingest.protocol.encoder import encode_pubrel
+from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
-from ingest.protocol.reason_codes import PubrelReasonCode
+from ingest.protocol.reason_codes import DisconnectReasonCode, PubrelReasonCode
 from ingest.session.outgoing import Exchange, Offer, OutgoingMessages
 from mqlake.topics import is_system
 
@@ -250,6 +251,8 @@ class Sender:
             if self.progress is not None:
                 self.progress.touch()
             self.send_waiting()
+        else:
+            self._check_is_over(puback.packet_id, "PUBACK")
 
     def process_pubrec(self, pubrec: Pubrec) -> None:
         connection = self._connection
@@ -257,6 +260,8 @@ class Sender:
         packet_id = pubrec.packet_id
         refused = pubrec.reason_code >= FAILURE
         known = self._messages.receive_pubrec(packet_id, refused=refused)
+        if not known:
+            self._check_is_over(packet_id, "PUBREC")
         if refused:
             if known:
                 if self.progress is not None:
@@ -273,6 +278,21 @@ class Sender:
             if self.progress is not None:
                 self.progress.touch()
             self.send_waiting()
+        else:
+            self._check_is_over(pubcomp.packet_id, "PUBCOMP")
+
+    def _check_is_over(self, packet_id: int, packet_name: str) -> None:
+        """Accept an answer that nothing waits for: the exchange may have ended before.
+
+        Raises:
+            ProtocolViolation: The exchange waits for another answer.
+        """
+        if self._messages.is_in_flight(packet_id):
+            raise ProtocolViolation(
+                DisconnectReasonCode.PROTOCOL_ERROR,
+                f"{packet_name} is not what message {packet_id} waits for",
+                "MQTT5-4.13.1-1" if self._level == MQTT_5_0 else "MQTT311-4.8.0-1",
+            )
 
     def _keep(self, outgoing: Outgoing) -> None:
         """Queue a message for a client that is not there."""

@@ -81,7 +81,7 @@ class Gateway:
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
         self.origin = f"{settings.site}/{settings.name}"
-        self.subscriptions: Subscriptions[Sender] = Subscriptions()
+        self.subscriptions: Subscriptions[Sender] = Subscriptions(settings.share_strategy)
         self.events = Events(log.writer, settings.name, self.counters, clock)
         self.drops = Drops(self.counters, self.events)
         self._database = Database(settings.store_dir)
@@ -109,7 +109,6 @@ class Gateway:
         self._writer = log.writer
         self._reader = log.open_reader()
         self._connections: set[ClientConnection] = set()
-        self._unflushed: list[ClientConnection] = []
         self._held_by_log: list[Receiver] = []
         self._last_closed: asyncio.Future[None] | None = None  # while shutting down
         self._log_check: asyncio.TimerHandle | None = None
@@ -203,15 +202,6 @@ class Gateway:
         self._held_by_log.append(receiver)
         if self._log_check is None:
             self._log_check = self.loop.call_later(LOG_CHECK_SECONDS, self._check_log)
-
-    def flush_soon(self, connection: ClientConnection) -> None:
-        """Call `flush` of a connection at the end of this turn of the event loop.
-
-        One call for all of them: a message may go to thousands.
-        """
-        if not self._unflushed:
-            self.loop.call_soon(self._flush)
-        self._unflushed.append(connection)
 
     # Health
 
@@ -357,14 +347,6 @@ class Gateway:
                 extra={"fields": {"reason": problem}},
             )
             self.publisher.is_refusing = problem
-
-    def _flush(self) -> None:
-        try:
-            while self._unflushed:
-                self._unflushed.pop().flush()
-        finally:
-            if self._unflushed:  # one failed: the others do not suffer from that
-                self.loop.call_soon(self._flush)
 
     def _check_log(self) -> None:
         """Let clients go on, oldest first, until the log is full again."""

@@ -578,7 +578,12 @@ class Sessions:
         for outgoing in shared:
             message = outgoing.message
             copy = gateway.subscriptions.shared_copy(
-                session.tenant, outgoing.shared_filter, message.partition, message.offset
+                session.tenant,
+                outgoing.shared_filter,
+                message.topic_name,
+                session.client_id,
+                message.partition,
+                message.offset,
             )
             if copy is None:
                 gateway.drops.add(

@@ -7,6 +7,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from ingest.gateway.listeners.settings import ListenerSettings, TcpListener
+from ingest.session.subscriptions import ShareStrategy
 from mqlake.settings import LogSettings, ProcessSettings
 
 
@@ -67,6 +68,10 @@ class GatewaySettings(ProcessSettings):
         ge=0,
         description="QoS 1 and 2 messages that wait for a connected client; further ones are "
         "dropped and counted",
+    )
+    share_strategy: ShareStrategy = Field(
+        default=ShareStrategy.ROUND_ROBIN,
+        description="which of this gateway's members of a share group gets a message",
     )
     max_offline_messages: int = Field(
         default=1_000,

@@ -150,6 +150,10 @@ class OutgoingMessages(Generic[Message]):
         self._queue.append((message, qos))
         return True
 
+    def is_in_flight(self, packet_id: int) -> bool:
+        """Return whether an exchange under this packet identifier is not over."""
+        return packet_id in self._inflight
+
     def receive_puback(self, packet_id: int) -> bool:
         """End a QoS 1 exchange; False when no such exchange waits for PUBACK."""
         exchange = self._inflight.get(packet_id)

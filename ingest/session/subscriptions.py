@@ -10,7 +10,10 @@ with the QoS that was granted to it. [MQTT5-4.8.2-3]
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
+from random import randrange
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from zlib import crc32
 
 from mqlake.matching import TopicFilterTrie
 from mqlake.topics import split_shared
@@ -79,16 +82,47 @@ class _Plan(Generic[Client]):
     conditional: list[list[ClientSubscription[Client]]]
 
 
+class ShareStrategy(StrEnum):
+    """Which member of a share group gets a message (5.0: 4.8.2 leaves it to the server)."""
+
+    ROUND_ROBIN = "round_robin"
+    RANDOM = "random"
+    STICKY = "sticky"
+    """Always the same, as long as it is there."""
+    HASH_TOPIC = "hash_topic"
+    """The same for a topic, while the members stay the same."""
+    HASH_CLIENT_ID = "hash_client_id"
+    """The same for a publisher."""
+
+
 @dataclass(slots=True)
 class _ShareGroup(Generic[Client]):
     members: list[ClientSubscription[Client]] = field(default_factory=list)
     turn: int = 0
+    """Whose turn it was last."""
+
+    def first_choice(self, strategy: ShareStrategy, topic_name: str, publisher: str) -> int:
+        """Return which member is to get a message."""
+        count = len(self.members)
+        if strategy is ShareStrategy.ROUND_ROBIN:
+            return (self.turn + 1) % count
+        if strategy is ShareStrategy.RANDOM:
+            return randrange(count)  # noqa: S311 - no secret
+        if strategy is ShareStrategy.STICKY:
+            return min(self.turn, count - 1)
+        value = topic_name if strategy is ShareStrategy.HASH_TOPIC else publisher
+        return crc32(value.encode()) % count
 
 
 class Subscriptions(Generic[Client]):
-    """All subscriptions of a gateway, by tenant."""
+    """All subscriptions of a gateway, by tenant.
 
-    def __init__(self) -> None:
+    Args:
+        share_strategy: For all share groups.
+    """
+
+    def __init__(self, share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN) -> None:
+        self._share_strategy = share_strategy
         self._tries: dict[str, TopicFilterTrie[ClientSubscription[Client]]] = {}
         self._groups: dict[tuple[str, str], _ShareGroup[Client]] = {}
         self._plans: dict[tuple[str, str], _Plan[Client]] = {}
@@ -130,7 +164,10 @@ class Subscriptions(Generic[Client]):
         if share_name:
             key = (tenant, subscription.topic_filter)
             group = self._groups[key]
-            group.members.remove(subscription)
+            at = group.members.index(subscription)
+            del group.members[at]
+            if at <= group.turn and group.turn > 0:
+                group.turn -= 1  # the turn is the same member's
             self._shared_count -= 1
             if not group.members:
                 del self._groups[key]
@@ -174,9 +211,15 @@ class Subscriptions(Generic[Client]):
         return copies
 
     def shared_copy(
-        self, tenant: str, topic_filter: str, partition: int, offset: int
+        self,
+        tenant: str,
+        topic_filter: str,
+        topic_name: str,
+        publisher: str,
+        partition: int,
+        offset: int,
     ) -> Copy[Client] | None:
-        """Return the copy for the member whose turn it is, or None when the group has gone.
+        """Return the copy for the member of the strategy's choice, None when the group has gone.
 
         Members that count from a later offset are passed over unless there are no others: the
         router has given the message to this gateway's part of the group, so nobody else gets it.
@@ -185,12 +228,15 @@ class Subscriptions(Generic[Client]):
         if group is None:
             return None
         members = group.members
-        for _ in members:
-            group.turn = (group.turn + 1) % len(members)
-            member = members[group.turn]
-            if member.starts is None or offset >= member.starts[partition]:
+        first = group.first_choice(self._share_strategy, topic_name, publisher)
+        chosen = first
+        for step in range(len(members)):
+            chosen = (first + step) % len(members)
+            starts = members[chosen].starts
+            if starts is None or offset >= starts[partition]:
                 break
-        copy = _merge([members[group.turn]])
+        group.turn = chosen
+        copy = _merge([members[chosen]])
         copy.shared_filter = topic_filter
         return copy
 

@@ -114,26 +114,26 @@ def _line(outcome: Outcome) -> str:
 
 
 def _table(outcomes: list[Outcome]) -> Table:
-    table = Table()
-    for name in ("kill", "QoS", "seed", "sent", "acknowledged", "received", "lost"):
+    table = Table(box=None)
+    for name in ("kill", "QoS", "seed", "sent", "acked", "received", "lost"):
         table.add_column(name, justify="left" if name == "kill" else "right")
-    for name in ("duplicates", "without DUP", "out of order", "recovered, s"):
+    for name in ("twice", "no DUP", "disorder", "recovery"):
         table.add_column(name, justify="right")
     table.add_column("")
     for outcome in outcomes:
         verdict = outcome.verdict
         table.add_row(
-            KILLS[outcome.kill].what,
+            outcome.kill,
             str(outcome.qos),
             str(outcome.seed),
-            f"{verdict.sent:,}",
-            f"{verdict.acknowledged:,}",
-            f"{verdict.received:,}",
+            str(verdict.sent),
+            str(verdict.acknowledged),
+            str(verdict.received),
             str(verdict.lost),
             str(verdict.duplicates),
             str(verdict.without_dup),
             str(verdict.out_of_order),
-            f"{outcome.recovery_seconds:.1f}",
-            "broken" if outcome.problems else "ok",
+            f"{outcome.recovery_seconds:.1f} s",
+            "BROKEN" if outcome.problems else "ok",
         )
     return table

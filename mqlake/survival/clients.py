@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from paho.mqtt.client import Client, ConnectFlags, MQTTMessage
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.enums import CallbackAPIVersion, MessageState, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -31,6 +31,19 @@ WINDOW: Final = 8
 """Messages of a publisher on their way at once."""
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
+
+
+class _Paho(Client):
+    """paho-mqtt 2.2, without forgetting at a second attempt to connect that a PUBREL is due.
+
+    It would send the message anew under an identifier that the server was told is free again.
+    """
+
+    def _messages_reconnect_reset_out(self) -> None:
+        for message in self._out_messages.values():
+            if message.state == MessageState.MQTT_MS_RESEND_PUBREL:
+                message.state = MessageState.MQTT_MS_WAIT_FOR_PUBCOMP
+        super()._messages_reconnect_reset_out()
 
 
 class ProvingClient(threading.Thread):
@@ -60,7 +73,7 @@ class ProvingClient(threading.Thread):
         self._away = threading.Event()
         self._is_gone = threading.Event()
         self._cut = False
-        self._paho = Client(
+        self._paho = _Paho(
             CallbackAPIVersion.VERSION2,
             client_id,
             clean_session=None if level == 5 else False,

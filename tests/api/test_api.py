@@ -2,6 +2,7 @@ import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -31,13 +32,13 @@ class Client:
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False)
 
     def request(
-        self, method: str, path: str, headers: dict[str, str] | None = None
+        self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any
     ) -> httpx.Response:
         async def ask() -> httpx.Response:
             async with httpx.AsyncClient(
                 transport=self._transport, base_url="http://mqlake"
             ) as client:
-                return await client.request(method, path, headers=headers)
+                return await client.request(method, path, headers=headers, **more)
 
         return asyncio.run(ask())
 
@@ -150,7 +151,16 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/live",
         "/api/v1/ready",
         "/api/v1/processes",
+        "/api/v1/gateways",
+        "/api/v1/gateways/{name}",
         "/api/v1/gateways/{name}/reload",
+        "/api/v1/gateways/{name}/drain",
+        "/api/v1/clients",
+        "/api/v1/clients/{client_id}",
+        "/api/v1/clients/{client_id}/subscriptions",
+        "/api/v1/subscriptions",
+        "/api/v1/retained",
+        "/api/v1/retained/{topic}",
     }
 
 

@@ -1,60 +1,137 @@
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fastapi import FastAPI
 
-from api.app import create_app
-from api.control import GatewayControl
+from api.log import LogAppender
+from api.presence import Gateways
 from api.problems import MEDIA_TYPE
-from api.settings import ApiSettings
-from mqlake.errors import LogError
-from tests.api.test_api import TOKEN, Client, write_state
-
-AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> FastAPI:
-    (tmp_path / "api-token").write_text(TOKEN)
-    return create_app(ApiSettings(data_dir=tmp_path, token_file=tmp_path / "api-token"))
+from mqlake.clock import ManualClock
+from mqlake.errors import InvalidRecord, LogError
+from mqlake.records import CONTROL_KEY_PREFIX, delivery_topic
+from tests.api.conftest import Api
 
 
-@pytest.fixture
-def client(app: FastAPI) -> Client:
-    return Client(app)
+def asked(api: Api) -> list[tuple[str, bytes, Any]]:
+    return [(one.log_topic, one.key, json.loads(one.value)) for one in api.log.records]
 
 
-def test_unknown_gateway_is_a_problem_that_names_those_there_are(
-    client: Client, tmp_path: Path
-) -> None:
-    write_state(tmp_path, healthy=True)
-    answer = client.request("POST", "/api/v1/gateways/gateway-9/reload", AUTHORIZED)
+def test_a_gateway_is_what_it_said_last(api: Api) -> None:
+    api.hear(
+        "gateway-1", site="local", state="draining", clients=3, listeners=["mqtt://127.0.0.1:1883"]
+    )
+    assert api.get("/gateways") == {
+        "items": [
+            {
+                "name": "gateway-1",
+                "site": "local",
+                "alive": True,
+                "state": "draining",
+                "clients": 3,
+                "listeners": ["mqtt://127.0.0.1:1883"],
+                "last_seen": "2020-09-13T12:26:40Z",
+                "incarnation": "1",
+            }
+        ]
+    }
+    assert api.get("/gateways/gateway-1") == api.get("/gateways")["items"][0]
+
+
+def test_a_gateway_that_is_silent_is_not_alive(api: Api) -> None:
+    api.hear("gateway-1")
+    api.clock.advance(2.9)
+    assert api.get("/gateways/gateway-1")["alive"]
+    api.clock.advance(0.2)
+    assert not api.get("/gateways/gateway-1")["alive"]
+    api.hear("gateway-1")
+    assert api.get("/gateways/gateway-1")["alive"]
+
+
+def test_a_gateway_that_has_left_is_unknown(api: Api) -> None:
+    api.hear("gateway-1")
+    api.gateways.receive(b"gateway-1", None, is_old=False)
+    answer = api.request("GET", "/gateways/gateway-1")
+    assert (answer.status_code, answer.json()["detail"]) == (404, "no gateway 'gateway-1'")
+    assert api.get("/gateways") == {"items": []}
+
+
+def test_what_was_said_long_ago_is_old_whenever_it_is_read() -> None:
+    clock = ManualClock()
+    gateways = Gateways(clock)
+    for at_ms in (clock.now_ms() - 9_000, clock.now_ms() - 4_000):
+        gateways.receive(b"g", json.dumps({"at": at_ms}).encode(), is_old=True)
+        assert not gateways.all()[0].is_alive
+    gateways.receive(b"g", json.dumps({"at": clock.now_ms() + 9_000}).encode(), is_old=True)
+    assert gateways.all()[0].is_alive
+    gateways.forget()
+    assert gateways.all() == []
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"at":"x"}', b"null"])
+def test_a_word_of_another_form_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidRecord, match="gateway record"):
+        Gateways(ManualClock()).receive(b"g", value, is_old=False)
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_unknown_gateway_is_a_problem_that_names_those_there_are(api: Api, method: str) -> None:
+    api.hear("gateway-2")
+    answer = api.request(method, "/gateways/gateway-9/drain")
     assert answer.status_code == 404
     assert answer.headers["content-type"] == MEDIA_TYPE
-    assert answer.json()["detail"] == "no gateway 'gateway-9'; there are: gateway-1"
+    assert answer.json()["detail"] == "no gateway 'gateway-9'; there are: gateway-1, gateway-2"
 
 
-def test_reload_needs_the_token(client: Client, tmp_path: Path) -> None:
-    write_state(tmp_path, healthy=True)
-    assert client.request("POST", "/api/v1/gateways/gateway-1/reload").status_code == 401
+def test_reload_is_asked_for(api: Api) -> None:
+    answer = api.request("POST", "/gateways/gateway-1/reload")
+    assert answer.status_code == 202
+    assert answer.json() == {"gateway": "gateway-1", "action": "reload"}
+    assert asked(api) == [(delivery_topic("gateway-1"), CONTROL_KEY_PREFIX + b"reload", {})]
 
 
-def test_nothing_can_be_asked_where_no_system_runs(client: Client) -> None:
-    answer = client.request("POST", "/api/v1/gateways/gateway-1/reload", AUTHORIZED)
+def test_drain_has_defaults(api: Api) -> None:
+    answer = api.request("POST", "/gateways/gateway-1/drain")
+    assert (answer.status_code, answer.json()["action"]) == (202, "drain")
+    (record,) = asked(api)
+    assert record[1:] == (
+        CONTROL_KEY_PREFIX + b"drain",
+        {"connections_per_second": 50, "server_reference": None, "moved": False},
+    )
+
+
+def test_drain_passes_on_what_is_asked_for_and_is_undone(api: Api) -> None:
+    wanted = {"connections_per_second": 7.5, "server_reference": "other:1883", "moved": True}
+    assert api.request("POST", "/gateways/gateway-1/drain", json=wanted).status_code == 202
+    assert api.request("DELETE", "/gateways/gateway-1/drain").json()["action"] == "serve"
+    drain, serve = asked(api)
+    assert drain[2] == wanted
+    assert serve == (delivery_topic("gateway-1"), CONTROL_KEY_PREFIX + b"serve", {})
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"connections_per_second": 0}, {"rate": 1}, {"server_reference": 1}]
+)
+def test_a_drain_that_makes_no_sense_is_refused(api: Api, wanted: dict[str, Any]) -> None:
+    assert api.request("POST", "/gateways/gateway-1/drain", json=wanted).status_code == 422
+    assert api.log.records == []
+
+
+def test_nothing_can_be_asked_where_no_system_runs(api: Api) -> None:
+    (api.data_dir / "state.json").unlink()
+    answer = api.request("POST", "/gateways/gateway-1/reload")
     assert answer.status_code == 503
     assert answer.json()["detail"].startswith("no system runs on ")
 
 
-def test_a_log_that_does_not_answer_is_a_problem(
-    app: FastAPI, client: Client, tmp_path: Path
-) -> None:
-    write_state(tmp_path, healthy=True)
-    app.state.control = GatewayControl(timeout_seconds=0.2)
-    answer = client.request("POST", "/api/v1/gateways/gateway-1/reload", AUTHORIZED)
+def test_a_log_that_does_not_answer_is_a_problem(api: Api) -> None:
+    app: Any = api.client._transport
+    app.app.state.log = LogAppender(timeout_seconds=0.2)
+    answer = api.request("POST", "/gateways/gateway-1/reload")
     assert answer.status_code == 503
     assert answer.json()["detail"].startswith("control record for gateway-1: ")
 
 
-def test_a_log_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(LogError, match="control record for gateway-1"):
-        GatewayControl(timeout_seconds=0.2).send("127.0.0.1:1", "gateway-1", "reload")
+def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="a letter"):
+        LogAppender(timeout_seconds=0.2).append("127.0.0.1:1", "t", b"k", b"", what="a letter")

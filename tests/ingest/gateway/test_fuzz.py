@@ -224,6 +224,5 @@ def assert_nothing_is_left(harness: Harness) -> None:
     assert len(gateway.subscriptions) == 1
     assert gateway.subscriptions.shared_count == 0
     assert gateway._held_by_log == []
-    assert gateway._unflushed == []
     assert gateway.publisher.waiting_wills == 0
     assert sum(len(slot) for slot in gateway.deadlines._slots.values()) == 0

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.session import subscriptions as module
-from ingest.session.subscriptions import ClientSubscription, Copy, Subscriptions
+from ingest.session.subscriptions import ClientSubscription, Copy, ShareStrategy, Subscriptions
 from mqlake.matching import filter_matches
 from mqlake.topics import split_shared
 
@@ -132,7 +132,7 @@ def test_share_group_members_take_turns() -> None:
     subscriptions: Subscriptions[Client] = Subscriptions()
     for number, client in enumerate(CLIENTS):
         subscriptions.add("t", ClientSubscription(client, "$share/g/a", number, identifier=number))
-    copies = [subscriptions.shared_copy("t", "$share/g/a", 0, 0) for _ in range(6)]
+    copies = [subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0) for _ in range(6)]
     chosen = [copy.client.client_id for copy in copies if copy is not None]
     assert sorted(chosen[:3]) == ["alice", "bob", "carol"]
     assert chosen[:3] == chosen[3:]
@@ -149,7 +149,7 @@ def test_share_groups_are_apart_by_name_filter_and_tenant() -> None:
         ("t", "$share/h/a", BOB),
         ("u", "$share/g/a", CAROL),
     ):
-        copy = subscriptions.shared_copy(tenant, topic_filter, 0, 0)
+        copy = subscriptions.shared_copy(tenant, topic_filter, "a", "p", 0, 0)
         assert copy is not None
         assert copy.client is client
 
@@ -160,10 +160,10 @@ def test_a_share_group_goes_with_its_last_member() -> None:
     for member in members:
         subscriptions.add("t", member)
     subscriptions.remove("t", members[0])
-    copies = [subscriptions.shared_copy("t", "$share/g/a", 0, 0) for _ in range(2)]
+    copies = [subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0) for _ in range(2)]
     assert [copy.client for copy in copies if copy is not None] == [BOB, BOB]
     subscriptions.remove("t", members[1])
-    assert subscriptions.shared_copy("t", "$share/g/a", 0, 0) is None
+    assert subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0) is None
     assert len(subscriptions) == 0
 
 
@@ -171,7 +171,7 @@ def test_a_share_group_prefers_members_that_count_already() -> None:
     subscriptions: Subscriptions[Client] = Subscriptions()
     subscriptions.add("t", ClientSubscription(ALICE, "$share/g/a", 1, starts=[5]))
     subscriptions.add("t", ClientSubscription(BOB, "$share/g/a", 1, starts=[0]))
-    early = [subscriptions.shared_copy("t", "$share/g/a", 0, 4) for _ in range(4)]
+    early = [subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 4) for _ in range(4)]
     assert [copy.client for copy in early if copy is not None] == [BOB] * 4
 
 
@@ -179,7 +179,7 @@ def test_a_message_that_the_router_gave_to_a_group_is_never_nobodys() -> None:
     """Another gateway's members do not get it: the router has chosen this one."""
     subscriptions: Subscriptions[Client] = Subscriptions()
     subscriptions.add("t", ClientSubscription(ALICE, "$share/g/a", 1, starts=[5]))
-    copy = subscriptions.shared_copy("t", "$share/g/a", 0, 4)
+    copy = subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 4)
     assert copy is not None
     assert copy.client is ALICE
 
@@ -194,7 +194,7 @@ def test_share_groups_hold_exactly_the_members_added(steps: list[tuple[int, bool
             subscriptions.add("t", held[number])
         elif not wanted and number in held:
             subscriptions.remove("t", held.pop(number))
-        copies = [subscriptions.shared_copy("t", "$share/g/a", 0, 0) for _ in held]
+        copies = [subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0) for _ in held]
         chosen = {copy.client.client_id for copy in copies if copy is not None}
         assert chosen == {CLIENTS[number].client_id for number in held}
 
@@ -209,3 +209,36 @@ def test_plans_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyP
 
 def test_the_shared_prefix_is_needed_for_a_group() -> None:
     assert split_shared("$shared/g/a") == ("", "$shared/g/a")
+
+
+@pytest.mark.parametrize("strategy", list(ShareStrategy))
+def test_each_strategy_chooses_among_the_members(strategy: ShareStrategy) -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions(strategy)
+    members = [Client(str(number)) for number in range(3)]
+    held = [ClientSubscription(member, "$share/g/+", 1) for member in members]
+    for one in held:
+        subscriptions.add("t", one)
+
+    def chosen(topic_name: str, publisher: str) -> str:
+        copy = subscriptions.shared_copy("t", "$share/g/+", topic_name, publisher, 0, 0)
+        assert copy is not None
+        return copy.client.client_id
+
+    topics = [str(number % 20) for number in range(200)]
+    by_topic = {(topic, chosen(topic, "p")) for topic in topics}
+    by_publisher = {(publisher, chosen("a", publisher)) for publisher in topics}
+    counts = {
+        ShareStrategy.ROUND_ROBIN: (60, 60),
+        ShareStrategy.STICKY: (20, 20),
+        ShareStrategy.HASH_TOPIC: (20, 20),
+        ShareStrategy.HASH_CLIENT_ID: (20, 20),
+    }
+    if strategy is not ShareStrategy.RANDOM:
+        assert (len(by_topic), len(by_publisher)) == counts[strategy]
+    used = {member for _, member in by_topic | by_publisher}
+    assert len(used) == (1 if strategy is ShareStrategy.STICKY else 3)
+    first = chosen("a", "p")
+    for one in held:
+        if one.client.client_id != first:
+            subscriptions.remove("t", one)
+    assert chosen("b", "q") == first
