@@ -68,7 +68,7 @@ A socket that is closed with bytes unread is reset, and what was on its way to t
 _BEFORE_CONNACK: Final = frozenset({Connect, Auth, Disconnect})
 """Packets of a client that has not been let in. [MQTT5-3.1.2-30]"""
 
-_ELSEWHERE: Final = frozenset(
+_ELSEWHERE: Final[frozenset[int]] = frozenset(
     {DisconnectReasonCode.USE_ANOTHER_SERVER, DisconnectReasonCode.SERVER_MOVED}
 )
 """Reasons that come with a Server Reference (5.0: 4.13)."""
@@ -213,6 +213,11 @@ class ClientConnection(asyncio.Protocol):
                 log_reason=f"{name} would be larger than the client's maximum packet size",
             )
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the log has reported on all that a client that was let in has sent."""
+        return self._receiver.is_answered
+
     def hold(self, why: str) -> None:
         """Read no more until released for the same reason."""
         if not self._held and self._transport is not None:
@@ -256,7 +261,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._log("connection closed", reason=log_reason)
         properties: Properties = {"reason_string": log_reason}
-        reference = self.gateway.settings.server_reference
+        reference = self.gateway.draining.server_reference
         if reference and reason_code in _ELSEWHERE:
             properties["server_reference"] = reference
         last_words = self.protocol.close(reason_code, properties)
@@ -357,8 +362,9 @@ class ClientConnection(asyncio.Protocol):
 
     def refuse(self, reason_code: ConnackReasonCode, reason: str) -> None:
         properties: Properties = {"reason_string": reason}
-        if reason_code is ConnackReasonCode.USE_ANOTHER_SERVER:
-            properties["server_reference"] = self.gateway.settings.server_reference
+        reference = self.gateway.draining.server_reference
+        if reference and reason_code in _ELSEWHERE:
+            properties["server_reference"] = reference
         self._turn_away(self.protocol.refuse(reason_code, properties), reason)
 
     def _turn_away(self, last_words: bytes, reason: str) -> None:
@@ -483,6 +489,9 @@ class ClientConnection(asyncio.Protocol):
             ProtocolViolation: It says what is not allowed.
         """
         level, will = connect.protocol_level, connect.will
+        refusal = self.gateway.draining.refusal()
+        if refusal is not None:
+            return refusal
         if self.gateway.is_full:
             if self.gateway.settings.server_reference:
                 return ConnackReasonCode.USE_ANOTHER_SERVER, "too many connections"

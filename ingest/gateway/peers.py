@@ -1,7 +1,8 @@
-"""The gateways of the site: each says once a second that it is there.
+"""The gateways of the site: each says twice a second that it is there.
 
 Heard of through `mqlake.gateways`, and only the time since the last word counts, by our own clock:
-clocks of machines differ.
+clocks of machines differ. Our own word comes back the same way. While it does not, the log is away
+or we were not running: nobody can be heard then, and nobody is dead for that.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BEAT_SECONDS: Final = 1.0
+BEAT_SECONDS: Final = 0.5
 DEAD_SECONDS: Final = 3.0
 """A gateway that has not been heard of for so long is dead."""
+
+DEAF_SECONDS: Final = 2.0
+"""When our own word has not come back for so long, time stops; with a beat less than dead."""
 
 _HEADERS: Final[Headers] = []
 
@@ -55,6 +59,7 @@ class Peers:
         self._clock = clock
         self._started_at = clock.monotonic()
         self._spoke_at = -BEAT_SECONDS
+        self._echo_at = self._started_at
         self._peers: dict[str, _Peer] = {}
 
     async def open(self) -> None:
@@ -63,7 +68,7 @@ class Peers:
         Raises:
             LogError: The log cannot be read.
         """
-        self._started_at = self._clock.monotonic()
+        self._started_at = self._echo_at = self._clock.monotonic()
         await self._reader.start(GATEWAYS, {0: BEGINNING}, self._receive, self._report)
 
     async def close(self) -> None:
@@ -101,7 +106,7 @@ class Peers:
         return (
             peer is not None
             and peer.incarnation == incarnation
-            and self._clock.monotonic() - peer.heard_at < DEAD_SECONDS
+            and self._now() - peer.heard_at < DEAD_SECONDS
         )
 
     def is_ours(self, gateway: str, incarnation: str) -> bool:
@@ -114,7 +119,7 @@ class Peers:
             return True
         if self.is_alive(gateway, incarnation):
             return False
-        if self._clock.monotonic() - self._started_at < DEAD_SECONDS:
+        if self._now() - self._started_at < DEAD_SECONDS:
             return False
         # A new run of the same gateway cares for what the old one left.
         candidates = [
@@ -123,6 +128,20 @@ class Peers:
         if gateway in candidates:
             return False
         return all(self._gateway < name for name in candidates)
+
+    def _now(self) -> float:
+        """Return the time up to which others would have been heard."""
+        now = self._clock.monotonic()
+        return now if now - self._echo_at < DEAF_SECONDS else self._echo_at
+
+    def _hear_ourselves(self, now: float) -> None:
+        """Let time go on; after a silence of all, who was alive has most of its time again."""
+        if now - self._echo_at >= DEAF_SECONDS:
+            for name, peer in self._peers.items():
+                if self.is_alive(name, peer.incarnation):
+                    peer.heard_at = max(peer.heard_at, now - BEAT_SECONDS)
+            self._started_at += now - self._echo_at
+        self._echo_at = now
 
     def _append(self, value: bytes | None) -> None:
         try:
@@ -137,6 +156,7 @@ class Peers:
         for record in records:
             name = (record.key or b"").decode(errors="replace")
             if name == self._gateway:
+                self._hear_ourselves(now)
                 continue
             if record.value is None:
                 self._peers.pop(name, None)

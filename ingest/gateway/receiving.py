@@ -152,6 +152,11 @@ class Receiver:
         else:
             self._connection.write(encode_pubcomp(packet_id))  # [MQTT311-4.3.3-2]
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the log has reported on every message that waits for an answer."""
+        return not self._unstored and not self._deferred
+
     def log_has_room(self) -> None:
         """Go on with the messages that found the log full."""
         deferred, self._deferred = self._deferred or (), None

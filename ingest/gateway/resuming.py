@@ -17,6 +17,7 @@ from ingest.gateway.drops import DropReason
 from ingest.gateway.lake.exchange import TableError
 from ingest.gateway.outbound import read_message
 from ingest.gateway.sending import Outgoing
+from ingest.gateway.store.sessions import Owner
 from ingest.session.outgoing import Exchange
 from ingest.session.records import SessionRecord, resume_cursor
 from ingest.session.subscriptions import ClientSubscription, Subscriptions
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending import Sender
     from ingest.gateway.server import Gateway
     from ingest.gateway.sessions import ClientSession
-    from ingest.gateway.store.sessions import Owner, StoredSession
+    from ingest.gateway.store.sessions import StoredSession
     from ingest.log.contract import LogRangeReader, LogRecord, Missing
     from ingest.session.records import Outgoing as StoredOutgoing
 
@@ -205,6 +206,9 @@ class Resumer:
         now_ms = self._gateway.clock.now_ms()
         for record, progress in sessions:
             key = (record.tenant, record.client_id)
+            now_stored = log.store.get(*key)
+            if now_stored is None or owner != _owner_of(now_stored.session):
+                continue  # while we looked, a new run of its gateway has settled it
             if progress is not None:
                 progress.cursor = resume_cursor(record, progress, marks)
                 progress.incoming.extend(
@@ -488,6 +492,10 @@ def _outgoing(session: ClientSession, message: OutboundMessage, qos: int) -> Out
     identifiers = tuple(one.identifier for one in matching if one.identifier is not None)
     retain = message.retain and any(one.retain_as_published for one in matching)
     return Outgoing(message, qos, retain, identifiers)
+
+
+def _owner_of(record: SessionRecord) -> Owner:
+    return Owner(record.gateway, record.incarnation, record.connected)
 
 
 def _disconnect(record: SessionRecord, gateway: Gateway, now_ms: int) -> None:

@@ -4,13 +4,16 @@ import asyncio
 import logging
 import secrets
 import shutil
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.connection import ClientConnection
+from ingest.gateway.control import Control
 from ingest.gateway.counters import Counters
 from ingest.gateway.deadlines import Deadlines
 from ingest.gateway.delivery import Delivery
+from ingest.gateway.draining import SERVING, Draining
 from ingest.gateway.drops import Drops
 from ingest.gateway.events import Events
 from ingest.gateway.lake.reader import LakeReader
@@ -105,6 +108,8 @@ class Gateway:
         self.peers = Peers(log.writer, log.open_reader(), settings.name, self.incarnation, clock)
         self._lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.resumer = Resumer(self, log.ranges, self._lake)
+        self.draining = Draining(self)
+        self._control = Control(self)
         self._ranges = log.ranges
         self._writer = log.writer
         self._reader = log.open_reader()
@@ -140,6 +145,7 @@ class Gateway:
                         self.resumer.run(),
                         self._tick(),
                         self._care_for_orphans(),
+                        self.draining.run(),
                     )
                 ]
                 try:
@@ -163,6 +169,21 @@ class Gateway:
     @property
     def is_full(self) -> bool:
         return len(self._connections) > self.settings.max_connections
+
+    @property
+    def connections(self) -> Collection[ClientConnection]:
+        """All sockets, also those that were not let in."""
+        return self._connections
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no client is here and the log has everything of those that were."""
+        return (
+            self.sessions.is_idle
+            and self.session_log.is_saved
+            and not self.publisher.waiting_wills
+            and not self._writer.queued()
+        )
 
     def new_protocol(self) -> ServerConnection:
         return ServerConnection(
@@ -218,7 +239,8 @@ class Gateway:
         if problem:
             return False, problem
         clients = self.sessions.connected_count
-        return True, f"{clients} clients, {len(self.subscriptions)} subscriptions"
+        state = "" if self.draining.state == SERVING else f", {self.draining.state}"
+        return True, f"{clients} clients, {len(self.subscriptions)} subscriptions{state}"
 
     def figures(self) -> dict[str, Any]:
         """Return what is worth showing of this gateway."""
@@ -239,6 +261,7 @@ class Gateway:
         settings = self.settings
         partitions = await self._reader.partition_count(INBOUND)
         await self.peers.open()
+        self._beat()  # what an earlier run has left is ours now, and so is what we write
         await self.session_log.open(self.sessions)
         stale = self._own_routes(await self._reader.read_compacted(ROUTES))
         self.routes = Routes(
@@ -262,7 +285,7 @@ class Gateway:
             self.counters,
             self.drops,
             self.clock,
-            self._process_control,
+            self._control.process,
         )
         self.routes.want(Route(settings.name, settings.tenant, RETAINED_FILTER))
         # From the end: no client of this run can be owed what lies before its first barrier.
@@ -278,6 +301,7 @@ class Gateway:
         # The answer to the first barrier may be here already.
         marks[:] = [max(mark, start - 1) for mark, start in zip(marks, starts, strict=True)]
         await self.retained.load(self._lake, self._ranges, starts)
+        self._beat()
         await self.resumer.settle_orphans()
 
     def _own_routes(self, keys: Any) -> list[Route]:
@@ -317,7 +341,7 @@ class Gateway:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._watch_disk()
-            self.peers.beat({"clients": self.sessions.connected_count})
+            self._beat()
             self.sessions.save_marks()
             self._delivery.settle()
             self.sessions.process_due()
@@ -325,6 +349,16 @@ class Gateway:
             self.drops.record()
             self.retained.purge()
             self.system_topics.process_due()
+
+    def _beat(self) -> None:
+        self.peers.beat(
+            {
+                "site": self.settings.site,
+                "state": self.draining.state,
+                "clients": self.sessions.connected_count,
+                "listeners": self.listeners.addresses,
+            }
+        )
 
     def _watch_disk(self) -> None:
         """Refuse messages before the log's disk is full: a full disk would stop the log itself."""

@@ -68,7 +68,7 @@ class SessionsListener(Protocol):
         ...
 
     def changed(self, keys: list[Key]) -> None:
-        """Another gateway has written these sessions."""
+        """Another gateway has written these sessions, or how far they have come."""
         ...
 
 
@@ -129,6 +129,11 @@ class SessionLog:
 
     async def close(self) -> None:
         await self._reader.close()
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the log has confirmed all that was written."""
+        return not self._pending
 
     def claim(self, key: Key) -> Claim:
         """Say that this gateway wants a session; `claimed` is called when everybody knows.
@@ -256,14 +261,14 @@ class SessionLog:
         for error in self.store.apply(records):
             logger.warning("session record ignored", extra={"fields": {"reason": str(error)}})
         if self._caught_up is None:
-            keys = []
+            keys: dict[Key, None] = {}
             for record in records:
                 kind, _, rest = (record.key or b"").decode(errors="replace").partition("/")
-                if kind == "s":
+                if kind in {"s", "p"}:
                     tenant, _, client_id = rest.partition("/")
-                    keys.append((tenant, client_id))
+                    keys[tenant, client_id] = None
             if keys:
-                self._listener.changed(keys)
+                self._listener.changed(list(keys))
 
     def _receive_claim(self, key: bytes, value: bytes | None, by: str) -> None:
         tenant, _, client_id = key[len(CLAIM_KEY_PREFIX) :].decode(errors="replace").partition("/")

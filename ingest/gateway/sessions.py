@@ -54,6 +54,9 @@ HELD_BY_SESSION: Final = "session"
 OPEN_SECONDS: Final = 15.0
 """How long a client waits for its session; longer than it takes to find its gateway dead."""
 
+REWRITE_SECONDS: Final = 0.1
+"""How long a gateway waits for the claim of another that has written a session of its own."""
+
 DUE_AT_ONCE: Final = 500
 """Wills and expiries dealt with in one turn of the event loop."""
 
@@ -184,13 +187,22 @@ class ClientSession:
         for route in self.routes([topic_filter]):
             self._gateway.routes.unsubscribe(route)
 
-    def save(self, on_saved: Callable[[LogError | None], None] | None = None) -> None:
+    def save(
+        self,
+        on_saved: Callable[[LogError | None], None] | None = None,
+        *,
+        is_resumed: bool = False,
+    ) -> None:
         """Write the session as it is now, if it is one that is written.
+
+        Args:
+            on_saved: Told when the log has it, or not.
+            is_resumed: The log has it as an absent client's, whose will and expiry come due.
 
         Raises:
             LogError: The log takes no more; only with a callback.
         """
-        if self.is_stored or self.will is not None:
+        if self.is_stored or self.will is not None or is_resumed:
             self._gateway.session_log.save_session(self.record(), on_saved)
         elif on_saved is not None:
             on_saved(None)
@@ -299,6 +311,11 @@ class Sessions:
     @property
     def connected_count(self) -> int:
         return len(self._sessions)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no client is here, on its way in or on its way out."""
+        return not (self._sessions or self._openings or self._leaving)
 
     @property
     def offline_count(self) -> int:
@@ -412,6 +429,25 @@ class Sessions:
         for key in keys:
             if key in self._openings:
                 self._try_open(key)
+            elif key in self._sessions:
+                # Its claim, if there is one, comes next and takes the session from us.
+                session = self._sessions[key]
+                self._gateway.loop.call_later(REWRITE_SECONDS, self._write_again, session)
+
+    def _write_again(self, session: ClientSession) -> None:
+        """Write a session that another gateway has written though it is ours.
+
+        That gateway took this one for dead, or was held up and did not know that it had lost it.
+        """
+        if self._sessions.get(session.key) is not session or session.progress is None:
+            return
+        logger.warning(
+            "another gateway has written a session of this one",
+            extra={"fields": {"tenant": session.tenant, "client_id": session.client_id}},
+        )
+        session.save()
+        if not session.is_resuming:
+            session.progress.touch()
 
     def _try_open(self, key: Key) -> None:
         """Begin a session if nobody else has it any more."""
@@ -471,7 +507,7 @@ class Sessions:
                 self._log.save_progress(key, stored.progress, keep=True)
             elif session.is_stored:
                 self._log.save_progress(key, session.snapshot(), keep=True)
-            session.save(saved)
+            session.save(saved, is_resumed=stored is not None)
         except LogError as error:
             saved(error)
         if opening.is_claimed:
@@ -663,6 +699,15 @@ class Sessions:
             record.will = None
             record.will_at_ms = None
             self._log.save_session(record)
+
+    def end_stored(self, key: Key) -> None:
+        """End the session of an absent client, if it is this gateway that has to care for it."""
+        stored = self._log.store.get(*key)
+        if stored is None or stored.session.connected or key in self._claims:
+            return
+        record = stored.session
+        if self._gateway.peers.is_ours(record.gateway, record.incarnation):
+            self._end(record)
 
     def _end(self, record: SessionRecord) -> None:
         """Forget a stored session; a will that still waits is published now [MQTT5-3.1.2-8].

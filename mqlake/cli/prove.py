@@ -92,9 +92,10 @@ def command(
                 for outcome in found:
                     console.print(_line(outcome), highlight=False)
     finally:
+        if outcomes:
+            Console().print(_table(outcomes))
         with console.status("stopping the system"):
             system.down()
-    Console().print(_table(outcomes))
     bad = [outcome for outcome in outcomes if outcome.problems]
     if bad:
         seeds = ", ".join(sorted({f"{outcome.kill} {outcome.seed}" for outcome in bad}))

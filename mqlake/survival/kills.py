@@ -61,9 +61,13 @@ def strike_spark(system: LocalSystem, _gateway: str) -> Iterator[None]:
 def strike_all(system: LocalSystem, _gateway: str) -> Iterator[None]:
     """Kill everything, the supervisor first, and start the system anew."""
     state = system.state()
-    children = {process.pid for process in state.processes if process.pid not in {None, state.pid}}
-    _kill([state.pid, *members_of_sessions({pid for pid in children if pid is not None})])
-    await_condition(lambda: not system.left_processes(), "no process is left")
+    # Each child leads a session of its own; the supervisor's is that of its shell, perhaps ours.
+    pids = {process.pid for process in state.processes} - {None, state.pid}
+    sessions = {pid for pid in pids if pid is not None}
+    _kill([state.pid, *members_of_sessions(sessions)])
+    await_condition(
+        lambda: not state.is_alive and not members_of_sessions(sessions), "no process is left"
+    )
     system.up()
     yield
 

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from ingest.gateway.server import TICK_SECONDS
 from mqlake.clock import ManualClock
 from mqlake.local.ports import consecutive_free_ports
 from tests.ingest.gateway.dialogues import (
@@ -69,6 +70,7 @@ async def test_the_gateway_answers_as_mosquitto_does(
 
     async def advance(seconds: float) -> None:
         clock.advance(seconds)
+        await asyncio.sleep(2 * TICK_SECONDS)  # what must not happen would happen then
 
     async with running_gateway(clock=clock, max_inflight_messages=8, **LIMITS) as harness:
         player = Player(harness.port, LEVELS[level], advance)

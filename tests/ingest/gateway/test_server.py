@@ -126,9 +126,9 @@ async def test_a_port_in_use_is_told_in_one_sentence() -> None:
                 pass
 
 
-async def test_a_log_that_refuses_the_first_barrier_ends_the_start() -> None:
+async def test_a_log_that_refuses_the_first_records_ends_the_start() -> None:
     log = new_log(NAME)
-    log.fail_next(LogError("no", definite=True))
+    log.fail_next(LogError("no", definite=True), count=2)  # that we are there, and the first claim
     router = MemoryRouter(log)
     await router.start()
     with pytest.raises(LogError):
@@ -184,7 +184,7 @@ async def test_messages_cross_gateways() -> None:
         running_gateway(log=log, router=router, name="gateway-2") as two,
         running_gateway(log=log, router=router, name="gateway-3") as three,
     ):
-        subscribers = [await Client.connect(h.port, "same id") for h in (one, two)]
+        subscribers = [await Client.connect(h.port, h.gateway.settings.name) for h in (one, two)]
         for subscriber in subscribers:
             await subscriber.subscribe("a/+", 2)
         publisher = await Client.connect(three.port, "publisher", level=4)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ingest.gateway.peers import DEAD_SECONDS
+from ingest.gateway.store.sessions import Owner
 from ingest.log.memory import MemoryLog
 from ingest.protocol.packets import (
     Connack,
@@ -60,6 +61,13 @@ async def publish(harness: Harness, *payloads: bytes, qos: int = 1) -> None:
         await publisher.publish("a/b", payload, qos)
     await publisher.disconnect()
     await harness.delivered()
+
+
+async def die_out(clock: ManualClock, *living: Harness) -> None:
+    """Let the time pass after which who has said nothing is dead; the living hear each other."""
+    for _ in range(2):
+        clock.advance(DEAD_SECONDS / 2)
+        await until(lambda: all(one.gateway.peers._echo_at == clock.monotonic() for one in living))
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
@@ -172,7 +180,7 @@ async def test_the_session_of_a_gateway_that_has_died_is_found() -> None:
                 await first.kill()
             new = await Client.open(second.port)
             new.send(Connect("alice", 5, clean_start=False, properties=NEVER))
-            clock.advance(DEAD_SECONDS)
+            await die_out(clock, second)
             assert (await new.expect(Connack)).session_present
             assert (await new.message()).dup
 
@@ -191,7 +199,7 @@ async def test_the_will_of_a_dead_gateway_is_published_once() -> None:
                 await first.kill()
             await second.delivered()
             assert second.inbound() == []
-            clock.advance(DEAD_SECONDS)
+            await die_out(clock, second, third)
             await until(second.inbound)
             await second.delivered()
             await third.delivered()
@@ -199,6 +207,78 @@ async def test_the_will_of_a_dead_gateway_is_published_once() -> None:
         async with running_gateway(log=log, router=router, name=FIRST, clock=clock) as first:
             await first.delivered()
             assert len(first.inbound()) == 1
+
+
+async def test_nobody_is_dead_because_the_log_was_away() -> None:
+    clock = ManualClock()
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST, clock=clock) as first,
+        running_gateway(log=log, router=router, name=SECOND, clock=clock) as second,
+    ):
+        both = (first.gateway, second.gateway)
+        await until(lambda: all(one.peers.are_there for one in both))
+        client, _ = await resume(first)
+        await first.saved()
+        log.hold_reports()
+        clock.advance(10 * DEAD_SECONDS)
+        assert all(one.peers.are_there for one in both)
+        assert not second.gateway.sessions.orphans()
+        log.release_reports()
+        await until(lambda: all(one.peers._echo_at == clock.monotonic() for one in both))
+        assert all(one.peers.are_there for one in both)
+        assert not second.gateway.sessions.orphans()
+        await client.expect_nothing()
+
+
+async def test_what_another_wrote_of_our_session_is_written_again() -> None:
+    """A gateway that took us for dead has written that the client has gone."""
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST) as first,
+        running_gateway(log=log, router=router, name=SECOND) as second,
+    ):
+        client, _ = await resume(first)
+        await client.subscribe("a/b", 1)
+        await first.saved()
+        store = second.gateway.session_log.store
+        await until(lambda: store.get("default", "alice") is not None)
+        stored = store.get("default", "alice")
+        assert stored is not None
+        await second.gateway.resumer._settle(
+            Owner(FIRST, first.gateway.incarnation, connected=True), [stored]
+        )
+
+        def owner() -> tuple[str, bool]:
+            found = store.get("default", "alice")
+            assert found is not None
+            return found.session.gateway, found.session.connected
+
+        assert owner() == (SECOND, False)
+        await until(lambda: owner() == (FIRST, True))
+        await publish(second, b"1")
+        assert await client.payloads(1) == [b"1"]
+
+
+async def test_a_session_that_is_settled_already_is_left_alone() -> None:
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=SECOND) as second,
+    ):
+        async with running_gateway(log=log, router=router, name=FIRST) as first:
+            incarnation = first.gateway.incarnation
+            await resume(first)
+            await first.saved()
+            store = second.gateway.session_log.store
+            await until(lambda: store.get("default", "alice") is not None)
+            before = store.get("default", "alice")
+            assert before is not None
+            await first.kill()
+        async with running_gateway(log=log, router=router, name=FIRST) as first:
+            await resume(first)
+            await until(lambda: store.owned_by(Owner(FIRST, first.gateway.incarnation, True)))
+            await second.gateway.resumer._settle(Owner(FIRST, incarnation, True), [before])
+            assert store.owned_by(Owner(FIRST, first.gateway.incarnation, True))
 
 
 async def test_a_delayed_will_waits_for_its_time_after_a_crash() -> None:

@@ -1,0 +1,106 @@
+"""What operators ask of this gateway: the control records of its delivery topic.
+
+A record that makes no sense is refused with `InvalidRecord`, as any delivery that cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.gateway.draining import DEFAULT_CONNECTIONS_PER_SECOND, Drain
+from ingest.protocol.reason_codes import DisconnectReasonCode
+from mqlake.errors import InvalidRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.gateway.server import Gateway
+
+logger = logging.getLogger(__name__)
+
+
+class Control:
+    """Does what is asked.
+
+    Args:
+        gateway: By whom.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def process(self, action: str, value: bytes) -> None:
+        """Take a control record.
+
+        Raises:
+            InvalidRecord: Its value is not what the action needs.
+        """
+        work = _ACTIONS.get(action)
+        if work is None:
+            logger.warning("unknown control record", extra={"fields": {"action": action}})
+            return
+        try:
+            asked = json.loads(value or b"{}")
+        except (ValueError, RecursionError) as exc:
+            raise InvalidRecord(f"control record {action!r} is not JSON: {exc}") from exc
+        if not isinstance(asked, dict):
+            raise InvalidRecord(f"control record {action!r} is not a JSON object")
+        work(self, asked)
+
+    def _reload(self, _asked: dict[str, Any]) -> None:
+        self._gateway.reload()
+
+    def _drain(self, asked: dict[str, Any]) -> None:
+        rate = asked.get("connections_per_second", DEFAULT_CONNECTIONS_PER_SECOND)
+        if type(rate) not in {int, float} or not math.isfinite(rate) or rate <= 0:
+            raise InvalidRecord(f"connections_per_second is {rate!r}, expected a positive number")
+        reference = asked.get("server_reference")
+        drain = Drain(
+            rate,
+            "" if reference is None else _member(asked, "server_reference", str),
+            "moved" in asked and _member(asked, "moved", bool),
+        )
+        self._gateway.draining.begin(drain)
+
+    def _serve(self, _asked: dict[str, Any]) -> None:
+        self._gateway.draining.undo()
+
+    def _disconnect(self, asked: dict[str, Any]) -> None:
+        """Close a client's connection and, if asked to, end its session.
+
+        All gateways are asked. The one that has the client acts; for the session of an absent
+        client it is the one that cares for its will and its expiry, so that exactly one does.
+        """
+        key = (_member(asked, "tenant", str), _member(asked, "client_id", str))
+        ends = _member(asked, "end_session", bool)
+        try:
+            session = self._gateway.sessions.get(*key)
+        except KeyError:
+            if ends:
+                self._gateway.sessions.end_stored(key)
+            return
+        if ends:
+            session.expiry_interval = 0
+        connection = session.connection
+        if connection is not None:
+            connection.close(
+                DisconnectReasonCode.ADMINISTRATIVE_ACTION, log_reason="closed by an administrator"
+            )
+
+
+_ACTIONS: Final[dict[str, Callable[[Control, dict[str, Any]], None]]] = {
+    "reload": Control._reload,
+    "drain": Control._drain,
+    "serve": Control._serve,
+    "disconnect": Control._disconnect,
+}
+
+
+def _member(asked: dict[str, Any], name: str, kind: type) -> Any:
+    value = asked.get(name)
+    if type(value) is not kind:
+        raise InvalidRecord(f"member {name!r} is {value!r}, expected {kind.__name__}")
+    return value

@@ -1,0 +1,102 @@
+"""Ask the REST API of a running system, with the standard library alone."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from mqlake.errors import OperationalError
+from mqlake.status import read_state
+
+PREFIX: Final = "/api/v1"
+TIMEOUT_SECONDS: Final = 30.0
+PAGE_ITEMS: Final = 500
+TOKEN_FILE: Final = "api-token"  # noqa: S105 - the name of the file
+
+
+class ApiClient:
+    """The API of the system on a data directory.
+
+    Args:
+        data_dir: Where the system runs; its state says where the API is, its token lets us in.
+
+    Raises:
+        OperationalError: No system runs there, or its token cannot be read.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._url = read_state(data_dir).api_url + PREFIX
+        path = data_dir / TOKEN_FILE
+        try:
+            self._token = path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise OperationalError(f"the API's token {path} cannot be read: {exc}") from exc
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        """Return what a path answers; parameters that are None are left out.
+
+        Raises:
+            OperationalError: The API does not answer, or with an error; so do the others.
+        """
+        return self._ask("GET", path, parameters)
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        return self._ask("POST", path, {}, body)
+
+    def delete(self, path: str, **parameters: Any) -> Any:
+        return self._ask("DELETE", path, parameters)
+
+    def items(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """Yield the items of a list, asking for a page when the one before is used up."""
+        cursor: str | None = None
+        while True:
+            page = self.get(path, limit=PAGE_ITEMS, cursor=cursor, **parameters)
+            yield from page["items"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        parameters: dict[str, Any],
+        body: dict[str, Any] | None = None,
+    ) -> Any:
+        given = {name: _text(value) for name, value in parameters.items() if value is not None}
+        url = self._url + quote(path) + (f"?{urlencode(given)}" if given else "")
+        headers = {"Authorization": f"Bearer {self._token}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        request = urllib.request.Request(  # noqa: S310 - the address is our own system's
+            url, None if body is None else json.dumps(body).encode(), headers, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+                return json.load(answer)
+        except urllib.error.HTTPError as exc:
+            raise OperationalError(_problem(exc)) from exc
+        except (OSError, ValueError) as exc:
+            raise OperationalError(f"the API at {self._url} does not answer: {exc}") from exc
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _problem(error: urllib.error.HTTPError) -> str:
+    """Return what the API says is wrong."""
+    with error:
+        try:
+            found = json.load(error)
+            detail = "; ".join(
+                [str(found["detail"])]
+                + [f"{one['field']}: {one['problem']}" for one in found.get("errors") or []]
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"the API answers {error.code} {HTTPStatus(error.code).phrase}"
+    return detail
