@@ -132,7 +132,9 @@ def _run(
         beat(healthy=routing, detail=detail, figures=figures)
         stopping.wait(INTERVAL_SECONDS if routing else INTERVAL_SECONDS / 5)
     beat(healthy=False, detail="stopping", figures=figures)
-    tables.finish(_STOP_TIMEOUT_SECONDS)
+    # A batch that is refused from here on is no error to report, as py4j would.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    tables.close(_STOP_TIMEOUT_SECONDS)
     queries.stop()
     return 0
 

@@ -50,6 +50,10 @@ second, however few rows it has, and messages come before tables."""
 MOST_REST_SECONDS: Final = 15.0
 
 
+class StateClosedError(Exception):
+    """The application stops; the batch comes again when it has started again."""
+
+
 class State:
     """The state tables' writer.
 
@@ -72,6 +76,7 @@ class State:
         self._rest = rest
         self._noted_at = clock.monotonic()
         self._is_warm = False
+        self._is_closed = False
         self.lock = threading.Lock()
         """Held while state tables are written; upkeep takes it so that no commit meets another."""
         self.next_offsets = committed_offsets(table_path(settings, RETAINED))
@@ -80,17 +85,24 @@ class State:
         """Rows came since upkeep last looked for when the first expires."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Apply a batch, then rest; not after the first, which is slow while Java is cold."""
+        """Apply a batch, then rest; not after the first, which is slow while Java is cold.
+
+        Raises:
+            StateClosedError: After `close`.
+        """
         begin = self._clock.monotonic()
         give_way(batch.sparkSession, "mqlake-state")
         with self.lock:
+            if self._is_closed:
+                raise StateClosedError
             self._apply(batch, batch_id)
         if self._is_warm:
             self._rest(min((self._clock.monotonic() - begin) * REST, MOST_REST_SECONDS))
         self._is_warm = True
 
-    def finish(self, timeout_seconds: float) -> None:
-        """Wait for the batch that is being applied, so that a stop does not cut it short."""
+    def close(self, timeout_seconds: float) -> None:
+        """Take no more batches, and wait for the one that is being applied."""
+        self._is_closed = True
         if self.lock.acquire(timeout=timeout_seconds):
             self.lock.release()
 

@@ -51,7 +51,8 @@ FILES = pytest.mark.parametrize(
 def uncommented(name: str) -> dict[str, object]:
     """Read a file as if every key in it were set."""
     lines = (CONF / f"{name}.toml").read_text(encoding="utf-8").splitlines()
-    settings = [found[1] for line in lines if (found := re.match(r"#? ?([a-z0-9_]+ = .*|\[.*)", line))]
+    pattern = re.compile(r"#? ?([a-z0-9_]+ = .*|\[.*)")
+    settings = [found[1] for line in lines if (found := pattern.match(line))]
     return tomllib.loads("\n".join(settings))
 
 

@@ -162,7 +162,7 @@ def test_retained_messages_go_to_a_gateway_that_wants_them_all_once_and_in_order
             *("default", topic, b"%d" % number, 1, number % 2 == 0),
             *(bytes(16), "ghost", 0, "local/ghost"),
         )
-        headers = dict(message_headers(message))
+        headers: dict[str, str | bytes | None] = dict(message_headers(message))
         ghost.append(INBOUND, message_key("default", topic), message.payload, headers=headers)
         if message.retain or topic == "ghost/subscribed":
             sent.append(message.payload)

@@ -29,7 +29,7 @@ from streaming import state as state_module
 from streaming.retained import committed_offsets
 from streaming.settings import StreamingSettings
 from streaming.spark import small_session
-from streaming.state import MOST_REST_SECONDS, NOTE_SECONDS, REST, State
+from streaming.state import MOST_REST_SECONDS, NOTE_SECONDS, REST, State, StateClosedError
 from streaming.tables import create_tables, table_path
 from streaming.upkeep import EXPIRE_SECONDS, OPTIMIZE_SECONDS, Upkeep, small_files
 
@@ -453,6 +453,17 @@ def test_after_a_batch_there_is_a_rest_by_how_long_it_took(
         monkeypatch.setattr(log.state, "_apply", lambda *_: log.clock.advance(seconds))  # noqa: B023
         log.apply()
     assert log.rests == [0.5 * REST, MOST_REST_SECONDS], "none after the first"
+
+
+def test_a_state_that_is_closed_takes_no_batch(log: Log) -> None:
+    log.state.close(timeout_seconds=1)
+    log.publish("a", b"1")
+    with pytest.raises(StateClosedError):
+        log.apply()
+    assert log.retained() == {}
+    log.state = log.restarted()
+    log.repeat(0)
+    assert log.retained() == {"a": b"1"}
 
 
 def test_upkeep_joins_the_small_files_of_a_table_that_has_many(

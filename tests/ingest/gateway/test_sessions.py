@@ -13,6 +13,7 @@ from ingest.protocol.packets import (
     Pubrel,
     Will,
 )
+from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, turns, until
@@ -20,7 +21,7 @@ from tests.ingest.gateway.harness import Client, Harness, running_gateway, turns
 pytestmark = pytest.mark.anyio
 
 LEVELS = pytest.mark.parametrize("level", [3, 4, 5], ids=["3.1", "3.1.1", "5.0"])
-NEVER = {"session_expiry_interval": 0xFFFF_FFFF}
+NEVER: Properties = {"session_expiry_interval": 0xFFFF_FFFF}
 
 
 async def resume(harness: Harness, level: int = 5, **fields: object) -> tuple[Client, Connack]:
@@ -189,7 +190,7 @@ async def test_a_message_that_expires_while_it_waits_is_dropped_and_recorded() -
         await client.disconnect()
         publisher = await Client.connect(harness.port, "publisher")
         for seconds in (5, 50):
-            properties = {"message_expiry_interval": seconds}
+            properties: Properties = {"message_expiry_interval": seconds}
             await publisher.publish("a/b", b"%d" % seconds, 1, properties=properties)
         await harness.delivered()
         clock.advance(10)

@@ -20,6 +20,7 @@ from ingest.protocol.packets import (
     Pubrel,
     Will,
 )
+from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock
 from tests.ingest.gateway.harness import (
@@ -33,7 +34,7 @@ from tests.ingest.gateway.harness import (
 
 pytestmark = pytest.mark.anyio
 
-NEVER = {"session_expiry_interval": 0xFFFF_FFFF}
+NEVER: Properties = {"session_expiry_interval": 0xFFFF_FFFF}
 FIRST, SECOND = "gateway-1", "gateway-2"
 
 
@@ -168,21 +169,23 @@ async def test_many_takeovers_at_once_leave_one_connection() -> None:
 
 async def test_the_session_of_a_gateway_that_has_died_is_found() -> None:
     clock = ManualClock()
-    async with site() as (log, router):
-        async with running_gateway(log=log, router=router, name=SECOND, clock=clock) as second:
-            async with running_gateway(log=log, router=router, name=FIRST, clock=clock) as first:
-                await until(lambda: second.gateway.peers.are_there)
-                client, _ = await resume(first)
-                await client.subscribe("a/b", 1)
-                await publish(first, b"1")
-                await client.expect(Publish)
-                await first.saved()
-                await first.kill()
-            new = await Client.open(second.port)
-            new.send(Connect("alice", 5, clean_start=False, properties=NEVER))
-            await die_out(clock, second)
-            assert (await new.expect(Connack)).session_present
-            assert (await new.message()).dup
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=SECOND, clock=clock) as second,
+    ):
+        async with running_gateway(log=log, router=router, name=FIRST, clock=clock) as first:
+            await until(lambda: second.gateway.peers.are_there)
+            client, _ = await resume(first)
+            await client.subscribe("a/b", 1)
+            await publish(first, b"1")
+            await client.expect(Publish)
+            await first.saved()
+            await first.kill()
+        new = await Client.open(second.port)
+        new.send(Connect("alice", 5, clean_start=False, properties=NEVER))
+        await die_out(clock, second)
+        assert (await new.expect(Connack)).session_present
+        assert (await new.message()).dup
 
 
 async def test_the_will_of_a_dead_gateway_is_published_once() -> None:
@@ -346,7 +349,7 @@ async def test_qos_2_from_a_client_is_exactly_once_across_a_crash(is_appended: b
         async with running_gateway(log=log, router=router) as harness:
             client, _ = await resume(harness)
             if not is_appended:
-                harness.gateway.publisher.publish = lambda *_: None  # type: ignore[method-assign, assignment]
+                harness.gateway.publisher.publish = lambda *_: None  # type: ignore[method-assign]
             client.send(Publish("a/b", b"once", 2, packet_id=7))
             if is_appended:
                 await until(harness.inbound)
@@ -393,7 +396,7 @@ async def test_a_crash_while_a_session_comes_back_loses_nothing() -> None:
             async def never(_gaps: object) -> None:
                 await asyncio.Event().wait()
 
-            harness.gateway.resumer._read_gap = never  # type: ignore[method-assign]
+            harness.gateway.resumer._read_gap = never  # type: ignore[method-assign, assignment]
             _, connack = await resume(harness)
             assert connack.session_present
             other = await Client.connect(harness.port, "other")
@@ -432,8 +435,7 @@ async def test_resumes_while_messages_flow_lose_and_double_nothing() -> None:
             for _ in range(50):
                 sent += 1
                 publisher.send(Publish("a/b", b"%d" % sent, 1, packet_id=sent))
-            for _ in range(20):
-                received.append((await client.message()).payload)
+            received.extend(await client.payloads(20))
             if round_ % 2:
                 client.send(Disconnect())
                 await client.expect_end()
