@@ -72,7 +72,7 @@ def get_gateways(gateways: Heard) -> GatewayList:
 
 @router.get("/gateways/{name}", responses={404: {"model": ProblemDetails}})
 def get_gateway(gateways: Heard, name: str) -> Gateway:
-    """Show what a gateway said last; it speaks once a second."""
+    """Show what a gateway said last; it speaks twice a second."""
     found = gateways.get(name)
     if found is None:
         raise _unknown(name, [one.name for one in gateways.all()])

@@ -81,9 +81,7 @@ class _Resume:
 
     def begin(self) -> None:
         """Have the session's filters routed."""
-        if not self.resumer.route(self.session, self):
-            return
-        self.counted(list(self.cursor))
+        self.resumer.route(self.session, self)
 
     def counted(self, starts: list[int]) -> None:
         self.starts = starts
@@ -148,10 +146,9 @@ class Resumer:
         )
         resume.begin()
 
-    def route(self, session: ClientSession, resume: _Resume) -> bool:
-        """Have filters routed; True when they are already: what is not read yet will come."""
-        routes = session.routes(resume.topic_filters)
-        return self._gateway.routes.subscribe(routes, resume)
+    def route(self, session: ClientSession, resume: _Resume) -> None:
+        """Have filters routed."""
+        self._gateway.routes.subscribe(session.routes(resume.topic_filters), resume)
 
     def routed(self, resume: _Resume) -> None:
         """Take a session whose filters are routed, or let go of them when it has gone."""

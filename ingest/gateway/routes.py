@@ -151,21 +151,20 @@ class Routes:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def subscribe(
-        self, routes: Sequence[Route], waiter: Waiter, *, also: Sequence[Route] = ()
-    ) -> bool:
-        """Count one more member for each filter.
+    def are_routed(self, routes: Iterable[Route]) -> bool:
+        """Tell whether the router has all of them."""
+        entries = [self._entries.get(route) for route in routes]
+        return all(entry is not None and entry.round is None for entry in entries)
+
+    def subscribe(self, routes: Sequence[Route], waiter: Waiter) -> None:
+        """Count one more member for each filter; the waiter goes with the next round.
+
+        Also where an earlier round announces a filter: its barriers were sent before.
 
         Args:
             routes: The filters.
-            waiter: Told how it goes, unless it has gone already.
-            also: Filters whose member the client is already: waited for, not counted.
-
-        Returns:
-            True when the router has all of them already: the waiter is not called. Otherwise it is
-            told `counted` and then `routed`, or `failed` (the members then do not count).
+            waiter: Told `counted` and then `routed`, or `failed` (the members then do not count).
         """
-        needed: _Round | None = None
         for route in routes:
             entry = self._entries.get(route)
             if entry is None:
@@ -176,31 +175,14 @@ class Routes:
                 self._changed[route] = None  # the router weighs gateways by their members
             entry.members += 1
             self._unused.pop(route, None)
-            if entry.round is not None and (needed is None or entry.round.number > needed.number):
-                needed = entry.round
-        for route in also:
-            under_way = self._entries[route].round
-            if under_way is not None and (needed is None or under_way.number > needed.number):
-                needed = under_way
-        if needed is None:
-            return True
-        needed.waiters.append((waiter, list(routes)))
-        if needed.starts is not None:
-            waiter.counted(needed.starts)
-        elif needed is self._next_round:
-            self._wanted.set()
-        return False
+        self._next_round.waiters.append((waiter, list(routes)))
+        self._wanted.set()
 
     def want(self, route: Route) -> None:
         """Keep a route from the first round on, whoever subscribes; called before `open`."""
         self._entries[route] = _Entry(members=1, round=self._next_round)
         self._next_round.routes.append(route)
         self._changed[route] = None
-
-    def join_next_round(self, waiter: Waiter) -> None:
-        """Tell a waiter when a barrier sent from now on has come back in every partition."""
-        self._next_round.waiters.append((waiter, []))
-        self._wanted.set()
 
     def unsubscribe(self, route: Route) -> None:
         """Count one member less; the route goes when it has been unused for a while.

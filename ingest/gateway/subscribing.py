@@ -23,7 +23,7 @@ from ingest.protocol.reason_codes import (
 )
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import InvalidTopic, LogError
-from mqlake.topics import is_system, split_shared, validate_topic_filter
+from mqlake.topics import split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -70,16 +70,30 @@ def check_topic_filter(topic_filter: str, protocol_level: int) -> None:
 
 
 class _PendingSubscribe:
-    """A SUBSCRIBE until the router has its routes. Implements `ingest.gateway.routes.Waiter`."""
+    """A SUBSCRIBE on its way through the log and the router.
+
+    It counts from barriers that are sent after it came: what was acknowledged before is below them,
+    by whichever gateway. SUBACK waits for the log to have the session as it is now, and for the
+    router to have the routes, unless it had them already. Retained messages follow when the
+    barriers are back: by then the store has all that was accepted before the SUBSCRIBE. Implements
+    `ingest.gateway.routes.Waiter`.
+
+    Args:
+        subscriber: Of the connection.
+        subscribe: What the client asked for.
+        new: The filters that it has not had.
+        was_routed: The router had all of them.
+    """
 
     __slots__ = (
-        "_is_routed",
+        "_is_answered",
+        "_is_back",
         "_is_saved",
         "_new",
         "_scans",
         "_subscribe",
         "_subscriber",
-        "was_routed",
+        "_was_routed",
     )
 
     def __init__(
@@ -87,14 +101,17 @@ class _PendingSubscribe:
         subscriber: Subscriber,
         subscribe: Subscribe,
         new: list[ClientSubscription[Sender]],
+        *,
+        was_routed: bool,
     ) -> None:
         self._subscriber = subscriber
         self._subscribe = subscribe
         self._new = new
+        self._was_routed = was_routed
         self._scans: list[RetainedScan] = []
-        self._is_routed = False
+        self._is_back = False
         self._is_saved = False
-        self.was_routed = False
+        self._is_answered = False
 
     def counted(self, starts: list[int]) -> None:
         self._subscriber.count(self._new, starts, self.saved)
@@ -106,18 +123,22 @@ class _PendingSubscribe:
             self.failed(error)
             return
         self._is_saved = True
-        self._answer()
+        self._proceed()
 
     def routed(self) -> None:
-        self._is_routed = True
-        self._answer()
+        self._is_back = True
+        self._proceed()
 
-    def _answer(self) -> None:
-        if not self._is_routed or not self._is_saved:
+    def _proceed(self) -> None:
+        if not self._is_saved or not (self._is_back or self._was_routed):
             return
-        granted = [self._subscriber.grant(asked) for asked in self._subscribe.subscriptions]
-        self._subscriber.answer(self._subscribe.packet_id, granted)
-        self._subscriber.begin_retained(self._scans, is_up_to_date=not self.was_routed)
+        if not self._is_answered:
+            self._is_answered = True
+            granted = [self._subscriber.grant(asked) for asked in self._subscribe.subscriptions]
+            self._subscriber.answer(self._subscribe.packet_id, granted)
+        if self._is_back:
+            scans, self._scans = self._scans, []
+            self._subscriber.send_retained(scans)
 
     def failed(self, error: LogError) -> None:
         self._subscriber.remove(self._new)
@@ -133,30 +154,6 @@ class _PendingSubscribe:
             ],
             error,
         )
-
-
-class _PendingRetained:
-    """Retained messages for filters that were routed already.
-
-    The store follows the log through the router: a retained message that was accepted before the
-    SUBSCRIBE is in it for certain once a barrier sent after the SUBSCRIBE has come back.
-    Implements `ingest.gateway.routes.Waiter`.
-    """
-
-    __slots__ = ("_scans", "_subscriber")
-
-    def __init__(self, subscriber: Subscriber, scans: list[RetainedScan]) -> None:
-        self._subscriber = subscriber
-        self._scans = scans
-
-    def counted(self, starts: list[int]) -> None:
-        pass
-
-    def routed(self) -> None:
-        self._subscriber.send_retained(self._scans)
-
-    def failed(self, error: LogError) -> None:
-        logger.warning("retained messages not sent", extra={"fields": {"reason": str(error)}})
 
 
 class Subscriber:
@@ -202,15 +199,17 @@ class Subscriber:
                 session.replace_subscription(subscription)
             else:
                 new[asked.topic_filter] = subscription
-        pending = _PendingSubscribe(self, subscribe, list(new.values()))
         # What follows on this connection counts for the new subscriptions: it waits for the log to
         # have their barriers, not for the router.
         self._connection.hold(HELD_BY_SUBSCRIBE)
         routes = session.routes(new)
         # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
         also = session.routes(replaced)
-        if self._gateway.routes.subscribe(routes, pending, also=also):
-            pending.was_routed = True
+        is_routed = self._gateway.routes.are_routed([*routes, *also])
+        pending = _PendingSubscribe(self, subscribe, list(new.values()), was_routed=is_routed)
+        if routes or also:
+            self._gateway.routes.subscribe(routes, pending)
+        else:  # what the gateway itself says: nothing of it comes through the log
             pending.counted([offset + 1 for offset in self._gateway.publisher.acked])
             pending.routed()
 
@@ -315,16 +314,6 @@ class Subscriber:
                 )
             )
         return scans
-
-    def begin_retained(self, scans: list[RetainedScan], *, is_up_to_date: bool) -> None:
-        """Send what is retained, once the store has all that was accepted before the SUBSCRIBE."""
-        if is_up_to_date:
-            self.send_retained(scans)
-            return
-        self.send_retained([scan for scan in scans if is_system(scan.topic_filter)])
-        others = [scan for scan in scans if not is_system(scan.topic_filter)]
-        if others:
-            self._gateway.routes.join_next_round(_PendingRetained(self, others))
 
     def remove(self, subscriptions: list[ClientSubscription[Sender]]) -> None:
         """Take subscriptions back that the log does not have."""

@@ -86,6 +86,7 @@ def fresh_gateway(state: SystemState) -> Iterator[FreshGateway]:
             "MQLAKE_GATEWAY_NAME": GATEWAY_NAME,
             "MQLAKE_GATEWAY_HOST": "127.0.0.1",
             "MQLAKE_GATEWAY_PORT": str(port),
+            "MQLAKE_GATEWAY_STORE_DIR": str(folder / "store"),
             "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": state.bootstrap_servers,
             "MQLAKE_GATEWAY_HEARTBEAT_FILE": str(heartbeat),
             "MQLAKE_GATEWAY_LOG_FILE": str(log),

@@ -1,21 +1,23 @@
 """Lists for people."""
 
-import sys
 from collections.abc import Iterable, Sequence
+
+import click
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows under their titles, as wide as they are when the output is no terminal."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """Print rows under their titles, each column as wide as what it holds.
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        table.add_column(title, overflow="fold", no_wrap=not sys.stdout.isatty())
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console = Console(highlight=False)
-    if not sys.stdout.isatty():
-        console = Console(highlight=False, width=max(80, console.measure(table).maximum))
-    console.print(table)
+    Clients choose their names: what would move a terminal's cursor is shown as an escape sequence.
+    """
+    lines = [titles, *([_printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo(padded.rstrip())
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

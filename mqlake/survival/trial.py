@@ -34,6 +34,9 @@ SEND_SECONDS: Final = 240.0
 SETTLE_SECONDS: Final = 120.0
 """How long the last of them may take to arrive."""
 
+READ_SECONDS: Final = 60.0
+"""How long a partition of the log may take to be read."""
+
 POLL_SECONDS: Final = 0.01
 
 
@@ -300,8 +303,11 @@ def stored_messages(bootstrap_servers: str, prefix: str) -> Counter[Sent]:
             )
             consumer.assign([TopicPartition(INBOUND, partition, start)])
             position = start
+            give_up_at = time.monotonic() + READ_SECONDS
             while position < end:
-                for record in consumer.consume(1000, timeout=10):
+                if time.monotonic() > give_up_at:
+                    raise OperationalError(f"the log gives nothing behind offset {position}")
+                for record in consumer.consume(500, timeout=0.1):
                     if record.error() is not None:
                         raise OperationalError(f"the log cannot be read: {record.error()}")
                     position = (record.offset() or 0) + 1

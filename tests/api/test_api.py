@@ -29,6 +29,7 @@ class Client:
     """Asks the application without a socket."""
 
     def __init__(self, app: FastAPI) -> None:
+        self.app = app
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False)
 
     def request(

@@ -125,8 +125,7 @@ def test_nothing_can_be_asked_where_no_system_runs(api: Api) -> None:
 
 
 def test_a_log_that_does_not_answer_is_a_problem(api: Api) -> None:
-    app: Any = api.client._transport
-    app.app.state.log = LogAppender(timeout_seconds=0.2)
+    api.client.app.state.log = LogAppender(timeout_seconds=0.2)
     answer = api.request("POST", "/gateways/gateway-1/reload")
     assert answer.status_code == 503
     assert answer.json()["detail"].startswith("control record for gateway-1: ")

@@ -32,13 +32,13 @@ class Subscriber:
         self.client.on_connect = self._on_connect
         self.client.on_disconnect = self._on_disconnect
         self.client.on_message = lambda _client, _data, message: self.payloads.append(
-            message.payload
+            bytes(message.payload)
         )
         self.subscribed: list[Any] = []
         self.client.on_subscribe = lambda *arguments: self.subscribed.append(arguments)
 
     def connect(self, port: int) -> None:
-        properties = Properties(PacketTypes.CONNECT)
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = 3600
         known = len(self.session_present)
         self.client.connect("127.0.0.1", port, clean_start=False, properties=properties)

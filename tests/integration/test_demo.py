@@ -2,9 +2,13 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
+from mqlake.bench.connector import hold_connections
+from mqlake.bench.programs import build_programs
+from mqlake.bench.system import fresh_gateway
 from mqlake.local.testing import LocalSystem, await_condition
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -35,3 +39,12 @@ def test_the_bench_measures_a_running_system(system: LocalSystem) -> None:
     assert figures["memory, gateway-1"]["unit"] == "MiB"
     whole = figures["memory, whole system"]["median"]
     assert whole > figures["memory, streaming"]["median"] > figures["memory, gateway-1"]["median"]
+
+
+def test_a_gateway_for_a_measurement_comes_and_goes(system: LocalSystem, tmp_path: Path) -> None:
+    connector = build_programs(tmp_path).connector
+    with fresh_gateway(system.state()) as gateway:
+        with hold_connections(connector, [gateway.address], 20) as held:
+            held.subscribe()
+        pid = gateway.pid
+    assert not Path(f"/proc/{pid}").exists()

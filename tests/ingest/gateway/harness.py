@@ -451,7 +451,7 @@ class Harness:
     async def rounds_are_over(self) -> None:
         """Wait for a barrier round that begins now."""
         waiter = _RoundWaiter()
-        self.gateway.routes.join_next_round(waiter)
+        self.gateway.routes.subscribe([], waiter)
         await until(lambda: waiter.is_over)
 
     def deliver(

@@ -183,7 +183,10 @@ async def test_mutated_packets_harm_nobody_and_leave_nothing() -> None:
     logging.getLogger().addHandler(errors)
     try:
         async with running_gateway(
-            max_session_expiry_interval=0, route_linger_seconds=0, max_packet_bytes=4096
+            max_session_expiry_interval=0,
+            route_linger_seconds=0,
+            max_packet_bytes=4096,
+            sys_interval_seconds=0,  # its values would be new objects
         ) as harness:
             gateway = harness.gateway
             publisher = await Client.connect(harness.port, "bystander-1", level=4)

@@ -447,3 +447,23 @@ async def test_resumes_while_messages_flow_lose_and_double_nothing() -> None:
             received.append((await client.message()).payload)
         assert received == [b"%d" % number for number in range(1, sent + 1)]
         await client.expect_nothing()
+
+
+async def test_what_another_gateway_has_acknowledged_before_is_not_for_a_new_subscriber() -> None:
+    """Also when the filter is routed here already, for somebody else."""
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST) as first,
+        running_gateway(log=log, router=router, name=SECOND) as second,
+    ):
+        early = await Client.connect(first.port, "early")
+        await early.subscribe("a/b", 1)
+        router.pause()
+        publisher = await Client.connect(second.port, "publisher")
+        await publisher.publish("a/b", b"before", 1)
+        late = await Client.connect(first.port, "late")
+        await late.subscribe("a/b", 1)  # the filter is routed: it need not wait for the router
+        await publisher.publish("a/b", b"after", 1)
+        router.resume()
+        assert await late.payloads(1) == [b"after"]
+        assert await early.payloads(2) == [b"before", b"after"]

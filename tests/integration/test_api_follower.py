@@ -1,0 +1,71 @@
+"""The API reads a real log: what was there, what comes, and a log that is not ready yet."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from api.cache import ClientFilter, SessionCache
+from api.follower import Follower
+from api.presence import Gateways
+from ingest.log.admin import ensure_log_topics
+from mqlake.clock import SystemClock
+from mqlake.local.kafka import KafkaServer
+from mqlake.local.testing import await_condition
+from mqlake.records import GATEWAYS, SESSIONS
+from mqlake.status import STATE_FILE, replace_file
+from tests.api.conftest import session
+from tests.api.test_api import write_state
+
+TENANT = "followed"
+"""Other tests may share the log."""
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+
+
+def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path: Path) -> None:
+    servers = kafka.bootstrap_servers
+    state = replace(write_state(tmp_path, healthy=True), bootstrap_servers=servers)
+    cache, gateways = SessionCache(tmp_path / "api"), Gateways(SystemClock())
+    follower = Follower(tmp_path, cache, gateways)
+    follower.start()  # before it knows where the log is
+    replace_file(tmp_path / STATE_FILE, state.to_json())
+    ensure_log_topics(
+        servers,
+        inbound_partitions=1,
+        retention_ms=60_000,
+        retention_bytes=10_000_000,
+        timeout_seconds=60,
+    )
+    await_condition(lambda: cache.is_complete, "an empty log is read")
+    producer = Producer({"bootstrap.servers": servers, "acks": "all"})
+
+    def put(log_topic: str, key: str, value: dict[str, Any] | None) -> None:
+        data = None if value is None else json.dumps(value).encode()
+        producer.produce(log_topic, key=key, value=data, partition=0)
+        assert producer.flush(10) == 0
+
+    def listed() -> list[str]:
+        values = cache.clients(TENANT, ClientFilter(), "", 100)
+        return [json.loads(value)["client_id"] for value in values]
+
+    for client_id in ("c1", "c2", "c3"):
+        put(SESSIONS, f"s/{TENANT}/{client_id}", session(client_id, tenant=TENANT))
+    put(SESSIONS, f"s/{TENANT}/c4", {"v": 7})
+    put(GATEWAYS, "heard", {"v": 1, "at": SystemClock().now_ms()})
+    put(GATEWAYS, "malformed", {"v": 1})
+    put(SESSIONS, f"s/{TENANT}/c2", None)
+    await_condition(lambda: listed() == ["c1", "c3"], "what has come is read")
+    await_condition(lambda: gateways.get("heard") is not None, "a gateway is heard")
+    assert gateways.get("malformed") is None
+    follower.stop()
+    assert not cache.is_complete
+
+    again = Follower(tmp_path, cache, gateways)
+    again.start()
+    await_condition(lambda: cache.is_complete, "all is read once more")
+    assert listed() == ["c1", "c3"]
+    again.stop()
