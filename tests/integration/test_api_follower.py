@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path: Path) -> None:
     servers = kafka.bootstrap_servers
     state = replace(write_state(tmp_path, healthy=True), bootstrap_servers=servers)
+    (tmp_path / STATE_FILE).unlink()
     cache, gateways = SessionCache(tmp_path / "api"), Gateways(SystemClock())
     follower = Follower(tmp_path, cache, gateways)
     follower.start()  # before it knows where the log is

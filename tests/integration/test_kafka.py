@@ -6,7 +6,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from api.control import GatewayControl
+from api.control import ask_gateway
+from api.log import LogAppender
 from mqlake.errors import LogError
 from mqlake.local.kafka import KafkaServer, running_kafka
 from mqlake.local.ports import is_free
@@ -58,7 +59,7 @@ def test_what_the_api_asks_of_a_gateway_is_in_its_log_topic(kafka: KafkaServer) 
     log_topic = delivery_topic("asked")
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([NewTopic(log_topic, 1, 1)])[log_topic].result(30)
-    GatewayControl().send(kafka.bootstrap_servers, "asked", "reload")
+    ask_gateway(LogAppender(), kafka.bootstrap_servers, "asked", "reload")
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test"})
     consumer.assign([TopicPartition(log_topic, 0, 0)])
     record = consumer.poll(30)
@@ -69,4 +70,4 @@ def test_what_the_api_asks_of_a_gateway_is_in_its_log_topic(kafka: KafkaServer) 
 
 def test_what_the_api_asks_of_a_gateway_that_never_was_is_refused(kafka: KafkaServer) -> None:
     with pytest.raises(LogError, match="control record for nobody"):
-        GatewayControl(timeout_seconds=3).send(kafka.bootstrap_servers, "nobody", "reload")
+        ask_gateway(LogAppender(timeout_seconds=3), kafka.bootstrap_servers, "nobody", "reload")
