@@ -50,7 +50,7 @@ class StreamingSettings(ProcessSettings):
         default=200_000, ge=1_000, description="most records of one append, bounds its memory"
     )
     state_interval_seconds: float = Field(
-        default=2.0,
+        default=5.0,
         ge=0.5,
         le=3600.0,
         description="how often the tables of retained messages, sessions and events follow the "
