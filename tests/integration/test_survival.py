@@ -9,13 +9,14 @@ from mqlake.local.testing import PROGRAM
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
-KILLS = ("gateway", "takeover")
+KILLS = ("gateway", "spark")
+SEED = 2
 
 
 def test_killing_processes_costs_time_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     only = [argument for kill in KILLS for argument in ("--only", kill)]
-    command = [str(PROGRAM), "prove", *only, "--messages", "2500", "--data-dir", str(folder)]
+    command = [str(PROGRAM), "prove", *only, "--seed", str(SEED), "--data-dir", str(folder)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=390, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     lines = result.stdout.splitlines()[1:]
