@@ -394,13 +394,6 @@ class Gateway:
         loop.default_exception_handler(context)
         self._bug = f"internal error, see the log: {context.get('exception') or context['message']}"
 
-    def _process_control(self, action: str, value: bytes) -> None:
-        """Do what somebody has asked of this gateway through the log."""
-        if action == "reload":
-            self.reload()
-        else:
-            logger.warning("unknown control record", extra={"fields": {"action": action}})
-
     def reload(self) -> None:
         """Use new certificates and users for new connections; who is connected stays."""
         self._reload = self.loop.create_task(self._reload_files())
