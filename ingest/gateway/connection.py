@@ -40,9 +40,9 @@ from mqlake.topics import SYSTEM_LEVEL, is_system
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.gateway.client_session import ClientSession
     from ingest.gateway.sending import Sender
     from ingest.gateway.server import Gateway
-    from ingest.gateway.sessions import ClientSession
     from ingest.protocol.properties import Properties
 
 logger = logging.getLogger(__name__)

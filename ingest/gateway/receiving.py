@@ -21,8 +21,8 @@ from mqlake.errors import LogError
 from mqlake.topics import SYSTEM_LEVEL, is_system
 
 if TYPE_CHECKING:
+    from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connection import ClientConnection
-    from ingest.gateway.sessions import ClientSession
     from ingest.protocol.properties import Properties
 
 HELD_BY_WINDOW: Final = "window"

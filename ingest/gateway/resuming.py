@@ -35,11 +35,11 @@ from mqlake.topics import split_shared
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ingest.gateway.client_session import ClientSession
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
     from ingest.gateway.sending import Sender
     from ingest.gateway.server import Gateway
-    from ingest.gateway.sessions import ClientSession
     from ingest.gateway.store.sessions import StoredSession
     from ingest.log.contract import LogRangeReader, LogRecord, Missing
     from ingest.session.records import Outgoing as StoredOutgoing

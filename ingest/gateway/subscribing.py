@@ -28,9 +28,9 @@ from mqlake.topics import split_shared, validate_topic_filter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.sending import Sender
-    from ingest.gateway.sessions import ClientSession
 
 logger = logging.getLogger(__name__)
 

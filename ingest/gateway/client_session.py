@@ -1,0 +1,261 @@
+"""The session of one client that is connected here: what it has, and how it is written down."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from ingest.gateway.outbound import LOCAL
+from ingest.gateway.publishing import client_headers
+from ingest.gateway.sending import Sender
+from ingest.protocol.packets import MQTT_5_0
+from ingest.session.incoming import IncomingMessages
+from ingest.session.records import (
+    Outgoing,
+    ProgressRecord,
+    SessionRecord,
+    StoredSubscription,
+    StoredWill,
+)
+from mqlake.records import HEADER_EXCHANGE, Headers, Route
+from mqlake.topics import is_system
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ingest.gateway.connection import ClientConnection
+    from ingest.gateway.progress import Progress
+    from ingest.gateway.sending import Outgoing as OutgoingMessage
+    from ingest.gateway.server import Gateway
+    from ingest.gateway.session_log import Key
+    from ingest.protocol.packets import Will
+    from ingest.session.subscriptions import ClientSubscription
+    from mqlake.errors import LogError
+
+
+class ClientSession:
+    """A session whose client is connected to this gateway (5.0: 4.1).
+
+    It is known by its client identifier [MQTT5-3.1.3-2] [MQTT311-3.1.3-2] and lasts at least as
+    long as its connection [MQTT5-4.1.0-1] [MQTT311-4.1.0-1] [MQTT311-4.1.0-2].
+
+    Attributes:
+        session_id: 16 hexadecimal digits.
+        expiry_interval: Seconds it outlives its connection; `NEVER_EXPIRES` for ever.
+        connection: None once the client has gone.
+        subscriptions: By topic filter, shared ones included.
+        will: To be published when the connection ends without DISCONNECT; None once it was, or
+            when there was none. [MQTT5-3.1.2-7] [MQTT311-3.1.2-12]
+        progress: Of a session that outlives its connection, else None.
+        floor: Per partition the first offset that is not dealt with, where that is more than the
+            gateway has come to.
+        is_routed: The router has its filters, or is about to.
+        is_resuming: What it missed is being read; nothing is delivered yet.
+        is_ended: It is kept no more; what comes late for it is nothing to it.
+    """
+
+    __slots__ = (
+        "_gateway",
+        "clean_start",
+        "client_id",
+        "connected_at_ms",
+        "connection",
+        "end_reason",
+        "expiry_interval",
+        "floor",
+        "headers",
+        "incoming",
+        "is_ended",
+        "is_resuming",
+        "is_routed",
+        "keep_alive",
+        "progress",
+        "protocol_level",
+        "sender",
+        "session_id",
+        "subscriptions",
+        "tenant",
+        "username",
+        "will",
+    )
+
+    def __init__(self, gateway: Gateway, tenant: str, client_id: str) -> None:
+        self._gateway = gateway
+        self.tenant = tenant
+        self.client_id = client_id
+        self.session_id = secrets.token_hex(8)
+        self.sender = Sender(gateway, tenant, client_id)
+        self.incoming = IncomingMessages()
+        self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
+        self.connection: ClientConnection | None = None
+        self.progress: Progress | None = None
+        self.floor: list[int] | None = None
+        self.is_resuming = False
+        self.is_routed = True
+        self.is_ended = False
+        self.protocol_level = MQTT_5_0
+        self.username: str | None = None
+        self.keep_alive = 0
+        self.clean_start = True
+        self.expiry_interval = 0
+        self.connected_at_ms = 0
+        self.end_reason = ""
+        self.will: Will | None = None
+        self.headers = client_headers(client_id, gateway.origin, None)
+
+    @property
+    def key(self) -> Key:
+        return (self.tenant, self.client_id)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it outlives its connection."""
+        return self.expiry_interval > 0
+
+    def routes(self, topic_filters: Iterable[str]) -> list[Route]:
+        """Return the routes that the filters need: none for what does not come from the log."""
+        name = self._gateway.settings.name
+        return [
+            Route(name, self.tenant, topic_filter)
+            for topic_filter in topic_filters
+            if not is_system(topic_filter)
+        ]
+
+    def exchange_headers(self, packet_id: int) -> Headers:
+        """Return the headers of a QoS 2 message, by which it is found after a crash."""
+        if self.progress is None:
+            return self.headers
+        exchange = f"{self.session_id}/{packet_id}".encode()
+        return [*self.headers, (HEADER_EXCHANGE, exchange)]
+
+    def add_subscription(self, subscription: ClientSubscription[Sender]) -> None:
+        """Take a subscription up whose route counts this session."""
+        topic_filter = subscription.topic_filter
+        if self.is_ended:
+            self._unroute(topic_filter)
+            return
+        if topic_filter in self.subscriptions:
+            self.remove_subscription(topic_filter)
+        self.subscriptions[topic_filter] = subscription
+        self._gateway.subscriptions.add(self.tenant, subscription)
+
+    def replace_subscription(self, subscription: ClientSubscription[Sender]) -> None:
+        """Put a subscription in the place of the one to the same filter."""
+        existing = self.subscriptions[subscription.topic_filter]
+        subscription.starts = existing.starts
+        self._gateway.subscriptions.remove(self.tenant, existing)
+        self._gateway.subscriptions.add(self.tenant, subscription)
+        self.subscriptions[subscription.topic_filter] = subscription
+
+    def remove_subscription(self, topic_filter: str) -> None:
+        subscription = self.subscriptions.pop(topic_filter)
+        if not self.is_resuming:
+            self._gateway.subscriptions.remove(self.tenant, subscription)
+        if self.is_routed:
+            self._unroute(topic_filter)
+        self.sender.forget_retained(topic_filter)
+
+    def _unroute(self, topic_filter: str) -> None:
+        for route in self.routes([topic_filter]):
+            self._gateway.routes.unsubscribe(route)
+
+    def save(
+        self,
+        on_saved: Callable[[LogError | None], None] | None = None,
+        *,
+        is_resumed: bool = False,
+    ) -> None:
+        """Write the session as it is now, if it is one that is written.
+
+        Args:
+            on_saved: Told when the log has it, or not.
+            is_resumed: The log has it as an absent client's, whose will and expiry come due.
+
+        Raises:
+            LogError: The log takes no more; only with a callback.
+        """
+        if self.is_stored or self.will is not None or is_resumed:
+            self._gateway.session_log.save_session(self.record(), on_saved)
+        elif on_saved is not None:
+            on_saved(None)
+
+    def stored(self) -> None:
+        """Note that the log has answered for a QoS 2 message."""
+        if self.connection is None:
+            self._gateway.sessions.release_if_stored(self)
+
+    def record(self, *, disconnected_at_ms: int | None = None) -> SessionRecord:
+        """Return what whoever takes the session over must know of it."""
+        will = self.will
+        will_at_ms = None
+        if disconnected_at_ms is not None and will is not None:
+            delay = will.properties.get("will_delay_interval", 0)
+            will_at_ms = disconnected_at_ms + delay * 1000
+        return SessionRecord(
+            session_id=self.session_id,
+            tenant=self.tenant,
+            client_id=self.client_id,
+            protocol_level=self.protocol_level,
+            username=self.username,
+            keep_alive=self.keep_alive,
+            clean_start=self.clean_start,
+            session_expiry_interval=self.expiry_interval,
+            gateway=self._gateway.settings.name,
+            incarnation=self._gateway.incarnation,
+            connected=disconnected_at_ms is None,
+            connected_at_ms=self.connected_at_ms,
+            disconnected_at_ms=disconnected_at_ms,
+            reason=self.end_reason or None,
+            subscriptions=[
+                StoredSubscription(
+                    one.topic_filter,
+                    one.qos,
+                    one.no_local,
+                    one.retain_as_published,
+                    one.retain_handling,
+                    one.identifier,
+                    one.starts,
+                )
+                for one in self.subscriptions.values()
+            ],
+            will=None if will is None else _stored_will(will),
+            will_at_ms=will_at_ms,
+        )
+
+    def snapshot(self) -> ProgressRecord:
+        """Return how far the session has come."""
+        cursor = self._gateway.next_offsets()
+        if self.floor is not None:
+            cursor = [max(pair) for pair in zip(cursor, self.floor, strict=True)]
+        waiting = self.sender.first_waiting()
+        for partition, offset in waiting.items():
+            cursor[partition] = min(cursor[partition], offset)
+        storing = self.incoming.storing()
+        return ProgressRecord(
+            self.session_id,
+            cursor,
+            settled=not waiting and self.floor is None,
+            outgoing=[
+                Outgoing(one.packet_id, one.qos, *_position(one.message), one.message is None)
+                for one in self.sender.exchanges()
+                if one.message is None or one.message.message.partition != LOCAL
+            ],
+            incoming=self.incoming.held(),
+            storing=storing,
+            storing_from=[offset + 1 for offset in self._gateway.publisher.acked]
+            if storing
+            else [],
+        )
+
+
+def _position(outgoing: OutgoingMessage | None) -> tuple[int, int]:
+    """Return where in the log a message is; of a released one nobody needs it again."""
+    if outgoing is None:
+        return (0, 0)
+    return (outgoing.message.partition, outgoing.message.offset)
+
+
+def _stored_will(will: Will) -> StoredWill:
+    properties: dict[str, Any] = {**will.properties}
+    delay = properties.pop("will_delay_interval", 0)
+    return StoredWill(will.topic_name, will.payload, will.qos, will.retain, properties, delay)
