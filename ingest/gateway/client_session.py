@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from ingest.gateway.outbound import LOCAL
 from ingest.gateway.publishing import client_headers
 from ingest.gateway.sending import Sender
-from ingest.protocol.packets import MQTT_5_0
 from ingest.session.incoming import IncomingMessages
 from ingest.session.records import (
     Outgoing,
@@ -17,6 +16,7 @@ from ingest.session.records import (
     StoredSubscription,
     StoredWill,
 )
+from ingest.session.subscriptions import ClientSubscription
 from mqlake.records import HEADER_EXCHANGE, Headers, Route
 from mqlake.topics import is_system
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ingest.gateway.sending import Outgoing as OutgoingMessage
     from ingest.gateway.server import Gateway
     from ingest.gateway.session_log import Key
-    from ingest.protocol.packets import Will
-    from ingest.session.subscriptions import ClientSubscription
+    from ingest.gateway.store.sessions import StoredSession
+    from ingest.protocol.packets import Connect, Will
     from mqlake.errors import LogError
 
 
@@ -79,29 +79,36 @@ class ClientSession:
         "will",
     )
 
-    def __init__(self, gateway: Gateway, tenant: str, client_id: str) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        connection: ClientConnection,
+        connect: Connect,
+        username: str | None,
+        expiry_interval: int,
+    ) -> None:
         self._gateway = gateway
-        self.tenant = tenant
-        self.client_id = client_id
+        self.tenant = connection.tenant
+        self.client_id = connection.client_id
         self.session_id = secrets.token_hex(8)
-        self.sender = Sender(gateway, tenant, client_id)
-        self.incoming = IncomingMessages()
+        self.connection: ClientConnection | None = connection
+        self.protocol_level = connect.protocol_level
+        self.username = username
+        self.keep_alive = connect.keep_alive
+        self.clean_start = connect.clean_start
+        self.expiry_interval = expiry_interval
+        self.connected_at_ms = gateway.clock.now_ms()
+        self.end_reason = ""
+        self.will = None if connect.will is None else _stored_will(connect.will)
+        self.headers = client_headers(self.client_id, gateway.origin, username)
+        self.sender = Sender(gateway, self.tenant, self.client_id)
+        self.incoming: IncomingMessages = IncomingMessages()
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
-        self.connection: ClientConnection | None = None
         self.progress: Progress | None = None
         self.floor: list[int] | None = None
         self.is_resuming = False
         self.is_routed = True
         self.is_ended = False
-        self.protocol_level = MQTT_5_0
-        self.username: str | None = None
-        self.keep_alive = 0
-        self.clean_start = True
-        self.expiry_interval = 0
-        self.connected_at_ms = 0
-        self.end_reason = ""
-        self.will: Will | None = None
-        self.headers = client_headers(client_id, gateway.origin, None)
 
     @property
     def key(self) -> Key:
@@ -189,8 +196,7 @@ class ClientSession:
         will = self.will
         will_at_ms = None
         if disconnected_at_ms is not None and will is not None:
-            delay = will.properties.get("will_delay_interval", 0)
-            will_at_ms = disconnected_at_ms + delay * 1000
+            will_at_ms = disconnected_at_ms + will.will_delay_interval * 1000
         return SessionRecord(
             session_id=self.session_id,
             tenant=self.tenant,
@@ -218,9 +224,30 @@ class ClientSession:
                 )
                 for one in self.subscriptions.values()
             ],
-            will=None if will is None else _stored_will(will),
+            will=will,
             will_at_ms=will_at_ms,
         )
+
+    def restore(self, stored: StoredSession) -> None:
+        """Become what the record says; the subscriptions are not in force yet."""
+        record, progress = stored
+        self.session_id = record.session_id
+        self.is_resuming = True
+        self.is_routed = False
+        for one in record.subscriptions:
+            self.subscriptions[one.topic_filter] = ClientSubscription(
+                self.sender,
+                one.topic_filter,
+                one.qos,
+                one.no_local,
+                one.retain_as_published,
+                one.retain_handling,
+                one.identifier,
+                one.starts,
+            )
+        if progress is not None:
+            for packet_id in progress.incoming:
+                self.incoming.restore(packet_id)
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.drops import DropReason
@@ -111,27 +111,6 @@ class Resumer:
         self._lake = lake
         self._ready: list[_Resume] = []
         self._wake = asyncio.Event()
-
-    def restore(self, session: ClientSession, stored: StoredSession) -> None:
-        """Make a session what its record says; its subscriptions are not in force yet."""
-        record, progress = stored
-        session.session_id = record.session_id
-        session.is_resuming = True
-        session.is_routed = False
-        for one in record.subscriptions:
-            session.subscriptions[one.topic_filter] = ClientSubscription(
-                session.sender,
-                one.topic_filter,
-                one.qos,
-                one.no_local,
-                one.retain_as_published,
-                one.retain_handling,
-                one.identifier,
-                one.starts,
-            )
-        if progress is not None:
-            for packet_id in progress.incoming:
-                session.incoming.restore(packet_id)
 
     def resume(self, session: ClientSession, stored: StoredSession) -> None:
         """Give a session what it has missed, then let it go live."""
@@ -467,16 +446,7 @@ def _counting_from(
     starts = cursor
     if subscription.starts is not None:
         starts = [max(pair) for pair in zip(cursor, subscription.starts, strict=True)]
-    return ClientSubscription(
-        subscription.client,
-        subscription.topic_filter,
-        subscription.qos,
-        subscription.no_local,
-        subscription.retain_as_published,
-        subscription.retain_handling,
-        subscription.identifier,
-        list(starts),
-    )
+    return replace(subscription, starts=list(starts))
 
 
 def _outgoing(session: ClientSession, message: OutboundMessage, qos: int) -> Outgoing:

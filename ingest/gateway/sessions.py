@@ -20,7 +20,7 @@ from ingest.gateway.client_session import ClientSession
 from ingest.gateway.drops import DropReason
 from ingest.gateway.progress import Progress, ProgressSaver
 from ingest.gateway.publishing import client_headers
-from ingest.protocol.packets import MQTT_5_0, Connect, Publish, Will
+from ingest.protocol.packets import MQTT_5_0, Connect, Publish
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.records import NEVER_EXPIRES, SessionRecord
 from mqlake.errors import LogError
@@ -247,18 +247,11 @@ class Sessions:
         if stored is not None and connect.clean_start:  # [MQTT5-3.1.2-4] [MQTT311-3.1.2-6]
             self._end(stored.session)
             stored = None
-        session = ClientSession(self._gateway, *key)  # [MQTT5-3.1.2-6]
-        session.connection = connection
-        session.protocol_level = connect.protocol_level
-        session.username = opening.username
-        session.keep_alive = connect.keep_alive
-        session.clean_start = connect.clean_start
-        session.expiry_interval = self._expiry_interval(connect)
-        session.connected_at_ms = self._gateway.clock.now_ms()
-        session.will = connect.will  # [MQTT5-3.1.2-7]
-        session.headers = client_headers(key[1], self._gateway.origin, opening.username)
+        session = ClientSession(  # [MQTT5-3.1.2-6]
+            self._gateway, connection, connect, opening.username, self._expiry_interval(connect)
+        )
         if stored is not None:  # [MQTT5-3.1.2-5] [MQTT311-3.1.2-4]
-            self._gateway.resumer.restore(session, stored)
+            session.restore(stored)
         if session.is_stored:
             session.progress = Progress(self._saver, key, session.snapshot)
         self._sessions[key] = session
@@ -307,9 +300,7 @@ class Sessions:
         if connection.is_closing:
             return
         if stored is None:
-            session.sender.progress = session.progress
-            session.sender.attach(connection)
-            connection.release(HELD_BY_SESSION)
+            self._go_live(session)
         else:
             self._gateway.resumer.resume(session, stored)
 
@@ -323,12 +314,16 @@ class Sessions:
                 starts if own is None else [max(pair) for pair in zip(own, starts, strict=True)]
             )
             self._gateway.subscriptions.add(session.tenant, subscription)
-        session.sender.progress = session.progress
-        connection = session.connection
-        assert connection is not None
-        session.sender.attach(connection)
         if session.progress is not None:
             session.progress.touch()
+        self._go_live(session)
+
+    def _go_live(self, session: ClientSession) -> None:
+        """Let a session send, and its client be heard."""
+        connection = session.connection
+        assert connection is not None
+        session.sender.progress = session.progress
+        session.sender.attach(connection)
         connection.release(HELD_BY_SESSION)
 
     # A client goes
@@ -347,7 +342,7 @@ class Sessions:
             self._drop_subscriptions(session)
             self._pass_on(session, session.sender.take_shared(is_ended=True))
             if session.will is not None:
-                self._publish_will(session, session.will)
+                self._publish_will(session.record())
             if session.progress is not None:
                 session.progress.close()
             if is_written or self._log.store.get(*session.key) is not None:
@@ -369,10 +364,9 @@ class Sessions:
                 shared = session.sender.take_shared(is_ended=False)
                 self._log.save_progress(session.key, session.snapshot(), keep=True)
             progress.close()
-        if session.will is not None and not session.will.properties.get("will_delay_interval"):
-            self._publish_will(session, session.will)
-            session.will = None
         record = session.record(disconnected_at_ms=now_ms)
+        if record.will is not None and not record.will.will_delay_interval:
+            self._publish_will(record)
         self._drop_subscriptions(session)
         self._pass_on(session, shared)
         self._log.save_session(record)
@@ -467,9 +461,7 @@ class Sessions:
             self._gateway.counters.sessions_expired += 1
             self._end(record)
         elif record.will is not None:
-            self._publish_stored_will(record)
-            record.will = None
-            record.will_at_ms = None
+            self._publish_will(record)
             self._log.save_session(record)
 
     def end_stored(self, key: Key) -> None:
@@ -486,34 +478,21 @@ class Sessions:
 
         What it was to get goes with it, messages of share groups too. [MQTT5-4.8.2-5]
         """
-        if record.will is not None and record.will_at_ms is not None:
-            self._publish_stored_will(record)
+        if record.will_at_ms is not None:
+            self._publish_will(record)
         self._log.forget((record.tenant, record.client_id))
 
-    def _publish_will(self, session: ClientSession, will: Will) -> None:
-        """Publish a will once [MQTT5-3.1.2-10] [MQTT5-3.1.3-9] [MQTT311-3.1.2-8].
+    def _publish_will(self, record: SessionRecord) -> None:
+        """Publish the will of a session once [MQTT5-3.1.2-10] [MQTT5-3.1.3-9] [MQTT311-3.1.2-8].
 
         Retained or not as its CONNECT says. [MQTT5-3.1.2-14] [MQTT5-3.1.2-15] [MQTT311-3.1.2-16]
         [MQTT311-3.1.2-17]
         """
-        properties: Properties = {**will.properties}
-        properties.pop("will_delay_interval", None)
+        will, record.will, record.will_at_ms = record.will, None, None
+        assert will is not None
+        properties = cast("Properties", will.properties)
         publish = Publish(
             will.topic_name, will.payload, will.qos, will.retain, properties=properties
-        )
-        self._gateway.publisher.publish_will(
-            session.tenant + "/", publish, session.protocol_level, session.headers
-        )
-
-    def _publish_stored_will(self, record: SessionRecord) -> None:
-        will = record.will
-        assert will is not None
-        publish = Publish(
-            will.topic_name,
-            will.payload,
-            will.qos,
-            will.retain,
-            properties=cast("Properties", will.properties),
         )
         headers = client_headers(record.client_id, self._gateway.origin, record.username)
         self._gateway.publisher.publish_will(
