@@ -17,6 +17,7 @@ from ingest.session.records import (
     StoredWill,
 )
 from ingest.session.subscriptions import ClientSubscription
+from mqlake.offsets import latest
 from mqlake.records import HEADER_EXCHANGE, Headers, Route
 from mqlake.topics import is_system
 
@@ -251,9 +252,7 @@ class ClientSession:
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""
-        cursor = self._gateway.next_offsets()
-        if self.floor is not None:
-            cursor = [max(pair) for pair in zip(cursor, self.floor, strict=True)]
+        cursor = latest(self._gateway.next_offsets(), self.floor)
         waiting = self.sender.first_waiting()
         for partition, offset in waiting.items():
             cursor[partition] = min(cursor[partition], offset)

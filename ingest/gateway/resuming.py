@@ -23,6 +23,7 @@ from ingest.session.records import SessionRecord, resume_cursor
 from ingest.session.subscriptions import ClientSubscription, Subscriptions
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import filter_matches
+from mqlake.offsets import have_reached, latest
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     HEADER_CLIENT_ID,
@@ -247,11 +248,11 @@ class Resumer:
             for one in gaps:
                 if one.session.is_ended:
                     continue
-                if any(at < then for at, then in zip(one.cursor, next_offsets, strict=True)):
-                    one.starts = [max(pair) for pair in zip(one.cursor, next_offsets, strict=True)]
-                    behind.append(one)
-                else:
+                if have_reached(one.cursor, next_offsets):
                     self._gateway.sessions.joined(one.session, one.cursor)
+                else:
+                    one.starts = latest(one.cursor, next_offsets)
+                    behind.append(one)
             gaps = behind
 
     def _is_long(self, resume: _Resume) -> bool:
@@ -336,7 +337,7 @@ class Resumer:
             reached = ends
         finally:  # after an error reading goes on where it stopped
             for one in gaps:
-                one.cursor = [max(pair) for pair in zip(one.cursor, reached, strict=True)]
+                one.cursor = latest(one.cursor, reached)
 
     def _deliver(self, tree: Subscriptions[Sender], record: LogRecord, now_ms: int) -> None:
         key = record.key or b""
@@ -443,10 +444,7 @@ def _counting_from(
     subscription: ClientSubscription[Sender], cursor: list[int]
 ) -> ClientSubscription[Sender]:
     """Return a copy that counts from the cursor, or later where it began later."""
-    starts = cursor
-    if subscription.starts is not None:
-        starts = [max(pair) for pair in zip(cursor, subscription.starts, strict=True)]
-    return replace(subscription, starts=list(starts))
+    return replace(subscription, starts=latest(cursor, subscription.starts))
 
 
 def _outgoing(session: ClientSession, message: OutboundMessage, qos: int) -> Outgoing:

@@ -39,6 +39,7 @@ from mqlake.clock import Clock
 from mqlake.credentials import CredentialsError
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.identifiers import MessageIdentifiers, machine_number
+from mqlake.offsets import latest
 from mqlake.records import (
     INBOUND,
     RETAINED_FILTER,
@@ -299,7 +300,7 @@ class Gateway:
         self.publisher.acked[:] = starts
         marks = self._delivery.marks
         # The answer to the first barrier may be here already.
-        marks[:] = [max(mark, start - 1) for mark, start in zip(marks, starts, strict=True)]
+        marks[:] = latest(marks, [start - 1 for start in starts])
         await self.retained.load(self._lake, self._ranges, starts)
         self._beat()
         await self.resumer.settle_orphans()

@@ -24,6 +24,7 @@ from ingest.protocol.packets import MQTT_5_0, Connect, Publish
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.records import NEVER_EXPIRES, SessionRecord
 from mqlake.errors import LogError
+from mqlake.offsets import have_reached, latest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -309,10 +310,7 @@ class Sessions:
         session.is_resuming = False
         session.floor = list(starts)
         for subscription in session.subscriptions.values():
-            own = subscription.starts
-            subscription.starts = list(
-                starts if own is None else [max(pair) for pair in zip(own, starts, strict=True)]
-            )
+            subscription.starts = latest(starts, subscription.starts)
             self._gateway.subscriptions.add(session.tenant, subscription)
         if session.progress is not None:
             session.progress.touch()
@@ -431,9 +429,7 @@ class Sessions:
         self._saved_marks = next_offsets
         for session in self._sessions.values():
             floor = session.floor
-            if floor is not None and all(
-                at >= start for at, start in zip(next_offsets, floor, strict=True)
-            ):
+            if floor is not None and have_reached(next_offsets, floor):
                 session.floor = None
                 if session.progress is not None:
                     session.progress.touch()

@@ -23,6 +23,7 @@ from ingest.protocol.reason_codes import (
 )
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import InvalidTopic, LogError
+from mqlake.offsets import latest
 from mqlake.topics import split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
@@ -310,7 +311,7 @@ class Subscriber:
                     one.topic_filter,
                     one.qos,
                     () if identifier is None else (identifier,),
-                    [max(pair) for pair in zip(starts, next_offsets, strict=True)],
+                    latest(starts, next_offsets),
                 )
             )
         return scans

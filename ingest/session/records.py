@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mqlake.errors import InvalidRecord
+from mqlake.offsets import latest
 from mqlake.records import decode_properties, encode_properties
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def resume_cursor(
         return list(progress.cursor)
     if len(marks.marks) != len(progress.cursor):
         return list(progress.cursor)
-    return [max(at, mark + 1) for at, mark in zip(progress.cursor, marks.marks, strict=True)]
+    return latest(progress.cursor, [mark + 1 for mark in marks.marks])
 
 
 def encode_session(session: SessionRecord) -> bytes:
