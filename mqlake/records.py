@@ -7,6 +7,7 @@ what it does not know. Log topic names are here too, so that nobody spells one b
 
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,6 +86,12 @@ def mqtt_header(protocol_level: int, qos: int, *, retain: bool, dup: bool) -> by
     """Return the value of the `mqtt` header."""
     flags = qos | (FLAG_RETAIN if retain else 0) | (FLAG_DUP if dup else 0)
     return bytes((RECORD_VERSION, protocol_level, flags))
+
+
+def is_retained(headers: Mapping[str, bytes]) -> bool:
+    """Tell whether the headers are those of a message with the RETAIN flag."""
+    mqtt = headers.get(HEADER_MQTT, b"")
+    return len(mqtt) == 3 and mqtt[2] & FLAG_RETAIN != 0
 
 
 def encode_properties(properties: Properties) -> bytes:

@@ -6,7 +6,7 @@ from typing import Final
 
 from ingest.gateway.counters import Counters
 from ingest.gateway.drops import DropReason, Drops
-from ingest.gateway.outbound import read_message
+from ingest.gateway.outbound import OutboundMessage, read_message
 from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
 from ingest.gateway.sending import Sender
@@ -17,12 +17,11 @@ from mqlake.errors import InvalidRecord
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     CONTROL_KEY_PREFIX,
-    FLAG_RETAIN,
     HEADER_CLIENT_ID,
-    HEADER_MQTT,
     HEADER_PROPERTIES,
     HEADER_SOURCE,
     decode_source,
+    is_retained,
 )
 
 logger = logging.getLogger(__name__)
@@ -32,6 +31,19 @@ _NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
 
 ControlCallback = Callable[[str, bytes], None]
 """Takes an action and what it needs to know."""
+
+
+def deliver_copies(
+    message: OutboundMessage, copies: list[Copy[Sender]], tenant: str, drops: Drops, now_ms: int
+) -> None:
+    """Give a message to the clients that are to have it, unless it has expired."""
+    if message.is_expired(now_ms):  # [MQTT5-3.3.2-5]
+        for copy in copies:
+            qos = min(copy.qos, message.qos)
+            drops.add(DropReason.EXPIRED, tenant, copy.client.client_id, message.topic_name, qos)
+        return
+    for copy in copies:
+        copy.client.deliver(message, copy, now_ms)
 
 
 class Delivery:
@@ -121,23 +133,14 @@ class Delivery:
                 self._add_shared(
                     copies, tenant, topic_filter, topic_name, publisher, partition, offset
                 )
-        mqtt = headers.get(HEADER_MQTT, b"")
-        is_retained = len(mqtt) == 3 and mqtt[2] & FLAG_RETAIN != 0
-        if not copies and not is_retained:
+        retain = is_retained(headers)
+        if not copies and not retain:
             return
         message = read_message(topic_name, record.value or b"", headers, source, now_ms)
-        if is_retained:  # and only then [MQTT5-3.3.1-8] [MQTT311-3.3.1-12]
+        if retain:  # and only then [MQTT5-3.3.1-8] [MQTT311-3.3.1-12]
             properties = headers.get(HEADER_PROPERTIES)
             self._retained.apply(tenant, publisher, message, properties)
-        if not copies:
-            return
-        if message.is_expired(now_ms):  # [MQTT5-3.3.2-5]
-            for copy in copies:
-                qos = min(copy.qos, message.qos)
-                self._drops.add(DropReason.EXPIRED, tenant, copy.client.client_id, topic_name, qos)
-            return
-        for copy in copies:
-            copy.client.deliver(message, copy, now_ms)
+        deliver_copies(message, copies, tenant, self._drops, now_ms)
 
     def _add_shared(
         self,

@@ -2,6 +2,7 @@
 
 from typing import Final, cast
 
+from ingest.log.contract import LogRecord
 from ingest.protocol.errors import LocalProtocolError
 from ingest.protocol.packets import MQTT_3_1_1, MQTT_5_0
 from ingest.protocol.properties import NO_PROPERTIES, Properties
@@ -10,6 +11,7 @@ from mqlake.errors import InvalidRecord, InvalidTopic
 from mqlake.records import (
     FLAG_QOS,
     FLAG_RETAIN,
+    HEADER_CLIENT_ID,
     HEADER_MQTT,
     HEADER_PROPERTIES,
     RECORD_VERSION,
@@ -110,6 +112,34 @@ class OutboundMessage:
                 self.topic_name, self.payload, properties, protocol_level=MQTT_5_0
             )
         return self._template_5
+
+
+class InboundMessage:
+    """A message where it was stored; what it says is read for somebody who gets it.
+
+    Args:
+        record: Of `mqlake.inbound`, neither a barrier nor a control record.
+        headers: The record's.
+    """
+
+    __slots__ = ("_headers", "_record", "publisher", "tenant", "topic_name")
+
+    def __init__(self, record: LogRecord, headers: dict[str, bytes]) -> None:
+        self._record = record
+        self._headers = headers
+        key = (record.key or b"").decode(errors="replace")
+        self.tenant, _, self.topic_name = key.partition("/")
+        self.publisher = headers.get(HEADER_CLIENT_ID, b"").decode(errors="replace")
+
+    def read(self, now_ms: int) -> OutboundMessage:
+        """Return what is to be sent.
+
+        Raises:
+            InvalidRecord: No such message can be sent to a client.
+        """
+        record = self._record
+        source = Source(record.partition, record.offset, record.timestamp_ms)
+        return read_message(self.topic_name, record.value or b"", self._headers, source, now_ms)
 
 
 def read_message(

@@ -13,9 +13,10 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from ingest.gateway.delivery import deliver_copies
 from ingest.gateway.drops import DropReason
 from ingest.gateway.lake.exchange import TableError
-from ingest.gateway.outbound import read_message
+from ingest.gateway.outbound import InboundMessage
 from ingest.gateway.sending import Outgoing
 from ingest.gateway.store.sessions import Owner
 from ingest.session.outgoing import Exchange
@@ -24,13 +25,7 @@ from ingest.session.subscriptions import ClientSubscription, Subscriptions
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import filter_matches
 from mqlake.offsets import have_reached, latest
-from mqlake.records import (
-    BARRIER_KEY_PREFIX,
-    HEADER_CLIENT_ID,
-    HEADER_EXCHANGE,
-    INBOUND,
-    Source,
-)
+from mqlake.records import BARRIER_KEY_PREFIX, HEADER_EXCHANGE, INBOUND
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
@@ -340,31 +335,20 @@ class Resumer:
                 one.cursor = latest(one.cursor, reached)
 
     def _deliver(self, tree: Subscriptions[Sender], record: LogRecord, now_ms: int) -> None:
-        key = record.key or b""
-        if key[:1] == _NOT_A_MESSAGE:
+        if (record.key or b"")[:1] == _NOT_A_MESSAGE:
             return
-        headers = dict(record.headers)
-        tenant, _, topic_name = key.decode(errors="replace").partition("/")
-        publisher = headers.get(HEADER_CLIENT_ID, b"").decode(errors="replace")
-        copies = tree.copies(tenant, topic_name, record.partition, record.offset, publisher)
+        inbound = InboundMessage(record, dict(record.headers))
+        copies = tree.copies(
+            inbound.tenant, inbound.topic_name, record.partition, record.offset, inbound.publisher
+        )
         if not copies:
             return
         try:
-            message = _read(record, topic_name, headers, now_ms)
+            message = inbound.read(now_ms)
         except InvalidRecord as exc:
             logger.warning("missed message cannot be read", extra={"fields": {"reason": str(exc)}})
             return
-        for copy in copies:
-            if message.is_expired(now_ms):  # [MQTT5-3.3.2-5]
-                self._gateway.drops.add(
-                    DropReason.EXPIRED,
-                    tenant,
-                    copy.client.client_id,
-                    topic_name,
-                    min(copy.qos, message.qos),
-                )
-            else:
-                copy.client.deliver(message, copy, now_ms)
+        deliver_copies(message, copies, inbound.tenant, self._gateway.drops, now_ms)
 
     async def _restore_exchanges(self, batch: list[_Resume]) -> None:
         """Read what was in flight; it goes out again under its packet identifiers."""
@@ -400,10 +384,8 @@ class Resumer:
                 position = (record.partition, record.offset)
                 if position not in wanted:
                     continue
-                headers = dict(record.headers)
-                topic_name = (record.key or b"").decode(errors="replace").partition("/")[2]
                 try:
-                    found[position] = _read(record, topic_name, headers, now_ms)
+                    found[position] = InboundMessage(record, dict(record.headers)).read(now_ms)
                 except InvalidRecord as exc:
                     logger.warning(
                         "message in flight cannot be read", extra={"fields": {"reason": str(exc)}}
@@ -431,13 +413,6 @@ class Resumer:
                 self._gateway.drops.add(
                     DropReason.UNREADABLE, session.tenant, session.client_id, "", 1
                 )
-
-
-def _read(
-    record: LogRecord, topic_name: str, headers: dict[str, bytes], now_ms: int
-) -> OutboundMessage:
-    source = Source(record.partition, record.offset, record.timestamp_ms)
-    return read_message(topic_name, record.value or b"", headers, source, now_ms)
 
 
 def _counting_from(

@@ -6,19 +6,11 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from ingest.gateway.lake.exchange import TableError
-from ingest.gateway.outbound import OutboundMessage, read_message
+from ingest.gateway.outbound import InboundMessage, OutboundMessage
 from ingest.gateway.store.retained import RetainedRow, RetainedStore
 from ingest.protocol.properties import NO_PROPERTIES
 from mqlake.errors import InvalidRecord
-from mqlake.records import (
-    FLAG_RETAIN,
-    HEADER_CLIENT_ID,
-    HEADER_MQTT,
-    HEADER_PROPERTIES,
-    INBOUND,
-    Source,
-    decode_properties,
-)
+from mqlake.records import HEADER_PROPERTIES, INBOUND, decode_properties, is_retained
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,20 +118,16 @@ class Retained:
     async def _catch_up(self, records: list[LogRecord]) -> None:
         for record in records:
             headers = dict(record.headers)
-            mqtt = headers.get(HEADER_MQTT, b"")
-            if len(mqtt) != 3 or not mqtt[2] & FLAG_RETAIN:
+            if not is_retained(headers):
                 continue
-            source = Source(record.partition, record.offset, record.timestamp_ms)
-            tenant, _, topic_name = (record.key or b"").decode(errors="replace").partition("/")
+            inbound = InboundMessage(record, headers)
             try:
-                message = read_message(
-                    topic_name, record.value or b"", headers, source, record.timestamp_ms
-                )
+                message = inbound.read(record.timestamp_ms)
             except InvalidRecord as exc:
                 logger.warning("retained message ignored", extra={"fields": {"reason": str(exc)}})
                 continue
-            publisher = headers.get(HEADER_CLIENT_ID, b"").decode(errors="replace")
-            self.apply(tenant, publisher, message, headers.get(HEADER_PROPERTIES))
+            properties = headers.get(HEADER_PROPERTIES)
+            self.apply(inbound.tenant, inbound.publisher, message, properties)
         self.flush()
 
     def flush(self) -> None:

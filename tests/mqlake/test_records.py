@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mqlake import records
 from mqlake.errors import InvalidRecord
 from mqlake.records import (
+    HEADER_MQTT,
     Barrier,
     Headers,
     Message,
@@ -24,8 +25,10 @@ from mqlake.records import (
     delivery_topic,
     encode_properties,
     encode_source,
+    is_retained,
     message_headers,
     message_key,
+    mqtt_header,
     route_key,
 )
 
@@ -213,3 +216,12 @@ def a_message() -> Message:
         received_at_ms=0,
         origin="local/gateway-1",
     )
+
+
+def test_the_retain_flag_is_read_from_the_headers() -> None:
+    for dup in (False, True):
+        for retain in (False, True):
+            mqtt = mqtt_header(5, 2, retain=retain, dup=dup)
+            assert is_retained({HEADER_MQTT: mqtt}) is retain
+    assert not is_retained({})
+    assert not is_retained({HEADER_MQTT: b"\x01\x05"})

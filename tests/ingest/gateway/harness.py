@@ -47,9 +47,7 @@ from mqlake.matching import TopicFilterTrie
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     EVENTS,
-    FLAG_RETAIN,
     GATEWAYS,
-    HEADER_MQTT,
     HEADER_SOURCE,
     INBOUND,
     RETAINED_FILTER,
@@ -60,6 +58,7 @@ from mqlake.records import (
     decode_route_key,
     delivery_topic,
     encode_source,
+    is_retained,
 )
 from mqlake.topics import split_shared
 
@@ -187,7 +186,7 @@ class MemoryRouter:
         for topic_filter, gateways in groups.items():
             gateway = sorted(gateways)[record.offset % len(gateways)]
             chosen.setdefault(gateway, []).append(topic_filter)
-        if _is_retained(record):
+        if is_retained(dict(record.headers)):
             for gateway in self._want_retained.get(tenant, ()):
                 chosen.setdefault(gateway, [])
         for gateway, shared_filters in chosen.items():
@@ -201,11 +200,6 @@ class MemoryRouter:
             self._log.store(
                 delivery_topic(gateway), key, record.value, headers, record.timestamp_ms, 0
             )
-
-
-def _is_retained(record: LogRecord) -> bool:
-    mqtt = dict(record.headers).get(HEADER_MQTT, b"")
-    return len(mqtt) == 3 and bool(mqtt[2] & FLAG_RETAIN)
 
 
 def _raise(error: LogError) -> None:
