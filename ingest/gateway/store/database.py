@@ -7,7 +7,7 @@ machine's page cache, the Python objects are not in our memory.
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -77,13 +77,6 @@ class Database:
         """Run one statement and return how many rows it changed."""
         try:
             return self._connection.execute(sql, values).rowcount
-        except sqlite3.Error as exc:
-            raise self._error(exc) from exc
-
-    def write_many(self, sql: str, values: Iterable[Sequence[Any]]) -> int:
-        """Run one statement for each of the values and return how many rows they changed."""
-        try:
-            return self._connection.executemany(sql, values).rowcount
         except sqlite3.Error as exc:
             raise self._error(exc) from exc
 

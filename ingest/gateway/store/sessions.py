@@ -47,12 +47,13 @@ CREATE TABLE progress (
 );
 CREATE TABLE marks (gateway TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
-_PUT_SESSION: Final = """
+_ADD_SESSION: Final = """
 INSERT INTO sessions (tenant, client_id, gateway, incarnation, connected, due_at_ms, value)
 VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (tenant, client_id) DO UPDATE SET
-    gateway = excluded.gateway, incarnation = excluded.incarnation,
-    connected = excluded.connected, due_at_ms = excluded.due_at_ms, value = excluded.value
+"""
+_REPLACE_SESSION: Final = """
+UPDATE sessions SET gateway = ?3, incarnation = ?4, connected = ?5, due_at_ms = ?6, value = ?7
+WHERE tenant = ?1 AND client_id = ?2
 """
 _PUT_PROGRESS: Final = """
 INSERT INTO progress (tenant, client_id, value) VALUES (?, ?, ?)
@@ -99,6 +100,7 @@ class SessionStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._count = 0  # SQLite would go through all rows each time
         database.create(_SCHEMA)
 
     def apply(self, records: Iterable[LogRecord]) -> list[InvalidRecord]:
@@ -117,18 +119,17 @@ class SessionStore:
 
     def put_session(self, session: SessionRecord, value: bytes | None = None) -> None:
         """Keep a session; `value` is its encoded form when the caller has it."""
-        self._database.write(
-            _PUT_SESSION,
-            (
-                session.tenant,
-                session.client_id,
-                session.gateway,
-                session.incarnation,
-                session.connected,
-                session.due_at_ms(),
-                encode_session(session) if value is None else value,
-            ),
+        row = (
+            session.tenant,
+            session.client_id,
+            session.gateway,
+            session.incarnation,
+            session.connected,
+            session.due_at_ms(),
+            encode_session(session) if value is None else value,
         )
+        if not self._database.write(_REPLACE_SESSION, row):
+            self._count += self._database.write(_ADD_SESSION, row)
 
     def put_progress(self, tenant: str, client_id: str, progress: ProgressRecord | bytes) -> None:
         """Keep a progress, encoded or not; encoded it must be readable."""
@@ -142,12 +143,11 @@ class SessionStore:
 
     def delete_session(self, tenant: str, client_id: str) -> bool:
         """Forget a session; its progress stays until `delete_progress`. False: there was none."""
-        return (
-            self._database.write(
-                "DELETE FROM sessions WHERE tenant = ? AND client_id = ?", (tenant, client_id)
-            )
-            > 0
+        deleted = self._database.write(
+            "DELETE FROM sessions WHERE tenant = ? AND client_id = ?", (tenant, client_id)
         )
+        self._count -= deleted
+        return deleted > 0
 
     def delete_progress(self, tenant: str, client_id: str) -> bool:
         return (
@@ -223,8 +223,7 @@ class SessionStore:
 
     def count(self) -> int:
         """Return how many sessions there are, of all gateways."""
-        found = self._database.row("SELECT count(*) FROM sessions")
-        return found[0] if found else 0
+        return self._count
 
     def _apply(self, record: LogRecord) -> None:
         kind, tenant, name = decode_sessions_key(record.key or b"")

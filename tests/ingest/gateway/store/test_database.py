@@ -12,7 +12,7 @@ def test_a_batch_may_stand_in_a_batch(database: Database) -> None:
     with database.batch():
         database.write("INSERT INTO t VALUES (?)", (1,))
         with database.batch():
-            database.write_many("INSERT INTO t VALUES (?)", [(2,), (3,)])
+            database.write("INSERT INTO t VALUES (?), (?)", (2, 3))
         database.write("INSERT INTO t VALUES (4)")
     assert database.rows("SELECT x FROM t ORDER BY x") == [(1,), (2,), (3,), (4,)]
     assert database.row("SELECT x FROM t WHERE x > 4") is None
@@ -52,8 +52,6 @@ def test_what_sqlite_refuses_is_an_operational_error(database: Database) -> None
         database.rows("SELECT 1 FROM absent")
     with pytest.raises(OperationalError, match="no such table"):
         database.write("DELETE FROM absent")
-    with pytest.raises(OperationalError, match="no such table"):
-        database.write_many("DELETE FROM absent WHERE x = ?", [(1,)])
     with pytest.raises(OperationalError, match="syntax"):
         database.create("CREATE absent")
     with pytest.raises(OperationalError, match="no such table"), database.scan("SELECT * FROM no"):

@@ -109,6 +109,33 @@ def test_whatever_the_order_the_last_offset_of_each_topic_stands(
     assert store.count() == sum(bool(row.payload) for row in last.values())
 
 
+@given(OPERATIONS, st.integers(0, 12), st.randoms(use_true_random=False))
+def test_the_count_is_that_of_the_rows_after_every_change(
+    operations: list[tuple[str, bytes | None]], loaded: int, random: Any
+) -> None:
+    database = Database(None)
+    clock = ManualClock()
+    store = RetainedStore(database, clock)
+
+    def is_counted() -> bool:
+        return database.row("SELECT count(*) FROM retained") == (store.count(),)
+
+    rows = [
+        a_row(topic, payload, at, expires_at_ms=clock.now_ms() + 1 if payload else None)
+        for at, (topic, payload) in enumerate(operations)
+    ]
+    random.shuffle(rows)
+    store.load(rows[:loaded])
+    assert is_counted()
+    for row in rows:
+        store.apply(row)
+        assert is_counted()
+    clock.advance(1)
+    store.purge()
+    assert store.count() == 0
+    assert is_counted()
+
+
 def test_a_bulk_load_does_not_put_back_what_is_older(store: RetainedStore) -> None:
     store.apply(a_row("a", b"live", 9))
     assert store.load(a_row(topic, b"snapshot", 5) for topic in "abc") == 2

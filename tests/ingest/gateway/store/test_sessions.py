@@ -1,7 +1,10 @@
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.sessions import Owner, SessionStore, StoredSession
@@ -107,6 +110,28 @@ def test_records_of_the_log_are_applied_in_their_order(store: SessionStore) -> N
     # A new session does not find what the ended one left.
     store.put_session(a_session("c2"))
     assert store.get("default", "c2") == StoredSession(a_session("c2"), None)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=20))
+def test_the_count_is_that_of_the_rows_after_every_change(changes: list[tuple[str, bool]]) -> None:
+    database = Database(None)
+    store = SessionStore(database)
+    for client_id, is_there in changes:
+        if is_there:
+            store.put_session(a_session(client_id))
+        else:
+            store.delete_session("default", client_id)
+        assert database.row("SELECT count(*) FROM sessions") == (store.count(),)
+
+
+def test_a_new_run_counts_from_nothing(tmp_path: Path) -> None:
+    for _ in range(2):
+        database = Database(tmp_path)
+        store = SessionStore(database)
+        assert store.count() == 0
+        store.put_session(a_session())
+        assert store.count() == 1
+        database.close()
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_applied(store: SessionStore) -> None:
