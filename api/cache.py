@@ -7,16 +7,23 @@ so that a million sessions are rows on the disk and never objects in memory.
 What is in a session's value is read in `api.sessions`; columns are what clients are found by.
 """
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from mqlake.errors import InvalidRecord, OperationalError
-from mqlake.records import RECORD_VERSION
+from mqlake.session_records import (
+    CLAIM,
+    PROGRESS,
+    SESSION,
+    SessionRecord,
+    decode_session,
+    decode_sessions_key,
+    encode_subscription,
+)
 
 FILE_NAME: Final = "sessions.sqlite"
 
@@ -53,7 +60,8 @@ CREATE INDEX session_gateway ON sessions (tenant, gateway, client_id);
 CREATE INDEX session_connected ON sessions (tenant, connected, client_id);
 INSERT OR REPLACE INTO subscriptions
     SELECT
-        tenant, json_extract(one.value, '$.filter'), client_id, json_remove(one.value, '$.starts')
+        tenant, json_extract(one.value, '$.filter'), client_id,
+        json_set(one.value, '$.starts', NULL)
     FROM sessions, json_each(CAST(sessions.value AS TEXT), '$.subscriptions') AS one
     ORDER BY 1, 2, 3;
 PRAGMA journal_mode = WAL; -- readers and the writer do not wait for each other
@@ -78,6 +86,8 @@ _PUT_SUBSCRIPTION: Final = """
 INSERT INTO subscriptions (tenant, filter, client_id, value) VALUES (?, ?, ?, ?)
 ON CONFLICT (tenant, filter, client_id) DO UPDATE SET value = excluded.value
 """
+
+_CLAIM_PREFIX: Final = f"{CLAIM}/".encode()
 
 Record = tuple[bytes, bytes | None]
 """Key and value of a record of `mqlake.sessions`; the value None is a tombstone."""
@@ -228,17 +238,15 @@ class CacheWriter:
         return refused
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
-        try:
-            kind, _, rest = key.decode().partition("/")
-        except UnicodeDecodeError as exc:
-            raise InvalidRecord(f"sessions key {key!r} is not UTF-8") from exc
-        tenant, _, client_id = rest.partition("/")
-        if kind == "s":
-            self._put_session(tenant, client_id, value)
-        elif kind == "p":
-            self._put(_PUT_PROGRESS, "progress", (tenant, client_id), value)
-        elif kind == "g":
-            self._put(_PUT_MARKS, "marks", (rest,), value)
+        if key.startswith(_CLAIM_PREFIX):
+            return
+        kind, tenant, name = decode_sessions_key(key)
+        if kind == SESSION:
+            self._put_session(tenant, name, value)
+        elif kind == PROGRESS:
+            self._put(_PUT_PROGRESS, "progress", (tenant, name), value)
+        else:
+            self._put(_PUT_MARKS, "marks", (name,), value)
 
     def _put(self, put: str, table: str, key: tuple[str, ...], value: bytes | None) -> None:
         if value is not None:
@@ -249,26 +257,24 @@ class CacheWriter:
 
     def _put_session(self, tenant: str, client_id: str, value: bytes | None) -> None:
         key = (tenant, client_id)
-        new: dict[str, str] = {}
-        if value is not None:
-            found = _session(value)
-            new = _subscriptions(found)
+        session = None if value is None else decode_session(value)
         if self._cache.is_complete:
-            self._put_subscriptions(tenant, client_id, new)
-        if value is None:
+            self._put_subscriptions(tenant, client_id, session)
+        if session is None:
             self._connection.execute("DELETE FROM sessions WHERE tenant = ? AND client_id = ?", key)
         else:
-            self._connection.execute(
-                _PUT_SESSION,
-                (*key, found["username"], found["gateway"], found["connected"], value),
-            )
+            columns = (session.username, session.gateway, session.connected, value)
+            self._connection.execute(_PUT_SESSION, (*key, *columns))
 
-    def _put_subscriptions(self, tenant: str, client_id: str, new: dict[str, str]) -> None:
+    def _put_subscriptions(
+        self, tenant: str, client_id: str, session: SessionRecord | None
+    ) -> None:
         """Change only what has changed: a session is written more often than its subscriptions."""
         before = self._connection.execute(
             "SELECT value FROM sessions WHERE tenant = ? AND client_id = ?", (tenant, client_id)
         ).fetchone()
-        old = {} if before is None else _subscriptions(_session(before[0]))
+        old = {} if before is None else _subscriptions(decode_session(before[0]))
+        new = {} if session is None else _subscriptions(session)
         for topic_filter in old.keys() - new.keys():
             self._connection.execute(
                 "DELETE FROM subscriptions WHERE tenant = ? AND filter = ? AND client_id = ?",
@@ -281,30 +287,9 @@ class CacheWriter:
                 )
 
 
-def _session(value: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(value)
-        version = found["v"]
-        if not isinstance(found["gateway"], str) or not isinstance(found["connected"], bool):
-            raise TypeError("gateway or connected is of another type")
-        if not isinstance(found["username"], str | None):
-            raise TypeError("username is of another type")
-    except (ValueError, RecursionError, KeyError, TypeError) as exc:
-        raise InvalidRecord(f"session record is of another form: {exc}") from exc
-    if version != RECORD_VERSION:
-        raise InvalidRecord(f"session record is of version {version!r}, expected {RECORD_VERSION}")
-    session: dict[str, Any] = found
-    return session
-
-
-def _subscriptions(session: dict[str, Any]) -> dict[str, str]:
+def _subscriptions(session: SessionRecord) -> dict[str, str]:
     """Return topic filter -> the subscription, without what only its gateway needs."""
-    try:
-        return {
-            str(one["filter"]): json.dumps(
-                {name: value for name, value in one.items() if name != "starts"}
-            )
-            for one in session["subscriptions"]
-        }
-    except (KeyError, TypeError, AttributeError) as exc:
-        raise InvalidRecord(f"session record is of another form: {exc}") from exc
+    return {
+        one.topic_filter: encode_subscription(replace(one, starts=None)).decode()
+        for one in session.subscriptions
+    }

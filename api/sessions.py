@@ -1,15 +1,22 @@
 """Sessions as the API shows them, from the values of `mqlake.sessions` (`docs/records.md`)."""
 
-import json
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
 from api.cache import StoredSession
+from mqlake.session_records import (
+    SessionRecord,
+    StoredSubscription,
+    decode_marks,
+    decode_progress,
+    decode_session,
+    decode_subscription,
+    resume_cursor,
+)
 
 PROTOCOL_VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
-NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
 
 class Subscription(BaseModel):
@@ -86,95 +93,68 @@ class ClientSession(ClientSummary):
 
 
 def read_summary(value: bytes) -> ClientSummary:
-    return ClientSummary(**_summary(json.loads(value)))
+    return ClientSummary(**_summary(decode_session(value)))
 
 
 def read_client(stored: StoredSession) -> ClientSession:
-    session = json.loads(stored.session)
-    progress = {} if stored.progress is None else json.loads(stored.progress)
-    if progress.get("id") != session["id"]:  # that of an earlier session of the client
-        progress = {}
-    will = session["will"]
-    sent = [
-        SentMessage(
-            packet_id=packet_id,
-            qos=qos,
-            partition=partition,
-            offset=offset,
-            released=bool(released),
-        )
-        for packet_id, qos, partition, offset, released in progress.get("out", [])
-    ]
-    received = sorted({*progress.get("in", []), *progress.get("storing", [])})
+    session = decode_session(stored.session)
+    progress = None if stored.progress is None else decode_progress(stored.progress)
+    if progress is not None and progress.session_id != session.session_id:
+        progress = None  # that of an earlier session of the client
+    will = session.will
+    sent = [] if progress is None else [SentMessage(**one._asdict()) for one in progress.outgoing]
+    received = [] if progress is None else sorted({*progress.incoming, *progress.storing})
+    marks = None if stored.marks is None else decode_marks(stored.marks)
     return ClientSession(
         **_summary(session),
-        expires_at=_expires_at(session),
+        expires_at=_time(session.expires_at_ms()),
         will=None
         if will is None
         else Will(
-            topic_name=will["topic"],
-            qos=will["qos"],
-            retain=will["retain"],
-            will_delay_interval=will["delay"],
-            due_at=_time(session["will_at"]),
+            topic_name=will.topic_name,
+            qos=will.qos,
+            retain=will.retain,
+            will_delay_interval=will.will_delay_interval,
+            due_at=_time(session.will_at_ms),
         ),
-        subscriptions=[read_subscription(one) for one in session["subscriptions"]],
+        subscriptions=[Subscription(**_subscription(one)) for one in session.subscriptions],
         in_flight_out=sent,
         in_flight_in=received,
         qos2_unacknowledged=sum(one.qos == 2 for one in sent) + len(received),
-        cursor=_cursor(session, progress, stored.marks),
+        cursor=None if progress is None else resume_cursor(session, progress, marks),
     )
 
 
-def read_subscription(found: dict[str, Any]) -> Subscription:
-    return Subscription(**_subscription(found))
+def read_client_subscription(tenant: str, client_id: str, value: str) -> ClientSubscription:
+    return ClientSubscription(
+        tenant=tenant, client_id=client_id, **_subscription(decode_subscription(value))
+    )
 
 
-def read_client_subscription(
-    tenant: str, client_id: str, found: dict[str, Any]
-) -> ClientSubscription:
-    return ClientSubscription(tenant=tenant, client_id=client_id, **_subscription(found))
+def _subscription(stored: StoredSubscription) -> dict[str, Any]:
+    return {name: getattr(stored, name) for name in Subscription.model_fields}
 
 
-def _subscription(found: dict[str, Any]) -> dict[str, Any]:
-    names = ("qos", "no_local", "retain_as_published", "retain_handling", "identifier")
-    return {"topic_filter": found["filter"], **{name: found[name] for name in names}}
-
-
-def _summary(session: dict[str, Any]) -> dict[str, Any]:
-    same = ("tenant", "client_id", "username", "keep_alive", "connected", "clean_start", "gateway")
+def _summary(session: SessionRecord) -> dict[str, Any]:
+    same = (
+        "session_id",
+        "tenant",
+        "client_id",
+        "username",
+        "keep_alive",
+        "connected",
+        "clean_start",
+        "gateway",
+        "session_expiry_interval",
+    )
     return {
-        **{name: session[name] for name in same},
-        "session_id": session["id"],
-        "protocol_version": PROTOCOL_VERSIONS[session["protocol_level"]],
-        "connected_at": _time(session["connected_at"]),
-        "disconnected_at": _time(session["disconnected_at"]),
-        "disconnect_reason": session["reason"],
-        "session_expiry_interval": session["expiry"],
-        "subscription_count": len(session["subscriptions"]),
+        **{name: getattr(session, name) for name in same},
+        "protocol_version": PROTOCOL_VERSIONS[session.protocol_level],
+        "connected_at": _time(session.connected_at_ms),
+        "disconnected_at": _time(session.disconnected_at_ms),
+        "disconnect_reason": session.reason,
+        "subscription_count": len(session.subscriptions),
     }
-
-
-def _expires_at(session: dict[str, Any]) -> datetime | None:
-    left_at_ms: int | None = session["disconnected_at"]
-    expiry: int = session["expiry"]
-    if left_at_ms is None or expiry == NEVER_EXPIRES:
-        return None
-    return _time(left_at_ms + expiry * 1000)
-
-
-def _cursor(
-    session: dict[str, Any], progress: dict[str, Any], marks_value: bytes | None
-) -> list[int] | None:
-    """Return from where the session reads on, as a gateway that takes it over would say."""
-    cursor: list[int] | None = progress.get("cursor")
-    if cursor is None or not progress["settled"] or marks_value is None:
-        return cursor
-    found = json.loads(marks_value)
-    marks: list[int] = found["marks"]
-    if found["incarnation"] != session["incarnation"] or len(marks) != len(cursor):
-        return cursor
-    return [max(at, mark + 1) for at, mark in zip(cursor, marks, strict=True)]
 
 
 def _time(ms: int | None) -> datetime | None:

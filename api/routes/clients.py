@@ -1,6 +1,5 @@
 """Sessions and their subscriptions: list, look at, end."""
 
-import json
 from http import HTTPStatus
 from typing import Annotated
 
@@ -136,10 +135,7 @@ def get_subscriptions(
     after_filter, after_client = read_cursor(cursor, 2)
     with unavailable():
         found = cache.subscriptions(tenant, topic_filter, (after_filter, after_client), limit + 1)
-    items = [
-        read_client_subscription(tenant, one.client_id, json.loads(one.value))
-        for one in found[:limit]
-    ]
+    items = [read_client_subscription(tenant, one.client_id, one.value) for one in found[:limit]]
     last = found[limit - 1] if len(found) > limit else None
     return Page(
         items=items,

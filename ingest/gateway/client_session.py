@@ -9,16 +9,16 @@ from ingest.gateway.outbound import LOCAL
 from ingest.gateway.publishing import client_headers
 from ingest.gateway.sending import Sender
 from ingest.session.incoming import IncomingMessages
-from ingest.session.records import (
+from ingest.session.subscriptions import ClientSubscription
+from mqlake.offsets import latest
+from mqlake.records import HEADER_EXCHANGE, Headers, Route
+from mqlake.session_records import (
     Outgoing,
     ProgressRecord,
     SessionRecord,
     StoredSubscription,
     StoredWill,
 )
-from ingest.session.subscriptions import ClientSubscription
-from mqlake.offsets import latest
-from mqlake.records import HEADER_EXCHANGE, Headers, Route
 from mqlake.topics import is_system
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.session_log import Key, SessionLog
-    from ingest.session.records import ProgressRecord
+    from mqlake.session_records import ProgressRecord
 
 SAVE_SECONDS: Final = 0.001
 """How long the first step waits for others."""

@@ -20,12 +20,12 @@ from ingest.gateway.outbound import InboundMessage
 from ingest.gateway.sending import Outgoing
 from ingest.gateway.store.sessions import Owner
 from ingest.session.outgoing import Exchange
-from ingest.session.records import SessionRecord, resume_cursor
 from ingest.session.subscriptions import ClientSubscription, Subscriptions
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import filter_matches
 from mqlake.offsets import have_reached, latest
 from mqlake.records import BARRIER_KEY_PREFIX, HEADER_EXCHANGE, INBOUND
+from mqlake.session_records import SessionRecord, resume_cursor
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ingest.gateway.server import Gateway
     from ingest.gateway.store.sessions import StoredSession
     from ingest.log.contract import LogRangeReader, LogRecord, Missing
-    from ingest.session.records import Outgoing as StoredOutgoing
+    from mqlake.session_records import Outgoing as StoredOutgoing
 
 logger = logging.getLogger(__name__)
 

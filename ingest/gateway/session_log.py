@@ -17,7 +17,12 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ingest.log.contract import BEGINNING, LogFull, LogRecord, LogWriter
-from ingest.session.records import (
+from mqlake.errors import LogError
+from mqlake.records import HEADER_BY, HEADER_VERSION, RECORD_VERSION, SESSIONS, Headers
+from mqlake.session_records import (
+    CLAIM,
+    PROGRESS,
+    SESSION,
     MarksRecord,
     ProgressRecord,
     SessionRecord,
@@ -28,8 +33,6 @@ from ingest.session.records import (
     progress_key,
     session_key,
 )
-from mqlake.errors import LogError
-from mqlake.records import HEADER_BY, HEADER_VERSION, RECORD_VERSION, SESSIONS, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CLAIM_KEY_PREFIX: Final = b"c/"
+CLAIM_KEY_PREFIX: Final = f"{CLAIM}/".encode()
 OPEN_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 
@@ -264,7 +267,7 @@ class SessionLog:
             keys: dict[Key, None] = {}
             for record in records:
                 kind, _, rest = (record.key or b"").decode(errors="replace").partition("/")
-                if kind in {"s", "p"}:
+                if kind in {SESSION, PROGRESS}:
                     tenant, _, client_id = rest.partition("/")
                     keys[tenant, client_id] = None
             if keys:

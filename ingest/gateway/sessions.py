@@ -22,9 +22,9 @@ from ingest.gateway.progress import Progress, ProgressSaver
 from ingest.gateway.publishing import client_headers
 from ingest.protocol.packets import MQTT_5_0, Connect, Publish
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from ingest.session.records import NEVER_EXPIRES, SessionRecord
 from mqlake.errors import LogError
 from mqlake.offsets import have_reached, latest
+from mqlake.session_records import NEVER_EXPIRES, SessionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -110,6 +110,20 @@ def session(client_id: str, **fields: Any) -> dict[str, Any]:
     }
 
 
+def progress(**fields: Any) -> dict[str, Any]:
+    return {
+        "v": 1,
+        "id": "00000000000000ab",
+        "cursor": [5],
+        "settled": False,
+        "out": [],
+        "in": [],
+        "storing": [],
+        "storing_from": [],
+        **fields,
+    }
+
+
 def subscription(topic_filter: str, **fields: Any) -> dict[str, Any]:
     return {
         "filter": topic_filter,

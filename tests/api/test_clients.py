@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from mqlake.records import CONTROL_KEY_PREFIX, delivery_topic
-from tests.api.conftest import Api, session, subscription
+from tests.api.conftest import Api, progress, session, subscription
 
 WILL = {
     "topic": "will",
@@ -32,17 +32,11 @@ def test_a_client_has_all_attributes_of_its_session(api: Api) -> None:
         will=WILL,
         will_at=1_600_000_110_000,
     )
-    progress = {
-        "v": 1,
-        "id": "00000000000000ab",
-        "cursor": [5, 9],
-        "settled": False,
-        "out": [[1, 1, 0, 4, 0], [2, 2, 1, 8, 1]],
-        "in": [3],
-        "storing": [7],
-        "storing_from": [1, 2],
-    }
-    api.put("p/default/c/1", progress)
+    sent = [[1, 1, 0, 4, 0], [2, 2, 1, 8, 1]]
+    api.put(
+        "p/default/c/1",
+        progress(cursor=[5, 9], out=sent, storing=[7], storing_from=[1, 2], **{"in": [3]}),
+    )
     assert api.get("/clients/c%2F1") == {
         "session_id": "00000000000000ab",
         "tenant": "default",
@@ -88,8 +82,7 @@ def test_a_client_has_all_attributes_of_its_session(api: Api) -> None:
 
 def test_a_settled_session_is_as_far_as_its_gateway(api: Api) -> None:
     api.put_session("c")
-    progress = {"v": 1, "id": "00000000000000ab", "cursor": [5, 9], "settled": True, "out": []}
-    api.put("p/default/c", {**progress, "in": []})
+    api.put("p/default/c", progress(cursor=[5, 9], settled=True))
     assert api.get("/clients/c")["cursor"] == [5, 9]
     api.put("g/gateway-1", {"v": 1, "incarnation": "i1", "marks": [7, 3]})
     assert api.get("/clients/c")["cursor"] == [8, 9]
@@ -99,17 +92,7 @@ def test_a_settled_session_is_as_far_as_its_gateway(api: Api) -> None:
 
 def test_progress_of_an_earlier_session_is_not_shown(api: Api) -> None:
     api.put_session("c")
-    api.put(
-        "p/default/c",
-        {
-            "v": 1,
-            "id": "other",
-            "cursor": [5],
-            "settled": False,
-            "out": [[1, 1, 0, 4, 0]],
-            "in": [],
-        },
-    )
+    api.put("p/default/c", progress(id="other", out=[[1, 1, 0, 4, 0]]))
     client = api.get("/clients/c")
     assert (client["cursor"], client["in_flight_out"]) == (None, [])
 

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from ingest.gateway.store.database import Database
 from ingest.log.contract import LogRecord
-from ingest.session.records import (
+from mqlake.errors import InvalidRecord
+from mqlake.session_records import (
     PROGRESS,
     SESSION,
     MarksRecord,
@@ -23,7 +24,6 @@ from ingest.session.records import (
     encode_progress,
     encode_session,
 )
-from mqlake.errors import InvalidRecord
 
 _SCHEMA: Final = """
 CREATE TABLE sessions (

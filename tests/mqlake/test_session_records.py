@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.session.records import (
+from mqlake.errors import InvalidRecord
+from mqlake.session_records import (
     MARKS,
     NEVER_EXPIRES,
     PROGRESS,
@@ -30,7 +31,6 @@ from ingest.session.records import (
     resume_cursor,
     session_key,
 )
-from mqlake.errors import InvalidRecord
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 NAMES = st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True)

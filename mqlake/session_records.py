@@ -1,11 +1,12 @@
 """What the log holds of sessions: the records of `mqlake.sessions`, from and to bytes.
 
-Three kinds, told apart by the key, each a JSON object of version 1 (a reader ignores members it
-does not know, and refuses another version):
+Told apart by the key, each a JSON object of version 1 (a reader ignores members it does not know,
+and refuses another version):
 
     s/<tenant>/<client_id>   the session: who, where, subscriptions, will
     p/<tenant>/<client_id>   its progress: what it was given and has not acknowledged
     g/<gateway>              marks: how far all settled sessions of a gateway have come
+    c/<tenant>/<client_id>   a claim: of the gateways' alone, whose matter its value is
 
 A tombstone under `s/` and `p/` ends the session.
 """
@@ -31,6 +32,7 @@ SESSION_RECORD_VERSION: Final = 1
 SESSION: Final = "s"
 PROGRESS: Final = "p"
 MARKS: Final = "g"
+CLAIM: Final = "c"
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that is kept until it is taken away. [MQTT5-3.1.2.11.2]"""
@@ -224,18 +226,7 @@ def encode_session(session: SessionRecord) -> bytes:
             "connected_at": session.connected_at_ms,
             "disconnected_at": session.disconnected_at_ms,
             "reason": session.reason,
-            "subscriptions": [
-                {
-                    "filter": subscription.topic_filter,
-                    "qos": subscription.qos,
-                    "no_local": subscription.no_local,
-                    "retain_as_published": subscription.retain_as_published,
-                    "retain_handling": subscription.retain_handling,
-                    "identifier": subscription.identifier,
-                    "starts": None if subscription.starts is None else list(subscription.starts),
-                }
-                for subscription in session.subscriptions
-            ],
+            "subscriptions": [_subscription_members(one) for one in session.subscriptions],
             "will": None if will is None else _will_members(will),
             "will_at": session.will_at_ms,
         }
@@ -269,6 +260,20 @@ def decode_session(data: bytes) -> SessionRecord:
         will=None if will is None else _will(will),
         will_at_ms=_optional(_integer, found, "will_at"),
     )
+
+
+def encode_subscription(subscription: StoredSubscription) -> bytes:
+    """Write a subscription as it stands in its session."""
+    return _dump(_subscription_members(subscription))
+
+
+def decode_subscription(data: bytes | str) -> StoredSubscription:
+    """Undo `encode_subscription`.
+
+    Raises:
+        InvalidRecord: Not JSON, or a member is missing or out of range.
+    """
+    return _subscription(_parse(data, "subscription"))
 
 
 def encode_progress(progress: ProgressRecord) -> bytes:
@@ -323,6 +328,19 @@ def decode_marks(data: bytes) -> MarksRecord:
     """
     found = _load(data, "marks")
     return MarksRecord(incarnation=_text(found, "incarnation"), marks=_integers(found, "marks", -1))
+
+
+def _subscription_members(subscription: StoredSubscription) -> dict[str, Any]:
+    starts = subscription.starts
+    return {
+        "filter": subscription.topic_filter,
+        "qos": subscription.qos,
+        "no_local": subscription.no_local,
+        "retain_as_published": subscription.retain_as_published,
+        "retain_handling": subscription.retain_handling,
+        "identifier": subscription.identifier,
+        "starts": None if starts is None else list(starts),
+    }
 
 
 def _will_members(will: StoredWill) -> dict[str, Any]:
@@ -381,11 +399,15 @@ def _dump(members: dict[str, Any]) -> bytes:
     return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _load(data: bytes, what: str) -> dict[str, Any]:
+def _parse(data: bytes | str, what: str) -> Any:
     try:
-        found = json.loads(data)
+        return json.loads(data)
     except (ValueError, RecursionError) as exc:
         raise InvalidRecord(f"{what} is not JSON: {exc}") from exc
+
+
+def _load(data: bytes, what: str) -> dict[str, Any]:
+    found = _parse(data, what)
     if type(found) is not dict:
         raise InvalidRecord(f"{what} is {_short(found)}, expected an object")
     if found.get("v") != SESSION_RECORD_VERSION:
