@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from api import problems
-from api.authentication import read_token
+from api.authentication import read_token, require_administrator
 from api.cache import SessionCache
 from api.follower import Follower
 from api.log import LogAppender
 from api.presence import Gateways
+from api.problems import ProblemDetails
 from api.retained import Deletions, RetainedTable
 from api.routes import clients, gateways, health, processes, retained
 from api.settings import ApiSettings
@@ -54,8 +55,14 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.deletions = Deletions(settings.site, settings.datacenter, clock)
     app.state.token = read_token(settings.token_file)
     problems.register(app)
-    for module in (health, processes, gateways, clients, retained):
-        app.include_router(module.router, prefix=PREFIX)
+    app.include_router(health.router, prefix=PREFIX)
+    for module in (processes, gateways, clients, retained):
+        app.include_router(
+            module.router,
+            prefix=PREFIX,
+            dependencies=[Depends(require_administrator)],
+            responses={401: {"model": ProblemDetails}},
+        )
     return app
 
 

@@ -5,6 +5,7 @@ A cursor is where the page before ended, so that what comes or goes meanwhile sh
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated, Generic, TypeVar
 
@@ -28,6 +29,19 @@ DEFAULT_TENANT = "default"
 class Page(BaseModel, Generic[Item]):
     items: list[Item]
     next_cursor: str | None = Field(description="asks for the next page; null: this is the last")
+
+
+def to_page(found: list[Item], limit: int, key: Callable[[Item], tuple[str, ...]]) -> Page[Item]:
+    """Return what was found as a page: one more than its limit says that there are others.
+
+    Args:
+        found: At most one more than the limit.
+        limit: Items of the page.
+        key: Tells where an item stands, as `read_cursor` is to return it.
+    """
+    items = found[:limit]
+    next_cursor = write_cursor(*key(items[-1])) if len(found) > limit else None
+    return Page(items=items, next_cursor=next_cursor)
 
 
 def write_cursor(*parts: str) -> str:

