@@ -100,6 +100,12 @@ class Installation:
         Raises:
             OperationalError: Something could not be made; says what to do.
         """
+        if self.runtime.is_symlink():
+            # It is another checkout's, and what does not fit this one would be made anew under it.
+            raise OperationalError(
+                f"{self.runtime} is a symbolic link: a checkout needs a folder of its own there, "
+                "remove the link"
+            )
         if not self._is_complete(lock):
             self._make(lock)
         try:

@@ -126,6 +126,20 @@ def test_moved_checkout_gets_a_new_environment(checkout: Recorded) -> None:
     assert steps(there) == EVERYTHING[:3]
 
 
+def test_linked_runtime_of_another_checkout_is_refused_and_stays(checkout: Recorded) -> None:
+    checkout.ensure(RUN_LOCK)
+    steps(checkout)
+    stamp = (checkout.runtime / "venv.stamp").read_bytes()
+    other = checkout.checkout.with_name("other")
+    other.mkdir()
+    (other / ".runtime").symlink_to(checkout.runtime)
+    linked = Recorded(other, other / ".runtime", checkout.cache, progress=lambda line: None)
+    with pytest.raises(OperationalError, match=r"other/\.runtime is a symbolic link"):
+        linked.ensure(RUN_LOCK)
+    assert steps(checkout) == []
+    assert (checkout.runtime / "venv.stamp").read_bytes() == stamp
+
+
 def test_environment_of_a_python_that_was_replaced_is_made_anew(checkout: Recorded) -> None:
     checkout.ensure(RUN_LOCK)
     steps(checkout)
