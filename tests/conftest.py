@@ -1,6 +1,11 @@
 """Order of the tests: whatever only computes first, whole systems last."""
 
+import hypothesis
 import pytest
+
+# How long an example takes says more of the machine than of the code.
+hypothesis.settings.register_profile("mqlake", deadline=None)
+hypothesis.settings.load_profile("mqlake")
 
 _LATE = ("kafka", "spark", "system")
 

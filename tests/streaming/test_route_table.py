@@ -47,7 +47,7 @@ def _match(
     return {} if found is None else {gateway: list(found[gateway] or ()) for gateway in found}
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(changes=changes, topics=st.lists(topic_names, min_size=1, max_size=8), seed=st.integers(0))
 def test_the_java_trie_answers_like_the_python_trie(
     routing_jvm: Any, changes: list[Any], topics: list[str], seed: int
@@ -81,7 +81,7 @@ def test_the_java_trie_answers_like_the_python_trie(
 
 
 @given(changes=changes, topic_name=topic_names, seed=st.integers(0, 2**63 - 1))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_the_choice_does_not_depend_on_the_order_in_which_routes_came(
     routing_jvm: Any, changes: list[Any], topic_name: str, seed: int
 ) -> None:

@@ -205,12 +205,12 @@ def test_a_large_packet_in_small_chunks_costs_linear_time() -> None:
     def seconds_for(payload_bytes: int) -> float:
         data = encode(Publish("a", b"x" * payload_bytes), 4)
         decoder = Decoder(4)
-        started = time.perf_counter()
+        started = time.process_time()  # not the time of others
         for start in range(0, len(data), 500):
             assert decoder.next_packet() is NEED_DATA
             decoder.receive_data(data[start : start + 500])
         packet = decoder.next_packet()
-        elapsed = time.perf_counter() - started
+        elapsed = time.process_time() - started
         assert isinstance(packet, Publish)
         assert len(packet.payload) == payload_bytes
         return elapsed

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.protocol.decoder import NEED_DATA, Decoder
@@ -230,7 +230,6 @@ def wills(draw: st.DrawFn, level: int) -> Will:
 
 
 @given(st.data(), levels)
-@settings(deadline=None)
 def test_connect_comes_back(data: st.DataObject, level: int) -> None:
     username = data.draw(st.none() | texts)
     password = data.draw(st.none() | st.binary(max_size=30))
@@ -252,7 +251,6 @@ def test_connect_comes_back(data: st.DataObject, level: int) -> None:
 
 
 @given(st.data(), levels)
-@settings(deadline=None)
 def test_connack_comes_back(data: st.DataObject, level: int) -> None:
     codes = list(ConnackReasonCode) if level == 5 else [0x00, 0x84, 0x85, 0x86, 0x87, 0x88]
     reason_code = ConnackReasonCode(data.draw(st.sampled_from(codes)))
@@ -262,7 +260,6 @@ def test_connack_comes_back(data: st.DataObject, level: int) -> None:
 
 
 @given(st.data(), levels, st.sampled_from(Role))
-@settings(deadline=None)
 def test_publish_comes_back(data: st.DataObject, level: int, role: Role) -> None:
     qos = data.draw(st.integers(0, 2))
     without = ("subscription_identifier",) if role is Role.SERVER else ()
@@ -283,7 +280,6 @@ def test_publish_comes_back(data: st.DataObject, level: int, role: Role) -> None
 
 
 @given(st.data(), levels, st.sampled_from(Role))
-@settings(deadline=None)
 def test_acknowledgements_come_back(data: st.DataObject, level: int, role: Role) -> None:
     kinds: list[tuple[Any, Any, PropertyContext]] = [
         (Puback, PubackReasonCode, PropertyContext.PUBACK),
@@ -298,7 +294,6 @@ def test_acknowledgements_come_back(data: st.DataObject, level: int, role: Role)
 
 
 @given(st.data(), levels)
-@settings(deadline=None)
 def test_subscribe_and_suback_come_back(data: st.DataObject, level: int) -> None:
     flag = st.booleans() if level == 5 else st.just(value=False)
     handling = st.integers(0, 2) if level == 5 else st.just(0)
@@ -315,7 +310,6 @@ def test_subscribe_and_suback_come_back(data: st.DataObject, level: int) -> None
 
 
 @given(st.data(), levels)
-@settings(deadline=None)
 def test_unsubscribe_and_unsuback_come_back(data: st.DataObject, level: int) -> None:
     topic_filters = data.draw(st.lists(texts, min_size=1, max_size=4))
     properties = data.draw(properties_for(PropertyContext.UNSUBSCRIBE, level))
@@ -327,7 +321,6 @@ def test_unsubscribe_and_unsuback_come_back(data: st.DataObject, level: int) -> 
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_disconnect_and_auth_come_back(data: st.DataObject) -> None:
     codes = data.draw(st.sampled_from(DisconnectReasonCode))
     properties: Properties = data.draw(properties_for(PropertyContext.DISCONNECT, 5))

@@ -95,7 +95,7 @@ def test_mutated_rows_that_still_decode_can_be_encoded_again() -> None:
     source=st.randoms(use_true_random=False),
     places=st.lists(st.integers(0, 300), max_size=8),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_a_mutated_row_in_a_stream_means_the_same_however_it_is_cut(
     row: WireRow, before: list[WireRow], source: random.Random, places: list[int]
 ) -> None:
@@ -121,7 +121,7 @@ def test_a_mutated_row_in_a_stream_means_the_same_however_it_is_cut(
     role=st.sampled_from(Role),
     places=st.lists(st.integers(0, 200), max_size=8),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_raise_nothing_but_remote_protocol_errors(
     data: bytes, level: int | None, role: Role, places: list[int]
 ) -> None:

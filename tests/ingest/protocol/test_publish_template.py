@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.protocol.encoder import encode
@@ -25,7 +25,6 @@ PROPERTIES: Properties = {"content_type": "text/plain", "user_property": [("a", 
     packet_id=st.integers(1, 0xFFFF),
     payload=st.binary(max_size=300),
 )
-@settings(deadline=None)
 def test_a_template_makes_what_encode_makes(
     level: int, qos: int, dup: bool, retain: bool, packet_id: int, payload: bytes
 ) -> None:
