@@ -40,6 +40,7 @@ class Options:
     await_delivery: bool
     everyone: bool
     subscribe_qos: int
+    persistent: bool
     seconds: float
     warmup_seconds: float
     drain_seconds: float
@@ -134,9 +135,10 @@ class _Client(asyncio.Protocol):
             raise LoadError(f"packet of type {got}, expected {what}")
         return body
 
-    async def handshake(self, kind: str) -> None:
+    async def handshake(self, kind: str, *, clean: bool) -> None:
         client_id = f"bench-{os.getpid()}-{kind}{self.number}".encode()
-        variable = b"\0\4MQTT\4\2\1\x2c" + encode_text(client_id)
+        flags = b"\2" if clean else b"\0"
+        variable = b"\0\4MQTT\4" + flags + b"\1\x2c" + encode_text(client_id)
         body = await self.ask(b"\x10" + encode_length(len(variable)) + variable, 2, "CONNACK")
         if body[1]:
             raise LoadError(f"CONNACK with return code {body[1]}, expected 0")
@@ -252,24 +254,30 @@ class _Load:
             await self._run_messages()
             for client in (*self.publishers, *self.subscribers):
                 client.disconnect()
+            if self.options.persistent:
+                await self._end_sessions()
         return self.tally
 
     def expected(self) -> int:
         return self.tally.published * self.copies if self.options.subscribers else 0
 
-    async def _open(self, make: Callable[[], Any], address: tuple[str, int], kind: str) -> Any:
+    async def _open(
+        self, make: Callable[[], Any], address: tuple[str, int], kind: str, *, clean: bool = True
+    ) -> Any:
         try:
             _, client = await asyncio.get_running_loop().create_connection(make, *address)
         except OSError as exc:
             raise LoadError(f"connect to port {address[1]}: {exc.strerror or exc}") from exc
-        await client.handshake(kind)
+        await client.handshake(kind, clean=clean)
         return client
 
     async def _open_all(self) -> None:
         options = self.options
         for number in range(options.subscribers):
             address = options.subscribe_to[number % len(options.subscribe_to)]
-            subscriber = await self._open(partial(_Subscriber, self, number), address, "s")
+            subscriber = await self._open(
+                partial(_Subscriber, self, number), address, "s", clean=not options.persistent
+            )
             group = "#" if options.everyone else f"{number}/+"
             await subscriber.subscribe(1, f"{options.prefix}/{group}")
             self.subscribers.append(subscriber)
@@ -278,6 +286,14 @@ class _Load:
             self.publishers.append(
                 await self._open(partial(_Publisher, self, number), address, "p")
             )
+
+    async def _end_sessions(self) -> None:
+        """A clean session in the place of each stored one: nothing is left of the run."""
+        options = self.options
+        for number in range(options.subscribers):
+            address = options.subscribe_to[number % len(options.subscribe_to)]
+            client = await self._open(partial(_Client, self, number), address, "s")
+            client.disconnect()
 
     async def _run_messages(self) -> None:
         options, tally = self.options, self.tally
@@ -394,6 +410,7 @@ def _parse(arguments: list[str]) -> Options:
     parser.add_argument("--await-delivery", type=int, default=0)
     parser.add_argument("--everyone", type=int, default=0)
     parser.add_argument("--subscribe-qos", type=int, choices=(0, 1), default=1)
+    parser.add_argument("--persistent", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--warmup-seconds", type=float, default=1)
     parser.add_argument("--drain-seconds", type=float, default=10)

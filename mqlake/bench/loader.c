@@ -3,7 +3,8 @@
  * Publishers send QoS 1 either at a fixed rate (open loop: a message has its due time, and latency counts
  * from there, so a stall of the broker is seen in every message it delays) or as fast as a window of
  * unfinished messages allows. Subscribers check that each message of each publisher comes exactly once and
- * in order. Publishers and subscribers share one clock because they share the process.
+ * in order. Publishers and subscribers share one clock because they share the process. With --persistent the
+ * sessions of the subscribers outlive their connections; they are ended when the run has ended.
  *
  * One JSON object goes to standard output; an error is one line on standard error and exit code 1.
  * fallback_loader.py is this program for machines without a C compiler: same options, same answer.
@@ -25,6 +26,7 @@ static struct {
     int await_delivery;   /* a message is finished when it is delivered, not when it is acknowledged */
     int everyone;         /* every subscriber gets every message, else each message one subscriber */
     int subscribe_qos;    /* 0 or 1 */
+    int persistent;       /* subscribers ask for a session that outlives the connection */
     double seconds, warmup_seconds, drain_seconds;
     int payload_bytes;
     int probes;           /* subscribe this often to new filters, one after the other */
@@ -47,6 +49,7 @@ static void parse_options(int count, char **words) {
         else if (!strcmp(name, "--await-delivery")) options.await_delivery = atoi(value);
         else if (!strcmp(name, "--everyone")) options.everyone = atoi(value);
         else if (!strcmp(name, "--subscribe-qos")) options.subscribe_qos = atoi(value);
+        else if (!strcmp(name, "--persistent")) options.persistent = atoi(value);
         else if (!strcmp(name, "--seconds")) options.seconds = atof(value);
         else if (!strcmp(name, "--warmup-seconds")) options.warmup_seconds = atof(value);
         else if (!strcmp(name, "--drain-seconds")) options.drain_seconds = atof(value);
@@ -162,7 +165,8 @@ static void write_fully(int fd, const uint8_t *bytes, size_t count) {
 }
 
 /* Connect and wait for CONNACK; the socket still blocks, with a time limit. */
-static void open_connection(Connection *c, const struct sockaddr_in *address, const char *kind, int number) {
+static void open_connection(Connection *c, const struct sockaddr_in *address, const char *kind, int number,
+                            int clean) {
     c->number = number;
     c->is_publisher = kind[0] == 'p';
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -175,7 +179,8 @@ static void open_connection(Connection *c, const struct sockaddr_in *address, co
         die("connect to port %d: %s", ntohs(address->sin_port), strerror(errno));
     char client_id[64];
     int id_bytes = snprintf(client_id, sizeof client_id, "bench-%d-%s%d", (int)getpid(), kind, number);
-    uint8_t packet[128] = {0x10, (uint8_t)(12 + id_bytes), 0, 4, 'M', 'Q', 'T', 'T', 4, 2, 1, 44, 0, (uint8_t)id_bytes};
+    uint8_t packet[128] = {0x10, (uint8_t)(12 + id_bytes), 0, 4, 'M', 'Q', 'T', 'T', 4, clean ? 2 : 0, 1, 44, 0,
+                           (uint8_t)id_bytes};
     memcpy(packet + 14, client_id, (size_t)id_bytes);
     write_fully(c->fd, packet, 14 + (size_t)id_bytes);
     uint8_t answer[4];
@@ -377,7 +382,8 @@ static void open_all(void) {
     tracks = calloc((size_t)options.subscribers * (size_t)options.publishers + 1, sizeof *tracks);
     if (!publishers || !subscribers || !tracks) die("out of memory");
     for (int i = 0; i < options.subscribers; i++) {
-        open_connection(&subscribers[i], &options.subscribe_to.address[i % options.subscribe_to.count], "s", i);
+        open_connection(&subscribers[i], &options.subscribe_to.address[i % options.subscribe_to.count], "s", i,
+                        !options.persistent);
         if (options.everyone) snprintf(filter, sizeof filter, "%s/#", options.prefix);
         else snprintf(filter, sizeof filter, "%s/%d/+", options.prefix, i);
         subscribe(&subscribers[i], 1, filter);
@@ -385,7 +391,7 @@ static void open_all(void) {
     }
     for (int i = 0; i < options.publishers; i++) {
         Connection *c = &publishers[i];
-        open_connection(c, &options.publish_to.address[i % options.publish_to.count], "p", i);
+        open_connection(c, &options.publish_to.address[i % options.publish_to.count], "p", i, 1);
         c->due = calloc(MAX_PACKET_ID + 1, sizeof *c->due);
         if (!c->due) die("out of memory");
         c->topic_bytes = snprintf(c->topic, sizeof c->topic, "%s/%d/c%d", options.prefix,
@@ -433,10 +439,19 @@ static void disconnect(Connection *c) {
     close(c->fd);
 }
 
+/* A clean session in the place of each stored one: nothing is left of the run. */
+static void end_sessions(void) {
+    for (int i = 0; i < options.subscribers; i++) {
+        Connection c = {0};
+        open_connection(&c, &options.subscribe_to.address[i % options.subscribe_to.count], "s", i, 1);
+        disconnect(&c);
+    }
+}
+
 static void run_probes(void) {
     char filter[128];
     Connection c = {0};
-    open_connection(&c, &options.subscribe_to.address[0], "q", 0);
+    open_connection(&c, &options.subscribe_to.address[0], "q", 0, 1);
     for (int i = 0; i < options.probes; i++) {
         snprintf(filter, sizeof filter, "%s/probe/%d", options.prefix, i);
         int64_t begin = now_ns();
@@ -458,6 +473,7 @@ int main(int count, char **words) {
         run_messages();
         for (int i = 0; i < options.publishers; i++) disconnect(&publishers[i]);
         for (int i = 0; i < options.subscribers; i++) disconnect(&subscribers[i]);
+        if (options.persistent) end_sessions();
     }
     uint64_t expected = expected_deliveries();
     printf("{\"published\": %llu, \"acknowledged\": %llu, \"acknowledged_per_second\": %.1f",

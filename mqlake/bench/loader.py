@@ -32,6 +32,8 @@ class Load:
     """Every subscriber gets every message; else each message goes to one subscriber."""
     subscribe_qos: int = 1
     """0 or 1; messages are published with QoS 1."""
+    persistent: bool = False
+    """Sessions of subscribers outlive their connections; they are ended after the run."""
     seconds: float = 5.0
     warmup_seconds: float = 1.0
     drain_seconds: float = 10.0

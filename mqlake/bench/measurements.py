@@ -1,15 +1,17 @@
 """What is measured: functions from a bench to figures, listed in `MEASUREMENTS`."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from mqlake.bench.codec import measure_codec
 from mqlake.bench.connections import measure_connection_memory, measure_connects
 from mqlake.bench.figures import Figures, figure, percentiles
-from mqlake.bench.loader import Load, LoadResult
+from mqlake.bench.loader import Latency, Load, LoadResult
 from mqlake.bench.processes import cpu_percent_of, processes_of, usage_of
+from mqlake.bench.resuming import measure_resume, measure_resume_crowd, measure_resume_history
+from mqlake.bench.starting import measure_cold_start
 from mqlake.bench.system import Bench
 from mqlake.errors import OperationalError
 
@@ -18,6 +20,8 @@ IDLE_SECONDS: Final = 15.0
 
 # Long enough to hold a boundary between two batches of the router, which stops the flow a moment.
 LATENCY_SECONDS: Final = {100: 12.0, 1000: 32.0}
+
+PERSISTENT_PAIRS: Final = 3
 
 FAN_OUT_WINDOW: Final = 50
 """Messages on their way at once: enough to keep router and gateway busy."""
@@ -84,6 +88,38 @@ def _latency(bench: Bench, rate: int) -> Figures:
             figures |= percentiles(f"publish to PUBACK at {rate:,}/s", result.ack_ms)
         figures |= percentiles(f"publish to delivery {path} at {rate:,}/s", result.delivery_ms)
     return figures
+
+
+def measure_persistent_1000(bench: Bench) -> list[Figures]:
+    """Publish to delivery to sessions that outlive their connections, beside those that do not.
+
+    In turn, so that both see the same machine; the second pair the other way round.
+    """
+    load = Load(
+        publish_to=bench.gateways[:1],
+        subscribe_to=bench.gateways[-1:],
+        publishers=10,
+        subscribers=2,
+        rate=1000.0,
+        seconds=LATENCY_SECONDS[1000],
+        warmup_seconds=2.0,
+    )
+    results: list[Figures] = []
+    for pair in range(PERSISTENT_PAIRS):
+        found: dict[bool, Latency] = {}
+        for persistent in (False, True) if pair % 2 == 0 else (True, False):
+            result = bench.run(replace(load, persistent=persistent))
+            latency = _complete(result, "sessions at 1,000/s").delivery_ms
+            assert latency is not None
+            found[persistent] = latency
+        clean, stored = found[False], found[True]
+        figures = percentiles("delivery at 1,000/s, clean sessions", clean)
+        figures |= percentiles("delivery at 1,000/s, sessions that outlive it", stored)
+        for part in ("p50", "p99"):
+            more = 100 * (getattr(stored, part) / getattr(clean, part) - 1)
+            figures[figure(f"a session that outlives its connection adds, {part}", "%")] = more
+        results.append(figures)
+    return results
 
 
 def measure_subscribe(bench: Bench) -> Figures:
@@ -185,13 +221,13 @@ def _complete(result: LoadResult, what: str) -> LoadResult:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One thing to measure, and how often in one run."""
+Measurement = Callable[[Bench], Sequence[Figures]]
+"""What is taken several times comes several times; the figures are medians."""
 
-    take: Callable[[Bench], Figures]
-    repetitions: int = 1
-    """More where it is short; the figures are medians."""
+
+def times(count: int, take: Callable[[Bench], Figures]) -> Measurement:
+    """Take a measurement so often in one run; more where it is short."""
+    return lambda bench: [take(bench) for _ in range(count)]
 
 
 WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Figures]]] = {"codec": measure_codec}
@@ -199,20 +235,26 @@ WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Figures]]] = {"codec": measure_c
 REPETITIONS_WITHOUT_SYSTEM: Final = 5
 
 MEASUREMENTS: Final[Mapping[str, Measurement]] = {
-    "ready": Measurement(measure_ready),
-    "idle": Measurement(measure_idle),
-    "latency-100": Measurement(measure_latency_100),
-    "latency-1000": Measurement(measure_latency_1000),
-    "subscribe": Measurement(measure_subscribe),
-    "connects": Measurement(measure_connects, repetitions=3),
-    "fan-out": Measurement(measure_fan_out),
-    "fan-out-1000": Measurement(measure_fan_out_1000, repetitions=3),
-    "acknowledged": Measurement(measure_acknowledged),
-    "sustained": Measurement(measure_sustained),
-    "memory": Measurement(measure_memory),
-    "connection-memory": Measurement(measure_connection_memory, repetitions=3),
+    "ready": times(1, measure_ready),
+    "idle": times(1, measure_idle),
+    "latency-100": times(1, measure_latency_100),
+    "latency-1000": times(1, measure_latency_1000),
+    "persistent-1000": measure_persistent_1000,
+    "subscribe": times(1, measure_subscribe),
+    "connects": times(3, measure_connects),
+    "fan-out": times(1, measure_fan_out),
+    "fan-out-1000": times(3, measure_fan_out_1000),
+    "acknowledged": times(1, measure_acknowledged),
+    "sustained": times(1, measure_sustained),
+    "memory": times(1, measure_memory),
+    "connection-memory": times(3, measure_connection_memory),
+    "resume": times(5, measure_resume),
+    "resume-crowd": times(3, measure_resume_crowd),
+    "resume-history": measure_resume_history,
+    "cold-start": measure_cold_start,
 }
 """In the order of a run: idle before any load, memory after all of it.
 
-The memory of connections is that of gateways of their own, which come and go at the end.
+The memory of connections is that of gateways of their own, which come and go. What kills gateways,
+fills the log and stops the system comes at the end.
 """

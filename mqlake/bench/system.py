@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from mqlake.errors import OperationalError
 from mqlake.heartbeat import read_heartbeat
 from mqlake.local.child import die_with_parent
 from mqlake.local.ports import free_ports
-from mqlake.status import SystemState
+from mqlake.local.testing import LocalSystem
+from mqlake.status import SystemState, read_state
 
 QUIET_PERCENT: Final = 60.0
 QUIET_SECONDS: Final = 20.0
@@ -33,10 +34,19 @@ GATEWAY_STOP_SECONDS: Final = 15.0
 class Bench:
     """A running system and the load programs to put on it."""
 
-    state: SystemState
+    data_dir: Path
     programs: Programs
-    ready_seconds: float | None
+    ready_seconds: float | None = None
     """From the command to the line that says ready; None when it ran already."""
+    own: LocalSystem | None = None
+    """Started for the bench, which may do with it what it likes; None: somebody uses it."""
+    note: Callable[[str], None] = print
+    """Tells the user something beside the figures."""
+
+    @property
+    def state(self) -> SystemState:
+        """What runs now: processes may have come and gone."""
+        return read_state(self.data_dir)
 
     @property
     def gateways(self) -> list[str]:

@@ -50,7 +50,7 @@ def command(
 ) -> None:
     """Measure speed, memory and idle load on this machine.
 
-    Takes about six minutes a run. The load comes from the same machine and shares its cores.
+    Takes about fifteen minutes a run. The load comes from the same machine and shares its cores.
     """
     # As an exception, so that a system of our own is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -83,7 +83,7 @@ def _measure(
     begin = time.monotonic()
     for name, measurement in measurements.items():
         with console.status(f"measuring {name}{of_runs}"):
-            results += [measurement.take(bench) for _ in range(measurement.repetitions)]
+            results += measurement(bench)
         console.print(f"{time.monotonic() - begin:5.0f} s  measured {name}{of_runs}")
     return results
 
@@ -93,8 +93,13 @@ def _system(
     data_dir: Path | None, gateways: int, programs: Programs, console: Console
 ) -> Iterator[Bench]:
     """Take the running system, or run one of our own for the length of the block."""
+
+    def note(words: str) -> None:
+        console.print(f"        {words}", highlight=False)
+
     if data_dir is not None:
-        yield Bench(read_state(data_dir), programs, ready_seconds=None)
+        read_state(data_dir)
+        yield Bench(data_dir, programs, note=note)
         return
     with tempfile.TemporaryDirectory(prefix="mqlake-bench-") as folder:
         system = LocalSystem.in_folder(Path(folder) / "data", gateways)
@@ -103,7 +108,7 @@ def _system(
             with console.status("starting a system"):
                 system.up()
             ready_seconds = time.monotonic() - begin
-            yield Bench(system.state(), programs, ready_seconds)
+            yield Bench(system.data_dir, programs, ready_seconds, system, note)
         finally:
             with console.status("stopping the system"):
                 system.down()

@@ -33,6 +33,7 @@ class Broker(socketserver.ThreadingTCPServer):
         self.refuses = refuses
         self.lock = threading.Lock()
         self.subscribers: list[tuple[bytes, int, Connection]] = []
+        self.connects: list[tuple[bytes, bool]] = []
         self.messages = 0
         self.kept: bytes | None = None
 
@@ -71,6 +72,8 @@ class Connection(socketserver.StreamRequestHandler):
             body = self.rfile.read(self._length())
             kind = first[0] >> 4
             if kind == 1:
+                with self.server.lock:
+                    self.server.connects.append((body[12:], bool(body[7] & 2)))
                 self.wfile.write(b"\x20\2\0\5" if self.server.refuses else b"\x20\2\0\0")
             elif kind == 8:
                 topic_filter = body[4:-1]
@@ -187,6 +190,18 @@ def test_subscriptions_ask_for_the_given_qos(loader: tuple[str, ...], qos: int) 
     with running(broker) as address:
         assert run_load(loader, load(address, subscribe_qos=qos)).is_complete
     assert {granted for _, granted, _ in broker.subscribers} == {qos}
+
+
+def test_persistent_sessions_are_those_of_subscribers_and_end_with_the_run(
+    loader: tuple[str, ...],
+) -> None:
+    broker = Broker()
+    with running(broker) as address:
+        assert run_load(loader, load(address, persistent=True)).is_complete
+    clean: dict[bytes, list[bool]] = {}
+    for client_id, is_clean in broker.connects:
+        clean.setdefault(client_id, []).append(is_clean)
+    assert sorted(clean.values()) == [[False, True], [False, True], [True], [True], [True]]
 
 
 @pytest.mark.parametrize(

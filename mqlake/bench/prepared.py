@@ -1,0 +1,216 @@
+"""What a measurement needs to find, put into the log as a gateway would have written it.
+
+Much faster than by clients, and the same records. What tables are to hold of it the streaming
+application brings there, as always.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from confluent_kafka import Producer
+
+from ingest.gateway.lake.table import TableReader
+from ingest.session.records import (
+    NEVER_EXPIRES,
+    ProgressRecord,
+    SessionRecord,
+    StoredSubscription,
+    encode_progress,
+    encode_session,
+    progress_key,
+    session_key,
+)
+from mqlake.clock import SystemClock
+from mqlake.errors import OperationalError
+from mqlake.identifiers import MessageIdentifiers, machine_number
+from mqlake.local.paths import DataDirectory
+from mqlake.records import (
+    HEADER_BY,
+    HEADER_CLIENT_ID,
+    HEADER_ID,
+    HEADER_MQTT,
+    HEADER_ORIGIN,
+    HEADER_VERSION,
+    INBOUND,
+    RECORD_VERSION,
+    SESSIONS,
+    Headers,
+    message_key,
+    mqtt_header,
+)
+from mqlake.tables import MESSAGES, RETAINED
+from mqlake.tables import SESSIONS as SESSIONS_TABLE
+
+TENANT: Final = "default"
+_MQTT: Final = {
+    retain: (HEADER_MQTT, mqtt_header(4, 1, retain=retain, dup=False)) for retain in (False, True)
+}
+_OF_PUBLISHER: Final = [(HEADER_CLIENT_ID, b"bench"), (HEADER_ORIGIN, b"local/gateway-1")]
+
+TABLES_SECONDS: Final = 150.0
+"""How long the tables may take to follow."""
+LOOK_SECONDS: Final = 2.0
+
+Offsets = dict[int, int]
+"""Partition of `mqlake.inbound` -> offset of its last record."""
+
+
+class PastMessage(NamedTuple):
+    topic_name: str
+    payload: bytes
+    accepted_at_ms: int
+
+
+def write_messages(
+    bootstrap_servers: str, messages: Iterable[PastMessage], *, retain: bool = False
+) -> Offsets:
+    """Append messages of QoS 1 to `mqlake.inbound`; return where the last ones are.
+
+    Raises:
+        OperationalError: The log did not take them.
+    """
+    identifiers = MessageIdentifiers(SystemClock(), datacenter=0, machine=machine_number())
+    records = (
+        (
+            message_key(TENANT, message.topic_name),
+            message.payload,
+            [_MQTT[retain], (HEADER_ID, identifiers.next()), *_OF_PUBLISHER],
+            message.accepted_at_ms,
+        )
+        for message in messages
+    )
+    return _write(bootstrap_servers, INBOUND, records)
+
+
+def write_sessions(
+    bootstrap_servers: str, client_ids: Iterable[str], cursor: list[int], prefix: str
+) -> None:
+    """Append sessions of clients that are away to `mqlake.sessions`, each with a subscription.
+
+    Args:
+        bootstrap_servers: Of the log.
+        client_ids: Whose sessions.
+        cursor: Per partition of `mqlake.inbound` the next offset they are to get.
+        prefix: Each subscribes to `<prefix>/<client identifier>/+`.
+
+    Raises:
+        OperationalError: The log did not take them.
+    """
+    now_ms = SystemClock().now_ms()
+    headers: Headers = [(HEADER_VERSION, b"%d" % RECORD_VERSION), (HEADER_BY, b"bench")]
+
+    def records() -> Iterable[tuple[bytes, bytes, Headers, int]]:
+        for number, client_id in enumerate(client_ids):
+            session = SessionRecord(
+                session_id=f"{number:016x}",
+                tenant=TENANT,
+                client_id=client_id,
+                protocol_level=4,
+                username=None,
+                keep_alive=60,
+                clean_start=False,
+                session_expiry_interval=NEVER_EXPIRES,
+                gateway="gateway-1",
+                incarnation="bench",
+                connected=False,
+                connected_at_ms=now_ms - 60_000,
+                disconnected_at_ms=now_ms,
+                reason="the client has disconnected",
+                subscriptions=[StoredSubscription(f"{prefix}/{client_id}/+", 1)],
+            )
+            progress = ProgressRecord(session.session_id, cursor, settled=False)
+            yield session_key(TENANT, client_id), encode_session(session), headers, now_ms
+            yield progress_key(TENANT, client_id), encode_progress(progress), headers, now_ms
+
+    _write(bootstrap_servers, SESSIONS, records())
+
+
+def await_messages(data_dir: Path, last: Mapping[int, int]) -> None:
+    """Wait until the table `messages` goes up to these offsets."""
+    query = f"SELECT log_partition, max(log_offset) FROM {MESSAGES.name} GROUP BY log_partition"  # noqa: S608
+
+    def is_there(table: TableReader) -> bool:
+        found = dict(row for rows in table.rows(query) for row in rows)
+        return all(found.get(partition, -1) >= offset for partition, offset in last.items())
+
+    _await_table(data_dir, MESSAGES.name, is_there)
+
+
+def await_retained(data_dir: Path, last: Mapping[int, int]) -> None:
+    """Wait until the table `retained` goes up to these offsets."""
+
+    def is_there(table: TableReader) -> bool:
+        found = table.next_offsets()
+        return all(found.get(partition, 0) > offset for partition, offset in last.items())
+
+    _await_table(data_dir, RETAINED.name, is_there)
+
+
+def await_sessions(data_dir: Path, count: int) -> None:
+    """Wait until the table `sessions` has so many rows."""
+    query = f"SELECT count(*) FROM {SESSIONS_TABLE.name}"  # noqa: S608
+
+    def is_there(table: TableReader) -> bool:
+        found: int = next(table.rows(query))[0][0]
+        return found >= count
+
+    _await_table(data_dir, SESSIONS_TABLE.name, is_there)
+
+
+def _await_table(data_dir: Path, name: str, is_there: Callable[[TableReader], bool]) -> None:
+    table = TableReader(DataDirectory(data_dir.absolute()).tables / name)
+    deadline = time.monotonic() + TABLES_SECONDS
+    while not (table.refresh() and is_there(table)):
+        if time.monotonic() > deadline:
+            raise OperationalError(
+                f"the table {name} did not follow the log within {TABLES_SECONDS:.0f} s"
+            )
+        time.sleep(LOOK_SECONDS)
+
+
+def _write(
+    bootstrap_servers: str,
+    log_topic: str,
+    records: Iterable[tuple[bytes, bytes, Headers, int]],
+) -> Offsets:
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "acks": "all",
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",  # as the gateway's: a key in its partition
+            "linger.ms": 20,
+            "log_level": 2,
+        }
+    )
+    last: Offsets = {}
+    errors: list[str] = []
+
+    def reported(error: object, message: object) -> None:
+        if error is not None:
+            errors.append(str(error))
+        else:
+            last[message.partition()] = message.offset()  # type: ignore[attr-defined]
+
+    for key, value, headers, timestamp_ms in records:
+        while True:
+            try:
+                producer.produce(
+                    log_topic,
+                    value,
+                    key,
+                    on_delivery=reported,
+                    timestamp=timestamp_ms,
+                    headers=headers,  # type: ignore[arg-type]
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    if producer.flush(60.0) or errors:
+        raise OperationalError(
+            f"the log did not take the records: {errors[0] if errors else 'no answer'}"
+        )
+    return last
