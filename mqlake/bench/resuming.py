@@ -5,7 +5,8 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from mqlake.bench.figures import Figures, figure
@@ -40,10 +41,11 @@ OWN_TOPICS: Final = 5
 def measure_resume(bench: Bench) -> Figures:
     """A client comes back to another gateway and takes 1,000 messages that it has missed."""
     bench.await_quiet()
-    return asyncio.run(_resume(bench.gateways))
+    return asyncio.run(resume(bench.gateways))
 
 
-async def _resume(gateways: Sequence[str]) -> Figures:
+async def resume(gateways: Sequence[str]) -> Figures:
+    """Miss messages at the first gateway, come back to the last."""
     name = _new_name()
     missed = [
         (f"{name}/{number % MISSED_TOPICS}", _payload(number % MISSED_TOPICS, number))
@@ -72,7 +74,9 @@ def measure_resume_crowd(bench: Bench) -> Figures:
     name = bench.state.gateways[-1].name
     pid = next(one.pid for one in bench.state.processes if one.name == name)
     assert pid is not None
-    waits = sorted(asyncio.run(_resume_crowd(bench.gateways, pid)))
+    waits = sorted(
+        asyncio.run(resume_crowd(bench.gateways, CROWD, partial(os.kill, pid, signal.SIGKILL)))
+    )
     system.await_healthy()
     what = f"kill of a gateway to resumed, {CROWD:,} sessions"
     return {
@@ -81,10 +85,18 @@ def measure_resume_crowd(bench: Bench) -> Figures:
     }
 
 
-async def _resume_crowd(gateways: Sequence[str], pid: int) -> list[float]:
-    """Return for each client the seconds from the kill until it had its session and message."""
+async def resume_crowd(
+    gateways: Sequence[str], count: int, kill: Callable[[], object]
+) -> list[float]:
+    """Return for each client the seconds from the kill until it had its session and message.
+
+    Args:
+        gateways: The last is killed.
+        count: How many clients.
+        kill: Ends the gateway.
+    """
     name = _new_name()
-    clients = [SessionClient(f"{name}-{number}") for number in range(CROWD)]
+    clients = [SessionClient(f"{name}-{number}") for number in range(count)]
     turn = asyncio.Semaphore(CROWD_IN_FLIGHT)
 
     async def settle(client: SessionClient) -> None:
@@ -111,7 +123,7 @@ async def _resume_crowd(gateways: Sequence[str], pid: int) -> list[float]:
 
     await asyncio.gather(*map(settle, clients))
     killed_at = asyncio.get_running_loop().time()
-    os.kill(pid, signal.SIGKILL)
+    kill()
     missed = [(f"{name}/{client.client_id}", client.client_id.encode()) for client in clients]
     await publish(gateways[0], f"{name}-p", missed)
     try:
@@ -122,7 +134,7 @@ async def _resume_crowd(gateways: Sequence[str], pid: int) -> list[float]:
     except TimeoutError:
         served = sum(bool(client.arrivals) for client in clients)
         raise OperationalError(
-            f"{served} of {CROWD} sessions were served within {RESUME_SECONDS:.0f} s"
+            f"{served} of {count} sessions were served within {RESUME_SECONDS:.0f} s"
         ) from None
     for client in clients:
         if list(client.arrivals) != [client.client_id.encode()] or client.repeated:
@@ -148,7 +160,9 @@ async def _resume_history(bench: Bench) -> list[Figures]:
     for number, client in enumerate(clients):
         await _leave_behind(client, gateway, f"{name}/{number}/#")
     began_at = time.monotonic()
-    last = await asyncio.to_thread(write_messages, bench.state.bootstrap_servers, _history(name))
+    last = await asyncio.to_thread(
+        write_messages, bench.state.bootstrap_servers, history(name, HISTORY)
+    )
     written_at = time.monotonic()
     await asyncio.to_thread(await_messages, bench.data_dir, last)
     wrote, followed = written_at - began_at, time.monotonic() - written_at
@@ -172,12 +186,12 @@ async def _resume_history(bench: Bench) -> list[Figures]:
     return results
 
 
-def _history(name: str) -> Iterator[PastMessage]:
+def history(name: str, total: int) -> Iterator[PastMessage]:
     """Yield the messages of an hour; those for absent clients are spread over it."""
     begin_ms = round((time.time() - HISTORY_SECONDS) * 1000)
-    own_every = HISTORY // ABSENT_MESSAGES
-    for number in range(HISTORY):
-        at_ms = begin_ms + number * HISTORY_SECONDS * 1000 // HISTORY
+    own_every = total // ABSENT_MESSAGES
+    for number in range(total):
+        at_ms = begin_ms + number * HISTORY_SECONDS * 1000 // total
         count, place = divmod(number, own_every)
         if place < ABSENT:
             topic = count % OWN_TOPICS

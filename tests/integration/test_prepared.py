@@ -1,0 +1,57 @@
+"""What the benchmark puts into the log is what gateways and tables read."""
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from ingest.gateway.store.database import Database
+from ingest.gateway.store.sessions import SessionStore
+from ingest.log.admin import ensure_log_topics
+from ingest.log.contract import LogRecord
+from ingest.log.kafka_reader import to_record
+from mqlake.bench.prepared import TENANT, PastMessage, write_messages, write_sessions
+from mqlake.local.kafka import KafkaServer
+from mqlake.records import INBOUND, SESSIONS, decode_message
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+
+def read(server: KafkaServer, log_topic: str, partition: int, count: int) -> list[LogRecord]:
+    consumer = Consumer({"bootstrap.servers": server.bootstrap_servers, "group.id": "test"})
+    consumer.assign([TopicPartition(log_topic, partition, 0)])
+    messages = consumer.consume(count, 30)
+    consumer.close()
+    return [to_record(message) for message in messages]
+
+
+def test_messages_and_sessions_are_as_a_gateway_writes_them(kafka: KafkaServer) -> None:
+    servers = kafka.bootstrap_servers
+    ensure_log_topics(
+        servers,
+        inbound_partitions=2,
+        retention_ms=1_000_000,
+        retention_bytes=10**9,
+        timeout_seconds=30,
+    )
+    sent = [PastMessage(f"a/{number}", b"%d" % number, 1000 + number) for number in range(50)]
+    last = write_messages(servers, sent, retain=True)
+    records = [one for at, offset in last.items() for one in read(kafka, INBOUND, at, offset + 1)]
+    found = sorted(
+        (
+            decode_message(one.key or b"", one.value, one.headers, one.timestamp_ms)
+            for one in records
+        ),
+        key=lambda message: message.received_at_ms,
+    )
+    assert [PastMessage(one.topic_name, one.payload, one.received_at_ms) for one in found] == sent
+    assert {(one.tenant, one.qos, one.retain) for one in found} == {(TENANT, 1, True)}
+
+    write_sessions(servers, ["alice", "bob"], [7, 8], "a")
+    store = SessionStore(Database(None))
+    assert store.apply(read(kafka, SESSIONS, 0, 4)) == []
+    assert store.count() == 2
+    alice = store.get(TENANT, "alice")
+    assert alice is not None
+    assert not alice.session.connected
+    assert [one.topic_filter for one in alice.session.subscriptions] == ["a/alice/+"]
+    assert alice.progress is not None
+    assert alice.progress.cursor == [7, 8]
