@@ -1,5 +1,8 @@
 """What the benchmark puts into the log is what gateways and tables read."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -9,7 +12,7 @@ from ingest.log.admin import ensure_log_topics
 from ingest.log.contract import LogRecord
 from ingest.log.kafka_reader import to_record
 from mqlake.bench.prepared import TENANT, PastMessage, write_messages, write_sessions
-from mqlake.local.kafka import KafkaServer
+from mqlake.local.kafka import KafkaServer, running_kafka
 from mqlake.records import INBOUND, SESSIONS, decode_message
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
@@ -21,6 +24,13 @@ def read(server: KafkaServer, log_topic: str, partition: int, count: int) -> lis
     messages = consumer.consume(count, 30)
     consumer.close()
     return [to_record(message) for message in messages]
+
+
+@pytest.fixture
+def kafka(tmp_path: Path) -> Iterator[KafkaServer]:
+    """Return a broker of this test's own: it looks at everything in it."""
+    with running_kafka(tmp_path) as server:
+        yield server
 
 
 def test_messages_and_sessions_are_as_a_gateway_writes_them(kafka: KafkaServer) -> None:
