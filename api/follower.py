@@ -88,6 +88,9 @@ class Follower:
                 "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
                 "enable.partition.eof": True,
+                # Nobody waits for single records: a few answers a second are enough.
+                "fetch.min.bytes": 65_536,
+                "fetch.wait.max.ms": 200,
                 "queued.max.messages.kbytes": 16_384,
                 "topic.metadata.propagation.max.ms": 1_000,
                 "reconnect.backoff.max.ms": 1_000,
