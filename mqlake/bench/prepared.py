@@ -12,16 +12,6 @@ from typing import Final, NamedTuple
 from confluent_kafka import Producer
 
 from ingest.gateway.lake.table import TableReader
-from ingest.session.records import (
-    NEVER_EXPIRES,
-    ProgressRecord,
-    SessionRecord,
-    StoredSubscription,
-    encode_progress,
-    encode_session,
-    progress_key,
-    session_key,
-)
 from mqlake.clock import SystemClock
 from mqlake.errors import OperationalError
 from mqlake.identifiers import MessageIdentifiers, machine_number
@@ -39,6 +29,16 @@ from mqlake.records import (
     Headers,
     message_key,
     mqtt_header,
+)
+from mqlake.session_records import (
+    NEVER_EXPIRES,
+    ProgressRecord,
+    SessionRecord,
+    StoredSubscription,
+    encode_progress,
+    encode_session,
+    progress_key,
+    session_key,
 )
 from mqlake.tables import MESSAGES, RETAINED
 from mqlake.tables import SESSIONS as SESSIONS_TABLE
