@@ -122,6 +122,20 @@ class Outgoing(NamedTuple):
 
 
 @dataclass(slots=True)
+class RetainedScan:
+    """The retained messages that a new subscription is still owed."""
+
+    topic_filter: str
+    qos: int
+    """The most the subscription grants."""
+    identifiers: tuple[int, ...]
+    limits: Sequence[int]
+    """Per partition the first offset that comes as a live message: not sent twice."""
+    position: str | None = None
+    """Topic name with which to go on; None begins."""
+
+
+@dataclass(slots=True)
 class ProgressRecord:
     """How far a session has come in `mqlake.inbound`."""
 
@@ -138,6 +152,8 @@ class ProgressRecord:
     """Those received of which it is not known whether `mqlake.inbound` has them."""
     storing_from: list[int] = field(default_factory=list)
     """Per partition the offset below which none of these is; empty when there are none."""
+    scans: list[RetainedScan] = field(default_factory=list)
+    """What new subscriptions have not got yet of the retained messages."""
 
 
 @dataclass(slots=True)
@@ -278,21 +294,22 @@ def decode_subscription(data: bytes | str) -> StoredSubscription:
 
 def encode_progress(progress: ProgressRecord) -> bytes:
     """Write the value of a progress."""
-    return _dump(
-        {
-            "v": SESSION_RECORD_VERSION,
-            "id": progress.session_id,
-            "cursor": progress.cursor,
-            "settled": progress.settled,
-            "out": [
-                (packet_id, qos, partition, offset, int(released))
-                for packet_id, qos, partition, offset, released in progress.outgoing
-            ],
-            "in": progress.incoming,
-            "storing": progress.storing,
-            "storing_from": progress.storing_from,
-        }
-    )
+    members = {
+        "v": SESSION_RECORD_VERSION,
+        "id": progress.session_id,
+        "cursor": progress.cursor,
+        "settled": progress.settled,
+        "out": [
+            (packet_id, qos, partition, offset, int(released))
+            for packet_id, qos, partition, offset, released in progress.outgoing
+        ],
+        "in": progress.incoming,
+        "storing": progress.storing,
+        "storing_from": progress.storing_from,
+    }
+    if progress.scans:  # few sessions have any, and not for long
+        members["retained"] = [_scan_members(scan) for scan in progress.scans]
+    return _dump(members)
 
 
 def decode_progress(data: bytes) -> ProgressRecord:
@@ -310,6 +327,7 @@ def decode_progress(data: bytes) -> ProgressRecord:
         incoming=_integers(found, "in", 1, _MAX_UINT16),
         storing=_integers(found, "storing", 1, _MAX_UINT16),
         storing_from=_integers(found, "storing_from", 0),
+        scans=[_scan(item) for item in _member({"retained": []} | found, "retained", _LIST)],
     )
 
 
@@ -383,6 +401,28 @@ def _subscription(item: Any) -> StoredSubscription:
         retain_handling=_integer(item, "retain_handling", 0, 2),
         identifier=_optional(_integer, item, "identifier"),
         starts=_optional(_integers, item, "starts"),
+    )
+
+
+def _scan_members(scan: RetainedScan) -> dict[str, Any]:
+    return {
+        "filter": scan.topic_filter,
+        "qos": scan.qos,
+        "identifiers": scan.identifiers,
+        "limits": list(scan.limits),
+        "position": scan.position,
+    }
+
+
+def _scan(item: Any) -> RetainedScan:
+    if type(item) is not dict:
+        raise InvalidRecord(f"a scan of retained messages is {_short(item)}, expected an object")
+    return RetainedScan(
+        topic_filter=_text(item, "filter"),
+        qos=_integer(item, "qos", 0, 2),
+        identifiers=tuple(_integers(item, "identifiers", 1)),
+        limits=_integers(item, "limits", 0),
+        position=_optional(_text, item, "position"),
     )
 
 

@@ -249,6 +249,9 @@ class ClientSession:
         if progress is not None:
             for packet_id in progress.incoming:
                 self.incoming.restore(packet_id)
+            for scan in progress.scans:
+                self.sender.owe_retained(scan)
+                self.sender.send_retained(scan)
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""
@@ -271,6 +274,7 @@ class ClientSession:
             storing_from=[offset + 1 for offset in self._gateway.publisher.acked]
             if storing
             else [],
+            scans=self.sender.retained_scans(),
         )
 
 

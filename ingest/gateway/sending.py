@@ -10,7 +10,6 @@ client has finished. What follows such a packet waits behind it.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,18 +21,23 @@ from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
 from ingest.protocol.reason_codes import DisconnectReasonCode, PubrelReasonCode
 from ingest.session.outgoing import Exchange, Offer, OutgoingMessages
+from mqlake.offsets import have_reached
 from mqlake.topics import is_system
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.progress import Progress
     from ingest.gateway.server import Gateway
     from ingest.session.subscriptions import Copy
+    from mqlake.session_records import RetainedScan
 
 FAILURE: Final = 0x80
 """Reason codes from here on are failures (5.0: 2.4)."""
+
+SCAN_RETRY_SECONDS: Final = 0.1
+"""Until it is looked again whether the retained messages here are as new as those elsewhere."""
 
 RETAINED_PAGE: Final = 100
 """Retained messages taken from the store in one turn of the event loop, for one client."""
@@ -48,20 +52,6 @@ class Outgoing(NamedTuple):
     identifiers: tuple[int, ...]
     shared_filter: str = ""
     """The shared subscription that the client got it for."""
-
-
-@dataclass(slots=True)
-class RetainedScan:
-    """The retained messages that a new subscription is still owed."""
-
-    topic_filter: str
-    qos: int
-    """The most the subscription grants."""
-    identifiers: tuple[int, ...]
-    limits: Sequence[int]
-    """Per partition the first offset that comes as a live message: not sent twice."""
-    position: str | None = None
-    """Where to go on in the store; None begins."""
 
 
 class Sender:
@@ -84,6 +74,7 @@ class Sender:
         "_max_aliases",
         "_max_packet_bytes",
         "_messages",
+        "_owed",
         "_scan_is_due",
         "_scans",
         "client_id",
@@ -106,6 +97,8 @@ class Sender:
         self._messages: OutgoingMessages[Outgoing] = OutgoingMessages(
             window=1, max_queued=gateway.settings.max_offline_messages
         )
+        # Of the retained messages: what waits for the router, and what is being sent.
+        self._owed: list[RetainedScan] = []
         self._scans: list[RetainedScan] = []
         self._scan_is_due = False
         self.progress: Progress | None = None
@@ -235,15 +228,29 @@ class Sender:
         if self._scans:
             self._schedule_scan()
 
+    def owe_retained(self, scan: RetainedScan) -> None:
+        """Note that a subscription is to get retained messages: a crash does not change that.
+
+        They are pending like any other message of the session (5.0: 4.1, 3.1.1: 4.1).
+        """
+        self._owed.append(scan)
+
     def send_retained(self, scan: RetainedScan) -> None:
-        """Send the retained messages of a subscription, as fast as the client takes them."""
-        self._scans.append(scan)
-        self._schedule_scan()
+        """Send retained messages that are owed, as fast as the client takes them."""
+        if scan in self._owed:
+            self._owed.remove(scan)
+            self._scans.append(scan)
+            self._schedule_scan()
 
     def forget_retained(self, topic_filter: str) -> None:
         """Send no more retained messages for a filter that was unsubscribed [MQTT5-3.10.4-2]."""
-        if self._scans:
+        if self._scans or self._owed:
             self._scans = [one for one in self._scans if one.topic_filter != topic_filter]
+            self._owed = [one for one in self._owed if one.topic_filter != topic_filter]
+
+    def retained_scans(self) -> list[RetainedScan]:
+        """Return what the client has not got yet of the retained messages."""
+        return self._scans + self._owed
 
     def process_puback(self, puback: Puback) -> None:
         # A reason code of failure ends it too, and nobody else gets the message. [MQTT5-4.8.2-6]
@@ -390,6 +397,11 @@ class Sender:
         room = self._messages.window - self._messages.inflight_count
         limit = min(RETAINED_PAGE, room) if scan.qos else RETAINED_PAGE
         local = is_system(scan.topic_filter)
+        if not local and not have_reached(self._gateway.next_offsets(), scan.limits):
+            # It began at another gateway, which was ahead: our store may still have older messages.
+            self._scan_is_due = True
+            self._gateway.loop.call_later(SCAN_RETRY_SECONDS, self._scan_retained)
+            return
         source = self._gateway.system_topics if local else self._gateway.retained
         page = source.page(self.tenant, scan.topic_filter, scan.position, limit)
         for message in page.messages:
@@ -413,6 +425,8 @@ class Sender:
             scan.position = page.position
             if scan.position is None:
                 del scans[0]
+                if self.progress is not None:
+                    self.progress.touch()
         if scans:
             self._schedule_scan()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.sending import RetainedScan
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import (
     MQTT_3_1_1,
@@ -24,6 +23,7 @@ from ingest.protocol.reason_codes import (
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import InvalidTopic, LogError
 from mqlake.offsets import latest
+from mqlake.session_records import RetainedScan
 from mqlake.topics import split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ class _PendingSubscribe:
         self._is_answered = False
 
     def counted(self, starts: list[int]) -> None:
-        self._subscriber.count(self._new, starts, self.saved)
-        self._scans = self._subscriber.scans(self._subscribe.subscriptions, self._new)
+        asked = self._subscribe.subscriptions
+        self._scans = self._subscriber.count(asked, self._new, starts, self.saved)
 
     def saved(self, error: LogError | None) -> None:
         """The log has the session with its new subscriptions, or could not take it."""
@@ -269,22 +269,34 @@ class Subscriber:
 
     def count(
         self,
+        asked: list[Subscription],
         new: list[ClientSubscription[Sender]],
         starts: list[int],
         on_saved: Callable[[LogError | None], None],
-    ) -> None:
-        """Take subscriptions up that count from the given offsets, by partition."""
+    ) -> list[RetainedScan]:
+        """Take subscriptions up that count from the given offsets, by partition.
+
+        Returns:
+            What they are owed of the retained messages; the log has that before it has them.
+        """
         for subscription in new:
             subscription.starts = starts
             self._session.add_subscription(subscription)
             self._tell("session.subscribed", filter=subscription.topic_filter, qos=subscription.qos)
+        scans = self._new_scans(asked, new)
+        for scan in scans:
+            self._session.sender.owe_retained(scan)
+        if scans and self._session.progress is not None:
+            self._session.progress.touch()
+            self._session.progress.save()
         try:
             self._session.save(on_saved)
         except LogError as error:
             on_saved(error)
         self._gateway.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
+        return scans
 
-    def scans(
+    def _new_scans(
         self, asked: list[Subscription], new: Iterable[ClientSubscription[Sender]]
     ) -> list[RetainedScan]:
         """Return what the subscriptions of a SUBSCRIBE want of the retained messages.

@@ -15,6 +15,7 @@ from mqlake.session_records import (
     MarksRecord,
     Outgoing,
     ProgressRecord,
+    RetainedScan,
     SessionRecord,
     SessionsKey,
     StoredSubscription,
@@ -101,7 +102,20 @@ PROGRESSES = st.builds(
         max_size=3,
     ),
     incoming=st.lists(st.integers(1, 65_535), max_size=3),
+    scans=st.lists(
+        st.builds(
+            RetainedScan,
+            topic_filter=TEXT,
+            qos=st.integers(0, 2),
+            identifiers=st.lists(st.integers(1, 268_435_455), max_size=2).map(tuple),
+            limits=OFFSETS,
+            position=st.none() | TEXT,
+        ),
+        max_size=2,
+    ),
 )
+
+A_SCAN = {"filter": "a", "qos": 1, "identifiers": [], "limits": [], "position": None}
 
 
 def a_session(**changes: Any) -> SessionRecord:
@@ -220,6 +234,11 @@ def test_the_values_are_the_documented_json() -> None:
         b'{"v":1,"id":"00000000000000ab","cursor":[3,4],"settled":false,'
         b'"out":[[1,2,0,9,1]],"in":[5],"storing":[],"storing_from":[]}'
     )
+    progress.scans = [RetainedScan("a/#", 1, (7,), [5, 6], "a/b\0")]
+    assert encode_progress(progress).endswith(
+        b',"retained":[{"filter":"a/#","qos":1,"identifiers":[7],"limits":[5,6],'
+        b'"position":"a/b\\u0000"}]}'
+    )
     assert encode_marks(MarksRecord("i1", [-1, 8])) == b'{"v":1,"incarnation":"i1","marks":[-1,8]}'
 
 
@@ -303,6 +322,14 @@ def test_a_will_with_a_member_of_another_form_is_refused(name: str, value: Any) 
         {"out": [[1, 1, 0, 0, 2]]},
         {"out": [[1, 1, 0, 0, False]]},
         {"out": [1]},
+        {"retained": None},
+        {"retained": [1]},
+        {
+            "retained": [
+                {"filter": "a", "qos": 3, "identifiers": [], "limits": [], "position": None}
+            ]
+        },
+        {"retained": [{"filter": "a", "qos": 1, "identifiers": [], "limits": [], "position": 1}]},
     ],
 )
 def test_progress_with_a_member_of_another_form_is_refused(change: dict[str, Any]) -> None:

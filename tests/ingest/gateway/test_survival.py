@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -13,11 +13,16 @@ from ingest.protocol.packets import (
     Connack,
     Connect,
     Disconnect,
+    Pingreq,
+    Pingresp,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
     Will,
 )
 from ingest.protocol.properties import Properties
@@ -467,3 +472,67 @@ async def test_what_another_gateway_has_acknowledged_before_is_not_for_a_new_sub
         router.resume()
         assert await late.payloads(1) == [b"after"]
         assert await early.payloads(2) == [b"before", b"after"]
+
+
+async def take_all(client: Client, is_enough: Callable[[list[Publish]], bool]) -> list[Publish]:
+    """Take messages and end their exchanges, those of an earlier connection too."""
+    taken: list[Publish] = []
+    while not is_enough(taken):
+        packet = await client.receive()
+        if isinstance(packet, Pubrel):
+            client.send(Pubcomp(packet.packet_id))
+            continue
+        assert isinstance(packet, Publish), packet
+        taken.append(packet)
+        client.send((Puback if packet.qos == 1 else Pubrec)(packet.packet_id))
+    return taken
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+async def test_what_is_retained_goes_on_at_another_gateway_where_it_stopped(
+    killed: bool, qos: int
+) -> None:
+    few: Properties = {**NEVER, "receive_maximum": 2}
+    topics = [f"a/{number:03}" for number in range(30)]
+    changed = topics[-5:]
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router) as harness:
+            publisher = await Client.connect(harness.port, "publisher")
+            for topic in topics:
+                await publisher.publish(topic, b"old", qos, retain=True)
+            await harness.delivered()
+            client, _ = await resume(harness, properties=few)
+            client.send(Subscribe(1, [Subscription("a/#", qos)]))
+            await client.expect(Suback)
+            taken = await take_all(client, lambda taken: len(taken) == 10)
+            assert all(message.retain for message in taken)
+            await harness.saved()
+            if killed:
+                await harness.kill()
+        async with running_gateway(log=log, router=router, name=SECOND) as harness:
+            publisher = await Client.connect(harness.port, "publisher")
+            for topic in changed:
+                await publisher.publish(topic, b"new", qos, retain=True)
+            await harness.delivered()
+            client, connack = await resume(harness, properties=few)
+            assert connack.session_present
+            taken += await take_all(
+                client,
+                lambda more: (
+                    sum(one.payload == b"new" for one in more) == 5
+                    and len({one.topic_name for one in taken + more}) == 30
+                ),
+            )
+            seen: set[tuple[str, bytes]] = set()
+            for message in taken:  # what was on its way comes again, and says so
+                assert message.dup or (message.topic_name, message.payload) not in seen
+                seen.add((message.topic_name, message.payload))
+            assert seen == {(topic, b"new" if topic in changed else b"old") for topic in topics}
+            await client.expect_answered()
+            await harness.saved()
+        async with running_gateway(log=log, router=router) as harness:
+            client, _ = await resume(harness, properties=few)
+            client.send(Pingreq())
+            while not isinstance(packet := await client.receive(), Pingresp):
+                assert isinstance(packet, Pubrel)
