@@ -67,10 +67,10 @@ PARTITIONS = 3
 NAME = "gateway-1"
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def until(condition: Callable[[], object], seconds: float = DEADLINE_SECONDS) -> None:
     """Wait for a condition that the event loop brings about; fail at the deadline."""
     turn = 0
-    async with asyncio.timeout(DEADLINE_SECONDS):
+    async with asyncio.timeout(seconds):
         while not condition():
             turn += 1
             await asyncio.sleep(0 if turn < 100 else 0.001)
@@ -471,6 +471,7 @@ async def running_gateway(
     max_queued_records: int = 100_000,
     max_record_bytes: int = 1_000_000,
     answered: bool = True,
+    start_seconds: float = DEADLINE_SECONDS,
     **settings: Any,
 ) -> AsyncIterator[Harness]:
     """Run a gateway on a free port; with a router of its own unless one is given.
@@ -499,7 +500,8 @@ async def running_gateway(
                 task.done()
                 or gateway.health()[0]
                 or (not answered and gateway.health()[1] == "waiting for the router's first answer")
-            )
+            ),
+            start_seconds,
         )
         if task.done():
             task.result()

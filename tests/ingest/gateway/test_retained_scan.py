@@ -28,7 +28,7 @@ from ingest.protocol.reason_codes import SubackReasonCode
 from mqlake.records import INBOUND, Message, message_headers, message_key
 from tests.ingest.gateway.harness import Client, new_log, running_gateway
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200)]
 
 RETAINED = 100_000
 FIRST = b"0"
@@ -37,7 +37,7 @@ UPDATE_EVERY = 100
 """One topic changes after so many messages that a subscriber got."""
 
 RECEIVE_MAXIMUM = 20
-SECONDS = 50.0
+SECONDS = 80.0
 
 
 def topic_of(number: int) -> str:
@@ -107,7 +107,9 @@ async def test_everybody_gets_the_newest_of_each_topic_and_nothing_goes_back() -
         key = message_key("default", message.topic_name)
         log.store(INBOUND, key, FIRST, message_headers(message), 1, ANY_PARTITION)
     newest = dict.fromkeys(map(topic_of, range(RETAINED)), FIRST)
-    async with running_gateway(log=log, max_inflight_messages=200) as harness:
+    async with running_gateway(
+        log=log, max_inflight_messages=200, start_seconds=SECONDS
+    ) as harness:
         assert len(harness.gateway.retained) == RETAINED
         publisher = await Client.connect(harness.port, "publisher")
         received = 0
