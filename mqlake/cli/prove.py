@@ -1,5 +1,6 @@
 """Kill processes in the middle of traffic and look for every message."""
 
+import json
 import random
 import shutil
 import signal
@@ -48,6 +49,7 @@ MAX_SEED: Final = 999_999
     default=None,
     help="Folder for the system, must not exist.  [default: a temporary one]",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def command(
     times: int,
     seed: int | None,
@@ -56,6 +58,7 @@ def command(
     messages: int,
     speed: float,
     data_dir: Path | None,
+    as_json: bool,
 ) -> None:
     """Kill processes in the middle of traffic and look for every message.
 
@@ -92,7 +95,9 @@ def command(
                 for outcome in found:
                     console.print(_line(outcome), highlight=False)
     finally:
-        if outcomes:
+        if as_json:
+            click.echo(json.dumps([outcome.to_json() for outcome in outcomes], indent=2))
+        elif outcomes:
             Console().print(_table(outcomes))
         with console.status("stopping the system"):
             system.down()
