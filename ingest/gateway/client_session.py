@@ -22,7 +22,7 @@ from mqlake.session_records import (
 from mqlake.topics import is_system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.progress import Progress
@@ -57,6 +57,7 @@ class ClientSession:
 
     __slots__ = (
         "_gateway",
+        "_restored_starts",
         "clean_start",
         "client_id",
         "connected_at_ms",
@@ -107,6 +108,8 @@ class ClientSession:
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
         self.progress: Progress | None = None
         self.floor: list[int] | None = None
+        # What the subscriptions of a session that came back counted from before that.
+        self._restored_starts: dict[str, Sequence[int] | None] | None = None
         self.is_resuming = False
         self.is_routed = True
         self.is_ended = False
@@ -157,6 +160,8 @@ class ClientSession:
 
     def remove_subscription(self, topic_filter: str) -> None:
         subscription = self.subscriptions.pop(topic_filter)
+        if self._restored_starts is not None:
+            self._restored_starts.pop(topic_filter, None)
         if not self.is_resuming:
             self._gateway.subscriptions.remove(self.tenant, subscription)
         if self.is_routed:
@@ -221,7 +226,7 @@ class ClientSession:
                     one.retain_as_published,
                     one.retain_handling,
                     one.identifier,
-                    one.starts,
+                    self._starts_of(one),
                 )
                 for one in self.subscriptions.values()
             ],
@@ -229,12 +234,24 @@ class ClientSession:
             will_at_ms=will_at_ms,
         )
 
+    def _starts_of(self, subscription: ClientSubscription[Sender]) -> Sequence[int] | None:
+        """Return from where on a subscription counts for whoever brings the session back.
+
+        Live messages count from where this connection has caught up; but what was read before that
+        may still wait for the client, and then the session's cursor is there.
+        """
+        restored = self._restored_starts
+        if subscription.starts is None or restored is None:
+            return subscription.starts
+        return restored.get(subscription.topic_filter, subscription.starts)
+
     def restore(self, stored: StoredSession) -> None:
         """Become what the record says; the subscriptions are not in force yet."""
         record, progress = stored
         self.session_id = record.session_id
         self.is_resuming = True
         self.is_routed = False
+        self._restored_starts = {one.topic_filter: one.starts for one in record.subscriptions}
         for one in record.subscriptions:
             self.subscriptions[one.topic_filter] = ClientSubscription(
                 self.sender,

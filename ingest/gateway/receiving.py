@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ingest.gateway.progress import SaveQueue
 from ingest.log.contract import LogFull
 from ingest.protocol.encoder import encode_puback, encode_pubcomp, encode_pubrec
 from ingest.protocol.errors import ProtocolViolation
@@ -66,7 +67,6 @@ class Receiver:
     """
 
     __slots__ = (
-        "_announced",
         "_connection",
         "_counters",
         "_deferred",
@@ -75,6 +75,7 @@ class Receiver:
         "_key_prefix",
         "_protocol",
         "_publisher",
+        "_save_queue",
         "_session",
         "_unstored",
         "_wants_reasons",
@@ -97,7 +98,7 @@ class Receiver:
         self._deferred: deque[Publish] | None = None  # wait for room in the log
         # QoS 2 ones that this connection has begun; an empty set would take three times as much.
         self._exchanges: dict[int, None] = {}
-        self._announced: deque[tuple[Publish, bool]] | None = None
+        self._save_queue: SaveQueue[Publish] | None = None
         self._unstored = 0  # QoS 1 and 2 messages that the log has not reported on
         self._wants_reasons = wants_reasons
 
@@ -207,31 +208,19 @@ class Receiver:
         A QoS 2 message of a session that outlives its connection is announced first: after a crash
         whoever takes the session over looks in the log whether the message is there.
         """
-        progress = self._session.progress
-        waits = publish.qos == 2 and progress is not None
-        if not waits and not self._announced:
+        progress = self._session.progress if publish.qos == 2 else None
+        if progress is None and self._save_queue is None:
             self._store(publish)
             return
-        if self._announced is None:
-            self._announced = deque()
-        self._announced.append((publish, waits))
-        if waits:
-            assert progress is not None
-            progress.after_saved(self._store_announced)
-
-    def _store_announced(self) -> None:
-        """Store one announced message and what follows up to the next such."""
-        announced = self._announced
-        if not announced:
-            return
-        self._store(announced.popleft()[0])
-        while announced and not announced[0][1]:
-            self._store(announced.popleft()[0])
+        if self._save_queue is None:
+            self._save_queue = SaveQueue(self._store)
+        self._save_queue.add(publish, progress)
 
     def close(self) -> None:
         """Deal with what is not stored yet: the client sends it again, all but QoS 0."""
-        announced, self._announced = self._announced or (), None
-        for publish, _ in announced:
+        if self._save_queue is None:
+            return
+        for publish in self._save_queue.take_all():
             if publish.qos == 0:
                 self._store(publish)
             elif publish.qos == 2:

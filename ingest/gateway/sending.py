@@ -9,13 +9,13 @@ client has finished. What follows such a packet waits behind it.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.gateway.drops import DropReason
 from ingest.gateway.outbound import LOCAL, OutboundMessage
+from ingest.gateway.progress import SaveQueue
 from ingest.gateway.store.scanning import just_after
 from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.errors import ProtocolViolation
@@ -67,9 +67,10 @@ class RetainedScan:
 class Sender:
     """Sends messages to one client and takes its answers.
 
-    A message waits when the client's window is used up, its socket takes no more or it is not
-    there. QoS 0 does not wait: it is dropped and recorded. Other packets than PUBLISH do not wait
-    for the window. [MQTT5-3.3.4-10] [MQTT5-4.9.0-3]
+    A message waits when the client's window is used up, its socket takes no more, the log knows too
+    little of what the client has acknowledged, or the client is not there. QoS 0 does not wait: it
+    is dropped and recorded. Other packets than PUBLISH do not wait for the window.
+    [MQTT5-3.3.4-10] [MQTT5-4.9.0-3]
     """
 
     __slots__ = (
@@ -79,11 +80,11 @@ class Sender:
         "_counters",
         "_drops",
         "_gateway",
-        "_held_back",
         "_level",
         "_max_aliases",
         "_max_packet_bytes",
         "_messages",
+        "_save_queue",
         "_scan_is_due",
         "_scans",
         "client_id",
@@ -109,8 +110,8 @@ class Sender:
         self._scans: list[RetainedScan] = []
         self._scan_is_due = False
         self.progress: Progress | None = None
-        # Made when first needed: most sessions never do.
-        self._held_back: deque[tuple[bytes, bool]] | None = None
+        # Packets of this connection. Made when first needed: most sessions never do.
+        self._save_queue: SaveQueue[bytes] | None = None
 
     @property
     def inflight_count(self) -> int:
@@ -134,7 +135,7 @@ class Sender:
         messages = self._messages
         messages.window = min(settings.max_inflight_messages, protocol.client_receive_maximum)
         messages.max_queued = settings.max_queued_messages
-        self._held_back = None
+        self._save_queue = None
         for packet_id in messages.resume():
             connection.write(encode_pubrel(packet_id))
         self.send_waiting()
@@ -142,7 +143,7 @@ class Sender:
     def detach(self) -> None:
         """Let go of the connection; what is in flight is kept."""
         self._connection = None
-        self._held_back = None
+        self._save_queue = None
         self._messages.max_queued = self._gateway.settings.max_offline_messages
 
     def restore(self, exchange: Exchange[Outgoing]) -> None:
@@ -191,12 +192,14 @@ class Sender:
         if connection is None or connection.is_closing:
             if qos or self._gateway.settings.keep_qos_0_offline:
                 self._keep(Outgoing(message, qos, retain, copy.identifiers, copy.shared_filter))
+                if self.progress is not None:
+                    self.progress.touch()
             return
         if qos == 0:
             if not connection.is_writable:
                 self._drop(DropReason.SLOW_CLIENT, message, 0)
                 return
-            if not self._max_aliases and not self._held_back:
+            if not self._max_aliases and not self._save_queue:
                 data = message.template(self._level, now_ms).to_bytes(
                     retain=retain, subscription_identifiers=identifiers
                 )
@@ -208,7 +211,7 @@ class Sender:
             self._send(0, Outgoing(message, 0, retain, identifiers), now_ms, dup=False)
             return
         outgoing = Outgoing(message, qos, retain, identifiers, copy.shared_filter)
-        offered = self._messages.offer(outgoing, qos, writable=connection.is_writable)
+        offered = self._messages.offer(outgoing, qos, writable=self._takes_more(connection))
         if self.progress is not None:
             self.progress.touch()
         if offered is Offer.DROPPED:
@@ -217,10 +220,10 @@ class Sender:
             self._send(offered, outgoing, now_ms, dup=False)
 
     def send_waiting(self) -> None:
-        """Send what waits, as far as window and socket allow."""
+        """Send what waits, as far as window, socket and the log allow."""
         connection = self._connection
         now_ms = 0
-        while connection is not None and connection.is_writable and not connection.is_closing:
+        while connection is not None and self._takes_more(connection) and not connection.is_closing:
             ready = self._messages.take_ready()
             if ready is None:
                 break
@@ -249,7 +252,7 @@ class Sender:
         # A reason code of failure ends it too, and nobody else gets the message. [MQTT5-4.8.2-6]
         if self._messages.receive_puback(puback.packet_id):
             if self.progress is not None:
-                self.progress.touch()
+                self.progress.acknowledged()
             self.send_waiting()
         else:
             self._check_is_over(puback.packet_id, "PUBACK")
@@ -294,6 +297,10 @@ class Sender:
                 "MQTT5-4.13.1-1" if self._level == MQTT_5_0 else "MQTT311-4.8.0-1",
             )
 
+    def _takes_more(self, connection: ClientConnection) -> bool:
+        """Whether QoS 1 and 2 messages may leave: the log knows of most that were acknowledged."""
+        return connection.is_writable and (self.progress is None or self.progress.has_room)
+
     def _keep(self, outgoing: Outgoing) -> None:
         """Queue a message for a client that is not there."""
         messages = self._messages
@@ -320,6 +327,8 @@ class Sender:
         if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
             self._counters.messages_sent += 1
             self._counters.payload_bytes_sent += len(message.payload)
+            if outgoing.qos == 1 and self.progress is not None:
+                self.progress.sent()
             self._write(data, after_saved=outgoing.qos == 2)
             if alias and not is_known:
                 assert self._aliases is not None
@@ -332,26 +341,13 @@ class Sender:
     def _write(self, data: bytes, *, after_saved: bool) -> None:
         """Write a packet, behind those that wait for the log; a QoS 2 step waits itself."""
         assert self._connection is not None
-        waits = after_saved and self.progress is not None
-        if not waits and not self._held_back:
+        progress = self.progress if after_saved else None
+        if progress is None and self._save_queue is None:
             self._connection.write(data)
             return
-        if self._held_back is None:
-            self._held_back = deque()
-        self._held_back.append((data, waits))
-        if waits:
-            assert self.progress is not None
-            self.progress.after_saved(partial(self._write_held_back, self._connection))
-
-    def _write_held_back(self, connection: ClientConnection) -> None:
-        """Write one packet that the log had to know of, and what follows up to the next such."""
-        if connection is not self._connection or connection.is_closing:
-            return
-        held_back = self._held_back
-        assert held_back is not None
-        connection.write(held_back.popleft()[0])
-        while held_back and not held_back[0][1]:
-            connection.write(held_back.popleft()[0])
+        if self._save_queue is None:
+            self._save_queue = SaveQueue(partial(_write_if_open, self._connection))
+        self._save_queue.add(data, progress)
 
     def _alias(self, topic_name: str) -> tuple[int, bool]:
         """Return the alias for a topic, 0 without one, and whether the client knows it already.
@@ -383,7 +379,7 @@ class Sender:
         connection = self._connection
         if not scans or connection is None or connection.is_closing:
             return
-        if not connection.is_writable or not self._messages.has_room:
+        if not self._takes_more(connection) or not self._messages.has_room:
             return  # goes on by `send_waiting`
         scan = scans[0]
         now_ms = self._clock.now_ms()
@@ -393,7 +389,7 @@ class Sender:
         source = self._gateway.system_topics if local else self._gateway.retained
         page = source.page(self.tenant, scan.topic_filter, scan.position, limit)
         for message in page.messages:
-            if not connection.is_writable:
+            if not self._takes_more(connection):
                 break
             scan.position = just_after(message.topic_name)
             partition = message.partition
@@ -418,3 +414,8 @@ class Sender:
 
     def _drop(self, reason: DropReason, message: OutboundMessage, qos: int) -> None:
         self._drops.add(reason, self.tenant, self.client_id, message.topic_name, qos)
+
+
+def _write_if_open(connection: ClientConnection, data: bytes) -> None:
+    if not connection.is_closing:
+        connection.write(data)

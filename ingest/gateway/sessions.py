@@ -70,7 +70,11 @@ class Sessions:
     def __init__(self, gateway: Gateway, log: SessionLog) -> None:
         self._gateway = gateway
         self._log = log
-        self._saver = ProgressSaver(log, gateway.loop)
+        self._saver = ProgressSaver(
+            log,
+            gateway.loop,
+            max_repeated_messages=gateway.settings.max_repeated_messages,
+        )
         self._saved_marks: list[int] = []
         self._sessions: dict[Key, ClientSession] = {}
         self._leaving: dict[Key, ClientSession] = {}
@@ -254,7 +258,9 @@ class Sessions:
         if stored is not None:  # [MQTT5-3.1.2-5] [MQTT311-3.1.2-4]
             session.restore(stored)
         if session.is_stored:
-            session.progress = Progress(self._saver, key, session.snapshot)
+            session.progress = Progress(
+                self._saver, key, session.snapshot, session.sender.send_waiting
+            )
         self._sessions[key] = session
         connection.adopt(session, connect)
 
@@ -426,15 +432,17 @@ class Sessions:
         next_offsets = self._gateway.next_offsets()
         if next_offsets == self._saved_marks:
             return
-        self._saved_marks = next_offsets
         for session in self._sessions.values():
             floor = session.floor
             if floor is not None and have_reached(next_offsets, floor):
                 session.floor = None
                 if session.progress is not None:
                     session.progress.touch()
-        self._saver.save_all()
-        self._log.save_marks([offset - 1 for offset in next_offsets])
+        # Marks move the cursor of each session whose last record says that it has nothing on its
+        # way: what they pass must stand in a record before them.
+        if self._saver.save_all():
+            self._log.save_marks([offset - 1 for offset in next_offsets])
+            self._saved_marks = next_offsets
 
     def orphans(self) -> list[Owner]:
         """Return runs of gateways that are no more and whose connected sessions are ours."""

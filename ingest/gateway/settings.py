@@ -63,6 +63,13 @@ class GatewaySettings(ProcessSettings):
         le=65_535,
         description="QoS 1 and 2 messages on their way to a client; a 5.0 client may ask for fewer",
     )
+    max_repeated_messages: int = Field(
+        default=100,
+        ge=1,
+        le=65_535,
+        description="QoS 1 messages that a crash may repeat to a client: further ones wait until "
+        "the log knows what it has acknowledged",
+    )
     max_queued_messages: int = Field(
         default=100_000,
         ge=0,

@@ -422,6 +422,7 @@ class Harness:
     async def saved(self) -> None:
         """Wait until the log has all that the gateway knows of its sessions."""
         self.gateway.sessions.save_marks()
+        self.gateway.sessions._saver.save_all()
         await until(lambda: not self.writer.queued())
 
     def events(self, name: str) -> list[dict[str, Any]]:

@@ -424,8 +424,13 @@ async def test_retained_messages_survive_the_gateway() -> None:
             await client.expect_nothing()
 
 
-async def test_resumes_while_messages_flow_lose_and_double_nothing() -> None:
-    async with site() as (log, router), running_gateway(log=log, router=router) as harness:
+@pytest.mark.parametrize("window", [1000, 20])
+async def test_resumes_while_messages_flow_lose_and_double_nothing(window: int) -> None:
+    """With a small window most of what was read still waits when the client goes again."""
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, max_inflight_messages=window) as harness,
+    ):
         publisher = await Client.connect(harness.port, "publisher")
         client, _ = await resume(harness)
         await client.subscribe("a/b", 1)
