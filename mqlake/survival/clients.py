@@ -41,8 +41,9 @@ POLL_SECONDS: Final = 0.01
 PACKETS_AT_ONCE: Final = 50
 """Read for one client in its turn."""
 
-WINDOW: Final = 8
-"""Messages of a publisher on their way at once."""
+WINDOWS: Final = {1: 2, 2: 8}
+"""Messages of a publisher on their way at once, by QoS. Those of QoS 1 that are in the log already
+when something is killed come twice, to both subscribers."""
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 FAILURE: Final = 0x80
@@ -226,8 +227,8 @@ class ProvingClient:
 class Publisher(ProvingClient):
     """Sends its topics' messages by turns, at a steady rate while it is connected.
 
-    At most `WINDOW` messages are on their way, and after a new connection nothing new leaves before
-    what was on its way has been acknowledged: paho would mix the two.
+    At most so many as `WINDOWS` says are on their way, and after a new connection nothing new
+    leaves before what was on its way has been acknowledged: paho would mix the two.
 
     Args:
         topics: Topic names that nobody else publishes to.
@@ -256,6 +257,7 @@ class Publisher(ProvingClient):
         self._seconds_each = 1 / per_second
         self._seed = seed
         self._qos = qos
+        self._window = WINDOWS[qos]
         self._due_at = 0.0
         self._under_way: dict[int, Sent] = {}
         self._drains = False
@@ -282,7 +284,7 @@ class Publisher(ProvingClient):
         if self._drains:
             self._drains = bool(self._under_way)
             return
-        while self._plan and self._due_at <= now and len(self._under_way) < WINDOW:
+        while self._plan and self._due_at <= now and len(self._under_way) < self._window:
             # Looked at before it is taken: nobody may find it in neither place.
             message = self._plan[0]
             self.sent[message] = now
@@ -293,7 +295,7 @@ class Publisher(ProvingClient):
             self._under_way[info.mid] = message
             self._plan.popleft()
         # What could not leave in time is not made up for all at once.
-        self._due_at = max(self._due_at, now - WINDOW * self._seconds_each)
+        self._due_at = max(self._due_at, now - self._window * self._seconds_each)
 
     def _answered(
         self, _client: Client, _data: Any, mid: int, code: ReasonCode, _more: Any

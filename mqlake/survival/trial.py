@@ -294,24 +294,6 @@ def run_trial(
     finally:
         attendant.stop()
     recoveries = [flow.recovery_seconds(killed_at) for flow in flows]
-
-    json.dump(
-        {
-            "killed": killed_at,
-            "arr": {
-                c.client_id: [
-                    (a.message.topic_name, a.message.sequence, a.at, a.dup) for a in c.arrivals
-                ]
-                for f in flows
-                for c in f.subscribers
-            },
-            "refused": {
-                c.client_id: [(str(k), v) for k, v in c.refused.items()]
-                for f in flows
-                for c in f.publishers
-            },
-        },
-        open(f"/tmp/w/provetrace/{run}.json", "w"),
     stored = stored_messages(system.state().bootstrap_servers, run, starts)
     outcomes = []
     for flow, recovery_seconds in zip(flows, recoveries, strict=True):
