@@ -234,8 +234,9 @@ public final class RouteFollower implements Runnable {
         properties.put("auto.offset.reset", "none");
         properties.put("enable.auto.commit", "false");
         properties.put("allow.auto.create.topics", "false");
-        // The broker answers at once when there is a record; between records the request may rest.
-        properties.put("fetch.max.wait.ms", "10000");
+        // The broker answers one request of a connection after the other: behind a fetch that waits
+        // for records, a look-up waits as long, and with it all messages.
+        properties.put("fetch.max.wait.ms", "500");
         KafkaConsumer<byte[], byte[]> consumer =
                 new KafkaConsumer<byte[], byte[]>(
                         properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
