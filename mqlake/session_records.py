@@ -206,6 +206,15 @@ def resume_cursor(
     return latest(progress.cursor, [mark + 1 for mark in marks.marks])
 
 
+def exchange_name(session_id: str, packet_id: int, incarnation: str) -> bytes:
+    """Return the header `exchange` of a QoS 2 message: what it is looked for by after a crash.
+
+    Packet identifiers are used again, by other runs of gateways too, whose messages may be behind
+    the offset from which on is looked. One run knows where its own last message is.
+    """
+    return f"{session_id}/{packet_id}/{incarnation}".encode()
+
+
 def encode_session(session: SessionRecord) -> bytes:
     """Write the value of a session."""
     will = session.will

@@ -11,13 +11,14 @@ from ingest.gateway.sending import Sender
 from ingest.session.incoming import IncomingMessages
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.offsets import latest
-from mqlake.records import HEADER_EXCHANGE, Headers, Route
+from mqlake.records import Route
 from mqlake.session_records import (
     Outgoing,
     ProgressRecord,
     SessionRecord,
     StoredSubscription,
     StoredWill,
+    exchange_name,
 )
 from mqlake.topics import is_system
 
@@ -132,12 +133,9 @@ class ClientSession:
             if not is_system(topic_filter)
         ]
 
-    def exchange_headers(self, packet_id: int) -> Headers:
-        """Return the headers of a QoS 2 message, by which it is found after a crash."""
-        if self.progress is None:
-            return self.headers
-        exchange = f"{self.session_id}/{packet_id}".encode()
-        return [*self.headers, (HEADER_EXCHANGE, exchange)]
+    def exchange(self, packet_id: int) -> bytes:
+        """Return the name of a QoS 2 exchange, by which its message is found in the log."""
+        return exchange_name(self.session_id, packet_id, self._gateway.incarnation)
 
     def add_subscription(self, subscription: ClientSubscription[Sender]) -> None:
         """Take a subscription up whose route counts this session."""

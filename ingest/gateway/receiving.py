@@ -19,11 +19,15 @@ from ingest.protocol.reason_codes import (
 )
 from ingest.session.incoming import Arrival
 from mqlake.errors import LogError
+from mqlake.records import HEADER_EXCHANGE
 from mqlake.topics import SYSTEM_LEVEL, is_system
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connection import ClientConnection
+    from ingest.log.contract import AppendCallback
     from ingest.protocol.properties import Properties
 
 HELD_BY_WINDOW: Final = "window"
@@ -53,6 +57,31 @@ class _PendingPublish:
 
     def __call__(self, partition: int, offset: int, error: LogError | None) -> None:
         self._receiver.stored(self._packet_id, self._qos, partition, offset, error)
+
+
+class _PendingExchange(_PendingPublish):
+    """A QoS 2 message of a session that outlives its connection: stored once, or not at all.
+
+    When the log has not answered, nobody knows whether it has the message: it is looked for there.
+    """
+
+    __slots__ = ("_exchange", "_starts")
+
+    def __init__(
+        self, receiver: Receiver, packet_id: int, exchange: bytes, starts: list[int]
+    ) -> None:
+        super().__init__(receiver, packet_id, 2)
+        self._exchange = exchange
+        self._starts = starts
+
+    def __call__(self, partition: int, offset: int, error: LogError | None) -> None:
+        if error is None or error.definite:
+            super().__call__(partition, offset, error)
+        else:
+            self._receiver.look_for(self._exchange, self._starts, partial(self._found, error))
+
+    def _found(self, error: LogError, is_there: bool) -> None:
+        self._receiver.stored(self._packet_id, 2, -1, -1, None if is_there else error)
 
 
 class Receiver:
@@ -174,13 +203,15 @@ class Receiver:
     ) -> None:
         """Answer a QoS 1 or 2 message: the log has it, or could not take it.
 
+        The partition is negative when the message was found in the log later.
         [MQTT5-4.3.2-4] [MQTT5-4.3.3-8] [MQTT311-4.3.2-2]
         """
         self._unstored -= 1
         if error is not None:
             self._refuse(packet_id, qos, str(error))
             return
-        self._publisher.acked[partition] = offset
+        if partition >= 0:
+            self._publisher.acked[partition] = offset
         self._counters.messages_stored += 1
         if qos == 2:
             # Also for a client that has come back since: it waits for this PUBREC.
@@ -197,6 +228,12 @@ class Receiver:
         # At half the window, so that reading is not switched with every message.
         if self._unstored <= self._window // 2:
             self._connection.release(HELD_BY_WINDOW)
+
+    def look_for(
+        self, exchange: bytes, starts: list[int], on_found: Callable[[bool], None]
+    ) -> None:
+        """Find out whether the log has a message that it has not answered for."""
+        self._connection.gateway.resumer.look_for(exchange, starts, on_found)
 
     def _complete(self, packet_id: int) -> None:
         if not self._connection.is_closing:
@@ -235,13 +272,18 @@ class Receiver:
         if publisher.is_refusing:
             self._refuse(packet_id, qos, publisher.is_refusing)
             return
+        headers = self._session.headers
+        on_appended: AppendCallback = publisher.count_appended
+        if qos == 2 and self._session.progress is not None:
+            exchange = self._session.exchange(packet_id)
+            headers = [*headers, (HEADER_EXCHANGE, exchange)]
+            starts = [offset + 1 for offset in publisher.acked]
+            on_appended = _PendingExchange(self, packet_id, exchange, starts)
+        elif qos:
+            on_appended = _PendingPublish(self, packet_id, qos)
         try:
             publisher.publish(
-                self._key_prefix,
-                publish,
-                self._protocol.protocol_level,
-                self._session.headers if qos < 2 else self._session.exchange_headers(packet_id),
-                _PendingPublish(self, packet_id, qos) if qos else publisher.count_appended,
+                self._key_prefix, publish, self._protocol.protocol_level, headers, on_appended
             )
             if qos:
                 self._unstored += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.gateway.delivery import deliver_copies
 from ingest.gateway.drops import DropReason
@@ -25,11 +25,11 @@ from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import filter_matches
 from mqlake.offsets import have_reached, latest
 from mqlake.records import BARRIER_KEY_PREFIX, HEADER_EXCHANGE, INBOUND
-from mqlake.session_records import SessionRecord, resume_cursor
+from mqlake.session_records import SessionRecord, exchange_name, resume_cursor
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.lake.reader import LakeReader
@@ -92,6 +92,14 @@ class _Resume:
             self.begin()
 
 
+class _Search(NamedTuple):
+    """A QoS 2 message that may be in the log."""
+
+    exchange: bytes
+    starts: list[int]
+    """Per partition the offset below which it is not."""
+
+
 class Resumer:
     """Brings sessions back, and settles what dead gateways have left.
 
@@ -106,6 +114,7 @@ class Resumer:
         self._reader = reader
         self._lake = lake
         self._ready: list[_Resume] = []
+        self._searches: list[tuple[_Search, Callable[[bool], None]]] = []
         self._wake = asyncio.Event()
 
     def resume(self, session: ClientSession, stored: StoredSession) -> None:
@@ -145,6 +154,7 @@ class Resumer:
             self._ready.clear()
             batch = [one for one in batch if not one.session.is_ended]
             try:
+                await self._search()
                 await self._bring_back(batch)
             except LogError as error:
                 logger.warning(
@@ -186,7 +196,7 @@ class Resumer:
                 progress.incoming.extend(
                     packet_id
                     for packet_id in progress.storing
-                    if (record.session_id, packet_id) in found
+                    if exchange_name(record.session_id, packet_id, record.incarnation) in found
                 )
                 progress.storing = []
                 progress.storing_from = []
@@ -195,35 +205,52 @@ class Resumer:
             log.save_session(record)
         await asyncio.sleep(0)
 
-    async def _find_exchanges(self, sessions: list[StoredSession]) -> set[tuple[str, int]]:
+    async def _find_exchanges(self, sessions: list[StoredSession]) -> set[bytes]:
         """Return which QoS 2 messages on their way into the log got there."""
-        wanted = {
-            f"{record.session_id}/{packet_id}".encode(): (record.session_id, packet_id)
+        return await self._find(
+            _Search(
+                exchange_name(record.session_id, packet_id, record.incarnation),
+                progress.storing_from,
+            )
             for record, progress in sessions
             if progress is not None
             for packet_id in progress.storing
-        }
-        if not wanted:
+        )
+
+    def look_for(
+        self, exchange: bytes, starts: list[int], on_found: Callable[[bool], None]
+    ) -> None:
+        """Say whether the log has the message of a QoS 2 exchange, as soon as it can be read.
+
+        Args:
+            exchange: As in its header.
+            starts: Per partition the offset below which it is not.
+            on_found: Told whether it is there.
+        """
+        self._searches.append((_Search(exchange, starts), on_found))
+        self._wake.set()
+
+    async def _search(self) -> None:
+        searches = self._searches.copy()
+        found = await self._find(search for search, _ in searches)
+        del self._searches[: len(searches)]
+        for search, on_found in searches:
+            on_found(search.exchange in found)
+
+    async def _find(self, searches: Iterable[_Search]) -> set[bytes]:
+        """Return the exchanges whose messages are in the log."""
+        starts_of = dict(searches)
+        if not starts_of:
             return set()
-        starts = [
-            min(offsets)
-            for offsets in zip(
-                *(
-                    progress.storing_from
-                    for _, progress in sessions
-                    if progress is not None and progress.storing
-                ),
-                strict=True,
-            )
-        ]
+        starts = [min(offsets) for offsets in zip(*starts_of.values(), strict=True)]
         ends = await self._gateway.inbound_ends()
-        found: set[tuple[str, int]] = set()
+        found: set[bytes] = set()
 
         async def look(records: list[LogRecord]) -> None:
             for record in records:
                 for name, value in record.headers:
-                    if name == HEADER_EXCHANGE and value in wanted:
-                        found.add(wanted[value])
+                    if name == HEADER_EXCHANGE and value in starts_of:
+                        found.add(value)
 
         ranges = {partition: (start, ends[partition]) for partition, start in enumerate(starts)}
         await self._reader.read_range(INBOUND, ranges, look)

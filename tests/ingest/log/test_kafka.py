@@ -96,7 +96,8 @@ def test_a_broker_killed_and_started_again_costs_time_and_no_record(tmp_path: Pa
         assert failed == []
         await _until(lambda: len(records) >= 4000)
         assert [record.value for record in records] == [b"%d" % number for number in range(4000)]
-        assert not any(error.definite for error in errors)
+        # However often it was tried in vain.
+        assert [error.definite for error in errors] == [False]
         await reader.close()
         await writer.close()
 
