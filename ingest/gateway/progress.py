@@ -81,8 +81,8 @@ class Progress:
         self._on_room = on_room
         self._is_dirty = False
         self._is_closed = False
-        # Oldest first, as the log takes them.
-        self._under_way: deque[_Save] = deque()
+        # Oldest first, as the log takes them; few, and an empty list is small.
+        self._under_way: list[_Save] = []
         self._waiting: list[Callable[[], None]] = []
         # QoS 1 messages that were sent and whose acknowledgement the log does not have, and how
         # many acknowledgements no record on its way tells of.
@@ -152,7 +152,7 @@ class Progress:
         had_room = self.has_room
         # A record has all that is in those before it, also of such as the log did not take.
         while self._under_way:
-            done = self._under_way.popleft()
+            done = self._under_way.pop(0)
             self._repeatable -= done.answers
             for proceed in done.waiting:
                 proceed()
