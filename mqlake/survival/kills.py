@@ -48,6 +48,7 @@ def strike_and_start(system: LocalSystem, pids: Sequence[int]) -> Iterator[float
     state = system.state()
     killed_at = kill_at_once(pids)
     leaders = set(pids) - {state.pid}
+    kill_at_once(members_of_sessions(leaders))  # what they have started meanwhile
     await_condition(
         lambda: not state.is_alive and not members_of_sessions(leaders), "no process is left"
     )
