@@ -1,9 +1,10 @@
 """How far each session has come, written to the log soon after it has come further.
 
 What a client has acknowledged and the log does not know yet is sent again after a crash. So while a
-session is busy, records of it are on their way all the time, each with all that was done before;
-the steps since the last one share the next. And a session does not run far ahead of its records:
-so many messages as may be repeated are sent, further ones wait until the log knows of them.
+session is busy, a record of it is on its way all the time, and several when it is urgent, each with
+all that was done before; the steps since the last one share the next. And a session does not run
+far ahead of its records: so many messages as may be repeated are sent, further ones wait until the
+log knows of them.
 
 Many busy sessions at once wait a little longer for each other.
 """
@@ -27,7 +28,8 @@ SAVE_SECONDS: Final = 0.001
 """How long the first step waits for others."""
 
 MAX_SAVES_UNDER_WAY: Final = 4
-"""Records of one session on their way at once; with one alone a step waits for two of them."""
+"""Records of one session on their way at once when it is urgent: then a step need not wait for the
+record before its own."""
 
 MAX_SAVES_PER_SECOND: Final = 4_000
 RETRY_SECONDS: Final = 0.2
@@ -105,7 +107,7 @@ class Progress:
 
     def touch(self) -> None:
         """Note that something has changed."""
-        if not self._is_dirty and not self._is_closed:
+        if not self._is_closed:
             self._is_dirty = True
             self._saver.schedule(self, at_once=False)
 
@@ -119,8 +121,14 @@ class Progress:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to save, and not too many records are on their way."""
-        return self._is_dirty and len(self._under_way) < MAX_SAVES_UNDER_WAY
+        """Whether there is something to save, and not too many records are on their way.
+
+        One at a time, unless somebody waits for it or soon will: a record costs all gateways work.
+        """
+        if not self._is_dirty:
+            return False
+        is_urgent = self._waiting or 2 * self._repeatable >= self._saver.max_repeated_messages
+        return len(self._under_way) < (MAX_SAVES_UNDER_WAY if is_urgent else 1)
 
     def save(self) -> bool:
         """Write the state if it has changed; return whether the log takes it."""

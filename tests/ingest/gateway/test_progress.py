@@ -84,6 +84,34 @@ async def test_a_step_does_not_wait_for_the_record_before_it(steps: Steps) -> No
     assert steps.saved == [1, 2, 3, 4, 6]
 
 
+async def test_steps_that_nobody_waits_for_share_the_record_after_the_one_on_its_way(
+    steps: Steps,
+) -> None:
+    steps.log.hold_reports()
+    for _ in range(5):
+        steps.step()
+        steps.progress.touch()
+        steps.saver.save_due()
+    steps.log.release_reports()
+    await until(lambda: len(steps.saved) == 2)
+    assert steps.saved == [1, 5]
+
+
+async def test_a_session_that_is_about_to_be_held_up_does_not_wait_for_its_last_record(
+    steps: Steps,
+) -> None:
+    steps.log.hold_reports()
+    for _ in range(2):
+        steps.progress.sent()
+    for _ in range(3):
+        steps.step()
+        steps.progress.acknowledged()
+        steps.saver.save_due()
+    steps.log.release_reports()
+    await until(lambda: len(steps.saved) == 3)
+    assert steps.saved == [1, 2, 3]
+
+
 @pytest.mark.parametrize("failed", [1, 2, 3])
 async def test_what_a_record_was_to_tell_the_next_one_tells(steps: Steps, failed: int) -> None:
     steps.log.hold_reports()
