@@ -41,7 +41,7 @@ POLL_SECONDS: Final = 0.01
 PACKETS_AT_ONCE: Final = 50
 """Read for one client in its turn."""
 
-WINDOWS: Final = {1: 2, 2: 8}
+WINDOWS: Final = {1: 1, 2: 8}
 """Messages of a publisher on their way at once, by QoS. Those of QoS 1 that are in the log already
 when something is killed come twice, to both subscribers."""
 
