@@ -7,8 +7,8 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from ingest.gateway.listeners.settings import ListenerSettings, TcpListener
-from ingest.session.subscriptions import ShareStrategy
 from mqlake.settings import LogSettings, ProcessSettings
+from mqlake.sharing import ShareStrategy
 
 
 class GatewaySettings(ProcessSettings):
@@ -78,7 +78,8 @@ class GatewaySettings(ProcessSettings):
     )
     share_strategy: ShareStrategy = Field(
         default=ShareStrategy.ROUND_ROBIN,
-        description="which of this gateway's members of a share group gets a message",
+        description="which member of a share group gets a message, over all gateways of a site: "
+        "all need the same; for a group the one counts whose gateway has had members longest",
     )
     max_offline_messages: int = Field(
         default=1_000,
