@@ -138,6 +138,8 @@ class ProgressRecord:
     """Those received of which it is not known whether `mqlake.inbound` has them."""
     storing_from: list[int] = field(default_factory=list)
     """Per partition the offset below which none of these is; empty when there are none."""
+    shared: dict[int, str] = field(default_factory=dict)
+    """Packet identifier -> the shared subscription for which a message of `outgoing` came."""
 
 
 @dataclass(slots=True)
@@ -147,6 +149,8 @@ class MarksRecord:
     incarnation: str
     marks: list[int]
     """-1 where there was none yet."""
+    next: int = 0
+    """The first offset of its delivery topic that it has not dealt with."""
 
 
 class SessionsKey(NamedTuple):
@@ -300,6 +304,7 @@ def encode_progress(progress: ProgressRecord) -> bytes:
             "in": progress.incoming,
             "storing": progress.storing,
             "storing_from": progress.storing_from,
+            **({"shared": list(progress.shared.items())} if progress.shared else {}),
         }
     )
 
@@ -319,13 +324,19 @@ def decode_progress(data: bytes) -> ProgressRecord:
         incoming=_integers(found, "in", 1, _MAX_UINT16),
         storing=_integers(found, "storing", 1, _MAX_UINT16),
         storing_from=_integers(found, "storing_from", 0),
+        shared=_shared(found.get("shared", [])),
     )
 
 
 def encode_marks(marks: MarksRecord) -> bytes:
     """Write the value of a gateway's marks."""
     return _dump(
-        {"v": SESSION_RECORD_VERSION, "incarnation": marks.incarnation, "marks": marks.marks}
+        {
+            "v": SESSION_RECORD_VERSION,
+            "incarnation": marks.incarnation,
+            "marks": marks.marks,
+            "next": marks.next,
+        }
     )
 
 
@@ -336,7 +347,11 @@ def decode_marks(data: bytes) -> MarksRecord:
         InvalidRecord: Not JSON, another version, or a member is missing or out of range.
     """
     found = _load(data, "marks")
-    return MarksRecord(incarnation=_text(found, "incarnation"), marks=_integers(found, "marks", -1))
+    return MarksRecord(
+        incarnation=_text(found, "incarnation"),
+        marks=_integers(found, "marks", -1),
+        next=_integer(found, "next") if "next" in found else 0,
+    )
 
 
 def _subscription_members(subscription: StoredSubscription) -> dict[str, Any]:
@@ -393,6 +408,16 @@ def _subscription(item: Any) -> StoredSubscription:
         identifier=_optional(_integer, item, "identifier"),
         starts=_optional(_integers, item, "starts"),
     )
+
+
+def _shared(pairs: Any) -> dict[int, str]:
+    try:
+        shared = dict(pairs)
+    except (TypeError, ValueError) as exc:
+        raise _refusal("shared", pairs, "a list of pairs") from exc
+    if any(type(one) is not int or type(other) is not str for one, other in shared.items()):
+        raise _refusal("shared", pairs, "pairs of a number and a filter")
+    return shared
 
 
 def _outgoing(item: Any) -> Outgoing:

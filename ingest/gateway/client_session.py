@@ -20,7 +20,7 @@ from mqlake.session_records import (
     StoredWill,
     exchange_name,
 )
-from mqlake.topics import is_system
+from mqlake.topics import SHARE_PREFIX, is_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -165,10 +165,13 @@ class ClientSession:
         if self.is_routed:
             self._unroute(topic_filter)
         self.sender.forget_retained(topic_filter)
+        if topic_filter.startswith(SHARE_PREFIX) and not self.is_ended:
+            waiting = self.sender.take_shared(is_ended=False, shared_filter=topic_filter)
+            self._gateway.share_groups.pass_on(self.tenant, waiting)
 
     def _unroute(self, topic_filter: str) -> None:
         for route in self.routes([topic_filter]):
-            self._gateway.routes.unsubscribe(route)
+            self._gateway.share_groups.unsubscribe(route)
 
     def save(
         self,
@@ -286,6 +289,11 @@ class ClientSession:
             storing_from=[offset + 1 for offset in self._gateway.publisher.acked]
             if storing
             else [],
+            shared={
+                one.packet_id: one.message.shared_filter
+                for one in self.sender.exchanges()
+                if one.message is not None and one.message.shared_filter
+            },
         )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from mqlake.errors import LogError
 
@@ -254,6 +254,12 @@ class ProgressSaver:
             self.schedule(progress, at_once=False)
 
 
+class Saved(Protocol):
+    """Tells when the log has the state as it is now."""
+
+    def after_saved(self, proceed: Callable[[], None]) -> None: ...
+
+
 class SaveQueue(Generic[Item]):
     """Handles items in their order; some wait until progress is saved, others behind them.
 
@@ -271,7 +277,7 @@ class SaveQueue(Generic[Item]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def add(self, item: Item, progress: Progress | None) -> None:
+    def add(self, item: Item, progress: Saved | None) -> None:
         """Take an item, to be handled after its predecessors.
 
         Args:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ingest.gateway.drops import DropReason
 from ingest.gateway.outbound import LOCAL, OutboundMessage
 from ingest.gateway.progress import SaveQueue
+from ingest.gateway.share_saving import GroupStep
 from ingest.gateway.store.scanning import just_after
 from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.errors import ProtocolViolation
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ingest.gateway.connection import ClientConnection
-    from ingest.gateway.progress import Progress
+    from ingest.gateway.progress import Progress, Saved
     from ingest.gateway.server import Gateway
     from ingest.session.subscriptions import Copy
 
@@ -80,6 +81,7 @@ class Sender:
         "_counters",
         "_drops",
         "_gateway",
+        "_has_shared",
         "_level",
         "_max_aliases",
         "_max_packet_bytes",
@@ -110,6 +112,7 @@ class Sender:
         self._scans: list[RetainedScan] = []
         self._scan_is_due = False
         self.progress: Progress | None = None
+        self._has_shared = False
         # Packets of this connection. Made when first needed: most sessions never do.
         self._save_queue: SaveQueue[bytes] | None = None
 
@@ -120,6 +123,11 @@ class Sender:
     @property
     def queued_count(self) -> int:
         return self._messages.queued_count
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a message that cannot leave at once would be dropped."""
+        return self._messages.is_full and not self._messages.has_room
 
     def attach(self, connection: ClientConnection) -> None:
         """Take a connection whose CONNACK is on its way; what was in flight is sent again."""
@@ -154,12 +162,17 @@ class Sender:
         """Yield what is in flight, in the order of the first sending."""
         return self._messages.exchanges()
 
-    def take_shared(self, *, is_ended: bool) -> list[Outgoing]:
-        """Take out what others of the share groups can get instead of this client.
+    def take_shared(self, *, is_ended: bool, shared_filter: str = "") -> list[Outgoing]:
+        """Take out what others of the share groups, or of one, can get instead of this client.
 
         What it was sent is its own until its session ends; QoS 2 even then. [MQTT5-4.8.2-5]
         """
-        shared = self._messages.take_waiting(lambda outgoing: outgoing.shared_filter != "")
+        shared = self._messages.take_waiting(
+            lambda outgoing: (
+                outgoing.shared_filter != ""
+                and outgoing.shared_filter == (shared_filter or outgoing.shared_filter)
+            )
+        )
         if is_ended:
             unanswered = [
                 one.message
@@ -169,11 +182,27 @@ class Sender:
             shared = unanswered + shared
         return shared
 
+    def shared_positions(self, shared_filter: str) -> Iterator[tuple[int, int]]:
+        """Yield where in the log the messages of a share group are that the client may not keep.
+
+        With QoS 2 what was sent is its own.
+        """
+        for outgoing in self._messages.waiting():
+            if outgoing.qos and outgoing.shared_filter == shared_filter:
+                yield outgoing.message.partition, outgoing.message.offset
+        for exchange in self._messages.exchanges():
+            sent = exchange.message
+            if exchange.qos == 1 and sent is not None and sent.shared_filter == shared_filter:
+                yield sent.message.partition, sent.message.offset
+
     def first_waiting(self) -> dict[int, int]:
-        """Return per partition the offset of the first message that waits, if one does."""
+        """Return per partition the offset of the first message that waits, if one does.
+
+        What waits for a share group is in the record of its part.
+        """
         first: dict[int, int] = {}
         for outgoing in self._messages.waiting():
-            if outgoing.message.partition not in first:
+            if outgoing.message.partition not in first and not outgoing.shared_filter:
                 first[outgoing.message.partition] = outgoing.message.offset
         first.pop(LOCAL, None)
         return first
@@ -329,7 +358,7 @@ class Sender:
             self._counters.payload_bytes_sent += len(message.payload)
             if outgoing.qos == 1 and self.progress is not None:
                 self.progress.sent()
-            self._write(data, after_saved=outgoing.qos == 2)
+            self._write(data, after_saved=outgoing.qos == 2, shared_filter=outgoing.shared_filter)
             if alias and not is_known:
                 assert self._aliases is not None
                 self._aliases[message.topic_name] = alias
@@ -338,16 +367,24 @@ class Sender:
             if packet_id:
                 self._messages.abandon(packet_id)
 
-    def _write(self, data: bytes, *, after_saved: bool) -> None:
+    def _write(self, data: bytes, *, after_saved: bool, shared_filter: str = "") -> None:
         """Write a packet, behind those that wait for the log; a QoS 2 step waits itself."""
         assert self._connection is not None
-        progress = self.progress if after_saved else None
-        if progress is None and self._save_queue is None:
+        saved = self._saved_by(shared_filter) if after_saved else None
+        if saved is None and self._save_queue is None:
             self._connection.write(data)
             return
         if self._save_queue is None:
             self._save_queue = SaveQueue(partial(_write_if_open, self._connection))
-        self._save_queue.add(data, progress)
+        self._save_queue.add(data, saved)
+
+    def _saved_by(self, shared_filter: str) -> Saved | None:
+        """Return what tells that the log knows of a step; all of them tell in order of the steps."""
+        self._has_shared = self._has_shared or shared_filter != ""
+        if not self._has_shared or (self.progress is None and not shared_filter):
+            return self.progress
+        groups = self._gateway.share_groups
+        return GroupStep(groups, self.tenant, shared_filter, self.progress)
 
     def _alias(self, topic_name: str) -> tuple[int, bool]:
         """Return the alias for a topic, 0 without one, and whether the client knows it already.

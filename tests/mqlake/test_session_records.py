@@ -220,7 +220,11 @@ def test_the_values_are_the_documented_json() -> None:
         b'{"v":1,"id":"00000000000000ab","cursor":[3,4],"settled":false,'
         b'"out":[[1,2,0,9,1]],"in":[5],"storing":[],"storing_from":[]}'
     )
-    assert encode_marks(MarksRecord("i1", [-1, 8])) == b'{"v":1,"incarnation":"i1","marks":[-1,8]}'
+    progress.shared = {1: "$share/g/a"}
+    assert encode_progress(progress).endswith(b',"shared":[[1,"$share/g/a"]]}')
+    assert encode_marks(MarksRecord("i1", [-1, 8], 9)) == (
+        b'{"v":1,"incarnation":"i1","marks":[-1,8],"next":9}'
+    )
 
 
 def test_a_reader_ignores_members_it_does_not_know() -> None:
