@@ -379,7 +379,7 @@ class Sender:
         self._save_queue.add(data, saved)
 
     def _saved_by(self, shared_filter: str) -> Saved | None:
-        """Return what tells that the log knows of a step; all of them tell in order of the steps."""
+        """Return what tells that the log knows of a step; they tell in the order of the steps."""
         self._has_shared = self._has_shared or shared_filter != ""
         if not self._has_shared or (self.progress is None and not shared_filter):
             return self.progress
