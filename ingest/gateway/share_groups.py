@@ -360,8 +360,11 @@ class ShareGroups:
             except LogError as error:
                 logger.warning("a share group waits", extra={"fields": {"reason": str(error)}})
                 await asyncio.sleep(RETRY_SECONDS)
+        # First the log knows that nothing of a gap is left, then members get it: what a session has
+        # in flight may be in the part's record, but never in a gap that would be read again.
+        while not part.is_ended and not self._saver.save(part):
+            await asyncio.sleep(RETRY_SECONDS)
         part.is_reading = False
-        part.is_dirty = True
         self._open(part)
 
     async def run(self) -> None:
