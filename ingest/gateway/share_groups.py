@@ -362,7 +362,7 @@ class ShareGroups:
                 await asyncio.sleep(RETRY_SECONDS)
         # First the log knows that nothing of a gap is left, then members get it: what a session has
         # in flight may be in the part's record, but never in a gap that would be read again.
-        while not part.is_ended and not self._saver.save(part):
+        while not (part.is_ended or self._saver.save(part)):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(RETRY_SECONDS)
         part.is_reading = False
         self._open(part)
