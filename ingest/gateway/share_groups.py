@@ -48,6 +48,9 @@ RETRY_SECONDS: Final = 0.2
 LOOK_SECONDS: Final = 0.25
 """How often it is looked for what others have left behind, when nothing tells earlier."""
 
+SETTLE_AGAIN_SECONDS: Final = 2.0
+"""How long parts of a dead gateway rest when the log did not answer for them."""
+
 CLOSE_SECONDS: Final = 2.0
 """How long a gateway that stops tries to leave its groups in order; a later one does it else."""
 
@@ -389,6 +392,7 @@ class ShareGroups:
                 await self._settler.settle()
             except LogError as error:
                 logger.warning("share parts wait", extra={"fields": {"reason": str(error)}})
+                await asyncio.sleep(SETTLE_AGAIN_SECONDS)
             await asyncio.sleep(LOOK_SECONDS)
 
     def _take_what_was_left(self) -> None:
