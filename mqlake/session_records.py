@@ -154,6 +154,8 @@ class ProgressRecord:
     """Per partition the offset below which none of these is; empty when there are none."""
     scans: list[RetainedScan] = field(default_factory=list)
     """What new subscriptions have not got yet of the retained messages."""
+    shared: dict[int, str] = field(default_factory=dict)
+    """Packet identifier -> the shared subscription for which a message of `outgoing` came."""
 
 
 @dataclass(slots=True)
@@ -163,6 +165,8 @@ class MarksRecord:
     incarnation: str
     marks: list[int]
     """-1 where there was none yet."""
+    next: int = 0
+    """The first offset of its delivery topic that it has not dealt with."""
 
 
 class SessionsKey(NamedTuple):
@@ -220,6 +224,15 @@ def resume_cursor(
     if len(marks.marks) != len(progress.cursor):
         return list(progress.cursor)
     return latest(progress.cursor, [mark + 1 for mark in marks.marks])
+
+
+def exchange_name(session_id: str, packet_id: int, incarnation: str) -> bytes:
+    """Return the header `exchange` of a QoS 2 message: what it is looked for by after a crash.
+
+    Packet identifiers are used again, by other runs of gateways too, whose messages may be behind
+    the offset from which on is looked. One run knows where its own last message is.
+    """
+    return f"{session_id}/{packet_id}/{incarnation}".encode()
 
 
 def encode_session(session: SessionRecord) -> bytes:
@@ -309,6 +322,8 @@ def encode_progress(progress: ProgressRecord) -> bytes:
     }
     if progress.scans:  # few sessions have any, and not for long
         members["retained"] = [_scan_members(scan) for scan in progress.scans]
+    if progress.shared:
+        members["shared"] = list(progress.shared.items())
     return _dump(members)
 
 
@@ -328,13 +343,19 @@ def decode_progress(data: bytes) -> ProgressRecord:
         storing=_integers(found, "storing", 1, _MAX_UINT16),
         storing_from=_integers(found, "storing_from", 0),
         scans=[_scan(item) for item in _member({"retained": []} | found, "retained", _LIST)],
+        shared=_shared(found.get("shared", [])),
     )
 
 
 def encode_marks(marks: MarksRecord) -> bytes:
     """Write the value of a gateway's marks."""
     return _dump(
-        {"v": SESSION_RECORD_VERSION, "incarnation": marks.incarnation, "marks": marks.marks}
+        {
+            "v": SESSION_RECORD_VERSION,
+            "incarnation": marks.incarnation,
+            "marks": marks.marks,
+            "next": marks.next,
+        }
     )
 
 
@@ -345,7 +366,11 @@ def decode_marks(data: bytes) -> MarksRecord:
         InvalidRecord: Not JSON, another version, or a member is missing or out of range.
     """
     found = _load(data, "marks")
-    return MarksRecord(incarnation=_text(found, "incarnation"), marks=_integers(found, "marks", -1))
+    return MarksRecord(
+        incarnation=_text(found, "incarnation"),
+        marks=_integers(found, "marks", -1),
+        next=_integer(found, "next") if "next" in found else 0,
+    )
 
 
 def _subscription_members(subscription: StoredSubscription) -> dict[str, Any]:
@@ -424,6 +449,16 @@ def _scan(item: Any) -> RetainedScan:
         limits=_integers(item, "limits", 0),
         position=_optional(_text, item, "position"),
     )
+
+
+def _shared(pairs: Any) -> dict[int, str]:
+    try:
+        shared = dict(pairs)
+    except (TypeError, ValueError) as exc:
+        raise _refusal("shared", pairs, "a list of pairs") from exc
+    if any(type(one) is not int or type(other) is not str for one, other in shared.items()):
+        raise _refusal("shared", pairs, "pairs of a number and a filter")
+    return shared
 
 
 def _outgoing(item: Any) -> Outgoing:

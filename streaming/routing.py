@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
 
-from mqlake.records import DELIVERY_PREFIX, HEADER_MQTT, HEADER_SOURCE, ROUTES
+from mqlake.records import DELIVERY_PREFIX, HEADER_CLIENT_ID, HEADER_MQTT, HEADER_SOURCE, ROUTES
 from streaming.sources import header
 
 _FUNCTION: Final = "mqlake_route"
@@ -35,7 +35,7 @@ def register_route_function(spark: SparkSession, consumer_config: dict[str, str]
     assert gateway is not None
     java_class = jvm.java.lang.Class
     types = gateway.new_array(java_class, 2)
-    types[0] = java_class.forName("org.apache.spark.sql.api.java.UDF5")
+    types[0] = java_class.forName("org.apache.spark.sql.api.java.UDF6")
     types[1] = java_class.forName("org.apache.spark.sql.types.DataType")
     arguments = gateway.new_array(jvm.java.lang.Object, 2)
     arguments[0] = function
@@ -58,6 +58,7 @@ def deliveries(inbound: DataFrame) -> DataFrame:
                 _FUNCTION,
                 F.col("key"),
                 header(HEADER_MQTT),
+                header(HEADER_CLIENT_ID),
                 F.col("partition"),
                 F.col("offset"),
                 F.unix_millis("timestamp"),

@@ -11,18 +11,19 @@ from ingest.gateway.sending import Sender
 from ingest.session.incoming import IncomingMessages
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.offsets import latest
-from mqlake.records import HEADER_EXCHANGE, Headers, Route
+from mqlake.records import Route
 from mqlake.session_records import (
     Outgoing,
     ProgressRecord,
     SessionRecord,
     StoredSubscription,
     StoredWill,
+    exchange_name,
 )
-from mqlake.topics import is_system
+from mqlake.topics import SHARE_PREFIX, is_system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.progress import Progress
@@ -57,6 +58,7 @@ class ClientSession:
 
     __slots__ = (
         "_gateway",
+        "_restored_starts",
         "clean_start",
         "client_id",
         "connected_at_ms",
@@ -107,6 +109,8 @@ class ClientSession:
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
         self.progress: Progress | None = None
         self.floor: list[int] | None = None
+        # What the subscriptions of a session that came back counted from before that.
+        self._restored_starts: dict[str, Sequence[int] | None] | None = None
         self.is_resuming = False
         self.is_routed = True
         self.is_ended = False
@@ -129,12 +133,9 @@ class ClientSession:
             if not is_system(topic_filter)
         ]
 
-    def exchange_headers(self, packet_id: int) -> Headers:
-        """Return the headers of a QoS 2 message, by which it is found after a crash."""
-        if self.progress is None:
-            return self.headers
-        exchange = f"{self.session_id}/{packet_id}".encode()
-        return [*self.headers, (HEADER_EXCHANGE, exchange)]
+    def exchange(self, packet_id: int) -> bytes:
+        """Return the name of a QoS 2 exchange, by which its message is found in the log."""
+        return exchange_name(self.session_id, packet_id, self._gateway.incarnation)
 
     def add_subscription(self, subscription: ClientSubscription[Sender]) -> None:
         """Take a subscription up whose route counts this session."""
@@ -157,15 +158,20 @@ class ClientSession:
 
     def remove_subscription(self, topic_filter: str) -> None:
         subscription = self.subscriptions.pop(topic_filter)
+        if self._restored_starts is not None:
+            self._restored_starts.pop(topic_filter, None)
         if not self.is_resuming:
             self._gateway.subscriptions.remove(self.tenant, subscription)
         if self.is_routed:
             self._unroute(topic_filter)
         self.sender.forget_retained(topic_filter)
+        if topic_filter.startswith(SHARE_PREFIX) and not self.is_ended:
+            waiting = self.sender.take_shared(is_ended=False, shared_filter=topic_filter)
+            self._gateway.share_groups.pass_on(self.tenant, waiting)
 
     def _unroute(self, topic_filter: str) -> None:
         for route in self.routes([topic_filter]):
-            self._gateway.routes.unsubscribe(route)
+            self._gateway.share_groups.unsubscribe(route)
 
     def save(
         self,
@@ -221,7 +227,7 @@ class ClientSession:
                     one.retain_as_published,
                     one.retain_handling,
                     one.identifier,
-                    one.starts,
+                    self._starts_of(one),
                 )
                 for one in self.subscriptions.values()
             ],
@@ -229,12 +235,24 @@ class ClientSession:
             will_at_ms=will_at_ms,
         )
 
+    def _starts_of(self, subscription: ClientSubscription[Sender]) -> Sequence[int] | None:
+        """Return from where on a subscription counts for whoever brings the session back.
+
+        Live messages count from where this connection has caught up; but what was read before that
+        may still wait for the client, and then the session's cursor is there.
+        """
+        restored = self._restored_starts
+        if subscription.starts is None or restored is None:
+            return subscription.starts
+        return restored.get(subscription.topic_filter, subscription.starts)
+
     def restore(self, stored: StoredSession) -> None:
         """Become what the record says; the subscriptions are not in force yet."""
         record, progress = stored
         self.session_id = record.session_id
         self.is_resuming = True
         self.is_routed = False
+        self._restored_starts = {one.topic_filter: one.starts for one in record.subscriptions}
         for one in record.subscriptions:
             self.subscriptions[one.topic_filter] = ClientSubscription(
                 self.sender,
@@ -275,6 +293,11 @@ class ClientSession:
             if storing
             else [],
             scans=self.sender.retained_scans(),
+            shared={
+                one.packet_id: one.message.shared_filter
+                for one in self.sender.exchanges()
+                if one.message is not None and one.message.shared_filter
+            },
         )
 
 

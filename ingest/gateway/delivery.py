@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.counters import Counters
 from ingest.gateway.drops import DropReason, Drops
@@ -11,6 +11,7 @@ from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
 from ingest.gateway.sending import Sender
 from ingest.log.contract import LogRecord
+from ingest.session.share_parts import GroupKey
 from ingest.session.subscriptions import Copy, Subscriptions
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
@@ -24,6 +25,9 @@ from mqlake.records import (
     is_retained,
 )
 
+if TYPE_CHECKING:
+    from ingest.gateway.share_groups import ShareGroups
+
 logger = logging.getLogger(__name__)
 
 _NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
@@ -34,7 +38,7 @@ ControlCallback = Callable[[str, bytes], None]
 
 
 def deliver_copies(
-    message: OutboundMessage, copies: list[Copy[Sender]], tenant: str, drops: Drops, now_ms: int
+    message: OutboundMessage, copies: list[Copy[Any]], tenant: str, drops: Drops, now_ms: int
 ) -> None:
     """Give a message to the clients that are to have it, unless it has expired."""
     if message.is_expired(now_ms):  # [MQTT5-3.3.2-5]
@@ -59,18 +63,23 @@ class Delivery:
         marks: Per partition of `mqlake.inbound` the last offset that is not for this gateway any
             more: the one before its first barrier.
         subscriptions: Who wants what.
+        share_groups: Who gets what was given to this gateway for a share group.
         retained: Is kept up to date by what comes.
         routes: Waits for the barriers.
         counters: For what comes.
         drops: For what nobody gets.
         clock: For message expiry.
         on_control: Told what somebody asks of this gateway.
+
+    Attributes:
+        next: The offset in the delivery topic from which on nothing has been looked at.
     """
 
     def __init__(
         self,
         marks: list[int],
         subscriptions: Subscriptions[Sender],
+        share_groups: "ShareGroups",
         retained: Retained,
         routes: Routes,
         counters: Counters,
@@ -79,7 +88,9 @@ class Delivery:
         on_control: ControlCallback,
     ) -> None:
         self.marks = marks
+        self.next = 0
         self._subscriptions = subscriptions
+        self._share_groups = share_groups
         self._retained = retained
         self._routes = routes
         self._counters = counters
@@ -107,6 +118,7 @@ class Delivery:
         self._subscriptions.settle(self.marks)
 
     def _receive(self, record: LogRecord, now_ms: int) -> None:
+        self.next = record.offset + 1
         headers = dict(record.headers)
         key = record.key or b""
         if key.startswith(CONTROL_KEY_PREFIX):
@@ -126,36 +138,20 @@ class Delivery:
             return
         tenant, _, topic_name = key.decode().partition("/")
         publisher = headers.get(HEADER_CLIENT_ID, b"").decode()
-        copies = self._subscriptions.copies(tenant, topic_name, partition, offset, publisher)
+        copies: list[Copy[Any]] = self._subscriptions.copies(
+            tenant, topic_name, partition, offset, publisher
+        )
         if source.shared_filters:
             copies = copies.copy()
             for topic_filter in source.shared_filters:
-                self._add_shared(
-                    copies, tenant, topic_filter, topic_name, publisher, partition, offset
-                )
+                group = GroupKey(tenant, topic_filter)
+                self._share_groups.add_copy(copies, group, topic_name, publisher, partition, offset)
         retain = is_retained(headers)
         if not copies and not retain:
             return
         message = read_message(topic_name, record.value or b"", headers, source, now_ms)
+        message.publisher = publisher
         if retain:  # and only then [MQTT5-3.3.1-8] [MQTT311-3.3.1-12]
             properties = headers.get(HEADER_PROPERTIES)
             self._retained.apply(tenant, publisher, message, properties)
         deliver_copies(message, copies, tenant, self._drops, now_ms)
-
-    def _add_shared(
-        self,
-        copies: list[Copy[Sender]],
-        tenant: str,
-        topic_filter: str,
-        topic_name: str,
-        publisher: str,
-        partition: int,
-        offset: int,
-    ) -> None:
-        copy = self._subscriptions.shared_copy(
-            tenant, topic_filter, topic_name, publisher, partition, offset
-        )
-        if copy is None:
-            self._drops.add(DropReason.NO_MEMBER, tenant, "", topic_name, 0)
-        else:
-            copies.append(copy)

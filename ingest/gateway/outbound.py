@@ -41,6 +41,9 @@ class OutboundMessage:
         received_at_ms: When it was accepted, UTC epoch; message expiry counts from here.
         partition: Where it is in `mqlake.inbound`, or `LOCAL`.
         offset: Where it is in that partition.
+
+    Attributes:
+        publisher: Client identifier of who published it; set where it is asked for.
     """
 
     __slots__ = (
@@ -53,6 +56,7 @@ class OutboundMessage:
         "partition",
         "payload",
         "properties",
+        "publisher",
         "qos",
         "received_at_ms",
         "retain",
@@ -78,6 +82,7 @@ class OutboundMessage:
         self.received_at_ms = received_at_ms
         self.partition = partition
         self.offset = offset
+        self.publisher = ""
         self._expiry = expiry = properties.get(_EXPIRY, 0) if properties else 0
         self.expires_at_ms = received_at_ms + expiry * 1000 if _EXPIRY in properties else None
         self._template_3: PublishTemplate | None = None
@@ -139,7 +144,9 @@ class InboundMessage:
         """
         record = self._record
         source = Source(record.partition, record.offset, record.timestamp_ms)
-        return read_message(self.topic_name, record.value or b"", self._headers, source, now_ms)
+        message = read_message(self.topic_name, record.value or b"", self._headers, source, now_ms)
+        message.publisher = self.publisher
+        return message
 
 
 def read_message(

@@ -17,6 +17,8 @@ from mqlake.errors import LogError
 from mqlake.records import GATEWAYS, RECORD_VERSION, Headers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ingest.log.contract import LogReader
     from mqlake.clock import Clock
 
@@ -47,6 +49,9 @@ class Peers:
         gateway: Name of this gateway.
         incarnation: Of this gateway.
         clock: Its monotonic time counts.
+
+    Attributes:
+        on_deaf: Called when we hear ourselves again after others may have taken us for dead.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class Peers:
         self._spoke_at = -BEAT_SECONDS
         self._echo_at = self._started_at
         self._peers: dict[str, _Peer] = {}
+        self.on_deaf: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
         """Begin to listen.
@@ -92,6 +98,11 @@ class Peers:
     def leave(self) -> None:
         """Say that this gateway is gone."""
         self._append(None)
+
+    @property
+    def is_deaf(self) -> bool:
+        """Whether we have not heard ourselves for so long that others may take us for dead."""
+        return self._clock.monotonic() - self._echo_at >= DEAF_SECONDS
 
     @property
     def are_there(self) -> bool:
@@ -137,6 +148,7 @@ class Peers:
     def _hear_ourselves(self, now: float) -> None:
         """Let time go on; after a silence of all, who was alive has most of its time again."""
         if now - self._echo_at >= DEAF_SECONDS:
+            self.on_deaf()
             for name, peer in self._peers.items():
                 if self.is_alive(name, peer.incarnation):
                     peer.heard_at = max(peer.heard_at, now - BEAT_SECONDS)

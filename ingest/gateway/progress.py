@@ -1,14 +1,19 @@
 """How far each session has come, written to the log soon after it has come further.
 
-What a client has acknowledged and the log does not know yet is sent again after a crash. So one
-record of each session is on its way all the time while it is busy; the rest of its steps share the
-next one. Many busy sessions at once wait a little longer for each other.
+What a client has acknowledged and the log does not know yet is sent again after a crash. So while a
+session is busy, a record of it is on its way all the time, and several when it is urgent, each with
+all that was done before; the steps since the last one share the next. And a session does not run
+far ahead of its records: so many messages as may be repeated are sent, further ones wait until the
+log knows of them.
+
+Many busy sessions at once wait a little longer for each other.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from mqlake.errors import LogError
 
@@ -22,8 +27,24 @@ if TYPE_CHECKING:
 SAVE_SECONDS: Final = 0.001
 """How long the first step waits for others."""
 
+MAX_SAVES_UNDER_WAY: Final = 4
+"""Records of one session on their way at once when it is urgent: then a step need not wait for the
+record before its own."""
+
 MAX_SAVES_PER_SECOND: Final = 4_000
 RETRY_SECONDS: Final = 0.2
+
+Item = TypeVar("Item")
+
+
+class _Save:
+    """A record on its way: who waits for it, and how many acknowledgements are new in it."""
+
+    __slots__ = ("answers", "waiting")
+
+    def __init__(self, waiting: list[Callable[[], None]], answers: int) -> None:
+        self.waiting = waiting
+        self.answers = answers
 
 
 class Progress:
@@ -33,24 +54,60 @@ class Progress:
         saver: Of the gateway.
         key: Of the session.
         snapshot: Returns the state as it is.
+        on_room: Called when messages may be sent again after `has_room` was false.
     """
 
-    __slots__ = ("_is_closed", "_is_dirty", "_saver", "_saving", "_waiting", "key", "snapshot")
+    __slots__ = (
+        "_answers",
+        "_is_closed",
+        "_is_dirty",
+        "_on_room",
+        "_repeatable",
+        "_saver",
+        "_under_way",
+        "_waiting",
+        "key",
+        "snapshot",
+    )
 
     def __init__(
-        self, saver: ProgressSaver, key: Key, snapshot: Callable[[], ProgressRecord]
+        self,
+        saver: ProgressSaver,
+        key: Key,
+        snapshot: Callable[[], ProgressRecord],
+        on_room: Callable[[], None],
     ) -> None:
         self.key = key
         self.snapshot = snapshot
         self._saver = saver
+        self._on_room = on_room
         self._is_dirty = False
         self._is_closed = False
-        self._saving: list[Callable[[], None]] | None = None
+        # Oldest first, as the log takes them; few, and an empty list is small.
+        self._under_way: list[_Save] = []
         self._waiting: list[Callable[[], None]] = []
+        # QoS 1 messages that were sent and whose acknowledgement the log does not have, and how
+        # many acknowledgements no record on its way tells of.
+        self._repeatable = 0
+        self._answers = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more message may be sent that a crash would repeat."""
+        return self._repeatable < self._saver.max_repeated_messages
+
+    def sent(self) -> None:
+        """Note that a QoS 1 message is sent."""
+        self._repeatable += 1
+
+    def acknowledged(self) -> None:
+        """Note that the client has acknowledged a QoS 1 message."""
+        self._answers += 1
+        self.touch()
 
     def touch(self) -> None:
         """Note that something has changed."""
-        if not self._is_dirty and not self._is_closed:
+        if not self._is_closed:
             self._is_dirty = True
             self._saver.schedule(self, at_once=False)
 
@@ -62,68 +119,189 @@ class Progress:
         self._is_dirty = True
         self._saver.schedule(self, at_once=True)
 
-    def save(self) -> None:
-        """Write the state unless a record is on its way; the saver calls it."""
-        if self._saving is not None or not self._is_dirty or self._is_closed:
-            return
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to save, and not too many records are on their way.
+
+        One at a time, unless somebody waits for it or soon will: a record costs all gateways work.
+        """
+        if not self._is_dirty:
+            return False
+        is_urgent = self._waiting or 2 * self._repeatable >= self._saver.max_repeated_messages
+        return len(self._under_way) < (MAX_SAVES_UNDER_WAY if is_urgent else 1)
+
+    def save(self) -> bool:
+        """Write the state if it has changed; return whether the log takes it."""
+        if not self._is_dirty or self._is_closed:
+            return True
         self._is_dirty = False
-        self._saving, self._waiting = self._waiting, []
+        save = _Save(self._waiting, self._answers)
+        self._waiting, self._answers = [], 0
+        self._under_way.append(save)
         try:
-            self._saver.log.save_progress(self.key, self.snapshot(), self._saved)
+            self._saver.log.save_progress(self.key, self.snapshot(), partial(self._saved, save))
         except LogError as error:
-            self._saved(error)
+            self._saved(save, error)
+            return False
+        return True
 
     def close(self) -> None:
         """Save nothing more: the last record is somebody else's matter."""
         self._is_closed = True
         self._waiting = []
+        self._saver.forget(self)
 
-    def _saved(self, error: LogError | None) -> None:
-        saving, self._saving = self._saving or [], None
-        if self._is_closed:
+    def _saved(self, save: _Save, error: LogError | None) -> None:
+        if self._is_closed or save not in self._under_way:  # a later one has told of it
             return
         if error is not None:
-            self._waiting[:0] = saving
-            self._is_dirty = True
-            self._saver.schedule_again(self)
+            self._failed(save)
             return
-        for proceed in saving:
-            proceed()
-        if self._is_dirty:
+        had_room = self.has_room
+        # A record has all that is in those before it, also of such as the log did not take.
+        while self._under_way:
+            done = self._under_way.pop(0)
+            self._repeatable -= done.answers
+            for proceed in done.waiting:
+                proceed()
+            if done is save:
+                break
+        if not had_room and self.has_room:
+            self._on_room()
+        if self.is_due:
             self._saver.schedule(self, at_once=bool(self._waiting))
+
+    def _failed(self, save: _Save) -> None:
+        """Leave what a record was to tell to the next one, or to a new one."""
+        at = self._under_way.index(save)
+        del self._under_way[at]
+        if at < len(self._under_way):
+            heir = self._under_way[at]
+            heir.waiting[:0] = save.waiting
+            heir.answers += save.answers
+            return
+        self._waiting[:0] = save.waiting
+        self._answers += save.answers
+        self._is_dirty = True
+        self._saver.schedule_again(self)
 
 
 class ProgressSaver:
-    """Saves what was touched, all sessions of a gateway together."""
+    """Saves what was touched, all sessions of a gateway together.
 
-    def __init__(self, log: SessionLog, loop: AbstractEventLoop) -> None:
+    Args:
+        log: Takes the records.
+        loop: Of the gateway.
+        max_repeated_messages: How far one session may run ahead of its records.
+    """
+
+    def __init__(
+        self, log: SessionLog, loop: AbstractEventLoop, *, max_repeated_messages: int
+    ) -> None:
         self.log = log
+        self.max_repeated_messages = max_repeated_messages
         self._loop = loop
-        self._due: deque[Progress] = deque()
+        # What was touched and is not written: at the next turn, or later because too many records
+        # are on their way or the log did not take the last one.
+        self._due: dict[Progress, None] = {}
+        self._later: dict[Progress, None] = {}
         self._is_scheduled = False
         self._is_urgent = False
 
     def schedule(self, progress: Progress, *, at_once: bool) -> None:
-        self._due.append(progress)
+        self._later.pop(progress, None)
+        self._due[progress] = None
         if at_once and not self._is_urgent:
             self._is_urgent = True
-            self._loop.call_soon(self.save_all)
+            self._loop.call_soon(self.save_due)
         elif not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_later(
-                max(SAVE_SECONDS, len(self._due) / MAX_SAVES_PER_SECOND), self.save_all
+                max(SAVE_SECONDS, len(self._due) / MAX_SAVES_PER_SECOND), self.save_due
             )
 
     def schedule_again(self, progress: Progress) -> None:
         """Schedule a session whose record the log did not take."""
+        self._later[progress] = None
         self._loop.call_later(RETRY_SECONDS, self._retry, progress)
 
-    def save_all(self) -> None:
-        """Write the state of every session that was touched."""
+    def save_due(self) -> None:
+        """Write the state of the sessions that were touched."""
         self._is_scheduled = self._is_urgent = False
-        due, self._due = self._due, deque()
+        due, self._due = self._due, {}
         for progress in due:
-            progress.save()
+            if progress.is_due:
+                progress.save()
+            else:
+                self._later[progress] = None
+
+    def save_all(self) -> bool:
+        """Write the state of every session that has changed; return whether the log takes it.
+
+        What is written to the same partition after that can rely on it.
+        """
+        changed = {**self._due, **self._later}
+        self._due, self._later = {}, {}
+        are_taken = [progress.save() for progress in changed]
+        return all(are_taken)
+
+    def forget(self, progress: Progress) -> None:
+        self._due.pop(progress, None)
+        self._later.pop(progress, None)
 
     def _retry(self, progress: Progress) -> None:
-        self.schedule(progress, at_once=False)
+        if progress in self._later:
+            self.schedule(progress, at_once=False)
+
+
+class Saved(Protocol):
+    """Tells when the log has the state as it is now."""
+
+    def after_saved(self, proceed: Callable[[], None]) -> None: ...
+
+
+class SaveQueue(Generic[Item]):
+    """Handles items in their order; some wait until progress is saved, others behind them.
+
+    Args:
+        handle: Takes one item.
+    """
+
+    __slots__ = ("_handle", "_items")
+
+    def __init__(self, handle: Callable[[Item], None]) -> None:
+        self._handle = handle
+        # With each item whether it waits for a record of its own.
+        self._items: deque[tuple[Item, bool]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: Item, progress: Saved | None) -> None:
+        """Take an item, to be handled after its predecessors.
+
+        Args:
+            item: For the handler.
+            progress: The log must have it as it is now; None when nothing depends on that.
+        """
+        if progress is None and not self._items:
+            self._handle(item)
+            return
+        self._items.append((item, progress is not None))
+        if progress is not None:
+            progress.after_saved(self._proceed)
+
+    def take_all(self) -> list[Item]:
+        """Take out what still waits."""
+        items = [item for item, _ in self._items]
+        self._items.clear()
+        return items
+
+    def _proceed(self) -> None:
+        """Handle an item whose record the log has, and what follows up to the next such."""
+        items = self._items
+        if not items:  # they were taken out
+            return
+        self._handle(items.popleft()[0])
+        while items and not items[0][1]:
+            self._handle(items.popleft()[0])

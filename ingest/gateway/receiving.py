@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ingest.gateway.progress import SaveQueue
 from ingest.log.contract import LogFull
 from ingest.protocol.encoder import encode_puback, encode_pubcomp, encode_pubrec
 from ingest.protocol.errors import ProtocolViolation
@@ -18,11 +19,15 @@ from ingest.protocol.reason_codes import (
 )
 from ingest.session.incoming import Arrival
 from mqlake.errors import LogError
+from mqlake.records import HEADER_EXCHANGE
 from mqlake.topics import SYSTEM_LEVEL, is_system
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connection import ClientConnection
+    from ingest.log.contract import AppendCallback
     from ingest.protocol.properties import Properties
 
 HELD_BY_WINDOW: Final = "window"
@@ -54,6 +59,31 @@ class _PendingPublish:
         self._receiver.stored(self._packet_id, self._qos, partition, offset, error)
 
 
+class _PendingExchange(_PendingPublish):
+    """A QoS 2 message of a session that outlives its connection: stored once, or not at all.
+
+    When the log has not answered, nobody knows whether it has the message: it is looked for there.
+    """
+
+    __slots__ = ("_exchange", "_starts")
+
+    def __init__(
+        self, receiver: Receiver, packet_id: int, exchange: bytes, starts: list[int]
+    ) -> None:
+        super().__init__(receiver, packet_id, 2)
+        self._exchange = exchange
+        self._starts = starts
+
+    def __call__(self, partition: int, offset: int, error: LogError | None) -> None:
+        if error is None or error.definite:
+            super().__call__(partition, offset, error)
+        else:
+            self._receiver.look_for(self._exchange, self._starts, partial(self._found, error))
+
+    def _found(self, error: LogError, is_there: bool) -> None:
+        self._receiver.stored(self._packet_id, 2, -1, -1, None if is_there else error)
+
+
 class Receiver:
     """Takes PUBLISH and PUBREL of one client and gives each QoS its answer.
 
@@ -66,7 +96,6 @@ class Receiver:
     """
 
     __slots__ = (
-        "_announced",
         "_connection",
         "_counters",
         "_deferred",
@@ -75,6 +104,7 @@ class Receiver:
         "_key_prefix",
         "_protocol",
         "_publisher",
+        "_save_queue",
         "_session",
         "_unstored",
         "_wants_reasons",
@@ -97,7 +127,7 @@ class Receiver:
         self._deferred: deque[Publish] | None = None  # wait for room in the log
         # QoS 2 ones that this connection has begun; an empty set would take three times as much.
         self._exchanges: dict[int, None] = {}
-        self._announced: deque[tuple[Publish, bool]] | None = None
+        self._save_queue: SaveQueue[Publish] | None = None
         self._unstored = 0  # QoS 1 and 2 messages that the log has not reported on
         self._wants_reasons = wants_reasons
 
@@ -173,13 +203,15 @@ class Receiver:
     ) -> None:
         """Answer a QoS 1 or 2 message: the log has it, or could not take it.
 
+        The partition is negative when the message was found in the log later.
         [MQTT5-4.3.2-4] [MQTT5-4.3.3-8] [MQTT311-4.3.2-2]
         """
         self._unstored -= 1
         if error is not None:
             self._refuse(packet_id, qos, str(error))
             return
-        self._publisher.acked[partition] = offset
+        if partition >= 0:
+            self._publisher.acked[partition] = offset
         self._counters.messages_stored += 1
         if qos == 2:
             # Also for a client that has come back since: it waits for this PUBREC.
@@ -197,6 +229,12 @@ class Receiver:
         if self._unstored <= self._window // 2:
             self._connection.release(HELD_BY_WINDOW)
 
+    def look_for(
+        self, exchange: bytes, starts: list[int], on_found: Callable[[bool], None]
+    ) -> None:
+        """Find out whether the log has a message that it has not answered for."""
+        self._connection.gateway.resumer.look_for(exchange, starts, on_found)
+
     def _complete(self, packet_id: int) -> None:
         if not self._connection.is_closing:
             self._connection.write(encode_pubcomp(packet_id))
@@ -207,31 +245,19 @@ class Receiver:
         A QoS 2 message of a session that outlives its connection is announced first: after a crash
         whoever takes the session over looks in the log whether the message is there.
         """
-        progress = self._session.progress
-        waits = publish.qos == 2 and progress is not None
-        if not waits and not self._announced:
+        progress = self._session.progress if publish.qos == 2 else None
+        if progress is None and self._save_queue is None:
             self._store(publish)
             return
-        if self._announced is None:
-            self._announced = deque()
-        self._announced.append((publish, waits))
-        if waits:
-            assert progress is not None
-            progress.after_saved(self._store_announced)
-
-    def _store_announced(self) -> None:
-        """Store one announced message and what follows up to the next such."""
-        announced = self._announced
-        if not announced:
-            return
-        self._store(announced.popleft()[0])
-        while announced and not announced[0][1]:
-            self._store(announced.popleft()[0])
+        if self._save_queue is None:
+            self._save_queue = SaveQueue(self._store)
+        self._save_queue.add(publish, progress)
 
     def close(self) -> None:
         """Deal with what is not stored yet: the client sends it again, all but QoS 0."""
-        announced, self._announced = self._announced or (), None
-        for publish, _ in announced:
+        if self._save_queue is None:
+            return
+        for publish in self._save_queue.take_all():
             if publish.qos == 0:
                 self._store(publish)
             elif publish.qos == 2:
@@ -246,13 +272,18 @@ class Receiver:
         if publisher.is_refusing:
             self._refuse(packet_id, qos, publisher.is_refusing)
             return
+        headers = self._session.headers
+        on_appended: AppendCallback = publisher.count_appended
+        if qos == 2 and self._session.progress is not None:
+            exchange = self._session.exchange(packet_id)
+            headers = [*headers, (HEADER_EXCHANGE, exchange)]
+            starts = [offset + 1 for offset in publisher.acked]
+            on_appended = _PendingExchange(self, packet_id, exchange, starts)
+        elif qos:
+            on_appended = _PendingPublish(self, packet_id, qos)
         try:
             publisher.publish(
-                self._key_prefix,
-                publish,
-                self._protocol.protocol_level,
-                self._session.headers if qos < 2 else self._session.exchange_headers(packet_id),
-                _PendingPublish(self, packet_id, qos) if qos else publisher.count_appended,
+                self._key_prefix, publish, self._protocol.protocol_level, headers, on_appended
             )
             if qos:
                 self._unstored += 1

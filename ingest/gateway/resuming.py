@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ingest.gateway.delivery import deliver_copies
 from ingest.gateway.drops import DropReason
@@ -25,16 +25,15 @@ from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import filter_matches
 from mqlake.offsets import have_reached, latest
 from mqlake.records import BARRIER_KEY_PREFIX, HEADER_EXCHANGE, INBOUND
-from mqlake.session_records import SessionRecord, resume_cursor
+from mqlake.session_records import SessionRecord, exchange_name, resume_cursor
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
-    from ingest.gateway.sending import Sender
     from ingest.gateway.server import Gateway
     from ingest.gateway.store.sessions import StoredSession
     from ingest.log.contract import LogRangeReader, LogRecord, Missing
@@ -61,6 +60,42 @@ Position = tuple[int, int]
 """Partition and offset in `mqlake.inbound`."""
 
 
+class Absent(Protocol):
+    """Whoever has missed something: a session, or a share group that had no member."""
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def is_ended(self) -> bool: ...
+    @property
+    def subscriptions(self) -> Mapping[str, ClientSubscription[Any]]:
+        """Those of them count that are not shared."""
+        ...
+
+
+class _Missed(Protocol):
+    """Something that was missed: `cursor` moves on to `starts`."""
+
+    cursor: list[int]
+    starts: list[int]
+    disconnected_at_ms: int
+
+    @property
+    def session(self) -> Absent: ...
+
+
+@dataclass(slots=True, eq=False)
+class _GroupGap:
+    """What a share group has missed."""
+
+    session: Absent
+    cursor: list[int]
+    starts: list[int]
+    disconnected_at_ms: int
+
+
 @dataclass(slots=True, eq=False)
 class _Resume:
     """A session on its way back. Implements `ingest.gateway.routes.Waiter`."""
@@ -72,6 +107,8 @@ class _Resume:
     disconnected_at_ms: int
     resumer: Resumer
     topic_filters: list[str]
+    shared: dict[int, str]
+    """Packet identifier -> the shared subscription that a message in flight came for."""
     starts: list[int] = field(default_factory=list)
     """From where on the router brings what matches."""
 
@@ -92,6 +129,14 @@ class _Resume:
             self.begin()
 
 
+class _Search(NamedTuple):
+    """A QoS 2 message that may be in the log."""
+
+    exchange: bytes
+    starts: list[int]
+    """Per partition the offset below which it is not."""
+
+
 class Resumer:
     """Brings sessions back, and settles what dead gateways have left.
 
@@ -106,6 +151,7 @@ class Resumer:
         self._reader = reader
         self._lake = lake
         self._ready: list[_Resume] = []
+        self._searches: list[tuple[_Search, Callable[[bool], None]]] = []
         self._wake = asyncio.Event()
 
     def resume(self, session: ClientSession, stored: StoredSession) -> None:
@@ -118,19 +164,20 @@ class Resumer:
             stored.session.disconnected_at_ms or 0,
             self,
             list(session.subscriptions),
+            {} if progress is None else progress.shared,
         )
         resume.begin()
 
     def route(self, session: ClientSession, resume: _Resume) -> None:
         """Have filters routed."""
-        self._gateway.routes.subscribe(session.routes(resume.topic_filters), resume)
+        self._gateway.share_groups.subscribe(session.routes(resume.topic_filters), resume)
 
     def routed(self, resume: _Resume) -> None:
         """Take a session whose filters are routed, or let go of them when it has gone."""
         session = resume.session
         if session.is_ended:
             for route in session.routes(resume.topic_filters):
-                self._gateway.routes.unsubscribe(route)
+                self._gateway.share_groups.unsubscribe(route)
             return
         session.is_routed = True
         self._ready.append(resume)
@@ -145,6 +192,7 @@ class Resumer:
             self._ready.clear()
             batch = [one for one in batch if not one.session.is_ended]
             try:
+                await self._search()
                 await self._bring_back(batch)
             except LogError as error:
                 logger.warning(
@@ -153,6 +201,19 @@ class Resumer:
                 await asyncio.sleep(RETRY_SECONDS)
                 self._ready.extend(one for one in batch if one.session.is_resuming)
                 self._wake.set()
+
+    async def read_gap(
+        self, absent: Absent, start: list[int], end: list[int], since_ms: int
+    ) -> None:
+        """Deliver what a share group has missed, from and to these offsets by partition.
+
+        Raises:
+            LogError: The log cannot be read; some may have been delivered.
+        """
+        gap = _GroupGap(absent, list(start), end, since_ms)
+        if self._lake is not None and self._is_long(gap):
+            await self._read_lake(self._lake, gap)
+        await self._read_gap([gap])
 
     async def settle_orphans(self) -> None:
         """Write for dead runs of gateways what they could not: where their sessions stand.
@@ -186,7 +247,7 @@ class Resumer:
                 progress.incoming.extend(
                     packet_id
                     for packet_id in progress.storing
-                    if (record.session_id, packet_id) in found
+                    if exchange_name(record.session_id, packet_id, record.incarnation) in found
                 )
                 progress.storing = []
                 progress.storing_from = []
@@ -195,35 +256,52 @@ class Resumer:
             log.save_session(record)
         await asyncio.sleep(0)
 
-    async def _find_exchanges(self, sessions: list[StoredSession]) -> set[tuple[str, int]]:
+    async def _find_exchanges(self, sessions: list[StoredSession]) -> set[bytes]:
         """Return which QoS 2 messages on their way into the log got there."""
-        wanted = {
-            f"{record.session_id}/{packet_id}".encode(): (record.session_id, packet_id)
+        return await self._find(
+            _Search(
+                exchange_name(record.session_id, packet_id, record.incarnation),
+                progress.storing_from,
+            )
             for record, progress in sessions
             if progress is not None
             for packet_id in progress.storing
-        }
-        if not wanted:
+        )
+
+    def look_for(
+        self, exchange: bytes, starts: list[int], on_found: Callable[[bool], None]
+    ) -> None:
+        """Say whether the log has the message of a QoS 2 exchange, as soon as it can be read.
+
+        Args:
+            exchange: As in its header.
+            starts: Per partition the offset below which it is not.
+            on_found: Told whether it is there.
+        """
+        self._searches.append((_Search(exchange, starts), on_found))
+        self._wake.set()
+
+    async def _search(self) -> None:
+        searches = self._searches.copy()
+        found = await self._find(search for search, _ in searches)
+        del self._searches[: len(searches)]
+        for search, on_found in searches:
+            on_found(search.exchange in found)
+
+    async def _find(self, searches: Iterable[_Search]) -> set[bytes]:
+        """Return the exchanges whose messages are in the log."""
+        starts_of = dict(searches)
+        if not starts_of:
             return set()
-        starts = [
-            min(offsets)
-            for offsets in zip(
-                *(
-                    progress.storing_from
-                    for _, progress in sessions
-                    if progress is not None and progress.storing
-                ),
-                strict=True,
-            )
-        ]
+        starts = [min(offsets) for offsets in zip(*starts_of.values(), strict=True)]
         ends = await self._gateway.inbound_ends()
-        found: set[tuple[str, int]] = set()
+        found: set[bytes] = set()
 
         async def look(records: list[LogRecord]) -> None:
             for record in records:
                 for name, value in record.headers:
-                    if name == HEADER_EXCHANGE and value in wanted:
-                        found.add(wanted[value])
+                    if name == HEADER_EXCHANGE and value in starts_of:
+                        found.add(value)
 
         ranges = {partition: (start, ends[partition]) for partition, start in enumerate(starts)}
         await self._reader.read_range(INBOUND, ranges, look)
@@ -250,16 +328,16 @@ class Resumer:
                     behind.append(one)
             gaps = behind
 
-    def _is_long(self, resume: _Resume) -> bool:
+    def _is_long(self, resume: _Missed) -> bool:
         away_ms = self._gateway.clock.now_ms() - resume.disconnected_at_ms
         offsets = sum(
             max(0, start - at) for at, start in zip(resume.cursor, resume.starts, strict=True)
         )
         return offsets > LONG_GAP_OFFSETS or (offsets > 0 and away_ms > LONG_AWAY_SECONDS * 1000)
 
-    async def _read_lake(self, lake: LakeReader, resume: _Resume) -> None:
+    async def _read_lake(self, lake: LakeReader, resume: _Missed) -> None:
         """Read as much of a gap from the table as it holds; the log has the rest."""
-        tree: Subscriptions[Sender] = Subscriptions()
+        tree: Subscriptions[Any] = Subscriptions()
         filters = self._count_missed(tree, resume)
         has_more = bool(filters)
         while has_more and not resume.session.is_ended:
@@ -285,7 +363,7 @@ class Resumer:
                 resume.cursor[partition] = max(resume.cursor[partition], offset)
             has_more = page.has_more
 
-    def _count_missed(self, tree: Subscriptions[Sender], resume: _Resume) -> list[str]:
+    def _count_missed(self, tree: Subscriptions[Any], resume: _Missed) -> list[str]:
         """Add what a session subscribes to a tree, from its cursor on; return the filters.
 
         Not what it shares: others of its group have got that.
@@ -297,7 +375,7 @@ class Resumer:
                 filters.append(subscription.topic_filter)
         return filters
 
-    async def _read_gap(self, gaps: list[_Resume]) -> None:
+    async def _read_gap(self, gaps: Sequence[_Missed]) -> None:
         """Read up to where the last of them goes live; afterwards that is the cursor of all."""
         if not gaps:
             return
@@ -307,7 +385,7 @@ class Resumer:
             for partition in partitions
         ]
         starts = [min(one.cursor[partition] for one in gaps) for partition in partitions]
-        tree: Subscriptions[Sender] = Subscriptions()
+        tree: Subscriptions[Any] = Subscriptions()
         for one in gaps:
             self._count_missed(tree, one)
         ranges = {
@@ -334,7 +412,7 @@ class Resumer:
             for one in gaps:
                 one.cursor = latest(one.cursor, reached)
 
-    def _deliver(self, tree: Subscriptions[Sender], record: LogRecord, now_ms: int) -> None:
+    def _deliver(self, tree: Subscriptions[Any], record: LogRecord, now_ms: int) -> None:
         if (record.key or b"")[:1] == _NOT_A_MESSAGE:
             return
         inbound = InboundMessage(record, dict(record.headers))
@@ -358,7 +436,7 @@ class Resumer:
             for one in resume.outgoing
             if not one.released
         }
-        messages = await self._read_messages(wanted) if wanted else {}
+        messages = await self.read_messages(wanted) if wanted else {}
         for resume in batch:
             session = resume.session
             for one in resume.outgoing:
@@ -371,11 +449,17 @@ class Resumer:
                         DropReason.UNREADABLE, session.tenant, session.client_id, "", one.qos
                     )
                     continue
-                outgoing = _outgoing(session, message, one.qos)
+                shared_filter = resume.shared.get(one.packet_id, "")
+                outgoing = _outgoing(session, message, one.qos, shared_filter)
                 session.sender.restore(Exchange(one.packet_id, one.qos, outgoing))
             resume.outgoing = []
 
-    async def _read_messages(self, wanted: set[Position]) -> Mapping[Position, OutboundMessage]:
+    async def read_messages(self, wanted: set[Position]) -> Mapping[Position, OutboundMessage]:
+        """Return the messages at these places; those that the log does not hold are missing.
+
+        Raises:
+            LogError: The log cannot be read.
+        """
         found: dict[Position, OutboundMessage] = {}
 
         async def take(records: list[LogRecord]) -> None:
@@ -395,7 +479,7 @@ class Resumer:
             await self._reader.read_range(INBOUND, ranges, take)
         return found
 
-    def _note_missing(self, gaps: list[_Resume], missing: Missing) -> None:
+    def _note_missing(self, gaps: Sequence[_Missed], missing: Missing) -> None:
         logger.warning(
             "the log does not hold what sessions have missed",
             extra={
@@ -416,13 +500,15 @@ class Resumer:
 
 
 def _counting_from(
-    subscription: ClientSubscription[Sender], cursor: list[int]
-) -> ClientSubscription[Sender]:
+    subscription: ClientSubscription[Any], cursor: list[int]
+) -> ClientSubscription[Any]:
     """Return a copy that counts from the cursor, or later where it began later."""
     return replace(subscription, starts=latest(cursor, subscription.starts))
 
 
-def _outgoing(session: ClientSession, message: OutboundMessage, qos: int) -> Outgoing:
+def _outgoing(
+    session: ClientSession, message: OutboundMessage, qos: int, shared_filter: str
+) -> Outgoing:
     """Return a message in flight as it goes out again."""
     matching = [
         one
@@ -431,7 +517,7 @@ def _outgoing(session: ClientSession, message: OutboundMessage, qos: int) -> Out
     ]
     identifiers = tuple(one.identifier for one in matching if one.identifier is not None)
     retain = message.retain and any(one.retain_as_published for one in matching)
-    return Outgoing(message, qos, retain, identifiers)
+    return Outgoing(message, qos, retain, identifiers, shared_filter)
 
 
 def _owner_of(record: SessionRecord) -> Owner:

@@ -33,6 +33,7 @@ from mqlake.records import (
     decode_barrier_key,
     route_key,
 )
+from mqlake.sharing import ShareStrategy, ShareWeight, encode_weight
 from mqlake.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class _Entry:
     members: int = 0
     round: _Round | None = None
     unused_since: float = 0.0
+    since_ms: int = 0
+    """When it was announced first."""
 
 
 class Routes:
@@ -107,6 +110,7 @@ class Routes:
         linger_seconds: A filter without subscribers stays routed so long.
         barrier_timeout_seconds: After this long an unanswered round is asked for again.
         clock: For both.
+        share_strategy: How share groups want their messages spread.
     """
 
     def __init__(
@@ -119,8 +123,10 @@ class Routes:
         linger_seconds: float,
         barrier_timeout_seconds: float,
         clock: Clock,
+        share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN,
     ) -> None:
         self._gateway = gateway
+        self._share_strategy = share_strategy
         self._incarnation = incarnation
         self._log = log
         self._partitions = partitions
@@ -151,6 +157,19 @@ class Routes:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def knows(self, route: Route) -> bool:
+        """Tell whether a route is announced, or about to be."""
+        return route in self._entries
+
+    def renew(self, route: Route) -> None:
+        """Announce a route again that somebody else has withdrawn."""
+        entry = self._entries.get(route)
+        if entry is not None:
+            entry.round = self._next_round
+            self._next_round.routes.append(route)
+            self._changed[route] = None
+            self._wanted.set()
+
     def are_routed(self, routes: Iterable[Route]) -> bool:
         """Tell whether the router has all of them."""
         entries = [self._entries.get(route) for route in routes]
@@ -168,7 +187,9 @@ class Routes:
         for route in routes:
             entry = self._entries.get(route)
             if entry is None:
-                entry = self._entries[route] = _Entry(round=self._next_round)
+                entry = self._entries[route] = _Entry(
+                    round=self._next_round, since_ms=self._clock.now_ms()
+                )
                 self._next_round.routes.append(route)
                 self._changed[route] = None
             elif _is_shared(route):
@@ -302,7 +323,11 @@ class Routes:
         entry = self._entries.get(route)
         if entry is None:
             return None
-        return b"%d" % entry.members if _is_shared(route) and entry.members else b"1"
+        if not _is_shared(route):
+            return b"1"
+        return encode_weight(
+            ShareWeight(max(1, entry.members), self._share_strategy, entry.since_ms)
+        )
 
     async def _write_barriers(self, round_: _Round) -> None:
         """Append the barriers, then tell the waiters where they count from."""

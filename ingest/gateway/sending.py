@@ -9,12 +9,13 @@ client has finished. What follows such a packet waits behind it.
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.gateway.drops import DropReason
 from ingest.gateway.outbound import LOCAL, OutboundMessage
+from ingest.gateway.progress import SaveQueue
+from ingest.gateway.share_saving import GroupStep
 from ingest.gateway.store.scanning import just_after
 from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.errors import ProtocolViolation
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ingest.gateway.connection import ClientConnection
-    from ingest.gateway.progress import Progress
+    from ingest.gateway.progress import Progress, Saved
     from ingest.gateway.server import Gateway
     from ingest.session.subscriptions import Copy
     from mqlake.session_records import RetainedScan
@@ -57,9 +58,10 @@ class Outgoing(NamedTuple):
 class Sender:
     """Sends messages to one client and takes its answers.
 
-    A message waits when the client's window is used up, its socket takes no more or it is not
-    there. QoS 0 does not wait: it is dropped and recorded. Other packets than PUBLISH do not wait
-    for the window. [MQTT5-3.3.4-10] [MQTT5-4.9.0-3]
+    A message waits when the client's window is used up, its socket takes no more, the log knows too
+    little of what the client has acknowledged, or the client is not there. QoS 0 does not wait: it
+    is dropped and recorded. Other packets than PUBLISH do not wait for the window.
+    [MQTT5-3.3.4-10] [MQTT5-4.9.0-3]
     """
 
     __slots__ = (
@@ -69,12 +71,13 @@ class Sender:
         "_counters",
         "_drops",
         "_gateway",
-        "_held_back",
+        "_has_shared",
         "_level",
         "_max_aliases",
         "_max_packet_bytes",
         "_messages",
         "_owed",
+        "_save_queue",
         "_scan_is_due",
         "_scans",
         "client_id",
@@ -102,8 +105,9 @@ class Sender:
         self._scans: list[RetainedScan] = []
         self._scan_is_due = False
         self.progress: Progress | None = None
-        # Made when first needed: most sessions never do.
-        self._held_back: deque[tuple[bytes, bool]] | None = None
+        self._has_shared = False
+        # Packets of this connection. Made when first needed: most sessions never do.
+        self._save_queue: SaveQueue[bytes] | None = None
 
     @property
     def inflight_count(self) -> int:
@@ -112,6 +116,11 @@ class Sender:
     @property
     def queued_count(self) -> int:
         return self._messages.queued_count
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a message that cannot leave at once would be dropped."""
+        return self._messages.is_full and not self._messages.has_room
 
     def attach(self, connection: ClientConnection) -> None:
         """Take a connection whose CONNACK is on its way; what was in flight is sent again."""
@@ -127,7 +136,7 @@ class Sender:
         messages = self._messages
         messages.window = min(settings.max_inflight_messages, protocol.client_receive_maximum)
         messages.max_queued = settings.max_queued_messages
-        self._held_back = None
+        self._save_queue = None
         for packet_id in messages.resume():
             connection.write(encode_pubrel(packet_id))
         self.send_waiting()
@@ -135,7 +144,7 @@ class Sender:
     def detach(self) -> None:
         """Let go of the connection; what is in flight is kept."""
         self._connection = None
-        self._held_back = None
+        self._save_queue = None
         self._messages.max_queued = self._gateway.settings.max_offline_messages
 
     def restore(self, exchange: Exchange[Outgoing]) -> None:
@@ -146,12 +155,17 @@ class Sender:
         """Yield what is in flight, in the order of the first sending."""
         return self._messages.exchanges()
 
-    def take_shared(self, *, is_ended: bool) -> list[Outgoing]:
-        """Take out what others of the share groups can get instead of this client.
+    def take_shared(self, *, is_ended: bool, shared_filter: str = "") -> list[Outgoing]:
+        """Take out what others of the share groups, or of one, can get instead of this client.
 
         What it was sent is its own until its session ends; QoS 2 even then. [MQTT5-4.8.2-5]
         """
-        shared = self._messages.take_waiting(lambda outgoing: outgoing.shared_filter != "")
+        shared = self._messages.take_waiting(
+            lambda outgoing: (
+                outgoing.shared_filter != ""
+                and outgoing.shared_filter == (shared_filter or outgoing.shared_filter)
+            )
+        )
         if is_ended:
             unanswered = [
                 one.message
@@ -161,11 +175,27 @@ class Sender:
             shared = unanswered + shared
         return shared
 
+    def shared_positions(self, shared_filter: str) -> Iterator[tuple[int, int]]:
+        """Yield where in the log the messages of a share group are that the client may not keep.
+
+        With QoS 2 what was sent is its own.
+        """
+        for outgoing in self._messages.waiting():
+            if outgoing.qos and outgoing.shared_filter == shared_filter:
+                yield outgoing.message.partition, outgoing.message.offset
+        for exchange in self._messages.exchanges():
+            sent = exchange.message
+            if exchange.qos == 1 and sent is not None and sent.shared_filter == shared_filter:
+                yield sent.message.partition, sent.message.offset
+
     def first_waiting(self) -> dict[int, int]:
-        """Return per partition the offset of the first message that waits, if one does."""
+        """Return per partition the offset of the first message that waits, if one does.
+
+        What waits for a share group is in the record of its part.
+        """
         first: dict[int, int] = {}
         for outgoing in self._messages.waiting():
-            if outgoing.message.partition not in first:
+            if outgoing.message.partition not in first and not outgoing.shared_filter:
                 first[outgoing.message.partition] = outgoing.message.offset
         first.pop(LOCAL, None)
         return first
@@ -184,12 +214,14 @@ class Sender:
         if connection is None or connection.is_closing:
             if qos or self._gateway.settings.keep_qos_0_offline:
                 self._keep(Outgoing(message, qos, retain, copy.identifiers, copy.shared_filter))
+                if self.progress is not None:
+                    self.progress.touch()
             return
         if qos == 0:
             if not connection.is_writable:
                 self._drop(DropReason.SLOW_CLIENT, message, 0)
                 return
-            if not self._max_aliases and not self._held_back:
+            if not self._max_aliases and not self._save_queue:
                 data = message.template(self._level, now_ms).to_bytes(
                     retain=retain, subscription_identifiers=identifiers
                 )
@@ -201,7 +233,7 @@ class Sender:
             self._send(0, Outgoing(message, 0, retain, identifiers), now_ms, dup=False)
             return
         outgoing = Outgoing(message, qos, retain, identifiers, copy.shared_filter)
-        offered = self._messages.offer(outgoing, qos, writable=connection.is_writable)
+        offered = self._messages.offer(outgoing, qos, writable=self._takes_more(connection))
         if self.progress is not None:
             self.progress.touch()
         if offered is Offer.DROPPED:
@@ -210,10 +242,10 @@ class Sender:
             self._send(offered, outgoing, now_ms, dup=False)
 
     def send_waiting(self) -> None:
-        """Send what waits, as far as window and socket allow."""
+        """Send what waits, as far as window, socket and the log allow."""
         connection = self._connection
         now_ms = 0
-        while connection is not None and connection.is_writable and not connection.is_closing:
+        while connection is not None and self._takes_more(connection) and not connection.is_closing:
             ready = self._messages.take_ready()
             if ready is None:
                 break
@@ -256,7 +288,7 @@ class Sender:
         # A reason code of failure ends it too, and nobody else gets the message. [MQTT5-4.8.2-6]
         if self._messages.receive_puback(puback.packet_id):
             if self.progress is not None:
-                self.progress.touch()
+                self.progress.acknowledged()
             self.send_waiting()
         else:
             self._check_is_over(puback.packet_id, "PUBACK")
@@ -301,6 +333,10 @@ class Sender:
                 "MQTT5-4.13.1-1" if self._level == MQTT_5_0 else "MQTT311-4.8.0-1",
             )
 
+    def _takes_more(self, connection: ClientConnection) -> bool:
+        """Whether QoS 1 and 2 messages may leave: the log knows of most that were acknowledged."""
+        return connection.is_writable and (self.progress is None or self.progress.has_room)
+
     def _keep(self, outgoing: Outgoing) -> None:
         """Queue a message for a client that is not there."""
         messages = self._messages
@@ -327,7 +363,9 @@ class Sender:
         if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
             self._counters.messages_sent += 1
             self._counters.payload_bytes_sent += len(message.payload)
-            self._write(data, after_saved=outgoing.qos == 2)
+            if outgoing.qos == 1 and self.progress is not None:
+                self.progress.sent()
+            self._write(data, after_saved=outgoing.qos == 2, shared_filter=outgoing.shared_filter)
             if alias and not is_known:
                 assert self._aliases is not None
                 self._aliases[message.topic_name] = alias
@@ -336,29 +374,24 @@ class Sender:
             if packet_id:
                 self._messages.abandon(packet_id)
 
-    def _write(self, data: bytes, *, after_saved: bool) -> None:
+    def _write(self, data: bytes, *, after_saved: bool, shared_filter: str = "") -> None:
         """Write a packet, behind those that wait for the log; a QoS 2 step waits itself."""
         assert self._connection is not None
-        waits = after_saved and self.progress is not None
-        if not waits and not self._held_back:
+        saved = self._saved_by(shared_filter) if after_saved else None
+        if saved is None and self._save_queue is None:
             self._connection.write(data)
             return
-        if self._held_back is None:
-            self._held_back = deque()
-        self._held_back.append((data, waits))
-        if waits:
-            assert self.progress is not None
-            self.progress.after_saved(partial(self._write_held_back, self._connection))
+        if self._save_queue is None:
+            self._save_queue = SaveQueue(partial(_write_if_open, self._connection))
+        self._save_queue.add(data, saved)
 
-    def _write_held_back(self, connection: ClientConnection) -> None:
-        """Write one packet that the log had to know of, and what follows up to the next such."""
-        if connection is not self._connection or connection.is_closing:
-            return
-        held_back = self._held_back
-        assert held_back is not None
-        connection.write(held_back.popleft()[0])
-        while held_back and not held_back[0][1]:
-            connection.write(held_back.popleft()[0])
+    def _saved_by(self, shared_filter: str) -> Saved | None:
+        """Return what tells that the log knows of a step; they tell in the order of the steps."""
+        self._has_shared = self._has_shared or shared_filter != ""
+        if not self._has_shared or (self.progress is None and not shared_filter):
+            return self.progress
+        groups = self._gateway.share_groups
+        return GroupStep(groups, self.tenant, shared_filter, self.progress)
 
     def _alias(self, topic_name: str) -> tuple[int, bool]:
         """Return the alias for a topic, 0 without one, and whether the client knows it already.
@@ -390,7 +423,7 @@ class Sender:
         connection = self._connection
         if not scans or connection is None or connection.is_closing:
             return
-        if not connection.is_writable or not self._messages.has_room:
+        if not self._takes_more(connection) or not self._messages.has_room:
             return  # goes on by `send_waiting`
         scan = scans[0]
         now_ms = self._clock.now_ms()
@@ -405,7 +438,7 @@ class Sender:
         source = self._gateway.system_topics if local else self._gateway.retained
         page = source.page(self.tenant, scan.topic_filter, scan.position, limit)
         for message in page.messages:
-            if not connection.is_writable:
+            if not self._takes_more(connection):
                 break
             scan.position = just_after(message.topic_name)
             partition = message.partition
@@ -432,3 +465,8 @@ class Sender:
 
     def _drop(self, reason: DropReason, message: OutboundMessage, qos: int) -> None:
         self._drops.add(reason, self.tenant, self.client_id, message.topic_name, qos)
+
+
+def _write_if_open(connection: ClientConnection, data: bytes) -> None:
+    if not connection.is_closing:
+        connection.write(data)

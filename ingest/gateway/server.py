@@ -28,6 +28,7 @@ from ingest.gateway.routes import Routes
 from ingest.gateway.session_log import SessionLog
 from ingest.gateway.sessions import Sessions
 from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.sessions import SessionStore
 from ingest.gateway.system_topics import SystemTopics
@@ -109,6 +110,8 @@ class Gateway:
         self.peers = Peers(log.writer, log.open_reader(), settings.name, self.incarnation, clock)
         self._lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.resumer = Resumer(self, log.ranges, self._lake)
+        self.share_groups = ShareGroups(self, self.session_log, log)
+        self.peers.on_deaf = self.share_groups.suspend
         self.draining = Draining(self)
         self._control = Control(self)
         self._ranges = log.ranges
@@ -144,6 +147,7 @@ class Gateway:
                     for work in (
                         self.routes.run(),
                         self.resumer.run(),
+                        self.share_groups.run(),
                         self._tick(),
                         self._care_for_orphans(),
                         self.draining.run(),
@@ -181,6 +185,7 @@ class Gateway:
         """Whether no client is here and the log has everything of those that were."""
         return (
             self.sessions.is_idle
+            and self.share_groups.is_idle
             and self.session_log.is_saved
             and not self.publisher.waiting_wills
             and not self._writer.queued()
@@ -210,6 +215,19 @@ class Gateway:
     def next_offsets(self) -> list[int]:
         """Return per partition of `mqlake.inbound` the first offset not yet delivered here."""
         return [mark + 1 for mark in self._delivery.marks]
+
+    @property
+    def next_delivery(self) -> int:
+        """The first offset of this gateway's delivery topic that it has not dealt with."""
+        return self._delivery.next
+
+    async def delivery_end(self, gateway: str) -> int:
+        """Return the offset that a gateway's next delivery will get.
+
+        Raises:
+            LogError: The log does not answer, or there is no such gateway.
+        """
+        return (await self._reader.end_offsets(delivery_topic(gateway)))[0]
 
     async def inbound_ends(self) -> dict[int, int]:
         """Return per partition of `mqlake.inbound` the offset that the next record will get.
@@ -263,7 +281,7 @@ class Gateway:
         partitions = await self._reader.partition_count(INBOUND)
         await self.peers.open()
         self._beat()  # what an earlier run has left is ours now, and so is what we write
-        await self.session_log.open(self.sessions)
+        await self.session_log.open(self.sessions, self.share_groups)
         stale = self._own_routes(await self._reader.read_compacted(ROUTES))
         self.routes = Routes(
             settings.name,
@@ -273,6 +291,7 @@ class Gateway:
             linger_seconds=settings.route_linger_seconds,
             barrier_timeout_seconds=settings.barrier_timeout_seconds,
             clock=self.clock,
+            share_strategy=settings.share_strategy,
         )
         identifiers = MessageIdentifiers(
             self.clock, datacenter=settings.datacenter, machine=machine_number()
@@ -281,6 +300,7 @@ class Gateway:
         self._delivery = Delivery(
             [-1] * partitions,
             self.subscriptions,
+            self.share_groups,
             self.retained,
             self.routes,
             self.counters,
@@ -292,6 +312,7 @@ class Gateway:
         # From the end: no client of this run can be owed what lies before its first barrier.
         log_topic = delivery_topic(settings.name)
         ends = await self._reader.end_offsets(log_topic)
+        self._delivery.next = ends[0]
         await self._reader.start(
             log_topic, ends, self._delivery.receive_records, self._report_log_error
         )
@@ -436,6 +457,7 @@ class Gateway:
                 while self.publisher.waiting_wills:
                     self.publisher.retry_wills()
                     await self._writer.flush(SHUTDOWN_SECONDS)
+                await self.share_groups.close()
                 self.peers.leave()
                 await self.routes.close()
                 await self._writer.flush(SHUTDOWN_SECONDS)

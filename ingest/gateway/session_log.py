@@ -17,6 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ingest.log.contract import BEGINNING, LogFull, LogRecord, LogWriter
+from ingest.session.share_parts import PART_KEY_PREFIX, PartRecord, encode_part, part_key
 from mqlake.errors import LogError
 from mqlake.records import HEADER_BY, HEADER_VERSION, RECORD_VERSION, SESSIONS, Headers
 from mqlake.session_records import (
@@ -75,6 +76,14 @@ class SessionsListener(Protocol):
         ...
 
 
+class PartsListener(Protocol):
+    """Whoever deals with share groups."""
+
+    def part_written(self, key: bytes, value: bytes | None, by: str) -> None:
+        """A record of a part has come, whoever wrote it, in the order of the log."""
+        ...
+
+
 class SessionLog:
     """Writes the sessions of this gateway and follows those of all.
 
@@ -100,6 +109,7 @@ class SessionLog:
         self._gateway = gateway
         self._incarnation = incarnation
         self._listener: SessionsListener
+        self._parts: PartsListener
         self._claims = 0
         self._last_number = 0
         # Key -> number of its last record that the log has not confirmed.
@@ -108,17 +118,29 @@ class SessionLog:
             (HEADER_VERSION, b"%d" % RECORD_VERSION),
             (HEADER_BY, incarnation.encode()),
         ]
-        self._caught_up: asyncio.Future[None] | None = None
+        self._is_open = False
+        self._catching_up: list[asyncio.Future[None]] = []
 
-    async def open(self, listener: SessionsListener) -> None:
+    async def open(self, listener: SessionsListener, parts: PartsListener) -> None:
         """Read the log up to what is in it now.
 
         Raises:
             LogError: It cannot be read in time.
         """
         self._listener = listener
-        caught_up = self._caught_up = asyncio.get_running_loop().create_future()
+        self._parts = parts
         await self._reader.start(SESSIONS, {0: BEGINNING}, self._receive, self._report)
+        await self.catch_up()
+        self._is_open = True
+
+    async def catch_up(self) -> None:
+        """Wait until all that is in the log now has been taken.
+
+        Raises:
+            LogError: It cannot be read in time.
+        """
+        caught_up = asyncio.get_running_loop().create_future()
+        self._catching_up.append(caught_up)
         # A claim on nothing: when it is back, everything before it has been.
         marker = CLAIM_KEY_PREFIX + b"\0" + self._gateway.encode()
         await self._writer.append_durably(SESSIONS, marker, b"", self._headers, partition=0)
@@ -190,9 +212,23 @@ class SessionLog:
         else:
             self._append(progress_key(*key), value, on_saved)
 
-    def save_marks(self, marks: list[int]) -> None:
-        """Write how far all settled sessions of this gateway have come."""
-        value = encode_marks(MarksRecord(self._incarnation, marks))
+    def save_part(
+        self, record: PartRecord, on_saved: Callable[[LogError | None], None] | None = None
+    ) -> None:
+        """Write a part of a share group."""
+        value = encode_part(record)
+        if on_saved is None:
+            self._append_until_taken(part_key(record), value)
+        else:
+            self._append(part_key(record), value, on_saved)
+
+    def forget_part(self, key: bytes) -> None:
+        """Write that a part is no more."""
+        self._append_until_taken(key, None)
+
+    def save_marks(self, marks: list[int], next_delivery: int) -> None:
+        """Write how far all settled sessions and all parts of this gateway have come."""
+        value = encode_marks(MarksRecord(self._incarnation, marks, next_delivery))
         with contextlib.suppress(LogError):  # the next ones come soon
             self._append(marks_key(self._gateway), value, None)
 
@@ -249,6 +285,11 @@ class SessionLog:
         for record in records:
             key = record.key or b""
             by = dict(record.headers).get(HEADER_BY, b"").decode(errors="replace")
+            if key.startswith(PART_KEY_PREFIX):
+                self._apply(foreign)
+                foreign = []
+                self._parts.part_written(key, record.value, by)
+                continue
             if not key.startswith(CLAIM_KEY_PREFIX):
                 if by != self._incarnation:
                     foreign.append(record)
@@ -263,7 +304,7 @@ class SessionLog:
             return
         for error in self.store.apply(records):
             logger.warning("session record ignored", extra={"fields": {"reason": str(error)}})
-        if self._caught_up is None:
+        if self._is_open:
             keys: dict[Key, None] = {}
             for record in records:
                 kind, _, rest = (record.key or b"").decode(errors="replace").partition("/")
@@ -276,12 +317,13 @@ class SessionLog:
     def _receive_claim(self, key: bytes, value: bytes | None, by: str) -> None:
         tenant, _, client_id = key[len(CLAIM_KEY_PREFIX) :].decode(errors="replace").partition("/")
         if tenant.startswith("\0"):
-            if by == self._incarnation and self._caught_up is not None:
-                if not self._caught_up.done():
-                    self._caught_up.set_result(None)
-                self._caught_up = None
+            if by == self._incarnation:
+                waiting, self._catching_up = self._catching_up, []
+                for caught_up in waiting:
+                    if not caught_up.done():
+                        caught_up.set_result(None)
             return
-        if self._caught_up is not None:
+        if not self._is_open:
             return  # of the past
         if value is None:
             self._listener.settled((tenant, client_id), by)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from ingest.gateway.client_session import ClientSession
-from ingest.gateway.drops import DropReason
 from ingest.gateway.progress import Progress, ProgressSaver
 from ingest.gateway.publishing import client_headers
 from ingest.protocol.packets import MQTT_5_0, Connect, Publish
@@ -70,7 +69,11 @@ class Sessions:
     def __init__(self, gateway: Gateway, log: SessionLog) -> None:
         self._gateway = gateway
         self._log = log
-        self._saver = ProgressSaver(log, gateway.loop)
+        self._saver = ProgressSaver(
+            log,
+            gateway.loop,
+            max_repeated_messages=gateway.settings.max_repeated_messages,
+        )
         self._saved_marks: list[int] = []
         self._sessions: dict[Key, ClientSession] = {}
         self._leaving: dict[Key, ClientSession] = {}
@@ -254,7 +257,9 @@ class Sessions:
         if stored is not None:  # [MQTT5-3.1.2-5] [MQTT311-3.1.2-4]
             session.restore(stored)
         if session.is_stored:
-            session.progress = Progress(self._saver, key, session.snapshot)
+            session.progress = Progress(
+                self._saver, key, session.snapshot, session.sender.send_waiting
+            )
         self._sessions[key] = session
         connection.adopt(session, connect)
 
@@ -312,6 +317,7 @@ class Sessions:
         for subscription in session.subscriptions.values():
             subscription.starts = latest(starts, subscription.starts)
             self._gateway.subscriptions.add(session.tenant, subscription)
+        self._gateway.share_groups.hand_out()
         if session.progress is not None:
             session.progress.touch()
         self._go_live(session)
@@ -338,7 +344,9 @@ class Sessions:
         if not session.is_stored:  # [MQTT5-3.1.2-23]
             is_written = session.will is not None or session.progress is not None
             self._drop_subscriptions(session)
-            self._pass_on(session, session.sender.take_shared(is_ended=True))
+            # Others of the share groups get what it was not done with (5.0: 4.8.2).
+            left = session.sender.take_shared(is_ended=True)
+            self._gateway.share_groups.pass_on(session.tenant, left)
             if session.will is not None:
                 self._publish_will(session.record())
             if session.progress is not None:
@@ -366,35 +374,10 @@ class Sessions:
         if record.will is not None and not record.will.will_delay_interval:
             self._publish_will(record)
         self._drop_subscriptions(session)
-        self._pass_on(session, shared)
+        self._gateway.share_groups.pass_on(session.tenant, shared)
         self._log.save_session(record)
         if session.key in self._openings:
             self._try_open(session.key)
-
-    def _pass_on(self, session: ClientSession, shared: list[OutgoingMessage]) -> None:
-        """Give other members of share groups what a member has left (5.0: 4.8.2)."""
-        gateway = self._gateway
-        now_ms = gateway.clock.now_ms()
-        for outgoing in shared:
-            message = outgoing.message
-            copy = gateway.subscriptions.shared_copy(
-                session.tenant,
-                outgoing.shared_filter,
-                message.topic_name,
-                session.client_id,
-                message.partition,
-                message.offset,
-            )
-            if copy is None:
-                gateway.drops.add(
-                    DropReason.NO_MEMBER,
-                    session.tenant,
-                    session.client_id,
-                    message.topic_name,
-                    outgoing.qos,
-                )
-            else:
-                copy.client.deliver(message, copy, now_ms)
 
     def _drop_subscriptions(self, session: ClientSession) -> None:
         session.is_ended = True
@@ -423,18 +406,23 @@ class Sessions:
 
     def save_marks(self) -> None:
         """Write what has changed, and how far all sessions have come."""
+        if not self._gateway.share_groups.save_all():
+            return  # the marks would say that it is in the log
         next_offsets = self._gateway.next_offsets()
         if next_offsets == self._saved_marks:
             return
-        self._saved_marks = next_offsets
         for session in self._sessions.values():
             floor = session.floor
             if floor is not None and have_reached(next_offsets, floor):
                 session.floor = None
                 if session.progress is not None:
                     session.progress.touch()
-        self._saver.save_all()
-        self._log.save_marks([offset - 1 for offset in next_offsets])
+        # Marks move the cursor of each session whose last record says that it has nothing on its
+        # way: what they pass must stand in a record before them.
+        if self._saver.save_all():
+            marks = [offset - 1 for offset in next_offsets]
+            self._log.save_marks(marks, self._gateway.next_delivery)
+            self._saved_marks = next_offsets
 
     def orphans(self) -> list[Owner]:
         """Return runs of gateways that are no more and whose connected sessions are ours."""
@@ -476,6 +464,7 @@ class Sessions:
         """
         if record.will_at_ms is not None:
             self._publish_will(record)
+        self._gateway.share_groups.pass_on_stored(record)
         self._log.forget((record.tenant, record.client_id))
 
     def _publish_will(self, record: SessionRecord) -> None:

@@ -7,8 +7,8 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from ingest.gateway.listeners.settings import ListenerSettings, TcpListener
-from ingest.session.subscriptions import ShareStrategy
 from mqlake.settings import LogSettings, ProcessSettings
+from mqlake.sharing import ShareStrategy
 
 
 class GatewaySettings(ProcessSettings):
@@ -63,6 +63,13 @@ class GatewaySettings(ProcessSettings):
         le=65_535,
         description="QoS 1 and 2 messages on their way to a client; a 5.0 client may ask for fewer",
     )
+    max_repeated_messages: int = Field(
+        default=100,
+        ge=1,
+        le=65_535,
+        description="QoS 1 messages that a crash may repeat to a client: further ones wait until "
+        "the log knows what it has acknowledged",
+    )
     max_queued_messages: int = Field(
         default=100_000,
         ge=0,
@@ -71,7 +78,8 @@ class GatewaySettings(ProcessSettings):
     )
     share_strategy: ShareStrategy = Field(
         default=ShareStrategy.ROUND_ROBIN,
-        description="which of this gateway's members of a share group gets a message",
+        description="which member of a share group gets a message, over all gateways of a site: "
+        "all need the same; for a group the one counts whose gateway has had members longest",
     )
     max_offline_messages: int = Field(
         default=1_000,

@@ -24,7 +24,7 @@ from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import InvalidTopic, LogError
 from mqlake.offsets import latest
 from mqlake.session_records import RetainedScan
-from mqlake.topics import split_shared, validate_topic_filter
+from mqlake.topics import is_system, split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -182,7 +182,7 @@ class Subscriber:
         new: dict[str, ClientSubscription[Sender]] = {}
         replaced: dict[str, None] = {}
         for asked in subscribe.subscriptions:
-            if self._is_refused(asked):
+            if self._refusal(asked) is not None:
                 continue
             subscription = ClientSubscription(
                 session.sender,
@@ -209,7 +209,7 @@ class Subscriber:
         is_routed = self._gateway.routes.are_routed([*routes, *also])
         pending = _PendingSubscribe(self, subscribe, list(new.values()), was_routed=is_routed)
         if routes or also:
-            self._gateway.routes.subscribe(routes, pending)
+            self._gateway.share_groups.subscribe(routes, pending)
         else:  # what the gateway itself says: nothing of it comes through the log
             pending.counted([offset + 1 for offset in self._gateway.publisher.acked])
             pending.routed()
@@ -260,12 +260,20 @@ class Subscriber:
         The QoS asked for is the QoS granted, wildcards and all. [MQTT5-3.8.4-7] [MQTT5-3.2.2-10]
         [MQTT311-3.8.4-5] [MQTT311-3.8.3-2]
         """
-        if self._is_refused(asked):
-            return SubackReasonCode.UNSPECIFIED_ERROR  # [MQTT5-3.9.3-2]
-        return SubackReasonCode(asked.qos)
+        refused = self._refusal(asked)
+        return SubackReasonCode(asked.qos) if refused is None else refused
 
-    def _is_refused(self, asked: Subscription) -> bool:
-        return asked.topic_filter in self._gateway.settings.refused_topic_filters
+    def _refusal(self, asked: Subscription) -> SubackReasonCode | None:
+        """Return why a subscription is not granted, or None.
+
+        What a gateway says of itself every gateway says: there is nothing to share.
+        """
+        if asked.topic_filter in self._gateway.settings.refused_topic_filters:
+            return SubackReasonCode.UNSPECIFIED_ERROR  # [MQTT5-3.9.3-2]
+        share_name, plain = split_shared(asked.topic_filter)
+        if share_name and is_system(plain):
+            return SubackReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        return None
 
     def count(
         self,

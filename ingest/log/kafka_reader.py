@@ -76,6 +76,8 @@ class KafkaLogReader:
         self._held: deque[list[LogRecord]] = deque()
         self._on_records: RecordsCallback = _ignore
         self._on_error: ErrorCallback = _ignore
+        # Told that nothing can be read; librdkafka says so at each of its attempts. The thread's.
+        self._is_cut_off = False
 
     async def start(
         self,
@@ -169,6 +171,8 @@ class KafkaLogReader:
                         batch.append(to_record(message))
                     else:
                         self._take_error(consumer, log_topic, message)
+                if batch:
+                    self._is_cut_off = False
                 if batch and self._wait_for_loop():
                     self._loop.call_soon_threadsafe(self._hand_over, batch)
         except RuntimeError:
@@ -206,10 +210,12 @@ class KafkaLogReader:
             problem = f"offset {message.offset()} of {log_topic} partition {partition} is not there"
             self._tell(LogError(f"{problem}, reading goes on at the oldest record", definite=False))
         else:
-            self._tell(to_log_error(error, "reading"))
+            self._take_client_error(error)
 
     def _take_client_error(self, error: KafkaError) -> None:
-        self._tell(to_log_error(error, "reading"))
+        if not self._is_cut_off:
+            self._is_cut_off = True
+            self._tell(to_log_error(error, "reading"))
 
     def _tell(self, error: LogError) -> None:
         if not self._stop.is_set():

@@ -59,7 +59,7 @@ class MemoryLog:
         self._readers: list[_Follower] = []
         self._writers: list[MemoryLogWriter] = []
         self._faults: deque[LogError] = deque()
-        self.holding: bool = False
+        self._held: str | None = None
 
     def create(self, log_topic: str, partitions: int) -> None:
         self._topics.setdefault(log_topic, [_Partition() for _ in range(partitions)])
@@ -80,12 +80,18 @@ class MemoryLog:
         for reader in self._readers:
             reader.schedule()
 
-    def hold_reports(self) -> None:
-        """Keep appended records unacknowledged and unread until `release_reports`: a slow log."""
-        self.holding = True
+    def hold_reports(self, log_topic: str = "") -> None:
+        """Keep appended records unacknowledged and unread until `release_reports`: a slow log.
+
+        Those of one log topic, or of all.
+        """
+        self._held = log_topic
+
+    def is_held(self, log_topic: str) -> bool:
+        return self._held is not None and self._held in {"", log_topic}
 
     def release_reports(self) -> None:
-        self.holding = False
+        self._held = None
         for writer in self._writers:
             writer.schedule()
 
@@ -260,10 +266,13 @@ class MemoryLogWriter:
 
     def _work(self) -> None:
         self._scheduled = False
-        if self._log.holding:
-            return
-        while self._waiting:
-            waiting = self._waiting.popleft()
+        taken, self._waiting = self._waiting, deque()
+        for waiting in taken:
+            if self._closed:
+                return
+            if self._log.is_held(waiting.log_topic):
+                self._waiting.append(waiting)
+                continue
             try:
                 partition, offset = self._log.store(
                     waiting.log_topic,
@@ -277,7 +286,8 @@ class MemoryLogWriter:
                 waiting.on_appended(waiting.partition, -1, exc)
             else:
                 waiting.on_appended(partition, offset, None)
-        self._idle.set()
+        if not self._waiting:
+            self._idle.set()
 
 
 class MemoryLogReader:

@@ -10,12 +10,11 @@ with the QoS that was granted to it. [MQTT5-4.8.2-3]
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from random import randrange
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
-from zlib import crc32
 
 from mqlake.matching import TopicFilterTrie
+from mqlake.sharing import ShareStrategy, choose_member
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
@@ -82,19 +81,6 @@ class _Plan(Generic[Client]):
     conditional: list[list[ClientSubscription[Client]]]
 
 
-class ShareStrategy(StrEnum):
-    """Which member of a share group gets a message (5.0: 4.8.2 leaves it to the server)."""
-
-    ROUND_ROBIN = "round_robin"
-    RANDOM = "random"
-    STICKY = "sticky"
-    """Always the same, as long as it is there."""
-    HASH_TOPIC = "hash_topic"
-    """The same for a topic, while the members stay the same."""
-    HASH_CLIENT_ID = "hash_client_id"
-    """The same for a publisher."""
-
-
 @dataclass(slots=True)
 class _ShareGroup(Generic[Client]):
     members: list[ClientSubscription[Client]] = field(default_factory=list)
@@ -110,8 +96,7 @@ class _ShareGroup(Generic[Client]):
             return randrange(count)  # noqa: S311 - no secret
         if strategy is ShareStrategy.STICKY:
             return min(self.turn, count - 1)
-        value = topic_name if strategy is ShareStrategy.HASH_TOPIC else publisher
-        return crc32(value.encode()) % count
+        return choose_member(strategy, topic_name, publisher, count)
 
 
 class Subscriptions(Generic[Client]):
@@ -239,6 +224,11 @@ class Subscriptions(Generic[Client]):
         copy = _merge([members[chosen]])
         copy.shared_filter = topic_filter
         return copy
+
+    def shared_members(self, tenant: str, topic_filter: str) -> list[Client]:
+        """Return who shares a subscription."""
+        group = self._groups.get((tenant, topic_filter))
+        return [] if group is None else [member.client for member in group.members]
 
     def _make_plan(self, tenant: str, topic_name: str) -> _Plan[Client]:
         by_client: dict[int, list[ClientSubscription[Client]]] = {}

@@ -60,6 +60,9 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
+# After a crash the broker is let in again when its old session has ended: 9 s by default.
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 
 # A misspelled log topic is an error, not a new topic.
 auto.create.topics.enable=false

@@ -1,14 +1,19 @@
-"""The clients of a proof: paho-mqtt, each on a thread of its own, connecting again by themselves.
+"""The clients of a proof: paho-mqtt, connecting again by themselves, all served on one thread.
 
 A client has a persistent session and keeps on its side what paho keeps: QoS 1 and 2 messages until
 they are acknowledged, QoS 2 packet identifiers until PUBREL, as long as the object lives.
+
+Which answers a publisher may get: success, always; a reason code of failure in PUBACK or PUBREC
+refuses the message, which no kill excuses; 0x92 in PUBCOMP says that the exchange is over already,
+which is so only where the PUBREL had left before, on a connection that broke under it.
 """
 
+import select
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from paho.mqtt.client import Client, ConnectFlags, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MessageState, MQTTErrorCode, MQTTProtocolVersion
@@ -16,7 +21,11 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from mqlake.errors import OperationalError
 from mqlake.survival.ledger import Arrival, Sent, payload_of
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import SocketLike
 
 HOST: Final = "127.0.0.1"
 KEEP_ALIVE_SECONDS: Final = 10
@@ -24,20 +33,55 @@ RETRY_SECONDS: Final = 0.2
 CONNACK_SECONDS: Final = 20.0
 """Longer than a gateway looks for a session."""
 
-LOOP_SECONDS: Final = 0.05
-"""How long a client that has nothing to do waits for its socket."""
+IDLE_SECONDS: Final = 0.002
+"""How long all clients together wait for their sockets when nothing comes."""
 
-WINDOW: Final = 8
-"""Messages of a publisher on their way at once."""
+POLL_SECONDS: Final = 0.01
+
+PACKETS_AT_ONCE: Final = 50
+"""Read for one client in its turn."""
+
+WINDOWS: Final = {1: 1, 2: 8}
+"""Messages of a publisher on their way at once, by QoS. Those of QoS 1 that are in the log already
+when something is killed come twice, to both subscribers."""
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
+FAILURE: Final = 0x80
+PACKET_IDENTIFIER_NOT_FOUND: Final = 0x92
 
 
 class _Paho(Client):
-    """paho-mqtt 2.2, without forgetting at a second attempt to connect that a PUBREL is due.
+    """paho-mqtt 2.2, mended where it breaks QoS 2 exchanges.
 
-    It would send the message anew under an identifier that the server was told is free again.
+    It takes no notice of a PUBREC that refuses; and at a second attempt to connect it forgets that
+    a PUBREL is due, and would send the message anew under an identifier that the server was told is
+    free again.
     """
+
+    def __init__(self, client_id: str, level: int) -> None:
+        super().__init__(
+            CallbackAPIVersion.VERSION2,
+            client_id,
+            clean_session=None if level == 5 else False,
+            protocol=MQTTProtocolVersion(level),
+        )
+        self._releases: dict[int, int] = {}
+
+    def take_releases(self, packet_id: int) -> int:
+        """Return how often the PUBREL of a message has been sent; asked once, at its end."""
+        return self._releases.pop(packet_id, 0)
+
+    def _send_pubrel(self, mid: int) -> MQTTErrorCode:
+        self._releases[mid] = self._releases.get(mid, 0) + 1
+        return super()._send_pubrel(mid)
+
+    def _handle_pubrec(self) -> MQTTErrorCode:
+        packet = bytes(self._in_packet["packet"])
+        packet_id = int.from_bytes(packet[:2], "big")
+        if len(packet) > 2 and packet[2] >= FAILURE and packet_id in self._out_messages:
+            code = ReasonCode(PacketTypes.PUBREC, identifier=packet[2])
+            return self._do_on_publish(packet_id, code, Properties(PacketTypes.PUBREC))  # type: ignore[no-untyped-call]
+        return super()._handle_pubrec()
 
     def _messages_reconnect_reset_out(self) -> None:
         for message in self._out_messages.values():
@@ -46,8 +90,8 @@ class _Paho(Client):
         super()._messages_reconnect_reset_out()
 
 
-class ProvingClient(threading.Thread):
-    """A client that stays connected until told otherwise.
+class ProvingClient:
+    """A client that comes when told, and stays connected until told otherwise.
 
     Args:
         client_id: Of a session of its own.
@@ -60,7 +104,6 @@ class ProvingClient(threading.Thread):
     def __init__(
         self, client_id: str, level: int, ports: Sequence[int], *, home: int, moves: bool
     ) -> None:
-        super().__init__(name=client_id, daemon=True)
         self.client_id = client_id
         self.level = level
         self.ports = ports
@@ -68,85 +111,101 @@ class ProvingClient(threading.Thread):
         self.moves = moves
         self.connections = 0
         self.lost_sessions = 0
-        self.failure: BaseException | None = None
-        self._stopping = threading.Event()
-        self._away = threading.Event()
-        self._is_gone = threading.Event()
+        self._is_wanted = False
+        self._is_open = False
         self._cut = False
-        self._paho = _Paho(
-            CallbackAPIVersion.VERSION2,
-            client_id,
-            clean_session=None if level == 5 else False,
-            protocol=MQTTProtocolVersion(level),
-        )
+        self._try_at = 0.0
+        self._give_up_at = 0.0
+        self._paho = _Paho(client_id, level)
         self._paho.on_connect = self._connected
 
-    def run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                if self._away.is_set():
-                    self._is_gone.set()
-                    self._stopping.wait(0.01)
-                elif not self._connect() or not self._stay():
-                    self._stopping.wait(RETRY_SECONDS)
-                    if self.moves:
-                        self.place = (self.place + 1) % len(self.ports)
-        except BaseException as exc:
-            self.failure = exc
-            raise
+    @property
+    def socket(self) -> "SocketLike | None":
+        return self._paho.socket() if self._is_open else None
+
+    @property
+    def wants_write(self) -> bool:
+        return self._paho.want_write()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._is_open and self._paho.is_connected()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has left, as it was told."""
+        return not self._is_wanted and not self._is_open
 
     def leave(self, *, cut: bool) -> None:
         """Disconnect and stay away; a cut connection ends without DISCONNECT."""
         self._cut = cut
-        self._is_gone.clear()
-        self._away.set()
-        self._is_gone.wait(CONNACK_SECONDS)
+        self._is_wanted = False
 
-    def come_back(self, home: int) -> None:
-        self.place = home
-        self._away.clear()
+    def come(self, home: int | None = None) -> None:
+        """Connect, to another gateway than before if one is named, and stay."""
+        if home is not None:
+            self.place = home
+        self._is_wanted = True
 
-    def stop(self) -> None:
-        self._stopping.set()
-        self.join()
-        self._paho.disconnect()
+    def serve(self, now: float) -> None:
+        """Do what is due: connect, ping, leave, and what the kind of client does in its turn."""
+        if not self._is_wanted:
+            if self._is_open:
+                self._go()
+        elif not self._is_open:
+            if now >= self._try_at:
+                self._connect(now)
+        elif self._paho.loop_misc() != MQTTErrorCode.MQTT_ERR_SUCCESS:
+            self._lost(now)
+        elif self._paho.is_connected():
+            self._turn(now)
+        elif now > self._give_up_at:
+            self._lost(now)
 
-    def _connect(self) -> bool:
+    def read(self, now: float) -> None:
+        """Take what has come; paho reads one packet at a time."""
+        for _ in range(PACKETS_AT_ONCE):
+            if self._paho.loop_read() != MQTTErrorCode.MQTT_ERR_SUCCESS:
+                self._lost(now)
+                return
+            socket = self.socket
+            if socket is None or not select.select((socket,), (), (), 0)[0]:
+                return
+
+    def write(self, now: float) -> None:
+        if self._paho.loop_write() != MQTTErrorCode.MQTT_ERR_SUCCESS:
+            self._lost(now)
+
+    def _connect(self, now: float) -> None:
         more: dict[str, Any] = {}
         if self.level == 5:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = NEVER_EXPIRES
             more = {"clean_start": False, "properties": properties}
+        self._give_up_at = now + CONNACK_SECONDS
         try:
             self._paho.connect(HOST, self.ports[self.place], KEEP_ALIVE_SECONDS, **more)
         except OSError:
-            return False
-        return True
+            self._lost(now)
+        else:
+            self._is_open = True
 
-    def _stay(self) -> bool:
-        """Serve the connection until it ends; return whether we wanted that."""
-        paho = self._paho
-        give_up_at = time.monotonic() + CONNACK_SECONDS
-        while not self._stopping.is_set():
-            if paho.loop(self._pause()) != MQTTErrorCode.MQTT_ERR_SUCCESS:
-                return False
-            if self._away.is_set():
-                self._go()
-                return True
-            if paho.is_connected():
-                self._turn()
-            elif time.monotonic() > give_up_at:
-                return False
-        return True
+    def _lost(self, now: float) -> None:
+        self._close()
+        self._try_at = now + RETRY_SECONDS
+        if self.moves:
+            self.place = (self.place + 1) % len(self.ports)
 
     def _go(self) -> None:
+        if not self._cut:
+            self._paho.disconnect()
+        self._close()
+
+    def _close(self) -> None:
+        self._is_open = False
         socket = self._paho.socket()
-        if self._cut and socket is not None:
+        if socket is not None:
             socket.close()
-            return
-        self._paho.disconnect()
-        while self._paho.loop(LOOP_SECONDS) == MQTTErrorCode.MQTT_ERR_SUCCESS:
-            pass
 
     def _connected(
         self, _client: Client, _data: Any, flags: ConnectFlags, code: ReasonCode, _more: Any
@@ -161,19 +220,15 @@ class ProvingClient(threading.Thread):
     def _welcomed(self) -> None:
         """Do what there is to do at the start of a connection."""
 
-    def _turn(self) -> None:
+    def _turn(self, now: float) -> None:
         """Do what is due; called all the time while connected."""
-
-    def _pause(self) -> float:
-        """Return how long to wait for the socket."""
-        return LOOP_SECONDS
 
 
 class Publisher(ProvingClient):
     """Sends its topics' messages by turns, at a steady rate while it is connected.
 
-    At most `WINDOW` messages are on their way, and after a new connection nothing new leaves before
-    what was on its way has been acknowledged: paho would mix the two.
+    At most so many as `WINDOWS` says are on their way, and after a new connection nothing new
+    leaves before what was on its way has been acknowledged: paho would mix the two.
 
     Args:
         topics: Topic names that nobody else publishes to.
@@ -202,6 +257,7 @@ class Publisher(ProvingClient):
         self._seconds_each = 1 / per_second
         self._seed = seed
         self._qos = qos
+        self._window = WINDOWS[qos]
         self._due_at = 0.0
         self._under_way: dict[int, Sent] = {}
         self._drains = False
@@ -224,35 +280,32 @@ class Publisher(ProvingClient):
         self._drains = True
         self._due_at = time.monotonic()
 
-    def _turn(self) -> None:
+    def _turn(self, now: float) -> None:
         if self._drains:
             self._drains = bool(self._under_way)
             return
-        now = time.monotonic()
-        while self._plan and self._due_at <= now and len(self._under_way) < WINDOW:
-            message = self._plan.popleft()
+        while self._plan and self._due_at <= now and len(self._under_way) < self._window:
+            # Looked at before it is taken: nobody may find it in neither place.
+            message = self._plan[0]
             self.sent[message] = now
             self._due_at += self._seconds_each
             info = self._paho.publish(
                 message.topic_name, payload_of(self._seed, message), qos=self._qos
             )
             self._under_way[info.mid] = message
+            self._plan.popleft()
         # What could not leave in time is not made up for all at once.
-        self._due_at = max(self._due_at, now - WINDOW * self._seconds_each)
-
-    def _pause(self) -> float:
-        if self._drains or not self._plan or len(self._under_way) >= WINDOW:
-            return LOOP_SECONDS
-        return min(LOOP_SECONDS, max(0.0, self._due_at - time.monotonic()))
+        self._due_at = max(self._due_at, now - self._window * self._seconds_each)
 
     def _answered(
         self, _client: Client, _data: Any, mid: int, code: ReasonCode, _more: Any
     ) -> None:
         message = self._under_way.pop(mid)
-        if code.is_failure:
-            self.refused[message] = str(code)
-        else:
+        is_repeated = self._paho.take_releases(mid) > 1
+        if not code.is_failure or (is_repeated and code.value == PACKET_IDENTIFIER_NOT_FOUND):
             self.acknowledged[message] = time.monotonic()
+        else:
+            self.refused[message] = f"{PacketTypes().Names[code.packetType]}: {code}"
 
 
 class Subscriber(ProvingClient):
@@ -280,22 +333,95 @@ class Subscriber(ProvingClient):
         self._topic_filter = topic_filter
         self._seed = seed
         self._qos = qos
-        self.is_subscribed = threading.Event()
+        self.is_subscribed = False
         self.arrivals: list[Arrival] = []
         self.seen: set[Sent] = set()
-        self._paho.on_subscribe = lambda *_: self.is_subscribed.set()
+        self._paho.on_subscribe = self._subscribed
         self._paho.on_message = self._take
 
     def _welcomed(self) -> None:
-        if not self.is_subscribed.is_set():
+        if not self.is_subscribed:
             self._paho.subscribe(self._topic_filter, self._qos)
+
+    def _subscribed(self, *_: Any) -> None:
+        self.is_subscribed = True
 
     def _take(self, _client: Client, _data: Any, message: MQTTMessage) -> None:
         number = message.payload.partition(b":")[0]
         sent = Sent(message.topic, int(number) if number.isdigit() else -1)
         is_damaged = message.payload != payload_of(self._seed, sent)
-        self.arrivals.append(Arrival(sent, message.dup, time.monotonic(), is_damaged))
+        self.arrivals.append(
+            Arrival(sent, message.dup, time.monotonic(), self.connections, is_damaged)
+        )
         self.seen.add(sent)
+
+
+class Attendant(threading.Thread):
+    """Serves clients by turns: with a thread for each they would wait for each other's.
+
+    Args:
+        clients: Disconnected at the end.
+        steps: Called between their turns.
+    """
+
+    def __init__(
+        self, clients: Sequence[ProvingClient], steps: Sequence[Callable[[], None]]
+    ) -> None:
+        super().__init__(name="clients", daemon=True)
+        self._clients = clients
+        self._steps = steps
+        self._stopping = threading.Event()
+        self._failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                for step in self._steps:
+                    step()
+                self._serve_all()
+            for client in self._clients:
+                client.leave(cut=False)
+                client.serve(time.monotonic())
+        except Exception as exc:  # noqa: BLE001 - whoever waits for something is told
+            self._failure = exc
+
+    def holds(self, condition: Callable[[], bool], timeout_seconds: float) -> bool:
+        """Wait until something holds; return whether it does within the time.
+
+        Raises:
+            OperationalError: The clients are served no more.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not condition():
+            if self._failure is not None:
+                raise OperationalError(f"the clients broke: {self._failure!r}") from self._failure
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join()
+
+    def _serve_all(self) -> None:
+        now = time.monotonic()
+        by_socket: dict[SocketLike, ProvingClient] = {}
+        writers = []
+        for client in self._clients:
+            client.serve(now)
+            socket = client.socket
+            if socket is not None:
+                by_socket[socket] = client
+                if client.wants_write:
+                    writers.append(socket)
+        readable, writable, _ = select.select(list(by_socket), writers, (), IDLE_SECONDS)
+        now = time.monotonic()
+        for socket in writable:
+            by_socket[socket].write(now)
+        for socket in readable:
+            if by_socket[socket].socket is socket:  # not lost meanwhile
+                by_socket[socket].read(now)
 
 
 def end_session(client_id: str, port: int) -> None:
@@ -306,8 +432,8 @@ def end_session(client_id: str, port: int) -> None:
     paho.connect(HOST, port)
     give_up_at = time.monotonic() + CONNACK_SECONDS
     while not paho.is_connected() and time.monotonic() < give_up_at:
-        if paho.loop(LOOP_SECONDS) != MQTTErrorCode.MQTT_ERR_SUCCESS:
+        if paho.loop(IDLE_SECONDS) != MQTTErrorCode.MQTT_ERR_SUCCESS:
             return
     paho.disconnect()
-    while paho.loop(LOOP_SECONDS) == MQTTErrorCode.MQTT_ERR_SUCCESS:
+    while paho.loop(IDLE_SECONDS) == MQTTErrorCode.MQTT_ERR_SUCCESS:
         pass

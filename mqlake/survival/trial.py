@@ -3,17 +3,16 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
 
 from mqlake.errors import OperationalError
 from mqlake.local.testing import LocalSystem
 from mqlake.records import BARRIER_KEY_PREFIX, INBOUND
-from mqlake.survival.clients import ProvingClient, Publisher, Subscriber, end_session
+from mqlake.survival.clients import Attendant, ProvingClient, Publisher, Subscriber, end_session
 from mqlake.survival.kills import Kill
 from mqlake.survival.ledger import Arrival, Sent, Verdict, judge
 
@@ -37,7 +36,8 @@ SETTLE_SECONDS: Final = 120.0
 READ_SECONDS: Final = 60.0
 """How long a partition of the log may take to be read."""
 
-POLL_SECONDS: Final = 0.01
+Offsets = dict[int, int]
+"""Per partition of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,17 @@ class Outcome:
     @property
     def problems(self) -> tuple[str, ...]:
         return self.verdict.problems + self.notes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what there is to say, flat, for programs."""
+        return {
+            "kill": self.kill,
+            "qos": self.qos,
+            "seed": self.seed,
+            **asdict(self.verdict),
+            "recovery_seconds": round(self.recovery_seconds, 1),
+            "problems": list(self.problems),
+        }
 
 
 class Flow:
@@ -159,24 +170,24 @@ class Flow:
             self.absent.leave(cut=self._cut)
         if self._has_left and not self._is_back and sent >= self._back_at:
             self._is_back = True
-            self.absent.come_back(self._back_home)
+            self.absent.come(self._back_home)
 
     def note_present(self) -> None:
         """Note who is connected: these are to be served again."""
-        present = {client.client_id for client in self.clients}
-        if self._has_left and not self._is_back:
-            present.discard(self.absent.client_id)
-        self.was_there = present
+        self.was_there = {client.client_id for client in self.clients if client.is_connected}
 
-    def reconnect(self) -> None:
-        """Let the subscribers go and come back, and send one last message to each topic.
+    def start(self) -> None:
+        """Have the publishers send."""
+        for publisher in self.publishers:
+            publisher.come()
+
+    def end(self) -> None:
+        """Send one last message to each topic, to subscribers who have gone and come back.
 
         Whatever a gateway takes for unfinished comes before it.
         """
         for subscriber in self.subscribers:
-            subscriber.leave(cut=False)
-        for subscriber in self.subscribers:
-            subscriber.come_back(subscriber.place)
+            subscriber.come()
         for publisher in self.publishers:
             topics = dict.fromkeys(message.topic_name for message in publisher.sent)
             publisher.send_more([Sent(topic, self._count) for topic in topics])
@@ -202,12 +213,11 @@ class Flow:
         arrivals: dict[str, list[Arrival]] = {
             one.client_id: list(one.arrivals) for one in self.subscribers
         }
-        notes = []
-        for client in self.clients:
-            if client.lost_sessions:
-                notes.append(f"{client.client_id}: session not present {client.lost_sessions} x")
-            if client.failure is not None:
-                notes.append(f"{client.client_id}: {client.failure!r}")
+        notes = [
+            f"{client.client_id}: session not present {client.lost_sessions} x"
+            for client in self.clients
+            if client.lost_sessions
+        ]
         for publisher in self.publishers:
             if publisher.refused:
                 reason = next(iter(publisher.refused.values()))
@@ -249,38 +259,42 @@ def run_trial(
     ]
     total = sum(flow.total for flow in flows)
     kill_at = round(chance.uniform(*KILLED_AT) * total)
-    gateway = f"gateway-{chance.randint(1, system.gateways)}"
-    with ExitStack() as stack:
+    # Looked for now: that takes the processor, and the clients need it later.
+    targets = kill.targets(system, f"gateway-{chance.randint(1, system.gateways)}")
+    starts = log_ends(system.state().bootstrap_servers)
+    subscribers = [one for flow in flows for one in flow.subscribers]
+    attendant = Attendant(
+        [client for flow in flows for client in flow.clients],
+        [flow.step for flow in flows],
+    )
+    attendant.start()
+    holds = attendant.holds
+    try:
+        for one in subscribers:
+            one.come()
+        if not holds(lambda: all(one.is_subscribed for one in subscribers), START_SECONDS):
+            raise OperationalError("the subscribers could not subscribe")
         for flow in flows:
-            for subscriber in flow.subscribers:
-                subscriber.start()
-                stack.callback(subscriber.stop)
-                if not subscriber.is_subscribed.wait(START_SECONDS):
-                    raise OperationalError(f"{subscriber.client_id} could not subscribe")
-        for flow in flows:
-            for publisher in flow.publishers:
-                publisher.start()
-                stack.callback(publisher.stop)
-
-        def step() -> None:
-            for flow in flows:
-                flow.step()
-
-        _await(lambda: _sent(flows) >= kill_at, step, SEND_SECONDS, "messages before the kill")
+            flow.start()
+        if not holds(lambda: _sent(flows) >= kill_at, SEND_SECONDS):
+            raise OperationalError(f"{_sent(flows)} messages were sent, expected {kill_at}")
         for flow in flows:
             flow.note_present()
-        killed_at = time.monotonic()
-        with kill.strike(system, gateway):
-            acknowledged = _await(lambda: _all_acknowledged(flows), step, SEND_SECONDS)
-            step()
-            arrived = acknowledged and _await(lambda: _all_arrived(flows), step, SETTLE_SECONDS)
+        with kill.strike(system, targets) as killed_at:
+            has_come = holds(lambda: _all_acknowledged(flows), SEND_SECONDS)
+            has_come = has_come and holds(lambda: _all_arrived(flows), SETTLE_SECONDS)
         system.await_healthy()
-        if arrived:
+        if has_come:
+            for one in subscribers:
+                one.leave(cut=False)
+            holds(lambda: all(one.is_gone for one in subscribers), START_SECONDS)
             for flow in flows:
-                flow.reconnect()
-            _await(lambda: _all_acknowledged(flows) and _all_arrived(flows), step, SETTLE_SECONDS)
+                flow.end()
+            holds(lambda: _all_acknowledged(flows) and _all_arrived(flows), SETTLE_SECONDS)
+    finally:
+        attendant.stop()
     recoveries = [flow.recovery_seconds(killed_at) for flow in flows]
-    stored = stored_messages(system.state().bootstrap_servers, run)
+    stored = stored_messages(system.state().bootstrap_servers, run, starts)
     outcomes = []
     for flow, recovery_seconds in zip(flows, recoveries, strict=True):
         verdict, notes = flow.judge(stored)
@@ -291,20 +305,30 @@ def run_trial(
     return outcomes
 
 
-def stored_messages(bootstrap_servers: str, prefix: str) -> Counter[Sent]:
-    """Return how often the log holds each message whose topic begins so."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "prove"})
+def log_ends(bootstrap_servers: str) -> Offsets:
+    """Return per partition the offset that the log's next record will get."""
+    consumer = _consumer(bootstrap_servers)
+    try:
+        return {
+            partition: consumer.get_watermark_offsets(
+                TopicPartition(INBOUND, partition), timeout=10
+            )[1]
+            for partition in consumer.list_topics(INBOUND, timeout=10).topics[INBOUND].partitions
+        }
+    finally:
+        consumer.close()
+
+
+def stored_messages(bootstrap_servers: str, prefix: str, starts: Offsets) -> Counter[Sent]:
+    """Return how often the log holds, from these offsets on, messages whose topic begins so."""
+    ends = log_ends(bootstrap_servers)
+    consumer = _consumer(bootstrap_servers)
     found: Counter[Sent] = Counter()
     try:
-        partitions = consumer.list_topics(INBOUND, timeout=10).topics[INBOUND].partitions
-        for partition in partitions:
-            start, end = consumer.get_watermark_offsets(
-                TopicPartition(INBOUND, partition), timeout=10
-            )
-            consumer.assign([TopicPartition(INBOUND, partition, start)])
-            position = start
+        for partition, position in starts.items():
+            consumer.assign([TopicPartition(INBOUND, partition, position)])
             give_up_at = time.monotonic() + READ_SECONDS
-            while position < end:
+            while position < ends[partition]:
                 if time.monotonic() > give_up_at:
                     raise OperationalError(f"the log gives nothing behind offset {position}")
                 for record in consumer.consume(500, timeout=0.1):
@@ -322,6 +346,10 @@ def stored_messages(bootstrap_servers: str, prefix: str) -> Counter[Sent]:
     return found
 
 
+def _consumer(bootstrap_servers: str) -> Consumer:
+    return Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "prove"})
+
+
 def _sent(flows: Sequence[Flow]) -> int:
     return sum(flow.sent_count for flow in flows)
 
@@ -332,25 +360,3 @@ def _all_acknowledged(flows: Sequence[Flow]) -> bool:
 
 def _all_arrived(flows: Sequence[Flow]) -> bool:
     return all(flow.has_arrived for flow in flows)
-
-
-def _await(
-    condition: Callable[[], bool],
-    step: Callable[[], None],
-    timeout_seconds: float,
-    what: str | None = None,
-) -> bool:
-    """Take steps until something holds; return whether it does within the time.
-
-    Raises:
-        OperationalError: It does not, and it is said what was waited for.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            if what is None:
-                return False
-            raise OperationalError(f"not within {timeout_seconds:g} s: {what}")
-        step()
-        time.sleep(POLL_SECONDS)
-    return True

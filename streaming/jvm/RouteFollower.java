@@ -234,8 +234,9 @@ public final class RouteFollower implements Runnable {
         properties.put("auto.offset.reset", "none");
         properties.put("enable.auto.commit", "false");
         properties.put("allow.auto.create.topics", "false");
-        // The broker answers at once when there is a record; between records the request may rest.
-        properties.put("fetch.max.wait.ms", "10000");
+        // The broker answers one request of a connection after the other: behind a fetch that waits
+        // for records, a look-up waits as long, and with it all messages.
+        properties.put("fetch.max.wait.ms", "500");
         KafkaConsumer<byte[], byte[]> consumer =
                 new KafkaConsumer<byte[], byte[]>(
                         properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
@@ -294,24 +295,30 @@ public final class RouteFollower implements Runnable {
             String[] parts = record.key() == null
                     ? new String[0]
                     : new String((byte[]) record.key(), StandardCharsets.UTF_8).split("/", 3);
-            int members = parts.length == 3 ? members((byte[]) record.value()) : -1;
-            if (members < 0) {
+            if (parts.length != 3 || !apply(parts, (byte[]) record.value(), target)) {
                 LOG.warn(topic + " offset " + record.offset() + " is not a route, ignored");
-            } else {
-                target.apply(parts[0], parts[1], parts[2], members);
             }
         }
     }
 
-    /** The member count in a route's value; -1 when it is none. No value means no subscribers. */
-    private static int members(byte[] value) {
+    /** Apply a route's value: a count of members, and for share groups a strategy and a time. */
+    private static boolean apply(String[] parts, byte[] value, RouteTable target) {
         if (value == null) {
-            return 0;
+            target.apply(parts[0], parts[1], parts[2], 0, RouteTable.ROUND_ROBIN, 0);
+            return true;
         }
+        String[] words = new String(value, StandardCharsets.US_ASCII).split(" ");
         try {
-            return Integer.parseUnsignedInt(new String(value, StandardCharsets.US_ASCII));
+            int members = Integer.parseUnsignedInt(words[0]);
+            int strategy = words.length == 3 ? RouteTable.strategy(words[1]) : RouteTable.ROUND_ROBIN;
+            long since = words.length == 3 ? Long.parseLong(words[2]) : 0;
+            if (members < 0 || strategy < 0 || words.length != 1 && words.length != 3) {
+                return false;
+            }
+            target.apply(parts[0], parts[1], parts[2], members, strategy, since);
+            return true;
         } catch (NumberFormatException error) {
-            return -1;
+            return false;
         }
     }
 

@@ -8,16 +8,17 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
-import org.apache.spark.sql.api.java.UDF5;
+import org.apache.spark.sql.api.java.UDF6;
 
 /**
- * Spark function: (key, `mqtt` header, partition, offset, timestamp ms) of an inbound record to its
- * deliveries, an array of (log topic, `source` header). Payload and other headers do not pass through it.
+ * Spark function: (key, `mqtt` header, `client_id` header, partition, offset, timestamp ms) of an inbound
+ * record to its deliveries, an array of (log topic, `source` header). Payload and other headers do not
+ * pass through it.
  *
  * A barrier is delivered to its gateway once its routes are applied, else not at all. The record
  * formats are those of mqlake/records.py.
  */
-public final class RouteFunction implements UDF5 {
+public final class RouteFunction implements UDF6 {
     private static final long serialVersionUID = 1L;
     private static final Row[] NOBODY = new Row[0];
     private static final byte[] BARRIER = "\0barrier/".getBytes(StandardCharsets.US_ASCII);
@@ -37,7 +38,12 @@ public final class RouteFunction implements UDF5 {
 
     /** The raw signature: Janino writes no bridge methods. */
     public Object call(
-            Object keyBytes, Object mqtt, Object partition, Object offset, Object timestampMs) {
+            Object keyBytes,
+            Object mqtt,
+            Object clientId,
+            Object partition,
+            Object offset,
+            Object timestampMs) {
         byte[] key = (byte[]) keyBytes;
         if (key == null) {
             return NOBODY;
@@ -60,10 +66,17 @@ public final class RouteFunction implements UDF5 {
         }
         String tenant = new String(key, 0, slash, StandardCharsets.UTF_8);
         String topicName = new String(key, slash + 1, key.length - slash - 1, StandardCharsets.UTF_8);
-        long seed =
-                RouteTable.mix(((Integer) partition).longValue() + 1) ^ ((Long) offset).longValue();
+        String publisher =
+                clientId == null ? "" : new String((byte[]) clientId, StandardCharsets.UTF_8);
         LinkedHashMap<String, ArrayList<String>> found =
-                routes.table().match(tenant, topicName, isRetained((byte[]) mqtt), seed);
+                routes.table()
+                        .match(
+                                tenant,
+                                topicName,
+                                isRetained((byte[]) mqtt),
+                                publisher,
+                                ((Integer) partition).intValue(),
+                                ((Long) offset).longValue());
         if (found == null) {
             return NOBODY;
         }

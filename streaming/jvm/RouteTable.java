@@ -1,14 +1,16 @@
 package mqlake.streaming;
 
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.zip.CRC32;
 
 /**
  * Which gateways have subscribers for a topic: one trie of topic filters per tenant.
  *
- * The twin of mqlake/matching.py; both pass the same generated cases. One thread writes, any number
+ * The twin of mqlake/matching.py and mqlake/sharing.py; they pass the same generated cases. One thread writes, any number
  * read without a lock: maps are concurrent, what stands at a level is replaced as a whole. A reader
  * that starts after apply() returned sees its effect, which is all that a barrier needs.
  *
@@ -19,6 +21,17 @@ public final class RouteTable {
     /** The filter of a gateway that wants every retain-flagged message of a tenant; no client's. */
     private static final String RETAINED = "\0retained";
     private static final String[] NONE = new String[0];
+
+    // The strategies of share groups; their names are those of mqlake/sharing.py.
+    public static final int ROUND_ROBIN = 0;
+    public static final int RANDOM = 1;
+    public static final int STICKY = 2;
+    public static final int HASH_TOPIC = 3;
+    public static final int HASH_CLIENT_ID = 4;
+    private static final String[] STRATEGIES =
+            new String[] {"round_robin", "random", "sticky", "hash_topic", "hash_client_id"};
+    /** 2^64 divided by the golden ratio: multiples of it spread evenly, whatever their distance. */
+    private static final long GOLDEN = 0x9e3779b97f4a7c15L;
 
     /** One level of a trie. Both fields are null rather than empty, so that a leaf is small. */
     private static final class Level {
@@ -47,30 +60,65 @@ public final class RouteTable {
         }
     }
 
+    /** What the route of a share group says of its gateway; immutable. */
+    private static final class Weight {
+        final int members;
+        final int strategy;
+        /** When the gateway joined the group: the strategy of the first one counts for all. */
+        final long since;
+
+        Weight(int members, int strategy, long since) {
+            this.members = members;
+            this.strategy = strategy;
+            this.since = since;
+        }
+    }
+
     /** One share group: `$share/name/filter` over all its gateways; immutable. */
     private static final class Group {
         final String sharedFilter;
         /** Sorted, so that the choice does not depend on the order in which routes came. */
         final String[] gateways;
-        final int[] members;
+        final Weight[] weights;
         final long total;
+        /** The gateway that joined first; -1 without any. */
+        final int first;
+        final long salt;
 
-        Group(String sharedFilter, String[] gateways, int[] members) {
+        Group(String sharedFilter, String[] gateways, Weight[] weights) {
             this.sharedFilter = sharedFilter;
             this.gateways = gateways;
-            this.members = members;
+            this.weights = weights;
             long sum = 0;
-            for (int i = 0; i < members.length; i++) {
-                sum += members[i];
+            int earliest = -1;
+            for (int i = 0; i < weights.length; i++) {
+                sum += weights[i].members;
+                if (earliest < 0 || weights[i].since < weights[earliest].since) {
+                    earliest = i;
+                }
             }
             this.total = sum;
+            this.first = earliest;
+            this.salt = crc32(sharedFilter) << 32;
         }
 
-        /** The gateway for a message: in proportion to its members, always the same for one seed. */
-        String choose(long seed) {
-            long pick = Long.remainderUnsigned(mix(seed ^ ((long) sharedFilter.hashCode() << 32)), total);
-            for (int i = 0; i < members.length; i++) {
-                pick -= members[i];
+        /** The gateway for a message: in proportion to its members, always the same for one message. */
+        String choose(String topicName, String publisher, int partition, long offset) {
+            int strategy = weights[first].strategy;
+            long pick;
+            if (strategy == STICKY) {
+                return gateways[first];
+            } else if (strategy == ROUND_ROBIN) {
+                long turn = offset * GOLDEN + mix((partition + 1) ^ salt);
+                pick = ((turn >>> 33) * total) >>> 31;
+            } else if (strategy == RANDOM) {
+                pick = Long.remainderUnsigned(mix(mix(partition + 1) ^ offset ^ salt), total);
+            } else {
+                String value = strategy == HASH_TOPIC ? topicName : publisher;
+                pick = Long.remainderUnsigned(mix(crc32(value) ^ salt), total);
+            }
+            for (int i = 0; i < weights.length; i++) {
+                pick -= weights[i].members;
                 if (pick < 0) {
                     return gateways[i];
                 }
@@ -87,8 +135,16 @@ public final class RouteTable {
      * Set how many subscribers a gateway has for a filter (a shared one with its `$share/name/`).
      *
      * @param members 0 takes the route out and prunes the levels it leaves empty.
+     * @param strategy Of a shared one: how the group wants its messages spread.
+     * @param since Of a shared one: when the gateway joined the group.
      */
-    public void apply(String gateway, String tenant, String topicFilter, int members) {
+    public void apply(
+            String gateway,
+            String tenant,
+            String topicFilter,
+            int members,
+            int strategy,
+            long since) {
         if (topicFilter.equals(RETAINED)) {
             applyRetained(gateway, tenant, members);
             return;
@@ -131,7 +187,12 @@ public final class RouteTable {
             path.add(name);
             level = child;
         }
-        level.targets = replace(level.targets, gateway, sharedFilter, members);
+        level.targets =
+                replace(
+                        level.targets,
+                        gateway,
+                        sharedFilter,
+                        new Weight(members, strategy, since));
         for (int i = path.size() - 2; i >= 0 && level.isEmpty(); i -= 2) {
             Level parent = (Level) path.get(i);
             parent.children.remove(path.get(i + 1));
@@ -162,13 +223,21 @@ public final class RouteTable {
      * Find the gateways that get a message, each once.
      *
      * @param isRetained True for a message flagged RETAIN: those that want them all get it too.
-     * @param seed Decides in each share group; the same message must come with the same seed.
+     * @param publisher Client identifier: with the next two it decides in each share group.
+     * @param partition Where the message is in the log.
+     * @param offset Likewise.
      * @return Gateway to the shared filters it was chosen for (none for plain subscriptions, so the
      *     value may be null); null when nobody subscribed.
      */
     public LinkedHashMap<String, ArrayList<String>> match(
-            String tenant, String topicName, boolean isRetained, long seed) {
-        LinkedHashMap<String, ArrayList<String>> found = matchFilters(tenant, topicName, seed);
+            String tenant,
+            String topicName,
+            boolean isRetained,
+            String publisher,
+            int partition,
+            long offset) {
+        LinkedHashMap<String, ArrayList<String>> found =
+                matchFilters(tenant, topicName, publisher, partition, offset);
         String[] gateways = isRetained ? (String[]) retained.get(tenant) : null;
         if (gateways == null) {
             return found;
@@ -181,7 +250,7 @@ public final class RouteTable {
     }
 
     private LinkedHashMap<String, ArrayList<String>> matchFilters(
-            String tenant, String topicName, long seed) {
+            String tenant, String topicName, String publisher, int partition, long offset) {
         Level root = (Level) tenants.get(tenant);
         if (root == null) {
             return null;
@@ -210,7 +279,8 @@ public final class RouteTable {
                     continue;
                 }
                 if (wildcards) {
-                    found = collect((Level) children.get("#"), seed, found);
+                    found = collect(
+                            (Level) children.get("#"), topicName, publisher, partition, offset, found);
                     Level child = (Level) children.get("+");
                     if (child != null) {
                         below[next++] = child;
@@ -228,8 +298,9 @@ public final class RouteTable {
             wildcards = true;
         }
         for (int i = 0; i < count; i++) {
-            found = collect(reached[i], seed, found);
-            found = collect(reached[i].child("#"), seed, found);
+            found = collect(reached[i], topicName, publisher, partition, offset, found);
+            found =
+                    collect(reached[i].child("#"), topicName, publisher, partition, offset, found);
         }
         return found;
     }
@@ -240,7 +311,12 @@ public final class RouteTable {
     }
 
     private static LinkedHashMap<String, ArrayList<String>> collect(
-            Level level, long seed, LinkedHashMap<String, ArrayList<String>> found) {
+            Level level,
+            String topicName,
+            String publisher,
+            int partition,
+            long offset,
+            LinkedHashMap<String, ArrayList<String>> found) {
         Targets targets = level == null ? null : level.targets;
         if (targets == null) {
             return found;
@@ -251,7 +327,7 @@ public final class RouteTable {
         addAll(found, targets.gateways);
         for (int i = 0; i < targets.groups.length; i++) {
             Group group = targets.groups[i];
-            String gateway = group.choose(seed);
+            String gateway = group.choose(topicName, publisher, partition, offset);
             ArrayList<String> sharedFilters = (ArrayList<String>) found.get(gateway);
             if (sharedFilters == null) {
                 sharedFilters = new ArrayList<String>(2);
@@ -271,18 +347,20 @@ public final class RouteTable {
         }
     }
 
-    private static Targets replace(Targets old, String gateway, String sharedFilter, int members) {
+    private static Targets replace(
+            Targets old, String gateway, String sharedFilter, Weight weight) {
         String[] gateways = old == null ? NONE : old.gateways;
         Group[] groups = old == null ? new Group[0] : old.groups;
         if (sharedFilter == null) {
-            gateways = members > 0 ? with(gateways, gateway) : without(gateways, gateway);
+            gateways =
+                    weight.members > 0 ? with(gateways, gateway) : without(gateways, gateway);
         } else {
             int at = 0;
             while (at < groups.length && !groups[at].sharedFilter.equals(sharedFilter)) {
                 at++;
             }
-            Group group = at < groups.length ? groups[at] : new Group(sharedFilter, NONE, new int[0]);
-            Group changed = replace(group, gateway, members);
+            Group group = at < groups.length ? groups[at] : new Group(sharedFilter, NONE, new Weight[0]);
+            Group changed = replace(group, gateway, weight);
             ArrayList<Group> kept = new ArrayList<Group>(Arrays.asList(groups));
             if (at < groups.length) {
                 kept.remove(at);
@@ -295,15 +373,15 @@ public final class RouteTable {
         return gateways.length == 0 && groups.length == 0 ? null : new Targets(gateways, groups);
     }
 
-    private static Group replace(Group old, String gateway, int members) {
+    private static Group replace(Group old, String gateway, Weight weight) {
         String[] gateways =
-                members > 0 ? with(old.gateways, gateway) : without(old.gateways, gateway);
-        int[] counts = new int[gateways.length];
+                weight.members > 0 ? with(old.gateways, gateway) : without(old.gateways, gateway);
+        Weight[] weights = new Weight[gateways.length];
         for (int i = 0; i < gateways.length; i++) {
             int before = Arrays.binarySearch(old.gateways, gateways[i]);
-            counts[i] = gateways[i].equals(gateway) ? members : old.members[before];
+            weights[i] = gateways[i].equals(gateway) ? weight : old.weights[before];
         }
-        return new Group(old.sharedFilter, gateways, counts);
+        return new Group(old.sharedFilter, gateways, weights);
     }
 
     private static String[] with(String[] sorted, String added) {
@@ -325,6 +403,22 @@ public final class RouteTable {
         String[] shorter = (String[]) Arrays.copyOf(sorted, sorted.length - 1);
         System.arraycopy(sorted, at + 1, shorter, at, sorted.length - at - 1);
         return shorter;
+    }
+
+    /** The number of a strategy; -1 when there is none of the name. */
+    public static int strategy(String name) {
+        for (int i = 0; i < STRATEGIES.length; i++) {
+            if (STRATEGIES[i].equals(name)) {
+                return i;
+            }
+        }
+        return -1;
+    }
+
+    static long crc32(String text) {
+        CRC32 crc = new CRC32();
+        crc.update(text.getBytes(StandardCharsets.UTF_8));
+        return crc.getValue();
     }
 
     /** The finalizer of SplitMix64: neighbouring seeds give unrelated results. */

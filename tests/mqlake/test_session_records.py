@@ -239,7 +239,11 @@ def test_the_values_are_the_documented_json() -> None:
         b',"retained":[{"filter":"a/#","qos":1,"identifiers":[7],"limits":[5,6],'
         b'"position":"a/b\\u0000"}]}'
     )
-    assert encode_marks(MarksRecord("i1", [-1, 8])) == b'{"v":1,"incarnation":"i1","marks":[-1,8]}'
+    progress.shared = {1: "$share/g/a"}
+    assert encode_progress(progress).endswith(b',"shared":[[1,"$share/g/a"]]}')
+    assert encode_marks(MarksRecord("i1", [-1, 8], 9)) == (
+        b'{"v":1,"incarnation":"i1","marks":[-1,8],"next":9}'
+    )
 
 
 def test_a_reader_ignores_members_it_does_not_know() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mqlake.matching import TopicFilterTrie
 from mqlake.records import RETAINED_FILTER
+from mqlake.sharing import ShareStrategy, ShareWeight, choose_gateway, decode_weight, encode_weight
 from mqlake.topics import split_shared, validate_topic_filter
 
 pytestmark = pytest.mark.spark
@@ -40,10 +41,31 @@ def _new_table(jvm: Any) -> Any:
     return jvm.mqlake.streaming.RouteTable()
 
 
+def _apply(
+    table: Any,
+    gateway: str,
+    tenant: str,
+    topic_filter: str,
+    members: int,
+    strategy: ShareStrategy = ShareStrategy.RANDOM,
+    since_ms: int = 0,
+) -> None:
+    number = table.strategy(strategy.value)
+    assert number >= 0
+    table.apply(gateway, tenant, topic_filter, members, number, since_ms)
+
+
 def _match(
-    table: Any, tenant: str, topic_name: str, seed: int = 0, *, retained: bool = False
+    table: Any,
+    tenant: str,
+    topic_name: str,
+    offset: int = 0,
+    *,
+    retained: bool = False,
+    publisher: str = "",
+    partition: int = 0,
 ) -> dict[str, list[str]]:
-    found = table.match(tenant, topic_name, retained, seed)
+    found = table.match(tenant, topic_name, retained, publisher, partition, offset)
     return {} if found is None else {gateway: list(found[gateway] or ()) for gateway in found}
 
 
@@ -56,7 +78,7 @@ def test_the_java_trie_answers_like_the_python_trie(
     tries = {tenant: TopicFilterTrie[tuple[str, str]]() for tenant in TENANTS}
     members: dict[tuple[str, str, str], int] = {}
     for (gateway, tenant, topic_filter), count in changes:
-        table.apply(gateway, tenant, topic_filter, count)
+        _apply(table, gateway, tenant, topic_filter, count)
         members[gateway, tenant, topic_filter] = count
         plain = split_shared(topic_filter).topic_filter
         if count:
@@ -76,7 +98,7 @@ def test_the_java_trie_answers_like_the_python_trie(
             assert all(members[gateway, tenant, name] > 0 for name, gateway in chosen)
 
     for (gateway, tenant, topic_filter), _ in changes:
-        table.apply(gateway, tenant, topic_filter, 0)
+        _apply(table, gateway, tenant, topic_filter, 0)
     assert table.isEmpty(), "removal prunes every level"
 
 
@@ -88,9 +110,9 @@ def test_the_choice_does_not_depend_on_the_order_in_which_routes_came(
     last = dict(changes)
     forward, backward = _new_table(routing_jvm), _new_table(routing_jvm)
     for (gateway, tenant, topic_filter), count in last.items():
-        forward.apply(gateway, tenant, topic_filter, count)
+        _apply(forward, gateway, tenant, topic_filter, count)
     for (gateway, tenant, topic_filter), count in reversed(last.items()):
-        backward.apply(gateway, tenant, topic_filter, count)
+        _apply(backward, gateway, tenant, topic_filter, count)
     found, again = (_match(table, "default", topic_name, seed) for table in (forward, backward))
     assert {g: sorted(names) for g, names in found.items()} == {
         g: sorted(names) for g, names in again.items()
@@ -100,7 +122,7 @@ def test_the_choice_does_not_depend_on_the_order_in_which_routes_came(
 def test_a_share_group_spreads_in_proportion_to_its_members(routing_jvm: Any) -> None:
     table = _new_table(routing_jvm)
     for gateway, count in (("g1", 1), ("g2", 2), ("g3", 5)):
-        table.apply(gateway, "default", "$share/s/a/#", count)
+        _apply(table, gateway, "default", "$share/s/a/#", count)
     picks = Counter(next(iter(_match(table, "default", "a/b", offset))) for offset in range(4000))
     assert picks["g1"] == pytest.approx(500, rel=0.15)
     assert picks["g2"] == pytest.approx(1000, rel=0.15)
@@ -111,15 +133,15 @@ def test_two_groups_over_one_filter_choose_independently(routing_jvm: Any) -> No
     table = _new_table(routing_jvm)
     for gateway in ("g1", "g2"):
         for share in ("one", "two"):
-            table.apply(gateway, "default", f"$share/{share}/a", 1)
+            _apply(table, gateway, "default", f"$share/{share}/a", 1)
     together = sum(len(_match(table, "default", "a", seed)) == 1 for seed in range(1000))
     assert together == pytest.approx(500, rel=0.2)
 
 
 def test_a_topic_with_as_many_levels_as_bytes_is_matched(routing_jvm: Any) -> None:
     table = _new_table(routing_jvm)
-    table.apply("g1", "default", "/".join(["+"] * 60_000) + "/#", 1)
-    table.apply("g2", "default", "#", 1)
+    _apply(table, "g1", "default", "/".join(["+"] * 60_000) + "/#", 1)
+    _apply(table, "g2", "default", "#", 1)
     assert set(_match(table, "default", "/" * 65_535)) == {"g1", "g2"}
     assert set(_match(table, "default", "/" * 59_000)) == {"g2"}
 
@@ -127,11 +149,11 @@ def test_a_topic_with_as_many_levels_as_bytes_is_matched(routing_jvm: Any) -> No
 def test_member_counts_change_without_a_second_entry(routing_jvm: Any) -> None:
     table = _new_table(routing_jvm)
     for count in (3, 1, 4):
-        table.apply("g1", "default", "$share/s/a", count)
-        table.apply("g1", "default", "a", count)
+        _apply(table, "g1", "default", "$share/s/a", count)
+        _apply(table, "g1", "default", "a", count)
     assert _match(table, "default", "a") == {"g1": ["$share/s/a"]}
-    table.apply("g1", "default", "a", 0)
-    table.apply("g1", "default", "$share/s/a", 0)
+    _apply(table, "g1", "default", "a", 0)
+    _apply(table, "g1", "default", "$share/s/a", 0)
     assert table.isEmpty()
 
 
@@ -140,10 +162,10 @@ def test_a_retained_message_also_goes_once_to_each_gateway_that_wants_them_all(
 ) -> None:
     table = _new_table(routing_jvm)
     for gateway in ("g2", "g1"):
-        table.apply(gateway, "default", RETAINED_FILTER, 1)
-    table.apply("g1", "default", "a/#", 1)
-    table.apply("g2", "default", "$share/s/a/b", 1)
-    table.apply("g3", "default", "a/+", 1)
+        _apply(table, gateway, "default", RETAINED_FILTER, 1)
+    _apply(table, "g1", "default", "a/#", 1)
+    _apply(table, "g2", "default", "$share/s/a/b", 1)
+    _apply(table, "g3", "default", "a/+", 1)
     matched = {"g1": [], "g2": ["$share/s/a/b"], "g3": []}
     assert _match(table, "default", "a/b", retained=True) == matched
     assert _match(table, "default", "a/b") == matched
@@ -159,6 +181,58 @@ def test_a_gateway_that_no_longer_wants_retained_messages_leaves_nothing_behind(
 ) -> None:
     table = _new_table(routing_jvm)
     for members in (1, 1, 0, 0):
-        table.apply("g1", "default", RETAINED_FILTER, members)
+        _apply(table, "g1", "default", RETAINED_FILTER, members)
     assert _match(table, "default", "a", retained=True) == {}
     assert table.isEmpty()
+
+
+weights = st.dictionaries(
+    st.sampled_from(GATEWAYS),
+    st.builds(
+        ShareWeight,
+        st.integers(1, 5),
+        st.sampled_from(ShareStrategy),
+        st.integers(0, 3) | st.integers(0, 2**50),
+    ),
+    min_size=1,
+)
+
+
+@given(
+    weights=weights,
+    topic_name=topic_names,
+    publisher=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    partition=st.integers(0, 100),
+    offset=st.integers(0, 2**53),
+    share=st.sampled_from(["$share/s/", "$share/ä𝄞/"]),
+)
+@settings(deadline=None, max_examples=300)
+def test_java_and_python_choose_the_same_gateway(
+    routing_jvm: Any,
+    weights: dict[str, ShareWeight],
+    topic_name: str,
+    publisher: str,
+    partition: int,
+    offset: int,
+    share: str,
+) -> None:
+    table = _new_table(routing_jvm)
+    shared_filter = share + topic_name
+    for gateway, weight in weights.items():
+        _apply(
+            table,
+            gateway,
+            "default",
+            shared_filter,
+            weight.members,
+            weight.strategy,
+            weight.since_ms,
+        )
+    chosen = choose_gateway(shared_filter, weights, topic_name, publisher, partition, offset)
+    found = _match(table, "default", topic_name, offset, publisher=publisher, partition=partition)
+    assert found == {chosen: [shared_filter]}
+
+
+@given(weight=st.builds(ShareWeight, st.integers(1), st.sampled_from(ShareStrategy)))
+def test_a_weight_survives_its_record(weight: ShareWeight) -> None:
+    assert decode_weight(encode_weight(weight)) == weight

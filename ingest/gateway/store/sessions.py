@@ -24,6 +24,7 @@ from mqlake.session_records import (
     encode_progress,
     encode_session,
 )
+from mqlake.topics import SHARE_PREFIX
 
 _SCHEMA: Final = """
 CREATE TABLE sessions (
@@ -102,6 +103,9 @@ class SessionStore:
         self._database = database
         self._count = 0  # SQLite would go through all rows each time
         database.create(_SCHEMA)
+        # Few sessions share; what they share is asked for often.
+        self._shared: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._sharing: dict[tuple[str, str], dict[str, None]] = {}
 
     def apply(self, records: Iterable[LogRecord]) -> list[InvalidRecord]:
         """Take records of `mqlake.sessions` in their order; return what could not be read.
@@ -119,6 +123,7 @@ class SessionStore:
 
     def put_session(self, session: SessionRecord, value: bytes | None = None) -> None:
         """Keep a session; `value` is its encoded form when the caller has it."""
+        self._count_shared(session)
         row = (
             session.tenant,
             session.client_id,
@@ -143,6 +148,7 @@ class SessionStore:
 
     def delete_session(self, tenant: str, client_id: str) -> bool:
         """Forget a session; its progress stays until `delete_progress`. False: there was none."""
+        self._forget_shared(tenant, client_id)
         deleted = self._database.write(
             "DELETE FROM sessions WHERE tenant = ? AND client_id = ?", (tenant, client_id)
         )
@@ -220,6 +226,49 @@ class SessionStore:
         )
         due_at_ms: int | None = found[0] if found else None
         return due_at_ms
+
+    def has_shared(self, tenant: str, shared_filter: str) -> bool:
+        """Tell whether a session that outlives its connection has a shared subscription."""
+        return (tenant, shared_filter) in self._sharing
+
+    def shared_in_flight(self, tenant: str, shared_filter: str) -> set[tuple[int, int]]:
+        """Return where in the log the messages of a share group are that sessions have in flight.
+
+        Returns:
+            Pairs of partition and offset.
+        """
+        found: set[tuple[int, int]] = set()
+        for client_id in self._sharing.get((tenant, shared_filter), ()):
+            stored = self.get(tenant, client_id)
+            if stored is not None and stored.progress is not None:
+                shared = stored.progress.shared
+                found.update(
+                    (one.partition, one.offset)
+                    for one in stored.progress.outgoing
+                    if shared.get(one.packet_id) == shared_filter
+                )
+        return found
+
+    def _count_shared(self, session: SessionRecord) -> None:
+        shared = tuple(
+            one.topic_filter
+            for one in session.subscriptions
+            if session.session_expiry_interval and one.topic_filter.startswith(SHARE_PREFIX)
+        )
+        key = (session.tenant, session.client_id)
+        if shared == self._shared.get(key, ()):
+            return
+        self._forget_shared(*key)
+        self._shared[key] = shared
+        for shared_filter in shared:
+            self._sharing.setdefault((session.tenant, shared_filter), {})[session.client_id] = None
+
+    def _forget_shared(self, tenant: str, client_id: str) -> None:
+        for shared_filter in self._shared.pop((tenant, client_id), ()):
+            sharing = self._sharing[tenant, shared_filter]
+            del sharing[client_id]
+            if not sharing:
+                del self._sharing[tenant, shared_filter]
 
     def count(self) -> int:
         """Return how many sessions there are, of all gateways."""

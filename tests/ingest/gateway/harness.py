@@ -48,6 +48,7 @@ from mqlake.records import (
     BARRIER_KEY_PREFIX,
     EVENTS,
     GATEWAYS,
+    HEADER_CLIENT_ID,
     HEADER_SOURCE,
     INBOUND,
     RETAINED_FILTER,
@@ -60,6 +61,7 @@ from mqlake.records import (
     encode_source,
     is_retained,
 )
+from mqlake.sharing import ShareWeight, choose_gateway, decode_weight
 from mqlake.topics import split_shared
 
 DEADLINE_SECONDS = 8.0
@@ -102,7 +104,7 @@ class MemoryRouter:
         self._tries: dict[str, TopicFilterTrie[tuple[str, str]]] = {}
         self._want_retained: dict[str, set[str]] = {}
         self._waiting: list[deque[LogRecord]] = [deque() for _ in range(PARTITIONS)]
-        self.members: dict[tuple[str, str, str], int] = {}
+        self.members: dict[tuple[str, str, str], ShareWeight] = {}
         self.applied = -1
 
     async def start(self) -> None:
@@ -150,7 +152,7 @@ class MemoryRouter:
                 self.members.pop(key, None)
             else:
                 trie.insert(plain, (route.gateway, route.topic_filter))
-                self.members[key] = int(record.value)
+                self.members[key] = decode_weight(record.value)
             self.applied = record.offset
         for waiting in self._waiting:
             self._work(waiting)
@@ -175,16 +177,19 @@ class MemoryRouter:
             return
         tenant, _, topic_name = key.decode().partition("/")
         chosen: dict[str, list[str]] = {}
-        groups: dict[str, list[str]] = {}
+        groups: dict[str, dict[str, ShareWeight]] = {}
         trie = self._tries.get(tenant)
         for gateway, topic_filter in [] if trie is None else trie.match(topic_name):
             if split_shared(topic_filter).share_name:
                 weight = self.members[gateway, tenant, topic_filter]
-                groups.setdefault(topic_filter, []).extend([gateway] * weight)
+                groups.setdefault(topic_filter, {})[gateway] = weight
             else:
                 chosen.setdefault(gateway, [])
-        for topic_filter, gateways in groups.items():
-            gateway = sorted(gateways)[record.offset % len(gateways)]
+        publisher = dict(record.headers).get(HEADER_CLIENT_ID, b"").decode()
+        for topic_filter, weights in groups.items():
+            gateway = choose_gateway(
+                topic_filter, weights, topic_name, publisher, record.partition, record.offset
+            )
             chosen.setdefault(gateway, []).append(topic_filter)
         if is_retained(dict(record.headers)):
             for gateway in self._want_retained.get(tenant, ()):
@@ -422,6 +427,7 @@ class Harness:
     async def saved(self) -> None:
         """Wait until the log has all that the gateway knows of its sessions."""
         self.gateway.sessions.save_marks()
+        self.gateway.sessions._saver.save_all()
         await until(lambda: not self.writer.queued())
 
     def events(self, name: str) -> list[dict[str, Any]]:

@@ -181,7 +181,7 @@ async def test_a_share_group_gets_each_message_once_across_gateways() -> None:
         ]
         for member in members:
             await member.subscribe("$share/g/a/#", 1)
-        await until(lambda: router.members["gateway-1", "default", "$share/g/a/#"] == 2)
+        await until(lambda: router.members["gateway-1", "default", "$share/g/a/#"].members == 2)
         plain = await Client.connect(two.port, "plain")
         await plain.subscribe("a/+", 1)
         for number in range(30):

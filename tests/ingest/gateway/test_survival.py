@@ -26,8 +26,9 @@ from ingest.protocol.packets import (
     Will,
 )
 from ingest.protocol.properties import Properties
-from ingest.protocol.reason_codes import DisconnectReasonCode
+from ingest.protocol.reason_codes import DisconnectReasonCode, PubrecReasonCode
 from mqlake.clock import ManualClock
+from mqlake.errors import LogError
 from tests.ingest.gateway.harness import (
     Client,
     Harness,
@@ -374,6 +375,67 @@ async def test_qos_2_from_a_client_is_exactly_once_across_a_crash(is_appended: b
             assert [record.value for record in harness.inbound()] == [b"once", b"twice"]
 
 
+async def test_an_old_message_under_the_same_identifier_is_not_taken_for_a_new_one() -> None:
+    """The old one was published at another gateway, and this one has not heard how far that was."""
+    async with site() as (log, router), running_gateway(log=log, router=router, name=FIRST) as one:
+        async with running_gateway(log=log, router=router, name=SECOND) as other:
+            client, _ = await resume(one)
+            client.send(Publish("a/b", b"old", 2, packet_id=7))
+            await client.expect(Pubrec)
+            client.send(Pubrel(7))
+            await client.expect(Pubcomp)
+            client, _ = await resume(other)
+            other.gateway.publisher.publish = lambda *_: None  # type: ignore[method-assign]
+            client.send(Publish("a/b", b"new", 2, packet_id=7))
+            await until(lambda: other.counters.messages_received)
+            await other.saved()
+            await other.kill()
+        async with running_gateway(log=log, router=router, name=SECOND) as other:
+            client, connack = await resume(other)
+            assert connack.session_present
+            client.send(Publish("a/b", b"new", 2, dup=True, packet_id=7))
+            assert await client.expect(Pubrec) == Pubrec(7)
+            assert [record.value for record in other.inbound()] == [b"old", b"new"]
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_qos_2_message_that_the_log_did_not_answer_for_is_looked_for(
+    is_there: bool, level: int
+) -> None:
+    error = LogError("timed out", definite=False)
+    async with running_gateway() as harness:
+        client, _ = await resume(harness, level)
+        if is_there:
+            await harness.saved()
+            log_fails(harness, error)
+        else:
+            harness.gateway.publisher.publish = lambda *rest: rest[-1](-1, -1, error)  # type: ignore[method-assign]
+        client.send(Publish("a/b", b"once", 2, packet_id=7))
+        if is_there:
+            assert await client.expect(Pubrec) == Pubrec(7)
+            client.send(Publish("a/b", b"once", 2, dup=True, packet_id=7))
+            assert await client.expect(Pubrec) == Pubrec(7)
+            assert len(harness.inbound()) == 1
+        elif level == 5:
+            answer = await client.expect(Pubrec)
+            assert answer.reason_code is PubrecReasonCode.QUOTA_EXCEEDED
+        else:
+            assert await client.is_closed()
+
+
+def log_fails(harness: Harness, error: LogError) -> None:
+    """Have the log take the next message of a client, and not say so."""
+    publish = harness.gateway.publisher.publish
+
+    def publish_once(*arguments: object) -> None:
+        harness.gateway.publisher.publish = publish  # type: ignore[method-assign]
+        harness.log.fail_next(error)
+        publish(*arguments)  # type: ignore[arg-type]
+
+    harness.gateway.publisher.publish = publish_once  # type: ignore[method-assign, assignment]
+
+
 async def test_what_was_acknowledged_long_ago_does_not_come_again_after_a_crash() -> None:
     """The marks of the gateway move the cursor of a session that has been idle."""
     async with site() as (log, router):
@@ -429,8 +491,13 @@ async def test_retained_messages_survive_the_gateway() -> None:
             await client.expect_nothing()
 
 
-async def test_resumes_while_messages_flow_lose_and_double_nothing() -> None:
-    async with site() as (log, router), running_gateway(log=log, router=router) as harness:
+@pytest.mark.parametrize("window", [1000, 20])
+async def test_resumes_while_messages_flow_lose_and_double_nothing(window: int) -> None:
+    """With a small window most of what was read still waits when the client goes again."""
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, max_inflight_messages=window) as harness,
+    ):
         publisher = await Client.connect(harness.port, "publisher")
         client, _ = await resume(harness)
         await client.subscribe("a/b", 1)

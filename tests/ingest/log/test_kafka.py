@@ -97,6 +97,8 @@ def test_a_broker_killed_and_started_again_costs_time_and_no_record(tmp_path: Pa
         await _until(lambda: len(records) >= 4000)
         assert [record.value for record in records] == [b"%d" % number for number in range(4000)]
         assert not any(error.definite for error in errors)
+        # However often it was tried in vain: what was fetched before may come in between.
+        assert len(errors) < 5
         await reader.close()
         await writer.close()
 

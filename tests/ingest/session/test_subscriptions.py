@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.session import subscriptions as module
-from ingest.session.subscriptions import ClientSubscription, Copy, ShareStrategy, Subscriptions
+from ingest.session.subscriptions import ClientSubscription, Copy, Subscriptions
 from mqlake.matching import filter_matches
+from mqlake.sharing import ShareStrategy
 from mqlake.topics import split_shared
 
 

@@ -8,8 +8,8 @@ SENT = [Sent(topic, number) for topic in ("a", "b") for number in range(2_000)]
 ONCE = dict.fromkeys(SENT, 1)
 
 
-def arrivals(messages: Iterable[Sent], *, dup: bool = False) -> list[Arrival]:
-    return [Arrival(message, dup, 0.0) for message in messages]
+def arrivals(messages: Iterable[Sent], *, dup: bool = False, connection: int = 1) -> list[Arrival]:
+    return [Arrival(message, dup, 0.0, connection) for message in messages]
 
 
 def verdict(
@@ -49,25 +49,38 @@ def test_a_message_behind_a_later_one_of_its_topic_is_out_of_order() -> None:
 
 
 def test_a_repetition_is_not_out_of_order() -> None:
-    found = verdict(arrivals(SENT[:5]) + arrivals(SENT[3:5], dup=True) + arrivals(SENT[5:]))
+    again = arrivals(SENT[3:5], dup=True, connection=2)
+    found = verdict(arrivals(SENT[:5]) + again + arrivals(SENT[5:], connection=2))
     assert found.problems == ()
     assert (found.duplicates, found.without_dup, found.out_of_order) == (2, 0, 0)
 
 
+def test_repetitions_come_in_their_order_too() -> None:
+    again = arrivals([SENT[4], SENT[3]], dup=True, connection=2)
+    found = verdict(arrivals(SENT[:5]) + again + arrivals(SENT[5:], connection=2))
+    assert found.problems == ("someone: out of order: 1 (a#3)",)
+
+
+def test_a_message_that_its_publisher_repeated_may_come_behind_a_later_one() -> None:
+    came = arrivals(SENT[:5]) + arrivals(SENT[3:5]) + arrivals(SENT[5:])
+    twice = {**ONCE, SENT[3]: 2, SENT[4]: 2}
+    assert verdict(came, stored=twice).problems == ()
+
+
 def test_a_repetition_counts_as_without_dup_unless_the_log_has_it_twice() -> None:
-    came = arrivals(SENT) + arrivals(SENT[:2])
+    came = arrivals(SENT) + arrivals(SENT[:2], connection=2)
     assert verdict(came).without_dup == 2
     assert verdict(came, stored={**ONCE, SENT[0]: 2}).without_dup == 1
 
 
 def test_few_repetitions_are_qos_1_many_are_not() -> None:
-    assert verdict(arrivals(SENT) + arrivals(SENT[:4], dup=True)).problems == ()
-    found = verdict(arrivals(SENT) + arrivals(SENT[:5], dup=True))
+    assert verdict(arrivals(SENT) + arrivals(SENT[:4], dup=True, connection=2)).problems == ()
+    found = verdict(arrivals(SENT) + arrivals(SENT[:5], dup=True, connection=2))
     assert found.problems == ("5 duplicates, at most 4 expected",)
 
 
 def test_no_repetition_is_qos_2() -> None:
-    found = verdict(arrivals(SENT) + arrivals(SENT[:1], dup=True), qos=2)
+    found = verdict(arrivals(SENT) + arrivals(SENT[:1], dup=True, connection=2), qos=2)
     assert found.problems == ("someone: twice: 1 (a#0)",)
     found = verdict(arrivals(SENT), qos=2, stored={**ONCE, SENT[0]: 2})
     assert found.problems == ("twice in the log: 1 (a#0)",)

@@ -1,0 +1,164 @@
+"""How a part of a share group joins and leaves (`ingest.session.share_parts` says why so)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ingest.session.share_parts import Gap, PartRecord, PartState, ShareTable
+from mqlake.errors import LogError
+from mqlake.offsets import latest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.gateway.routes import Waiter
+    from ingest.gateway.server import Gateway
+    from ingest.gateway.share_part import SharePart
+    from ingest.gateway.share_saving import PartSaver
+    from mqlake.records import Route
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 0.2
+
+
+class _Round:
+    """A barrier round of a part. Implements `ingest.gateway.routes.Waiter`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.starts: asyncio.Future[list[int]] = loop.create_future()
+        self.is_back: asyncio.Future[None] = loop.create_future()
+
+    def counted(self, starts: list[int]) -> None:
+        if not self.starts.done():
+            self.starts.set_result(starts)
+
+    def routed(self) -> None:
+        if not self.is_back.done():
+            self.is_back.set_result(None)
+
+    def failed(self, error: LogError) -> None:
+        for one in (self.starts, self.is_back):
+            if not one.done():
+                one.set_exception(error)
+                one.exception()  # whoever waits for the other one has been told
+
+
+def take_over(part: SharePart, left: PartRecord) -> None:
+    """Make what another part has left this part's own."""
+    logger.info(
+        "share part taken over",
+        extra={"fields": {"filter": part.group.topic_filter, "from": left.gateway}},
+    )
+    part.took.append(left.part_id)
+    for partition, offsets in enumerate(left.open):
+        part.unread.update((partition, offset) for offset in offsets)
+    part.gaps.extend(Gap(list(one.start), list(one.end), one.since_ms) for one in left.gaps)
+    if left.given is not None:
+        part.given = latest(left.given, part.given)
+
+
+class Joining:
+    """Lets the parts of a gateway join and leave.
+
+    Args:
+        gateway: Whose parts.
+        table: All parts of all gateways.
+        saver: Writes parts.
+        subscribe: Lets a member subscribe whose part may be announced.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        table: ShareTable,
+        saver: PartSaver,
+        subscribe: Callable[[list[Route], Waiter], None],
+    ) -> None:
+        self._gateway = gateway
+        self._table = table
+        self._saver = saver
+        self._subscribe = subscribe
+
+    async def join(self, part: SharePart) -> None:
+        """Begin beside others or as the first."""
+        await self._saver.say(part)
+        outlook = await part.outlook
+        if outlook.starts is not None:
+            part.begin(outlook.starts)
+            await self._saver.say(part)
+            await self._announce(part)
+            part.state = PartState.LIVE
+            self._saver.save(part)
+        else:
+            since_ms = self._gateway.clock.now_ms()
+            for left in self._table.left(part.group):
+                take_over(part, left)
+                since_ms = min(since_ms, left.at_ms)
+            missed_from = None if part.given is None else list(part.given)
+            starts = await self._announce(part)
+            if missed_from is not None:
+                gap = Gap(missed_from, starts, since_ms)
+                if not gap.is_empty:
+                    part.gaps.append(gap)
+            part.begin(starts)
+            part.state = PartState.LIVE
+            # Before members get anything: whoever finds this gateway dead must know of the gap.
+            await self._saver.say(part)
+
+    async def _announce(self, part: SharePart) -> list[int]:
+        """Have the router give to this part; return offsets of barriers that follow its route.
+
+        Even if all members have gone meanwhile: others may rely on its being there.
+        """
+        part.is_joined = True
+        while True:
+            round_ = _Round(self._gateway.loop)
+            pending, part.pending = part.pending, []
+            for routes, waiter in pending:
+                self._subscribe(routes, waiter)
+            own = [] if self._gateway.routes.knows(part.route) else [part.route]
+            part.holds_route = part.holds_route or bool(own)
+            self._gateway.routes.subscribe(own, round_)
+            try:
+                return await round_.starts
+            except LogError:
+                if own:
+                    part.holds_route = False  # nor do the routes count it any more
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def leave(self, part: SharePart) -> None:
+        """Have the router give nothing more; leave what is here to whoever takes it."""
+        if part.state is PartState.LIVE:
+            part.move_given()
+        part.is_open = part.is_joined = False
+        part.state = PartState.LEAVING
+        await self._saver.say(part)
+        while not self._can_do_without(part):
+            part.changed.clear()
+            await part.changed.wait()
+        while True:
+            if part.holds_route:
+                part.holds_route = False
+                self._gateway.routes.unsubscribe(part.route)
+            round_ = _Round(self._gateway.loop)
+            self._gateway.routes.subscribe([], round_)
+            try:
+                await round_.is_back
+                break
+            except LogError:
+                await asyncio.sleep(RETRY_SECONDS)
+        part.state = PartState.LEFT
+        await self._saver.say(part)
+
+    def _can_do_without(self, part: SharePart) -> bool:
+        """Tell whether the router has another gateway for the group, or no other one is to come."""
+        awaited = [
+            other
+            for part_id in part.awaited or ()
+            if (other := self._table.get(part.group, part_id)) is not None
+            and other.state in {PartState.JOINING, PartState.LIVE}
+        ]
+        return not awaited or any(one.state is PartState.LIVE for one in awaited)

@@ -1,0 +1,141 @@
+"""Parts of share groups into the log: now and then, at once, or until everybody knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ingest.session.share_parts import key_of_part
+from mqlake.errors import LogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.gateway.progress import Progress
+    from ingest.gateway.session_log import SessionLog
+    from ingest.gateway.share_groups import ShareGroups
+    from ingest.gateway.share_part import SharePart
+
+RETRY_SECONDS: Final = 0.2
+
+MANY_POSITIONS: Final = 1_000
+POSITIONS_PER_SECOND: Final = 20_000
+"""A part that holds many messages is written less often, so that writing does not hold it up."""
+
+
+@dataclass(slots=True)
+class _Urgent:
+    """Parts whose records are waited for, and who waits."""
+
+    parts: dict[SharePart, None] = field(default_factory=dict)
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    left: int | None = None
+    """How many records are on their way; None before they are written."""
+
+
+@dataclass(slots=True)
+class GroupStep:
+    """A step with a message of a share group. Implements `ingest.gateway.progress.Saved`.
+
+    The message is the client's before it leaves the record of the part: a crash between the
+    two finds it in both, and it stays the client's.
+    """
+
+    groups: ShareGroups
+    tenant: str
+    shared_filter: str
+    progress: Progress | None
+    """Of a session that outlives its connection."""
+
+    def after_saved(self, proceed: Callable[[], None]) -> None:
+        in_part = partial(self.groups.after_saved, self.tenant, self.shared_filter, proceed)
+        if self.progress is None:
+            in_part()
+        else:
+            self.progress.after_saved(in_part)
+
+
+class PartSaver:
+    """Writes the parts of this gateway.
+
+    Args:
+        log: Takes the records.
+        loop: Of the gateway.
+    """
+
+    def __init__(self, log: SessionLog, loop: asyncio.AbstractEventLoop) -> None:
+        self._log = log
+        self._loop = loop
+        self._urgent: deque[_Urgent] = deque()
+
+    def save(self, part: SharePart) -> bool:
+        """Write a part as it is; return whether the log takes it."""
+        record = part.snapshot()
+        count = sum(map(len, record.open))
+        part.is_dirty = count > 0
+        rest = count / POSITIONS_PER_SECOND if count > MANY_POSITIONS else 0.0
+        part.due_at = self._loop.time() + rest
+
+        def saved(error: LogError | None) -> None:
+            if error is not None:
+                part.fail(record.number)
+                return
+            for taken in record.took:
+                if taken in part.took:
+                    self._log.forget_part(key_of_part(taken, part.group))
+
+        try:
+            self._log.save_part(record, saved)
+        except LogError as error:
+            saved(error)
+            return False
+        return True
+
+    async def say(self, part: SharePart) -> None:
+        """Write a part until the record has come back: everybody knows then."""
+        while True:
+            echo = part.next_echo()
+            self.save(part)
+            if await echo:
+                return
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def after_saved(self, part: SharePart | None, proceed: Callable[[], None]) -> None:
+        """Call back, in the order of the calls, when the log knows what a part holds now."""
+        if not self._urgent or self._urgent[-1].left is not None:
+            self._urgent.append(_Urgent())
+            self._loop.call_soon(self._save_urgent)
+        urgent = self._urgent[-1]
+        urgent.waiting.append(proceed)
+        if part is not None:
+            urgent.parts[part] = None
+
+    def _save_urgent(self) -> None:
+        urgent = self._urgent[-1]
+        urgent.left = len(urgent.parts)
+        for part in urgent.parts:
+            self._save_until_taken(part, urgent)
+        self._proceed()
+
+    def _save_until_taken(self, part: SharePart, urgent: _Urgent) -> None:
+        def saved(error: LogError | None) -> None:
+            if error is not None and not part.is_lost:
+                self._loop.call_later(RETRY_SECONDS, self._save_until_taken, part, urgent)
+                return
+            assert urgent.left is not None
+            urgent.left -= 1
+            self._proceed()
+
+        try:
+            self._log.save_part(part.snapshot(), saved)
+        except LogError as error:
+            saved(error)
+
+    def _proceed(self) -> None:
+        """Call back those that have waited; one that waits longer holds up those behind it."""
+        while self._urgent and self._urgent[0].left == 0:
+            for proceed in self._urgent.popleft().waiting:
+                proceed()

@@ -1,0 +1,629 @@
+"""Share groups over gateways: every message goes to a member, whoever leaves, in whatever way."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from itertools import chain
+from random import Random
+
+import pytest
+
+from ingest.gateway.draining import Drain
+from ingest.log.memory import MemoryLog
+from ingest.protocol.packets import (
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+)
+from ingest.protocol.properties import Properties
+from ingest.protocol.reason_codes import SubackReasonCode
+from ingest.session.share_parts import PartRecord, PartState
+from mqlake.clock import ManualClock
+from mqlake.records import delivery_topic
+from tests.ingest.gateway.harness import (
+    Client,
+    Harness,
+    MemoryRouter,
+    new_log,
+    running_gateway,
+    until,
+)
+from tests.ingest.gateway.test_survival import die_out
+
+pytestmark = pytest.mark.anyio
+
+NEVER: Properties = {"session_expiry_interval": 0xFFFF_FFFF}
+FIRST, SECOND = "gateway-1", "gateway-2"
+SHARED = "$share/g/a/#"
+
+
+@contextlib.asynccontextmanager
+async def site() -> AsyncIterator[tuple[MemoryLog, MemoryRouter]]:
+    """A log and a router that outlive the gateways."""
+    log = new_log(FIRST, SECOND)
+    router = MemoryRouter(log)
+    await router.start()
+    try:
+        yield log, router
+    finally:
+        await router.close()
+
+
+@contextlib.asynccontextmanager
+async def two_gateways() -> AsyncIterator[tuple[Harness, Harness]]:
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST) as first,
+        running_gateway(log=log, router=router, name=SECOND) as second,
+    ):
+        both = (first.gateway, second.gateway)
+        await until(lambda: all(one.peers.are_there for one in both))
+        yield first, second
+
+
+async def member(harness: Harness, client_id: str, qos: int = 1, *, kept: bool = False) -> Client:
+    client = await Client.open(harness.port)
+    properties: Properties = NEVER if kept else {}
+    connack = await client.handshake(client_id, clean_start=not kept, properties=properties)
+    if not connack.session_present:
+        await client.subscribe(SHARED, qos)
+    return client
+
+
+async def publish(harness: Harness, count: int, qos: int = 1, *, first: int = 0) -> list[bytes]:
+    """Publish numbered messages over several topics."""
+    publisher = await Client.connect(harness.port, "publisher")
+    payloads = [b"%d" % number for number in range(first, first + count)]
+    for payload in payloads:
+        await publisher.publish(f"a/{int(payload) % 7}", payload, qos)
+    await publisher.disconnect()
+    return payloads
+
+
+async def drain(client: Client) -> list[Publish]:
+    """Take and acknowledge what has come up to now."""
+    found: list[Publish] = []
+    client.send(Pingreq())
+    while not isinstance(packet := await client.receive(), Pingresp):
+        assert isinstance(packet, Publish), packet
+        found.append(packet)
+        client.send(Puback(packet.packet_id))
+    return found
+
+
+async def collect(count: int, *clients: Client) -> list[bytes]:
+    """Take messages from all clients until there are so many."""
+    found: list[bytes] = []
+    async with asyncio.timeout(8):
+        while len(found) < count:
+            for client in clients:
+                found.extend(one.payload for one in await drain(client))
+            await asyncio.sleep(0.005)
+    return found
+
+
+def parts(harness: Harness) -> list[PartRecord]:
+    return list(harness.gateway.share_groups._table)
+
+
+async def is_standing(harness: Harness) -> None:
+    """Wait until the group has no part that is not left."""
+    await until(
+        lambda: parts(harness) and all(one.state is PartState.LEFT for one in parts(harness))
+    )
+
+
+async def test_each_message_goes_to_one_member_of_all_gateways() -> None:
+    async with two_gateways() as (first, second):
+        clients = [await member(first, "a"), await member(second, "b"), await member(second, "c")]
+        sent = await publish(first, 60)
+        await first.delivered()
+        await second.delivered()
+        found = [[one.payload for one in await drain(client)] for client in clients]
+        assert sorted(chain.from_iterable(found)) == sorted(sent)
+        assert all(found)
+
+
+async def test_what_a_member_leaves_goes_to_another_gateway() -> None:
+    async with two_gateways() as (first, second):
+        leaver, stayer = await member(first, "a"), await member(second, "b")
+        sent = await publish(second, 40)
+        await first.delivered()
+        leaver.send(Disconnect())
+        await leaver.expect_end()
+        assert sorted(await collect(40, stayer)) == sorted(sent)
+        await until(lambda: len(parts(second)) == 1)
+        await stayer.expect_nothing()
+
+
+async def test_a_group_of_absent_members_loses_nothing() -> None:
+    async with two_gateways() as (first, second):
+        one, other = await member(first, "a", kept=True), await member(second, "b", kept=True)
+        before = await publish(second, 20)
+        found = await collect(20, one, other)
+        await one.disconnect()
+        between = await publish(second, 20, first=20)
+        found += await collect(20, other)
+        await other.disconnect()
+        await is_standing(first)
+        after = await publish(first, 20, first=40)
+        await first.delivered()
+        back = await member(first, "b", kept=True)
+        found += await collect(20, back)
+        more = await publish(first, 5, first=60)
+        found += await collect(5, back)
+        assert Counter(found) == Counter(before + between + after + more)
+        await back.expect_nothing()
+
+
+async def test_the_group_survives_everything_being_down() -> None:
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router, name=FIRST) as first:
+            client = await member(first, "a", kept=True)
+            sent = await publish(first, 10)
+            assert [(await client.expect(Publish)).packet_id for _ in range(10)]
+            await first.saved()
+            await first.kill()
+        async with running_gateway(log=log, router=router, name=SECOND) as second:
+            sent += await publish(second, 10, first=10)
+        async with running_gateway(log=log, router=router, name=FIRST) as first:
+            sent += await publish(first, 10, first=20)
+            client = await member(first, "a", kept=True)
+            found = await collect(30, client)
+            assert Counter(found) == Counter(sent)
+            await client.expect_nothing()
+
+
+@contextlib.asynccontextmanager
+async def two_gateways_in_time() -> AsyncIterator[tuple[Harness, Harness, ManualClock]]:
+    """The first may be killed; the second then finds it dead when its time has passed."""
+    clock = ManualClock()
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST, clock=clock) as first,
+        running_gateway(log=log, router=router, name=SECOND, clock=clock) as second,
+    ):
+        both = (first.gateway, second.gateway)
+        await until(lambda: all(one.peers.are_there for one in both))
+        yield first, second, clock
+
+
+async def kill(victim: Harness) -> None:
+    victim.gateway.share_groups.save_all()
+    await victim.saved()
+    await victim.kill()
+
+
+async def test_what_a_dead_gateway_was_given_reaches_another_member() -> None:
+    async with two_gateways_in_time() as (first, second, clock):
+        victim, survivor = await member(first, "a"), await member(second, "b")
+        sent = await publish(second, 40)
+        await first.delivered()
+        found = [one.payload for one in await drain(victim)]
+        await kill(first)
+        sent += await publish(second, 40, first=40)
+        await die_out(clock, second)
+        late = await collect(80 - len(found), survivor)
+        assert Counter(late + found) == Counter(sent)
+        await survivor.expect_nothing()
+        assert [one.gateway for one in parts(second)] == [SECOND]
+
+
+async def test_a_group_without_kept_sessions_ends_with_its_last_member() -> None:
+    async with two_gateways() as (first, second):
+        client = await member(first, "a")
+        await client.disconnect()
+        await until(lambda: not parts(first) and not parts(second))
+        await publish(second, 5)
+        client = await member(second, "a")
+        await client.expect_nothing()
+        assert await publish(first, 5) == sorted(await collect(5, client))
+
+
+async def test_qos_2_is_not_sent_to_a_second_client() -> None:
+    async with two_gateways() as (first, second):
+        one = await member(first, "a", 2)
+        sent = await publish(second, 10, 2)
+        received = [await one.expect(Publish) for _ in range(10)]
+        one.send(Pubrec(received[0].packet_id))
+        await one.expect(Pubrel)
+        other = await member(second, "b", 2)
+        one.cut()
+        await until(lambda: first.gateway.sessions.connected_count == 0)
+        await until(lambda: len(parts(second)) == 1)
+        await other.expect_nothing()
+        assert sorted(message.payload for message in received) == sorted(sent)
+
+
+class Coming:
+    """Members that come and go by chance; each notes what it has acknowledged."""
+
+    def __init__(self, seed: int, gateways: list[Harness]) -> None:
+        self.random = Random(seed)
+        self.gateways = gateways
+        self.clients: dict[str, Client] = {}
+        self.acknowledged: Counter[bytes] = Counter()
+        self.settled: set[bytes] = set()
+        self.doubtful: set[bytes] = set()
+
+    async def save(self) -> None:
+        """Let the log know of everything up to now: none of it may come again."""
+        for harness in self.gateways:
+            harness.gateway.share_groups.save_all()
+            await harness.saved()
+        self.settled |= set(self.acknowledged) - self.doubtful
+
+    async def come(self, name: str) -> None:
+        harness = self.random.choice(self.gateways)
+        self.clients[name] = await member(harness, name, kept=name.startswith("kept"))
+
+    async def take(self, name: str, share: float) -> None:
+        """Take what has come and acknowledge a part of it, until the gateway has heard of that."""
+        answered = await self._answer(name, share)
+        while answered:
+            answered = await self._answer(name, share if share == 1 else 0)
+
+    async def _answer(self, name: str, share: float) -> int:
+        client = self.clients[name]
+        client.send(Pingreq())
+        answered = 0
+        while not isinstance(packet := await client.receive(), Pingresp):
+            assert isinstance(packet, Publish), packet
+            assert packet.payload not in self.settled
+            if self.random.random() < share:
+                client.send(Puback(packet.packet_id))
+                self.acknowledged[packet.payload] += 1
+                answered += 1
+        return answered
+
+    async def go(self, name: str) -> None:
+        await self.take(name, self.random.choice([0.0, 0.5, 1.0]))
+        client = self.clients.pop(name)
+        if self.random.random() < 0.5:
+            client.send(Disconnect())
+            await client.expect_end()
+        else:
+            client.cut()
+
+    async def step(self, names: list[str]) -> None:
+        name = self.random.choice(names)
+        if name in self.clients:
+            await self.go(name)
+        else:
+            await self.come(name)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_nothing_is_lost_or_acknowledged_twice_however_members_come_and_go(seed: int) -> None:
+    async with two_gateways() as (first, second):
+        coming = Coming(seed, [first, second])
+        names = ["kept-1", "kept-2", "clean-1", "clean-2", "clean-3"]
+        await coming.come("kept-1")
+        sent: list[bytes] = []
+        for _ in range(25):
+            sent += await publish(
+                coming.random.choice([first, second]), coming.random.randrange(12), first=len(sent)
+            )
+            await coming.step(names)
+        for name in names:
+            if name not in coming.clients:
+                await coming.come(name)
+        async with asyncio.timeout(8):
+            while len(coming.acknowledged) < len(sent):
+                for name in names:
+                    await coming.take(name, 1)
+                await asyncio.sleep(0.005)
+        for harness in (first, second):
+            await harness.delivered()
+        for name in names:
+            await coming.take(name, 1)
+        assert coming.acknowledged == Counter(sent)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_nothing_is_lost_however_gateways_die(seed: int) -> None:
+    clock = ManualClock()
+    async with (
+        site() as (log, router),
+        contextlib.AsyncExitStack() as stack,
+    ):
+
+        async def start(name: str) -> Harness:
+            harness = await stack.enter_async_context(
+                running_gateway(log=log, router=router, name=name, clock=clock)
+            )
+            running.append(harness)
+            return harness
+
+        running: list[Harness] = []
+        coming = Coming(seed, running)
+        names = ["kept-1", "kept-2", "clean-1", "clean-2", "clean-3"]
+        third = await start("gateway-3")  # takes what is published
+        running.clear()
+        for name in (FIRST, SECOND):
+            await start(name)
+        everybody = [third, *running]
+        await until(lambda: all(one.gateway.peers.are_there for one in everybody))
+        await coming.come("kept-1")
+        sent: list[bytes] = []
+        for _ in range(4):
+            for _ in range(4):
+                sent += await publish(third, coming.random.randrange(15), first=len(sent))
+                await coming.step(names)
+                if coming.random.random() < 0.7:
+                    await coming.save()
+            victim = coming.random.choice(running)
+            running.remove(victim)
+            sent += await publish(third, 10, first=len(sent))
+            await victim.kill()
+            coming.doubtful |= set(coming.acknowledged) - coming.settled
+            for name, client in list(coming.clients.items()):
+                if client.writer.get_extra_info("peername")[1] == victim.port:
+                    del coming.clients[name]
+            if coming.random.random() < 0.5:
+                await die_out(clock, third, *running)
+            sent += await publish(third, 10, first=len(sent))
+            await start(victim.gateway.settings.name)
+        await die_out(clock, third, *running)
+        for name in names:
+            if name not in coming.clients:
+                await coming.come(name)
+        async with asyncio.timeout(8):
+            while len(coming.acknowledged) < len(sent):
+                for name in names:
+                    await coming.take(name, 1)
+                await asyncio.sleep(0.005)
+        assert set(coming.acknowledged) == set(sent)
+
+
+async def spread(
+    strategy: str, publishers: int = 4, messages: int = 25
+) -> dict[str, list[Publish]]:
+    """Return what each of three members gets, two of them at one gateway."""
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST, share_strategy=strategy) as first,
+        running_gateway(log=log, router=router, name=SECOND, share_strategy=strategy) as second,
+    ):
+        members = {
+            "a": await member(first, "a"),
+            "b": await member(second, "b"),
+            "c": await member(second, "c"),
+        }
+        await until(lambda: sum(one.members for one in router.members.values()) == 3)
+        for number in range(publishers):
+            publisher = await Client.connect(first.port, f"p{number}")
+            for message in range(messages):
+                await publisher.publish(f"a/{message % 9}", f"p{number}".encode(), 1)
+        await first.delivered()
+        await second.delivered()
+        return {name: await drain(client) for name, client in members.items()}
+
+
+async def test_round_robin_gives_every_member_the_same_share() -> None:
+    found = await spread("round_robin", messages=75)
+    assert sum(map(len, found.values())) == 300
+    assert all(len(got) == pytest.approx(100, abs=8) for got in found.values())
+
+
+async def test_sticky_means_one_member_of_the_whole_group() -> None:
+    found = await spread("sticky")
+    assert [len(got) for got in found.values()] == [100, 0, 0]
+
+
+@pytest.mark.parametrize("strategy", ["hash_topic", "hash_client_id"])
+async def test_a_hash_leads_to_one_member_wherever_it_is(strategy: str) -> None:
+    found = await spread(strategy, publishers=9, messages=18)
+    taken: dict[object, set[str]] = {}
+    for name, got in found.items():
+        for one in got:
+            key = one.topic_name if strategy == "hash_topic" else one.payload
+            taken.setdefault(key, set()).add(name)
+    assert len(taken) == 9
+    assert all(len(names) == 1 for names in taken.values())
+    assert len({name for names in taken.values() for name in names}) > 1
+
+
+async def test_random_reaches_everybody() -> None:
+    found = await spread("random", messages=50)
+    assert sum(map(len, found.values())) == 200
+    assert all(len(got) > 30 for got in found.values())
+
+
+async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing() -> None:
+    """It was only stopped for a while; meanwhile others have got what it was given."""
+    async with two_gateways_in_time() as (first, second, clock):
+        one, other = await member(first, "a"), await member(second, "b")
+        sent = await publish(second, 20)
+        await first.delivered()
+        found = [message.payload for message in await drain(one)]
+        found += [message.payload for message in await drain(other)]
+        first.gateway.share_groups.save_all()
+        await first.saved()
+        await second.delivered()
+        # As a stopped process: it neither speaks nor reads.
+        readers = [
+            first.gateway._reader,
+            first.gateway.peers._reader,
+            first.gateway.session_log._reader,
+        ]
+        for reader in readers:
+            reader.pause()
+        first.gateway.peers._spoke_at = clock.monotonic() + 3600
+        sent += await publish(second, 30, first=20)
+        for _ in range(4):
+            clock.advance(1)
+            second.gateway._beat()
+            await until(lambda: second.gateway.peers._echo_at == clock.monotonic())
+        found += await collect(50 - len(found), other)
+        assert Counter(found) == Counter(sent)
+        first.gateway.peers._spoke_at = 0
+        for reader in readers:
+            reader.resume()
+        await until(lambda: {part.gateway for part in parts(second)} == {FIRST, SECOND})
+        await until(lambda: all(part.state is PartState.LIVE for part in parts(second)))
+        await one.expect_nothing()
+        again = await publish(second, 30, first=50)
+        assert Counter(await collect(30, one, other)) == Counter(again)
+
+
+@pytest.mark.parametrize("ending", ["stop", "drain"])
+async def test_what_a_gateway_holds_when_it_stops_goes_to_another(ending: str) -> None:
+    async with two_gateways() as (first, second):
+        leaver, stayer = await member(first, "a"), await member(second, "b")
+        sent = await publish(second, 40)
+        await first.delivered()
+        if ending == "drain":
+            first.gateway.draining.begin(Drain())
+            await until(lambda: first.gateway.draining.state == "drained")
+        else:
+            first.stop.set()
+            await asyncio.wait([first.task])
+        await leaver.expect_end()
+        assert Counter(await collect(40, stayer)) == Counter(sent)
+        await stayer.expect_nothing()
+
+
+async def test_the_last_members_of_two_gateways_leave_at_once() -> None:
+    async with two_gateways() as (first, second):
+        one, other = await member(first, "a", kept=True), await member(second, "b", kept=True)
+        sent = await publish(second, 20)
+        await first.delivered()
+        one.cut()
+        other.cut()
+        sent += await publish(second, 20, first=20)
+        await is_standing(first)
+        sent += await publish(second, 20, first=40)
+        back = await member(second, "a", kept=True)
+        also = await member(first, "b", kept=True)
+        assert Counter(await collect(60, back, also)) == Counter(sent)
+
+
+async def test_limits_of_absent_clients_hold_for_groups() -> None:
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST, max_offline_messages=10) as first,
+    ):
+        client = await member(first, "a", kept=True)
+        await client.disconnect()
+        await is_standing(first)
+        publisher = await Client.connect(first.port, "publisher")
+        sent = [b"%d" % number for number in range(30)]
+        for payload in sent:
+            await publisher.publish("a/b", payload, 1)
+            await publisher.publish("a/b", b"QoS 0 does not wait", 0)
+        client = await member(first, "a", kept=True)
+        assert await collect(10, client) == sent[-10:]
+        assert first.counters.dropped_queue_full == 20
+        await client.expect_nothing()
+
+
+async def test_another_member_gets_what_an_expired_session_had_not_acknowledged() -> None:
+    clock = ManualClock()
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=FIRST, clock=clock) as first,
+    ):
+        one = await Client.connect(
+            first.port, "a", properties={"session_expiry_interval": 60}, clean_start=True
+        )
+        await one.subscribe(SHARED, 1)
+        sent = await publish(first, 10)
+        for _ in range(10):
+            await one.expect(Publish)
+        one.cut()
+        await until(lambda: first.gateway.sessions.connected_count == 0)
+        other = await member(first, "b")
+        await other.expect_nothing()
+        clock.advance(61)
+        assert sorted(await collect(10, other)) == sorted(sent)
+
+
+async def test_a_shared_subscription_to_what_gateways_say_is_refused() -> None:
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "a")
+        client.send(Subscribe(1, [Subscription("$share/g/$SYS/#", 0)]))
+        codes = (await client.expect(Suback)).reason_codes
+        assert codes == [SubackReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_qos_2_is_sent_to_one_client_though_gateways_die(kept: bool) -> None:
+    """What a client was sent is its own; what waited for it goes to another."""
+    async with two_gateways_in_time() as (first, second, clock):
+        victim = await Client.open(first.port)
+        properties: Properties = {"receive_maximum": 5}
+        if kept:
+            properties["session_expiry_interval"] = 0xFFFF_FFFF
+        await victim.handshake("a", clean_start=True, properties=properties)
+        await victim.subscribe(SHARED, 2)
+        survivor = await member(second, "b", 2)
+        sent = await publish(second, 40, 2)
+        await first.delivered()
+        seen = [await victim.expect(Publish) for _ in range(5)]
+        await first.saved()
+        await first.kill()
+        await die_out(clock, second)
+        await until(lambda: {part.gateway for part in parts(second)} == {SECOND})
+        found: list[bytes] = []
+        async with asyncio.timeout(8):
+            while len(found) < 35:
+                found.append((await survivor.message()).payload)
+        await survivor.expect_nothing()
+        assert Counter(found) + Counter(one.payload for one in seen) == Counter(sent)
+        if kept:
+            back = await Client.open(second.port)
+            connack = await back.handshake("a", clean_start=False, properties=NEVER)
+            assert connack.session_present
+            again = [await back.message() for _ in range(5)]
+            assert [one.payload for one in again] == [one.payload for one in seen]
+            assert all(one.dup for one in again)
+            await back.expect_nothing()
+
+
+async def test_what_comes_between_route_and_membership_waits_for_the_member() -> None:
+    """The router gives to a gateway whose first member is not in its tree yet."""
+    async with two_gateways() as (first, second):
+        one = await member(first, "a")
+        publisher = await Client.connect(first.port, "publisher")
+        sent = 0
+        for number in range(10):
+            joining = await Client.connect(second.port, f"b{number}")
+            joining.send(Subscribe(1, [Subscription(SHARED, 1)]))
+            for _ in range(20):
+                publisher.send(Publish("a/b", b"%d" % sent, 1, packet_id=sent + 1))
+                sent += 1
+                await asyncio.sleep(0)
+            joining.send(Disconnect())
+            await joining.expect_end()
+        found = await collect(sent, one)
+        assert set(found) == {b"%d" % number for number in range(sent)}
+        assert len(found) == sent
+        assert first.counters.dropped_no_member == second.counters.dropped_no_member == 0
+
+
+async def test_a_group_goes_on_from_its_record_when_deliveries_are_gone() -> None:
+    """Everything was down for longer than deliveries are kept."""
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router, name=FIRST) as first:
+            client = await member(first, "a", kept=True)
+            sent = await publish(first, 5)
+            assert sorted(await collect(5, client)) == sorted(sent)
+            await kill(first)
+        async with running_gateway(log=log, router=router, name=SECOND) as second:
+            sent = await publish(second, 20, first=5)
+            await second.delivered()
+        end = log.partitions(delivery_topic(FIRST))[0].end
+        log.remove_before(delivery_topic(FIRST), 0, end)
+        async with running_gateway(log=log, router=router, name=FIRST) as first:
+            client = await member(first, "a", kept=True)
+            assert sorted(await collect(20, client)) == sorted(sent)
+            await client.expect_nothing()

@@ -1,0 +1,96 @@
+"""A share group over two gateways of a running system, one of which is killed."""
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from mqlake.local.testing import await_condition, running_system
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+MESSAGES = 3000
+RATE = 500
+KILLED_AFTER = 1000
+SAVED_SECONDS = 0.75
+"""The log knows at the latest after so long what a gateway's members have acknowledged."""
+
+
+class Member:
+    """A clean-session member that notes what it gets, and when."""
+
+    def __init__(self, port: int, client_id: str) -> None:
+        self.received: list[tuple[float, bytes]] = []
+        self.is_subscribed = threading.Event()
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id, reconnect_on_failure=False)
+        client.on_message = self._receive
+        client.on_subscribe = lambda *_: self.is_subscribed.set()
+        client.connect("127.0.0.1", port)
+        client.loop_start()
+        client.subscribe("$share/workers/jobs/#", 1)
+        assert self.is_subscribed.wait(30)
+        self.client = client
+
+    def _receive(self, _client: Any, _data: Any, message: mqtt.MQTTMessage) -> None:
+        self.received.append((time.monotonic(), bytes(message.payload)))
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def test_a_killed_gateway_costs_a_share_group_no_message(tmp_path: Path) -> None:
+    with running_system(tmp_path / "data", gateways=2) as system:
+        doomed, other = system.mqtt_port + 1, system.mqtt_port
+        members = [Member(doomed, "m1"), Member(doomed, "m2"), Member(other, "m3")]
+        members.append(Member(other, "m4"))
+        publisher = mqtt.Client(CallbackAPIVersion.VERSION2, "publisher")
+        publisher.max_inflight_messages_set(1000)
+        publisher.connect("127.0.0.1", other)
+        publisher.loop_start()
+        begin = time.monotonic()
+        sent = [b"%d" % number for number in range(MESSAGES)]
+        published = []
+        killed_at = 0.0
+        for number, payload in enumerate(sent):
+            if number == KILLED_AFTER:
+                system.kill("gateway-2")
+                killed_at = time.monotonic()
+            delay = begin + number / RATE - time.monotonic()
+            if delay > 0:
+                time.sleep(delay)
+            published.append(publisher.publish(f"jobs/{number % 50}", payload, 1))
+        for one in published:
+            one.wait_for_publish(30)
+        await_condition(lambda: missing(sent, members) == 0, "every message", timeout_seconds=60)
+        check(members, killed_at)
+        for member in members:
+            member.close()
+        publisher.disconnect()
+        publisher.loop_stop()
+
+
+def missing(sent: list[bytes], members: list[Member]) -> int:
+    received = {payload for member in members for _, payload in list(member.received)}
+    return len(set(sent) - received)
+
+
+def check(members: list[Member], killed_at: float) -> None:
+    """Whatever came twice came first to the killed gateway, just before the end."""
+    times = Counter(payload for member in members for _, payload in member.received)
+    twice = {payload for payload, count in times.items() if count > 1}
+    doomed = members[:2]
+    last = {
+        payload
+        for member in doomed
+        for at, payload in member.received
+        if at > killed_at - SAVED_SECONDS
+    }
+    assert twice <= last
+    assert max(times.values()) <= 2
+    assert all(len(member.received) > 100 for member in members)
