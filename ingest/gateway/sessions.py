@@ -484,7 +484,8 @@ class Sessions:
         session.expiry_interval = self._expiry_interval(connect)
         session.connected_at_ms = self._gateway.clock.now_ms()
         session.will = connect.will  # [MQTT5-3.1.2-7]
-        session.headers = client_headers(key[1], self._gateway.origin, opening.username)
+        peer_host = connection.peer.rpartition(":")[0]
+        session.headers = client_headers(key[1], self._gateway.origin, opening.username, peer_host)
         if stored is not None:  # [MQTT5-3.1.2-5] [MQTT311-3.1.2-4]
             self._gateway.resumer.restore(session, stored)
         if session.is_stored:
