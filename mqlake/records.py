@@ -23,6 +23,7 @@ RULES: Final = "mqlake.rules"
 OUTPUTS: Final = "mqlake.outputs"
 DEAD_LETTERS: Final = "mqlake.dead_letters"
 METRICS: Final = "mqlake.metrics"
+RUNNER: Final = "mqlake.runner"
 DELIVERY_PREFIX: Final = "mqlake.delivery."
 
 # Header names. `mqtt` is three bytes: record version, publisher's protocol level (3, 4, 5), flags.
