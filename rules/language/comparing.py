@@ -51,7 +51,7 @@ def compare(operator: str, left: Value, right: Value) -> Value:
     if left.kind in NUMERIC and right.kind in NUMERIC:
         return boolean(_numbers(operator, left, right))
     if left.kind in NUMERIC or right.kind in NUMERIC:
-        return boolean(f"({as_double(left)} {operator} {as_double(right)})")
+        return boolean(_doubles(operator, left, right))
     if left.kind is Kind.BINARY and right.kind is Kind.BINARY:
         return boolean(f"({left.sql} {operator} {right.sql})")
     return boolean(f"({as_text(left)} {operator} {as_text(right)})")
@@ -83,11 +83,11 @@ def _compare_field(operator: str, left: Value, right: Value) -> str:
         return f"({left.get('string')} {operator} {as_text(right)})"
     if right.kind in NUMERIC:
         if _is_small(right):
-            return f"({left.get('double')} {operator} {as_double(right)})"
+            return _doubles(operator, left, right)
         return _numbers(operator, left, right)
     as_texts = f"({left.get('string')} {operator} {as_text(right)})"
     if operator not in EQUALITY and isinstance(right.literal, str) and _is_number(right.literal):
-        as_numbers = f"({left.get('double')} {operator} {as_double(right)})"
+        as_numbers = _doubles(operator, left, right)
         return f"IF({left.json_type} = 'STRING', {as_texts}, {as_numbers})"
     return as_texts
 
@@ -108,11 +108,18 @@ def _numbers(operator: str, left: Value, right: Value) -> str:
     """Compare as 64 bit integers where both are, else as doubles."""
     if left.kind is right.kind is Kind.INTEGER:
         return f"({left.sql} {operator} {right.sql})"
-    doubles = f"({as_double(left)} {operator} {as_double(right)})"
+    doubles = _doubles(operator, left, right)
     exact_left, exact_right = _exact(left), _exact(right)
     if exact_left is None or exact_right is None:
         return doubles
     return f"coalesce(({exact_left} {operator} {exact_right}), {doubles})"
+
+
+def _doubles(operator: str, left: Value, right: Value) -> str:
+    """Compare as doubles; text such as `NaN`, which Spark takes for the greatest, is below."""
+    if operator in (">", ">=") and left.literal is None:
+        return f"((- {as_double(left)}) {_MIRRORED[operator]} (- {as_double(right)}))"
+    return f"({as_double(left)} {operator} {as_double(right)})"
 
 
 def _exact(value: Value) -> str | None:

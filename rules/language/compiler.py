@@ -19,7 +19,8 @@ from rules.language.values import Value, as_array, as_condition, as_possible, fa
 
 EVENTS_PREFIX: Final = "$events/"
 _ITEM: Final = "foreach_item"
-"""The lambda's variable. Names of rules never reach the expression, so none can be equal."""
+_INDEX: Final = "foreach_index"
+"""The lambda's variables. Names of rules never reach the expression, so none can be equal."""
 
 
 def compile_rule(sql: str, limits: Limits = DEFAULT_LIMITS) -> CompiledRule:
@@ -73,7 +74,7 @@ class _Compiler:
             conditions=conditions,
             fields=tuple(self._scope.reads.values()),
             columns=tuple(names(tree)),
-            deterministic=self._expressions.is_deterministic,
+            deterministic=True,
         )
 
     # FROM
@@ -166,6 +167,7 @@ class _Compiler:
         self, statement: exp.Expr, array: Value, item_names: tuple[str, ...]
     ) -> tuple[str, Tree]:
         self._scope.give_item(item_names, json(_ITEM, name=item_names[0]))
+        self._expressions.index = _INDEX
         listed = as_array(array)
         limit = self._limits.foreach_elements
         too_many = failure(f"FOREACH over more than {limit} elements")
@@ -173,7 +175,7 @@ class _Compiler:
         incase = statement.args.get("incase")
         if incase is not None:
             condition = as_condition(self._expressions.condition(incase))
-            elements = f"filter({elements}, {_ITEM} -> {condition})"
+            elements = f"filter({elements}, ({_ITEM}, {_INDEX}) -> {condition})"
         do = statement.args.get("do")
         if do is None:
             tree: Tree = dict(self._scope.selected())
@@ -183,7 +185,7 @@ class _Compiler:
                 tree[name] = json(_ITEM, name=name)
         else:
             tree = self._select(do)
-        return f"transform({elements}, {_ITEM} -> {row(tree)})", tree
+        return f"transform({elements}, ({_ITEM}, {_INDEX}) -> {row(tree)})", tree
 
     # WHERE
 

@@ -1,12 +1,14 @@
 """Expressions of the language to Spark SQL, one method for each kind of node."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
+from zlib import crc32
 
 from sqlglot import exp
 
 from rules.language import dialect
+from rules.language.choosing import choose, is_missing
 from rules.language.comparing import NotComparable, compare, contains
 from rules.language.functions import FUNCTIONS, Unusable
 from rules.language.limits import Limits
@@ -19,7 +21,6 @@ from rules.language.values import (
     Kind,
     Value,
     as_condition,
-    as_integer,
     as_possible,
     as_text,
     as_variant,
@@ -50,14 +51,19 @@ class Expressions:
         sql: The rule's text, for errors.
         scope: Its names.
         limits: How large it may be.
+
+    Attributes:
+        limits: As given.
+        index: Spark SQL of the place in FOREACH, empty outside.
     """
 
     def __init__(self, sql: str, scope: Scope, limits: Limits) -> None:
         self._sql = sql
         self._scope = scope
-        self._limits = limits
+        self.limits = limits
         self._depth = 0
-        self.is_deterministic = True
+        self._seeds = 0
+        self.index = ""
 
     def value(self, node: exp.Expr) -> Value:
         """Compile an expression.
@@ -73,7 +79,7 @@ class Expressions:
             self.fail(node, "the expression is nested too deeply")
         value: Value = compile_node(self, node)
         self._depth -= 1
-        if len(value.sql) + len(value.exact) > self._limits.expression_characters:
+        if len(value.sql) + len(value.exact) > self.limits.expression_characters:
             self.fail(
                 node,
                 "the rule is too large once its names are put in",
@@ -87,6 +93,17 @@ class Expressions:
         if not is_condition(value):
             self.fail(node, f"expected a condition, this is {value.kind.value}")
         return value
+
+    def column(self, name: str, *path: str | int) -> Value:
+        """Return a column, whatever the rule gives its name to. See `functions.Context`."""
+        return self._scope.column(name, path)
+
+    def seed(self) -> str:
+        """Return what tells this call on this message from all others. See `functions.Context`."""
+        self._seeds += 1
+        rule = crc32(self._sql.encode(errors="replace"))
+        index = f", {self.index}" if self.index else ""
+        return f"id, log_partition, log_offset, {rule}L, {self._seeds}{index}"
 
     def fail(self, node: exp.Expr, problem: str, *, hint: str = "") -> NoReturn:
         """Refuse the rule at a node."""
@@ -120,8 +137,8 @@ class Expressions:
 
     def _path(self, node: dialect.Path) -> Value:
         segments = node.args.get("segments") or ()
-        if len(segments) > self._limits.path_segments:
-            self.fail(node, f"more than {self._limits.path_segments} fields inside each other")
+        if len(segments) > self.limits.path_segments:
+            self.fail(node, f"more than {self.limits.path_segments} fields inside each other")
         try:
             return self._scope.value_of(node.this, segments)
         except UnknownName as exc:
@@ -135,8 +152,8 @@ class Expressions:
 
     def _listed(self, node: exp.Expr) -> list[exp.Expr]:
         listed = node.expressions
-        if len(listed) > self._limits.list_items:
-            self.fail(node, f"the list has more than {self._limits.list_items} elements")
+        if len(listed) > self.limits.list_items:
+            self.fail(node, f"the list has more than {self.limits.list_items} elements")
         return listed
 
     def _call(self, node: dialect.Call) -> Value:
@@ -154,14 +171,13 @@ class Expressions:
                 else f"{least} to {'any number' if most is None else most}"
             )
             self.fail(node, f"{node.this} takes {expected} arguments, here are {len(arguments)}")
-        self.is_deterministic &= function.is_deterministic
         try:
-            return function.emit([self.value(one) for one in arguments], self._limits)
+            return function.emit([self.value(one) for one in arguments], self)
         except Unusable as exc:
             at = arguments[exc.argument] if exc.argument < len(arguments) else node
             self.fail(at, str(exc))
-        except InvalidPattern as exc:
-            self.fail(node, str(exc))
+        except UnknownName as exc:
+            self.fail(node, str(exc), hint=exc.hint)
 
     # Conditions
 
@@ -229,9 +245,7 @@ class Expressions:
     def _rlike(self, node: exp.RegexpLike) -> Value:
         regex_match = FUNCTIONS["regex_match"].emit
         try:
-            return regex_match([self.value(node.this), self.value(node.expression)], self._limits)
-        except InvalidPattern as exc:
-            self.fail(node.expression, str(exc))
+            return regex_match([self.value(node.this), self.value(node.expression)], self)
         except Unusable as exc:
             self.fail(node.expression, str(exc))
 
@@ -285,7 +299,7 @@ class Expressions:
 
     def _int_div(self, node: exp.IntDiv) -> Value:
         left, right = self._integers(node)
-        quotient = f"({left} div nullif({right}, 0L))"
+        quotient = f"IF({right} = 0L, NULL, {left} div {right})"
         return Value(Kind.INTEGER, f"coalesce({quotient}, {_failed('div')})")
 
     def _mod(self, node: exp.Mod) -> Value:
@@ -352,30 +366,6 @@ class Expressions:
         exp.Neg: _neg,
         exp.DPipe: _concatenation,
     }
-
-
-def is_missing(value: Value) -> str:
-    """Return the condition that a value is null, or a field that is not there."""
-    if value.kind is Kind.JSON:
-        return f"({value.variant} IS NULL OR is_variant_null({value.variant}))"
-    if value.kind is Kind.NUMBER:
-        return f"({value.exact} IS NULL AND {value.sql} IS NULL)"
-    return "true" if value.kind is Kind.NULL else f"({value.sql} IS NULL)"
-
-
-def choose(branches: Sequence[tuple[str, Value]], default: Value) -> Value:
-    """Return `CASE WHEN … THEN … ELSE … END`, of the one kind that all have, else as JSON."""
-    kinds = {value.kind for _, value in branches} | {default.kind}
-    kinds.discard(Kind.NULL)
-    if len(kinds) == 1 and not kinds & {Kind.JSON, Kind.NUMBER}:
-        (kind,) = kinds
-        spell: Callable[[Value], str] = as_integer if kind is Kind.INTEGER else lambda one: one.sql
-    else:
-        kind = Kind.JSON
-        spell = as_variant
-    cases = " ".join(f"WHEN {condition} THEN {spell(value)}" for condition, value in branches)
-    last = "" if default.kind is Kind.NULL else f" ELSE {spell(default)}"
-    return Value(kind, f"CASE {cases}{last} END")
 
 
 def _failed(name: str) -> str:

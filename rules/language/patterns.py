@@ -132,6 +132,16 @@ def like(pattern: str) -> str:
     return quoted(pattern.replace("\\", "\\\\"))
 
 
+def exactly(written: str) -> str:
+    """Return a regular expression that finds a text as it stands, a Spark SQL literal."""
+    return quoted("".join(_character(ord(sign)) for sign in written))
+
+
+def any_of(characters: str) -> str:
+    """Return a regular expression that finds one of some characters, a Spark SQL literal."""
+    return quoted(f"[{''.join(_character(ord(sign)) for sign in characters)}]")
+
+
 def topic_pattern(topic_filter: str) -> str:
     """Return a topic filter as a regular expression, a Spark SQL literal.
 

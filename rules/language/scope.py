@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from rules.columns import Column
 from rules.language.compiled import Field
 from rules.language.output import Tree, put, structure
+from rules.language.quoting import quoted
 from rules.language.values import Kind, Value, as_output, field_of, json
 
 _KINDS = {
@@ -92,6 +93,14 @@ class Scope:
         if aliased is not None:
             self._note(self._alias_reads[name])
             return aliased
+        return self.column(name, segments)
+
+    def column(self, name: str, segments: Sequence[str | int]) -> Value:
+        """Return a column, or a field of it, whatever the rule gives its name to.
+
+        Raises:
+            UnknownName: There is no such column.
+        """
         column = self._columns.get(name)
         if column is None:
             raise self._unknown(name)
@@ -154,8 +163,6 @@ def _inside(value: Value, segments: Sequence[str | int]) -> Value:
 
 
 def _user_property(name: str) -> Value:
-    from rules.language.quoting import quoted
-
     pairs = f"try_variant_get(properties, '$.user_property', '{_PAIRS}')"
     last = f"try_element_at(filter({pairs}, p -> get(p, 0) = {quoted(name)}), -1)"
     return Value(Kind.TEXT, f"get({last}, 1)", name=f"user_properties.{name}")

@@ -133,6 +133,8 @@ def as_text(value: Value) -> str:
         return f"coalesce(CAST({value.exact} AS STRING), CAST({value.sql} AS STRING))"
     if value.kind is Kind.ARRAY:
         return f"to_json({value.sql}, map('ignoreNullFields', 'false'))"
+    if value.kind is Kind.DOUBLE:
+        return f"CAST({_finite(value)} AS STRING)"
     return f"CAST({value.sql} AS STRING)"
 
 
@@ -169,6 +171,14 @@ def as_integer(value: Value) -> str:
     if value.kind is Kind.NUMBER:
         return f"coalesce({value.exact}, try_cast({value.sql} AS BIGINT))"
     return "CAST(NULL AS BIGINT)"
+
+
+def as_int(value: Value) -> str:
+    """INT, as Spark's functions take places and lengths; NULL beyond 32 bits."""
+    literal = value.literal
+    if isinstance(literal, int) and not isinstance(literal, bool) and 0 <= literal < 2**31:
+        return str(literal)
+    return f"try_cast({as_integer(value)} AS INT)"
 
 
 def as_array(value: Value) -> str:
@@ -218,12 +228,19 @@ def as_output(value: Value) -> str:
     if value.kind is Kind.NULL:
         return "CAST(NULL AS STRING)"
     if value.kind is Kind.NUMBER:
-        finite = (
-            f"CASE WHEN abs({value.sql}) < {_INFINITY} THEN CAST({value.sql} AS VARIANT) "
-            f"ELSE CAST({failure('the number is out of range')} AS VARIANT) END"
-        )
-        return f"coalesce(CAST({value.exact} AS VARIANT), {finite})"
+        too_large = failure("the number is out of range")
+        finite = f"IF(abs({value.sql}) >= {_INFINITY}, {too_large}, {value.sql})"
+        return f"coalesce(CAST({value.exact} AS VARIANT), CAST({finite} AS VARIANT))"
+    if value.kind is Kind.DOUBLE:
+        return _finite(value)
     return value.sql
+
+
+def _finite(value: Value) -> str:
+    """DOUBLE, NULL for what JSON has no number for; NaN is above infinity to Spark."""
+    if value.literal is not None:
+        return value.sql
+    return f"IF(abs({value.sql}) >= {_INFINITY}, NULL, {value.sql})"
 
 
 def as_condition(value: Value) -> str:
@@ -238,6 +255,17 @@ def as_possible(value: Value) -> str:
 
 def is_condition(value: Value) -> bool:
     return value.kind in (Kind.BOOLEAN, Kind.JSON)
+
+
+def measured(value: Value) -> tuple[str, str]:
+    """Return the BIGINT (or NULL) and the DOUBLE (or NULL) of a value, for functions."""
+    if value.kind is Kind.INTEGER:
+        return as_integer(value), as_double(value)
+    if value.kind is Kind.NUMBER:
+        return value.exact, value.sql
+    if value.kind is Kind.JSON:
+        return f"IF({value.json_type} = 'BIGINT', {value.get('bigint')}, NULL)", as_double(value)
+    return "CAST(NULL AS BIGINT)", as_double(value)
 
 
 def operand(value: Value) -> tuple[str, str]:
