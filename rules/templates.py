@@ -95,7 +95,7 @@ class Template:
         parts: list[str | Placeholder] = []
         literal, end = "", 0
         for found in _PLACEHOLDER.finditer(text):
-            literal += text[end : found.start()]
+            literal += _literal(text[end : found.start()])
             end = found.end()
             if found[1] == _DOLLAR:
                 literal += _DOLLAR
@@ -104,9 +104,7 @@ class Template:
                 parts.append(literal)
             parts.append(_placeholder(found[1]))
             literal = ""
-        literal += text[end:]
-        if "${" in text[end:]:
-            raise RuleError("placeholder is not closed", fragment=text[end:][:40], hint="write }")
+        literal += _literal(text[end:])
         if literal:
             parts.append(literal)
         return cls(tuple(parts))
@@ -159,6 +157,13 @@ def to_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _literal(text: str) -> str:
+    at = text.find("${")
+    if at >= 0:
+        raise RuleError("placeholder is not closed", fragment=text[at : at + 40], hint="write }")
+    return text
 
 
 def _placeholder(name: str) -> Placeholder:

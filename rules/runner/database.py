@@ -23,9 +23,9 @@ _AS_TEXT: Final = (
     *("json", "jsonb", "uuid", "bytea", "inet", "cidr", "macaddr"),
     *("text", "varchar", "bpchar", "name"),
 )
-_UNAVAILABLE: Final = frozenset({"08", "53", "57", "58", "25"})
+_UNAVAILABLE: Final = frozenset({"08", "53", "57", "58", "25", "28", "3D"})
 """Classes of SQLSTATE that say nothing of the statement: connection, resources, intervention,
-system, and a server that only reads for the moment."""
+system, a server that only reads for the moment, a user or database that it does not know (yet)."""
 _AGAIN: Final = frozenset({"40", "55"})
 """Classes after which the same may work: rolled back, object in use."""
 

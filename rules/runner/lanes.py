@@ -155,11 +155,9 @@ class Lane:
         if work.recovered and not self.action.runs_recovered:
             return
         if self.behind is None:
-            if self.is_full:
-                if self.action.may_fall_behind:
-                    self._fall_behind()
-                    return
-                self._was_full = True
+            if self.is_full and self.action.may_fall_behind:
+                self._fall_behind()
+                return
             self._take(Entry(work, batch, batch, now))
             batch.left += 1
         elif self._joining is not None:
@@ -168,6 +166,11 @@ class Lane:
             else:
                 self._live.append(Entry(work, batch, batch, now))
                 batch.left += 1
+
+    def holds_up(self) -> bool:
+        """Tell whether the stream has to wait for this lane; `Stream.has_room` ends that."""
+        self._was_full = self.is_full and not self.action.may_fall_behind
+        return self._was_full
 
     def pump(self) -> None:
         """Begin what may be begun."""

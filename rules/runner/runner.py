@@ -331,7 +331,7 @@ class Runner:
             batch.close(partitions[partition].snapshot())
         for lane in touched:
             lane.pump()
-            if lane.is_full and not lane.action.may_fall_behind:
+            if lane.holds_up():
                 self._full.add(lane)
         if self._full:
             self._follower.pause()
