@@ -25,19 +25,19 @@ class LogAppender:
         bootstrap_servers: str,
         log_topic: str,
         key: bytes,
-        value: bytes,
+        value: bytes | None,
         *,
         what: str,
         headers: Headers | None = None,
         timestamp_ms: int = 0,
-    ) -> None:
-        """Append a record and wait until the log has it.
+    ) -> int:
+        """Append a record, wait until the log has it and return its offset.
 
         Args:
             bootstrap_servers: host:port[,host:port…].
             log_topic: It must exist.
             key: Chooses the partition as the gateways do.
-            value: Payload.
+            value: Payload; None for a tombstone.
             what: The record in words, for the error.
             headers: None for a record without.
             timestamp_ms: UTC epoch; 0 for now.
@@ -46,10 +46,13 @@ class LogAppender:
             LogError: It does not answer in time, or refuses.
         """
         refused: list[KafkaError] = []
+        offsets: list[int] = []
 
-        def report(error: KafkaError | None, _record: Any) -> None:
+        def report(error: KafkaError | None, record: Any) -> None:
             if error is not None:
                 refused.append(error)
+            else:
+                offsets.append(record.offset())
 
         producer = self._producer_for(bootstrap_servers)
         try:
@@ -70,6 +73,7 @@ class LogAppender:
             )
         if refused:
             raise LogError(f"{what}: {refused[0].str()}", definite=True)
+        return offsets[0]
 
     def _producer_for(self, bootstrap_servers: str) -> Producer:
         """Return the one producer; another one when the log has moved since."""
