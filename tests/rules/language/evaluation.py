@@ -15,8 +15,9 @@ from rules.language import CompiledRule
 FAILED = "failed"
 """What stands for the rows of a rule that failed."""
 
-_AT_ONCE = 40
-"""Rules in one expression; Spark generates one Java method for each."""
+_AT_ONCE = 10
+"""Rules in one expression: with more the JIT gives up on the generated code, with fewer Spark plans
+longer."""
 
 
 @dataclass(frozen=True, slots=True)
