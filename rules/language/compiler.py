@@ -1,6 +1,7 @@
 """From a rule's text to what the engine runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sqlglot import exp
@@ -21,6 +22,9 @@ EVENTS_PREFIX: Final = "$events/"
 _ITEM: Final = "foreach_item"
 _INDEX: Final = "foreach_index"
 """The lambda's variables. Names of rules never reach the expression, so none can be equal."""
+
+_EVERYTHING: Final = dialect.Item(this=exp.Star())
+"""What FOREACH without DO yields."""
 
 
 def compile_rule(sql: str, limits: Limits = DEFAULT_LIMITS) -> CompiledRule:
@@ -91,8 +95,7 @@ class _Compiler:
                 events[0], "events and topics cannot be in one rule", hint="make two rules"
             )
         found = dict.fromkeys(self._event(one) for one in events)
-        columns = {column.name: column for name in found for column in EVENTS[name]}
-        return tuple(EVENTS_PREFIX + name for name in found), tuple(columns.values())
+        return tuple(EVENTS_PREFIX + name for name in found), _event_columns(found)
 
     def _topic_filter(self, node: exp.Expr) -> str:
         topic_filter: str = node.this
@@ -176,16 +179,15 @@ class _Compiler:
         if incase is not None:
             condition = as_condition(self._expressions.condition(incase))
             elements = f"filter({elements}, ({_ITEM}, {_INDEX}) -> {condition})"
-        do = statement.args.get("do")
-        if do is None:
-            tree: Tree = dict(self._scope.selected())
-            for name, value in self._scope.aliases().items():
-                tree[name] = value
-            for name in item_names:
-                tree[name] = json(_ITEM, name=name)
-        else:
-            tree = self._select(do)
-        return f"transform({elements}, ({_ITEM}, {_INDEX}) -> {row(tree)})", tree
+        with self._scope.reading() as reads:
+            tree = self._select(statement.args.get("do") or [_EVERYTHING])
+        rows = f"transform({elements}, ({_ITEM}, {_INDEX}) -> {row(tree)})"
+        if any(name.partition(".")[0] in ("payload", "pub_props") for name in reads):
+            # Each row repeats a part of the message, which may be as long as the array.
+            size = f"CAST(size({listed}) AS BIGINT) * octet_length(payload)"
+            too_much = failure("FOREACH repeats too large a payload too often")
+            rows = f"IF({size} > {self._limits.foreach_bytes}, {too_much}, {rows})"
+        return rows, tree
 
     # WHERE
 
@@ -204,6 +206,18 @@ class _Compiler:
                 )
             )
         return tuple(conditions), tests
+
+
+def _event_columns(events: Iterable[str]) -> tuple[Column, ...]:
+    """Return the columns of several events; of a name that some make differently, the first."""
+    columns: dict[str, Column] = {}
+    for event in events:
+        for column in EVENTS[event]:
+            known = columns.setdefault(column.name, column)
+            if column.expression not in known.expression:
+                both = f"coalesce({known.expression}, {column.expression})"
+                columns[column.name] = replace(known, expression=both)
+    return tuple(columns.values())
 
 
 def _conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:

@@ -5,6 +5,7 @@ that a tree holds nothing but the node types listed in `NODES`: no subqueries, n
 no functions that sqlglot knows and the language does not.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -166,12 +167,8 @@ class RuleParser(SparkParser):
     # Statement
 
     def _parse_statement(self) -> exp.Expr | None:
-        if self._match(TokenType.SELECT):
-            is_foreach = False
-        elif self._match(TokenType.FOR):
-            is_foreach = True
-        else:
-            self.fail("a rule begins with SELECT or FOREACH")
+        is_foreach = self._curr.token_type == TokenType.FOR
+        self._advance()
         items = self._items(is_foreach=is_foreach)
         do = self._items() if is_foreach and self._match(TokenType.EXECUTE) else None
         incase = self._condition() if is_foreach and self._match(TokenType.QUALIFY) else None
@@ -485,6 +482,9 @@ def parse(sql: str, limits: Limits) -> Statement:
     if "\0" in sql:
         raise RuleError("the rule holds U+0000")
     tokens = _tokens(sql)
+    first = tokens[0]
+    if first.token_type not in (TokenType.SELECT, TokenType.FOR):
+        raise error_at(sql, first.start, first.end + 1, "a rule begins with SELECT or FOREACH")
     _check_depth(sql, tokens, limits)
     parser = RuleParser(error_level=ErrorLevel.IMMEDIATE, dialect=_DIALECT)
     try:
@@ -513,8 +513,11 @@ def _tokens(sql: str) -> list[Token]:
     try:
         tokens = _DIALECT.tokenize(sql)
     except SqlglotError as exc:
-        raise RuleError(
-            "a quote or a comment is not closed", hint="text is 'in single quotes'"
+        # sqlglot tells the offset of what was opened, in the text of the error's cause.
+        place = re.search(r"[0-9]+:([0-9]+)\Z", str(exc.__cause__ or exc))
+        start = min(int(place[1]), len(sql) - 1) if place else 0
+        raise error_at(
+            sql, start, len(sql), "a quote or a comment is not closed", "text is 'in single quotes'"
         ) from exc
     if tokens and tokens[-1].token_type == TokenType.SEMICOLON:
         tokens.pop()

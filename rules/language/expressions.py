@@ -40,6 +40,7 @@ _COMPARISONS: Final = {
     exp.LT: "<",
     exp.LTE: "<=",
 }
+_AGGREGATES: Final = frozenset({"count", "sum", "avg", "min", "max"})
 _MAX_OPERATORS: Final = 100
 """Of a chain without parentheses, `a + b + c`; Spark goes through it recursively."""
 
@@ -159,18 +160,16 @@ class Expressions:
     def _call(self, node: dialect.Call) -> Value:
         function = FUNCTIONS.get(node.this)
         if function is None:
+            if node.this in _AGGREGATES:
+                self.fail(node, f"{node.this} and GROUP BY are not supported yet")
             close = difflib.get_close_matches(node.this, FUNCTIONS, 1, 0.7)
             hint = f"did you mean {close[0]}?" if close else "docs/rules.md lists the functions"
             self.fail(node, f"unknown function {node.this[:100]}", hint=hint)
         arguments = self._listed(node)
         least, most = function.minimum, function.maximum
         if len(arguments) < least or (most is not None and len(arguments) > most):
-            expected = (
-                str(least)
-                if least == most
-                else f"{least} to {'any number' if most is None else most}"
-            )
-            self.fail(node, f"{node.this} takes {expected} arguments, here are {len(arguments)}")
+            expected = str(least) if least == most else f"{least} to {most or 'any number'}"
+            self.fail(node, f"{node.this} takes {expected} argument(s), here are {len(arguments)}")
         try:
             return function.emit([self.value(one) for one in arguments], self)
         except Unusable as exc:

@@ -27,6 +27,9 @@ class Limits:
     foreach_elements: int = 10_000
     """Of one message; more is an error of that message."""
 
+    foreach_bytes: int = 67_108_864
+    """Elements times the payload's size, where the rows repeat parts of the payload."""
+
     text_characters: int = 65_536
     """Of what padding and repeating make of a text."""
 

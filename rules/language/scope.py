@@ -73,13 +73,13 @@ class Scope:
         self._item_value = value
 
     def selected(self) -> Iterator[tuple[str, Value]]:
-        """Yield what `*` stands for."""
+        """Yield what `*` stands for: the columns, in FOREACH also given names and the element."""
         for name, column in self._columns.items():
             if column.is_selected:
+                yield name, self.column(name, ())
+        if self._item_value is not None:
+            for name in (*self._aliases, *self._item):
                 yield name, self.value_of(name, ())
-
-    def aliases(self) -> Tree:
-        return self._aliases
 
     def value_of(self, name: str, segments: Sequence[str | int]) -> Value:
         """Return what a name with fields and indexes stands for.
@@ -117,7 +117,7 @@ class Scope:
             elif found is not None:
                 return _inside(found, segments[position:])
         if isinstance(found, dict):
-            if name in self._columns and name not in ("item",):
+            if name in self._columns:
                 return None
             return json(f"to_variant_object({structure(found)})", name=name)
         return found
@@ -149,7 +149,7 @@ class Scope:
             fallback = f"a field of the payload is payload.{name}; text is in single quotes"
         else:
             fallback = f"there are: {', '.join(self._columns)}"
-        close = difflib.get_close_matches(name, known, 1, 0.7)
+        close = difflib.get_close_matches(name, known, 1, 0.8)
         same = [other for other in known if other.lower() == name.lower()]
         meant = (same or close or [""])[0]
         hint = f"did you mean {meant}?" if meant else fallback

@@ -82,12 +82,20 @@ def _utf16(arguments: Sequence[Value], _context: Context) -> Value:
 
 
 def _map(arguments: Sequence[Value], _context: Context) -> Value:
-    parsed = as_parsed(arguments[0])
+    parsed = _decoded(arguments[0])
     return json(f"IF(startswith(schema_of_variant({parsed}), 'OBJECT'), {parsed}, NULL)")
 
 
 def _json_decode(arguments: Sequence[Value], _context: Context) -> Value:
-    return json(as_parsed(arguments[0]), name=arguments[0].name)
+    return json(_decoded(arguments[0]), name=arguments[0].name)
+
+
+def _decoded(value: Value) -> str:
+    """VARIANT, text taken for JSON, be it a field's."""
+    if value.kind is not Kind.JSON:
+        return as_parsed(value)
+    parsed = f"try_parse_json({as_text(value)})"
+    return f"IF({value.json_type} = 'STRING', {parsed}, {value.variant})"
 
 
 def _json_encode(arguments: Sequence[Value], _context: Context) -> Value:

@@ -7,7 +7,7 @@ from rules.language import compile_rule
 
 
 def test_filters_are_told_once_and_in_order() -> None:
-    rule = compile_rule("SELECT topic FROM \"b/#\", 'a/+', \"b/#\"")
+    rule = compile_rule('SELECT topic FROM "b/#", \'a/+\', "b/#"')
     assert rule.filters == ("b/#", "a/+")
     assert not rule.is_events
 

@@ -50,7 +50,7 @@ def test_hostile_statement_is_refused_with_a_place(sql: str) -> None:
         ('SELECT topic FROM "t" WHERE', 1, 28, "", ""),
         ("SELECT topic FROM t", 1, 19, "t", 'for example FROM "plant/+/temp"'),
         ('SELECT "é" AS a, nothing FROM "t"', 1, 8, '"é"', ""),
-        ('SELECT topic,\n  \'open FROM "t"', 2, 3, "'open FROM \"t\"", "text is 'in single quotes'"),
+        ('SELECT topic,\n  \'open FROM "t"', 2, 3, '\'open FROM "t"', "text is 'in single quotes'"),
     ],
 )
 def test_refusal_names_the_place(

@@ -4,7 +4,7 @@ from sqlglot import exp
 
 from rules.language import dialect
 
-_OPERATORS = {
+_OPERATORS: dict[type[exp.Expr], str] = {
     exp.And: "AND",
     exp.Or: "OR",
     exp.EQ: "=",
@@ -43,8 +43,15 @@ def statement(node: exp.Expr) -> str:
         written += f" INCASE {expression(args['incase'])}"
     written += f" FROM {', '.join(name(one.this) for one in args['filters'])}"
     if args.get("where"):
-        written += f" WHERE {expression(args['where'])}"
+        written += f" WHERE {conjunction(args['where'])}"
     return written
+
+
+def conjunction(node: exp.Expr) -> str:
+    """Write the conditions of WHERE, which stay apart."""
+    if isinstance(node, exp.And):
+        return f"{conjunction(node.this)} AND {expression(node.expression)}"
+    return expression(node)
 
 
 def item(node: exp.Expr) -> str:
