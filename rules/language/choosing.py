@@ -19,6 +19,36 @@ def is_there(value: Value) -> str:
     return f"(NOT {is_missing(value)})"
 
 
+def all_of(tests: Sequence[str]) -> str:
+    """Return the condition that all hold, of conditions whose NULL means false.
+
+    Spark may compute what both sides of an AND have in common before either; so where one can fail
+    the rule they become branches of CASE, which are left alone.
+    """
+    if len(tests) == 1:
+        return tests[0]
+    if not _can_fail(tests):
+        return f"({' AND '.join(tests)})"
+    *before, last = tests
+    branches = "".join(f" WHEN NOT coalesce({test}, false) THEN false" for test in before)
+    return f"CASE{branches} ELSE {last} END"
+
+
+def one_of(tests: Sequence[str]) -> str:
+    """Return the condition that one holds, like `all_of`."""
+    if len(tests) == 1:
+        return tests[0]
+    if not _can_fail(tests):
+        return f"({' OR '.join(tests)})"
+    *before, last = tests
+    branches = "".join(f" WHEN {test} THEN true" for test in before)
+    return f"CASE{branches} ELSE {last} END"
+
+
+def _can_fail(tests: Sequence[str]) -> bool:
+    return any("raise_error" in test for test in tests)
+
+
 def choose(branches: Sequence[tuple[str, Value]], default: Value) -> Value:
     """Return `CASE WHEN … THEN … ELSE … END`, of the one kind that all have, else as JSON."""
     kinds = {value.kind for _, value in branches} | {default.kind}

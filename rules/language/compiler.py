@@ -11,6 +11,7 @@ from mqlake.topics import SHARE_PREFIX, validate_topic_filter
 from rules.columns import EVENTS, EVENTS_NOT_TOLD, MESSAGE, Column
 from rules.errors import RuleError
 from rules.language import dialect
+from rules.language.choosing import all_of
 from rules.language.compiled import CompiledRule, Condition
 from rules.language.expressions import Expressions
 from rules.language.limits import DEFAULT_LIMITS, Limits
@@ -65,7 +66,7 @@ class _Compiler:
             rows, tree = self._each(statement, array, item_names)
         else:
             rows = f"array({row(tree)})"
-        expression = f"CASE WHEN {' AND '.join(tests)} THEN {rows} END" if tests else rows
+        expression = f"CASE WHEN {all_of(tests)} THEN {rows} END" if tests else rows
         if len(expression) > self._limits.expression_characters:
             raise RuleError(
                 "the rule is too large once its names are put in",

@@ -8,7 +8,7 @@ from zlib import crc32
 from sqlglot import exp
 
 from rules.language import dialect
-from rules.language.choosing import choose, is_missing
+from rules.language.choosing import all_of, choose, is_missing, one_of
 from rules.language.comparing import NotComparable, compare, contains
 from rules.language.functions import FUNCTIONS, Unusable
 from rules.language.limits import Limits
@@ -102,6 +102,7 @@ class Expressions:
     def seed(self) -> str:
         """Return what tells this call on this message from all others. See `functions.Context`."""
         self._seeds += 1
+        self._scope.note_position()
         rule = crc32(self._sql.encode(errors="replace"))
         index = f", {self.index}" if self.index else ""
         return f"id, log_partition, log_offset, {rule}L, {self._seeds}{index}"
@@ -181,11 +182,10 @@ class Expressions:
     # Conditions
 
     def _and(self, node: exp.And) -> Value:
-        return boolean(f"({' AND '.join(map(as_possible, self._spine(node)))})")
+        return boolean(all_of([as_possible(one) for one in self._spine(node)]))
 
     def _or(self, node: exp.Or) -> Value:
-        # Without coalesce one NULL would hide what the others say only from NOT, which has its own.
-        return boolean(f"({' OR '.join(map(as_possible, self._spine(node)))})")
+        return boolean(one_of([as_possible(one) for one in self._spine(node)]))
 
     def _spine(self, node: exp.Expr) -> list[Value]:
         """Compile all conditions that one operator joins, without going deeper for each."""

@@ -109,6 +109,10 @@ class Scope:
         self._note({name + shown: Field(name + shown, as_output(value))})
         return value
 
+    def note_position(self) -> None:
+        """Note that the place of the message is read, which tells it from all others."""
+        self.column("id" if "id" in self._columns else "timestamp", ())
+
     def _aliased(self, name: str, segments: Sequence[str | int]) -> Value | None:
         found: Tree | Value | None = self._aliases.get(name)
         for position, segment in enumerate(segments):

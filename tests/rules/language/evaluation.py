@@ -68,14 +68,13 @@ _PARSED = {
 
 
 def start_session() -> SparkSession:
-    """Start the smallest Spark there is, with the engine's settings for expressions."""
+    """Start the smallest Spark there is."""
     session: SparkSession = (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
         .config("spark.sql.session.timeZone", "America/St_Johns")
-        .config("spark.sql.subexpressionElimination.skipForShortcutExpr", "true")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

@@ -95,3 +95,8 @@ def test_every_name_of_a_column_is_told_once() -> None:
     for columns in EVENTS.values():
         names = [column.name for column in columns]
         assert len(set(names)) == len(names)
+
+
+def test_what_is_random_reads_the_message() -> None:
+    (condition,) = compile_rule("SELECT topic FROM 'a' WHERE random() < 0.1").conditions
+    assert [field.name for field in condition.fields] == ["id"]
