@@ -165,13 +165,12 @@ EVENTS: Final[dict[str, tuple[Column, ...]]] = {
         _field("reason", "text", "reason", "why: queue_full, slow_client, expired, too_large, …"),
         _field("count", "integer", "count", "how many of this client, topic and reason"),
     ),
-    "rule_failed": (
-        *_EVENT_BASE,
-        _field("rule_id", "text", "rule", "identifier of the rule"),
-        _field("reason", "text", "error", "what went wrong"),
-    ),
 }
 """What rules over `$events/<name>` select."""
 
-EVENTS_NOT_TOLD: Final = ("message_delivered", "message_acked")
-"""Events of EMQX that the gateways do not tell of."""
+EVENTS_NOT_TOLD: Final = {
+    "message_delivered": "the gateways do not tell of deliveries",
+    "message_acked": "the gateways do not tell of acknowledgements",
+    "rule_failed": "failures are in the table dead_letters and in the rule's metrics",
+}
+"""Events of EMQX that are not in the log, and why."""

@@ -113,7 +113,7 @@ class _Compiler:
     def _event(self, node: exp.Expr) -> str:
         name: str = node.this.removeprefix(EVENTS_PREFIX).replace("/", "_").replace(".", "_")
         if name in EVENTS_NOT_TOLD:
-            self._refuse(node, f"the gateways do not tell of $events/{name}")
+            self._refuse(node, f"there is no $events/{name}", hint=EVENTS_NOT_TOLD[name])
         if name not in EVENTS:
             self._refuse(node, "unknown event", hint=f"there are: {', '.join(EVENTS)}")
         return name
