@@ -166,7 +166,7 @@ class _DryRun:
             rows = f"(SELECT * FROM {rows} ORDER BY ts DESC LIMIT {self._range.limit:d})"  # noqa: S608
         wanted = [
             f"unix_millis(ts) div {_HOUR_MS} AS hour",
-            f"pmod(log_offset, {_BUCKETS}) AS bucket",
+            f"pmod(log_offset * 7 + log_partition, {_BUCKETS}) AS bucket",
             f"{history.POSITION} AS position",
         ]
         if self._other is None:
