@@ -62,8 +62,8 @@ def test_examples_yield_what_the_document_says(spark: SparkSession) -> None:
             rows = [json.loads(line) for line in shown.splitlines()]
             going.append((sql, compile_rule(sql), message(given), rows))
     found = evaluate(spark, [(rule, given) for _, rule, given, _ in going])
-    for (sql, _, _, expected), rows in zip(going, found, strict=True):
-        assert json.dumps(rows) == json.dumps(expected), sql
+    for (sql, _, _, expected), outputs in zip(going, found, strict=True):
+        assert json.dumps(outputs) == json.dumps(expected), sql
 
 
 @pytest.mark.spark
