@@ -1,7 +1,8 @@
 """What the API writes into the log: it waits until every in-sync replica has the record."""
 
 import threading
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -9,6 +10,15 @@ from mqlake.errors import LogError
 from mqlake.records import Headers
 
 TIMEOUT_SECONDS: Final = 10.0
+
+
+class Append(NamedTuple):
+    """A record for a partition of its own choice."""
+
+    partition: int
+    key: bytes
+    value: bytes
+    headers: Headers
 
 
 class LogAppender:
@@ -74,6 +84,42 @@ class LogAppender:
         if refused:
             raise LogError(f"{what}: {refused[0].str()}", definite=True)
         return offsets[0]
+
+    def append_all(
+        self, bootstrap_servers: str, log_topic: str, records: Sequence[Append], *, what: str
+    ) -> None:
+        """Append records in their order and wait until the log has all of them.
+
+        Raises:
+            LogError: It does not answer in time, or refuses; some may be in the log.
+        """
+        refused: list[KafkaError] = []
+
+        def report(error: KafkaError | None, _record: Any) -> None:
+            if error is not None:
+                refused.append(error)
+
+        producer = self._producer_for(bootstrap_servers)
+        try:
+            for record in records:
+                producer.produce(
+                    log_topic,
+                    partition=record.partition,
+                    key=record.key,
+                    value=record.value,
+                    headers=list(record.headers),
+                    on_delivery=report,
+                )
+                producer.poll(0)
+        except (KafkaException, BufferError) as exc:
+            raise LogError(f"{what}: {exc}", definite=False) from exc
+        if producer.flush(self._timeout):
+            raise LogError(
+                f"{what}: no answer from {bootstrap_servers} within {self._timeout:g} s",
+                definite=False,
+            )
+        if refused:
+            raise LogError(f"{what}: {refused[0].str()}", definite=False)
 
     def _producer_for(self, bootstrap_servers: str) -> Producer:
         """Return the one producer; another one when the log has moved since."""

@@ -8,12 +8,13 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.authentication import require_administrator
-from api.dependencies import Book, Connect, RunningJobs, unavailable
+from api.dependencies import Book, Connect, Log, RunningJobs, State, unavailable
 from api.jobs import TooManyJobs
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.rule_versions import find_version
 from api.routes.rules import RuleIdPath, existing
+from api.rules.backfill import BackfillError, Order, backfill, live_range
 from api.rules.book import RuleBook
 from api.rules.checking import compiled
 from api.rules.dry_run import Compared, Range, dry_run
@@ -118,6 +119,19 @@ class DryRun(BaseModel):
     )
 
 
+class Backfill(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        populate_by_name=True,
+        json_schema_extra={"examples": [{"from": "2026-01-01T00:00:00Z", "rate": 500}]},
+    )
+
+    from_: datetime | None = Field(
+        default=None, alias="from", description="only what was received since; null: everything"
+    )
+    rate: int = Field(default=1_000, ge=1, le=50_000, description="outputs a second, at most")
+
+
 @router.post("/rule_test")
 def post_rule_test(
     connect: Connect, test: RuleTest, tenant: Tenant = DEFAULT_TENANT
@@ -181,6 +195,62 @@ def post_dry_run(
     try:
         job = jobs.start(
             "dry_run", tenant, rule_id, lambda job: dry_run(job, connect, rule, range_, other)
+        )
+    except TooManyJobs as exc:
+        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc
+    return view_job(job, now_ms=_clock.now_ms(), with_result=False)
+
+
+@router.post(
+    "/rules/{id}/backfill",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
+)
+def post_backfill(
+    state: State,
+    book: Book,
+    connect: Connect,
+    log: Log,
+    jobs: RunningJobs,
+    rule_id: RuleIdPath,
+    asked: Backfill | None = None,
+    tenant: Annotated[str, Query(min_length=1)] = DEFAULT_TENANT,
+) -> JobView:
+    """Give the actions of a running rule what it makes of history, as a job.
+
+    That is of every stored message before its newest version came into force: live evaluation
+    has each one from there on, so that none is left out and none taken twice. The outputs are in
+    the order of the log; those whose evaluation fails are counted. A second backfill of the same
+    rule gives its outputs again, with other identifiers.
+    """
+    asked = asked or Backfill()
+    entry = existing(book, tenant, rule_id)
+    rule = compiled(entry.rule.sql)
+    try:
+        live = live_range(entry)
+    except BackfillError as exc:
+        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+    version = entry.rule.version
+    order = Order(tenant, rule_id, version, rule, live, _ms(asked.from_), asked.rate)
+    if any(
+        (job.kind, job.tenant, job.rule_id) == ("backfill", tenant, rule_id)
+        and job.finished_at is None
+        for job in jobs.all()
+    ):
+        raise Problem(HTTPStatus.CONFLICT, f"a backfill of rule {rule_id!r} is under way")
+    try:
+        job = jobs.start(
+            "backfill",
+            tenant,
+            rule_id,
+            lambda job: backfill(
+                job,
+                order,
+                connect,
+                log,
+                state.bootstrap_servers,
+                lambda: book.get(tenant, rule_id),
+            ),
         )
     except TooManyJobs as exc:
         raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc

@@ -230,6 +230,22 @@ def dry_run(
         _print_result(job)
 
 
+@command.command("backfill")
+@click.argument("rule_id")
+@_options.data_dir
+@click.option("--from", "begin", help="Only messages received since: 2026-01-31T12:00:00Z.")
+@click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs a second.")
+def backfill(rule_id: str, data_dir: Path, begin: str | None, rate: int) -> None:
+    """Give the actions of a running rule what it makes of the messages before it."""
+    api = ApiClient(data_dir)
+    asked = {"from": begin, "rate": rate}
+    job = _await(api, api.post(f"/rules/{rule_id}/backfill", asked), quiet=False)
+    result = job["result"]
+    names = ("matched", "passed", "no_result", "failed", "loops", "outputs")
+    counts = ", ".join(f"{result[name]:,} {name}" for name in names)
+    click.echo(f"{counts} in {job['seconds']:.1f} s")
+
+
 def _plan(api: ApiClient, paths: tuple[Path, ...], *, prune: bool) -> list[Change]:
     if not paths and not DEFAULT_FOLDER.is_dir():
         raise OperationalError(f"there is no folder {DEFAULT_FOLDER}: name files or folders")

@@ -165,6 +165,7 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/rules",
         "/api/v1/rules/validate",
         "/api/v1/rules/{id}",
+        "/api/v1/rules/{id}/backfill",
         "/api/v1/rules/{id}/dry_run",
         "/api/v1/rules/{id}/explain",
         "/api/v1/rules/{id}/metrics",

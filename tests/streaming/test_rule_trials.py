@@ -167,8 +167,8 @@ def test_history_is_counted_by_hour_with_examples(connect: SparkConnect) -> None
 
 
 def test_only_a_part_of_history_is_looked_at(connect: SparkConnect) -> None:
-    hour = {"from_ms": START_MS + HOUR_MS, "to_ms": START_MS + 2 * HOUR_MS}
-    assert run(connect, HOT, **hour)["matched"] == 120
+    hour = run(connect, HOT, from_ms=START_MS + HOUR_MS, to_ms=START_MS + 2 * HOUR_MS)
+    assert hour["matched"] == 120
     assert run(connect, "SELECT * FROM 'plant/2/#'")["matched"] == 100
     newest = run(connect, "SELECT payload.n AS n FROM '#'", limit=10)
     found = {output["n"] for sample in newest["samples"] for output in sample["outputs"]}
