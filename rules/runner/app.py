@@ -17,7 +17,7 @@ from mqlake.logs import set_up_logging
 from mqlake.records import RUNNER
 from rules.runner.checkpoint import CONFIG
 from rules.runner.kafka import KafkaTarget, LogAdmin
-from rules.runner.ownership import Ownership
+from rules.runner.ownership import Ownership, hold_name
 from rules.runner.runner import Runner
 from rules.runner.settings import RulesSettings
 
@@ -80,6 +80,11 @@ class _Process:
     async def _work(self) -> None:
         settings = self._settings
         servers = settings.log.bootstrap_servers
+        with hold_name(servers, settings.name):
+            await self._take_part(servers)
+
+    async def _take_part(self, servers: str) -> None:
+        settings = self._settings
         await asyncio.to_thread(LogAdmin(servers).ensure, RUNNER, CONFIG)
         ownership = Ownership(servers, settings.name, RUNNER, self._end)
         target = KafkaTarget({"bootstrap.servers": servers, "client.id": settings.name})

@@ -32,6 +32,7 @@ POLL_SECONDS: Final = 0.2
 MAX_BATCH_RECORDS: Final = 500
 MAX_WAITING_BATCHES: Final = 2
 REQUEST_TIMEOUT_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 0.1
 DELIVERY_TIMEOUT_SECONDS: Final = 600.0
 """Longer than a restart of the brokers: within it librdkafka appends each record exactly once."""
 
@@ -54,6 +55,17 @@ _DEFINITE: Final = frozenset(
     }
 )
 """Codes after which a record is certainly not in the log."""
+
+
+_TRANSIENT: Final = frozenset(
+    {
+        KafkaError._NOENT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+    }
+)
 
 
 class Record(NamedTuple):
@@ -507,20 +519,32 @@ class LogAdmin:
                 raise log_error(error, f"creating log topic {log_topic}") from exc
 
     def _offsets(self, log_topic: str, spec: Any) -> dict[int, int]:
-        try:
-            metadata = self._client.list_topics(log_topic, timeout=REQUEST_TIMEOUT_SECONDS)
-            count = len(metadata.topics[log_topic].partitions)
-            if not count:
-                raise LogError(f"log topic {log_topic} does not exist", definite=True)
-            asked = {TopicPartition(log_topic, partition): spec for partition in range(count)}
-            return {
-                position.partition: future.result(REQUEST_TIMEOUT_SECONDS).offset
-                for position, future in self._client.list_offsets(asked).items()
-            }
-        except KafkaException as exc:
-            raise log_error(exc.args[0], f"asking for the offsets of {log_topic}") from exc
-        except TimeoutError as exc:
-            raise LogError(f"no answer about the offsets of {log_topic}", definite=False) from exc
+        deadline = time.monotonic() + REQUEST_TIMEOUT_SECONDS
+        while True:
+            try:
+                return self._ask_offsets(log_topic, spec)
+            except KafkaException as exc:
+                error: KafkaError = exc.args[0]
+                # A topic that has just been made, and a broker that starts, refuse for a moment.
+                is_transient = error.retriable() or error.code() in _TRANSIENT
+                if not is_transient or time.monotonic() > deadline:
+                    raise log_error(error, f"asking for the offsets of {log_topic}") from exc
+            except TimeoutError as exc:
+                raise LogError(
+                    f"no answer about the offsets of {log_topic}", definite=False
+                ) from exc
+            time.sleep(RETRY_SECONDS)
+
+    def _ask_offsets(self, log_topic: str, spec: Any) -> dict[int, int]:
+        metadata = self._client.list_topics(log_topic, timeout=REQUEST_TIMEOUT_SECONDS)
+        count = len(metadata.topics[log_topic].partitions)
+        if not count:
+            raise LogError(f"log topic {log_topic} does not exist", definite=True)
+        asked = {TopicPartition(log_topic, partition): spec for partition in range(count)}
+        return {
+            position.partition: future.result(REQUEST_TIMEOUT_SECONDS).offset
+            for position, future in self._client.list_offsets(asked).items()
+        }
 
 
 def to_record(message: Message) -> Record:

@@ -2,6 +2,7 @@
 
 import json
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -60,6 +61,8 @@ class RuleMetrics:
         self._incarnation = incarnation
         self._counters: dict[tuple[str, str], dict[int, Counters]] = {}
         self._written: dict[tuple[str, str], bytes] = {}
+        self._tombstones: list[Append] = []
+        self._past = dict.fromkeys(_SUMS, 0)
 
     def counters(self, tenant: str, rule: str, action: int, function: str) -> Counters:
         actions = self._counters.setdefault((tenant, rule), {})
@@ -69,16 +72,27 @@ class RuleMetrics:
         counters.function = function
         return counters
 
-    def forget(self, tenant: str, rule: str) -> list[Append]:
-        """Drop a rule that is no more; return what to write."""
-        self._counters.pop((tenant, rule), None)
-        if self._written.pop((tenant, rule), None) is None:
-            return []
-        return [Append(METRICS, self._key(tenant, rule), None, _HEADERS)]
+    def forget(self, tenant: str, rule: str) -> None:
+        """Drop a rule that is deleted: another one of its name begins at zero."""
+        for counters in self._counters.pop((tenant, rule), {}).values():
+            self.add_to_past({name: getattr(counters, name) for name in _SUMS})
+        if self._written.pop((tenant, rule), None) is not None:
+            self._tombstones.append(Append(METRICS, self._key(tenant, rule), None, _HEADERS))
+
+    def add_to_past(self, sums: Mapping[str, int]) -> None:
+        """Keep in the totals what rules that are no more have counted."""
+        for name, number in sums.items():
+            self._past[name] += number
+
+    def begin_moment(self) -> None:
+        """Set to zero what lanes add up anew for each record."""
+        for actions in self._counters.values():
+            for counters in actions.values():
+                counters.queued = counters.behind = 0
 
     def changed(self) -> list[Append]:
         """Return a record for each rule that has changed since the last call."""
-        records = []
+        records, self._tombstones = self._tombstones, []
         for (tenant, rule), actions in self._counters.items():
             fields = {str(index): counters.fields() for index, counters in actions.items()}
             value = json.dumps({"actions": fields}, separators=(",", ":")).encode()
@@ -89,12 +103,16 @@ class RuleMetrics:
 
     def totals(self) -> dict[str, int]:
         """Return sums over all rules, for the heartbeat."""
-        names = ("success", "failed", "retried", "dropped", "queued")
         all_counters = [c for actions in self._counters.values() for c in actions.values()]
-        return {name: sum(getattr(c, name) for c in all_counters) for name in names}
+        totals = {
+            name: past + sum(getattr(counters, name) for counters in all_counters)
+            for name, past in self._past.items()
+        }
+        return totals | {"queued": sum(counters.queued for counters in all_counters)}
 
     def _key(self, tenant: str, rule: str) -> bytes:
         return rule_metrics_key(RuleMetricsKey(self._process, self._incarnation, tenant, rule))
 
 
+_SUMS: Final = ("success", "failed", "retried", "dropped")
 _HEADERS: Final = [(HEADER_VERSION, str(RECORD_VERSION).encode())]

@@ -1,21 +1,46 @@
 """One runner works, others stand by: whoever holds the one partition of `mqlake.runner` works.
 
 The consumer group protocol of the log decides. The name of a runner is its static membership: one
-that is started anew under its name goes on at once, also after it was killed; one that has died for
-good is replaced by another name when the session has timed out; and of two under one name the
-older is shut out by the log, and ends.
+that is started anew under its name goes on at once, also after it was killed; one that has ended
+for good is replaced by one of another name when the session has timed out. Of two under one name
+on one machine the second refuses to start; on two machines the log shuts the older out, and it
+ends.
 """
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from mqlake.errors import OperationalError
+
 GROUP: Final = "mqlake.runner"
 SESSION_TIMEOUT_MS: Final = 10_000
 POLL_SECONDS: Final = 0.2
+
+
+def hold_name(bootstrap_servers: str, name: str) -> socket.socket:
+    """Return what holds the name on this machine until it is closed or the process is gone.
+
+    Raises:
+        OperationalError: Another process holds it.
+    """
+    digest = blake2b(f"{bootstrap_servers}/{name}".encode(), digest_size=16).hexdigest()
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # A name that begins with a zero byte is no file; nobody has to remove it.
+        holder.bind(f"\0mqlake/runner/{digest}")
+    except OSError as exc:
+        holder.close()
+        raise OperationalError(
+            f"a runner called {name} works here already; give this one another name "
+            "(MQLAKE_RULES_NAME) to let it stand by"
+        ) from exc
+    return holder
 
 
 class Ownership:
@@ -37,6 +62,8 @@ class Ownership:
             "client.id": name,
             "group.id": GROUP,
             "group.instance.id": name,
+            # One that comes takes nothing from the one that works.
+            "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "heartbeat.interval.ms": 2_000,
             "enable.auto.commit": False,
@@ -81,10 +108,8 @@ class Ownership:
             # A static member does not leave the group by this: started anew it goes on at once.
             consumer.close()
 
-    def _take_assignment(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        consumer.assign(partitions)
+    def _take_assignment(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         if partitions:
-            consumer.pause(partitions)
             self._tell(self._held.set)
 
     def _take_revocation(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -464,6 +464,7 @@ class Runner:
         for group in [group for group in self._lanes if group[0] == record_key]:
             for lane in self._lanes.pop(group):
                 self._close_lane(lane, drop=True)
+        self._metrics.forget(*rule)
 
     def _take_definition(self, rule: RuleKey) -> None:
         """Ask again for what was not known so far."""
@@ -472,7 +473,12 @@ class Runner:
             del self._lanes[group]
 
     def _close_lane(self, lane: Lane, *, drop: bool) -> None:
-        task = self._loop.create_task(lane.close(drop=drop))
+        async def close() -> None:
+            before = lane.counters.dropped
+            await lane.close(drop=drop)
+            self._metrics.add_to_past({"dropped": lane.counters.dropped - before})
+
+        task = self._loop.create_task(close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -572,10 +578,8 @@ class Runner:
             await asyncio.sleep(METRICS_SECONDS)
 
     def _changed_metrics(self) -> list[Append]:
-        lanes = self._all_lanes()
-        for lane in lanes:
-            lane.counters.queued = lane.counters.behind = 0
-        for lane in lanes:
+        self._metrics.begin_moment()
+        for lane in self._all_lanes():
             lane.count()
         return self._metrics.changed()
 

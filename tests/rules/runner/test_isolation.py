@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from mqlake.local.ports import free_ports
 from mqlake.local.testing import await_condition
 from mqlake.records import INBOUND, RUNNER
 from rules.runner.checkpoint import decode_checkpoint
+from rules.runner.ownership import GROUP
 from tests.rules.runner.harness import Stage, headers_of
 from tests.rules.runner.postgres import Postgres, running_postgres
 from tests.rules.runner.web import Web, running_web
@@ -156,11 +158,27 @@ def test_deleted_rule_no_longer_waits_for_its_target(stage: Stage) -> None:
     assert runner.stop() == 0
 
 
+def test_second_runner_of_a_name_refuses_to_start(stage: Stage) -> None:
+    first = stage.run_runner()
+    second = stage.start_runner()
+    assert second.process.wait(30) == 1
+    assert "a runner called rules works here already" in second.log_file.read_text(encoding="utf-8")
+    stage.define("named", [{"function": "republish", "args": {"topic": "named"}}])
+    stage.put("named", [{"n": n} for n in range(100)])
+    await_condition(lambda: len(stage.published("named")) >= 100, "they are published")
+    assert first.stop() == 0
+
+
+def members(stage: Stage) -> int:
+    admin = AdminClient({"bootstrap.servers": stage.servers})
+    return len(admin.describe_consumer_groups([GROUP])[GROUP].result(10).members)
+
+
 def test_second_runner_stands_by_and_takes_over(stage: Stage) -> None:
     stage.define("shared", [{"function": "republish", "args": {"topic": "shared"}}])
     first = stage.run_runner()
     second = stage.start_runner(name="second")
-    await_condition(lambda: second.heartbeat() is not None, "it says what it does")
+    await_condition(lambda: members(stage) == 2, "both are there")
 
     def publishes(total: int) -> None:
         stage.put("shared", [{"n": n} for n in range(100)])
@@ -172,19 +190,8 @@ def test_second_runner_stands_by_and_takes_over(stage: Stage) -> None:
     assert beat is not None
     assert not beat.healthy
     assert "another runner" in beat.detail
+    assert first.is_healthy()
     first.kill()
     await_condition(second.is_healthy, "it takes over", timeout_seconds=40)
     publishes(200)
-    assert second.stop() == 0
-
-
-def test_of_two_under_one_name_the_older_ends(stage: Stage) -> None:
-    stage.define("named", [{"function": "republish", "args": {"topic": "named"}}])
-    first = stage.run_runner()
-    second = stage.run_runner()
-    assert first.process.wait(30) == 1
-    assert "another runner has taken the name" in first.log_file.read_text(encoding="utf-8")
-    stage.put("named", [{"n": n} for n in range(100)])
-    await_condition(lambda: len(stage.published("named")) >= 100, "they are published")
-    assert len(stage.published("named")) == 100
     assert second.stop() == 0
