@@ -1,7 +1,7 @@
 """An application without a server; its log is a list, what it would follow is put in by hand."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 
 from api.app import create_app
 from api.cache import CacheWriter
-from api.log import LogAppender
+from api.log import Append, LogAppender
 from api.presence import Gateways
 from api.rules.book import RuleBook
 from api.rules.changes import Changes
@@ -31,6 +31,7 @@ class Appended:
     key: bytes
     value: bytes | None
     headers: Headers
+    partition: int | None = None
 
 
 class MemoryAppender(LogAppender):
@@ -54,6 +55,12 @@ class MemoryAppender(LogAppender):
         assert bootstrap_servers == "127.0.0.1:9092"
         self.records.append(Appended(log_topic, key, value, headers or []))
         return len(self.records) - 1
+
+    def append_all(
+        self, bootstrap_servers: str, log_topic: str, records: Sequence[Append], *, what: str
+    ) -> None:
+        for one in records:
+            self.records.append(Appended(log_topic, one.key, one.value, one.headers, one.partition))
 
 
 @dataclass

@@ -11,18 +11,24 @@ import pytest
 from pyspark.sql import SparkSession
 
 from api.jobs import Job, Jobs
+from api.rules.backfill import BackfillError, Order, backfill, live_range
+from api.rules.book import Entry
 from api.rules.checking import compiled, warnings
-from api.rules.dry_run import Compared, Range, dry_run
+from api.rules.dry_run import Compared, dry_run
+from api.rules.dry_run import Range as Messages
 from api.rules.samples import InvalidContext, make_sample
 from api.rules.trial import Outcome, try_rule
 from api.spark import Cancelled, EvaluationError, SparkAway, SparkConnect
 from mqlake.clock import SystemClock
 from mqlake.local.ports import free_ports
 from mqlake.local.testing import await_condition
+from mqlake.records import INBOUND
+from mqlake.rule_records import Activation, Range, Span, decode_output
 from mqlake.status import STATE_FILE, replace_file
-from rules.model import ActionSpec
+from rules.model import ActionSpec, Rule
 from streaming.settings import StreamingSettings
 from streaming.tables import create_tables
+from tests.api.conftest import MemoryAppender
 from tests.api.test_api import write_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
@@ -71,7 +77,7 @@ def try_out(connect: SparkConnect, sql: str, **context: Any) -> Outcome:
 def run(connect: SparkConnect, sql: str, other: str | None = None, **range_: Any) -> dict[str, Any]:
     compared = None if other is None else Compared(compiled(other), 3)
     job = Job("1", "dry_run", TENANT, "r1", 0)
-    return dry_run(job, connect, compiled(sql), Range(TENANT, **range_), compared)
+    return dry_run(job, connect, compiled(sql), Messages(TENANT, **range_), compared)
 
 
 def test_a_message_gives_what_it_would_live(connect: SparkConnect) -> None:
@@ -221,6 +227,72 @@ def test_the_difference_to_another_version_is_told(connect: SparkConnect) -> Non
                 assert (len(before), after) == (1, [])
             case _:
                 assert before != after
+
+
+def entry(version: int = 2) -> Entry:
+    """Return a rule that runs, live from offset 25 of each partition on."""
+    sql = "SELECT payload.n AS n FROM 'plant/+/temp' WHERE payload.t > 50"
+    span = Span(version, (), "", (), None, {INBOUND: Range((25,) * 8)})
+    rule = Rule(
+        id="r1", tenant=TENANT, version=version, sql=sql, created_at=START_MS, updated_at=START_MS
+    )
+    return Entry(rule, Activation(TENANT, "r1", "running", version, 1, None, (span,)))
+
+
+def fill(connect: SparkConnect, current: Entry | None, **more: Any) -> tuple[Any, MemoryAppender]:
+    log = MemoryAppender()
+    given = entry()
+    order = Order(
+        TENANT, "r1", 2, compiled(given.rule.sql), live_range(given), more.get("from_ms"), 50_000
+    )
+    job = Job("77", "backfill", TENANT, "r1", 0)
+    return backfill(job, order, connect, log, "nowhere", lambda: current), log
+
+
+def test_a_backfill_gives_what_is_before_the_rule_in_order_and_once(
+    connect: SparkConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.rules.backfill.WINDOW_ROWS", 8 * 7)  # several windows
+    result, log = fill(connect, entry())
+    outputs = [decode_output(one.key, one.value, one.headers) for one in log.records]
+    wanted = [n for n in range(25 * 8) if n % 100 > 50]
+    assert sorted(json.loads(one.row)["n"] for one in outputs) == wanted
+    assert (result["matched"], result["passed"], result["outputs"]) == (200, 98, 98)
+    assert (result["source"], result["before"]) == ("b77", [25] * 8)
+    for partition in range(8):
+        found = [one for one in outputs if one.position.partition == partition]
+        marks = [one.mark for one in found]
+        assert marks == sorted(set(marks))
+        assert all(one.position.offset < 25 for one in found)
+    for record, output in zip(log.records, outputs, strict=True):
+        assert record.partition == output.position.partition
+        number = json.loads(output.row)["n"]
+        assert (output.position.source, output.version) == ("b77", 2)
+        assert output.message_id == number.to_bytes(16, "big")
+        assert output.received_at_ms == START_MS + number * 30_000
+
+
+def test_a_backfill_begins_where_it_is_told(connect: SparkConnect) -> None:
+    result, _ = fill(connect, entry(), from_ms=START_MS + HOUR_MS)
+    assert (result["matched"], result["outputs"]) == (80, 49)
+
+
+@pytest.mark.parametrize("current", [None, entry(version=3)])
+def test_a_backfill_ends_when_its_rule_has_changed(
+    connect: SparkConnect, current: Entry | None
+) -> None:
+    with pytest.raises(BackfillError, match="no longer at version 2"):
+        fill(connect, current)
+
+
+def test_only_a_rule_that_runs_is_given_history() -> None:
+    running = entry()
+    assert running.activation is not None
+    for state in ("stopped", "failed", "paused"):
+        with pytest.raises(BackfillError, match=state):
+            live_range(Entry(running.rule, replace(running.activation, state=state)))
+    with pytest.raises(BackfillError, match="starting"):
+        live_range(Entry(running.rule, None))
 
 
 def test_a_dry_run_is_cancelled(connect: SparkConnect) -> None:
