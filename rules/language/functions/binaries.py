@@ -63,7 +63,7 @@ def _base64_encode(arguments: Sequence[Value], _context: Context) -> Value:
     if "urlsafe" in options:
         made = f"translate({made}, '+/', '-_')"
     if "no_padding" in options:
-        made = f"rtrim('=', {made})"
+        made = f"trim(TRAILING '=' FROM {made})"
     return text(made)
 
 

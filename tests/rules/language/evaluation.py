@@ -1,16 +1,24 @@
-"""Evaluating compiled rules on made-up messages, many in one Spark job."""
+"""Evaluating compiled rules on made-up messages, many in one Spark job.
+
+Spark runs in a JVM as the streaming application starts it, without anything of its own.
+"""
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from rules.columns import ROW
 from rules.language import CompiledRule
+from streaming.jvm.jars import PYSPARK_JARS
+from streaming.jvm.process import start_jvm
 
 FAILED = "failed"
 """What stands for the rows of a rule that failed."""
@@ -67,18 +75,32 @@ _PARSED = {
 }
 
 
-def start_session() -> SparkSession:
-    """Start the smallest Spark there is."""
-    session: SparkSession = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.sql.session.timeZone", "America/St_Johns")
-        .getOrCreate()
+@contextmanager
+def running_session() -> Iterator[SparkSession]:
+    """Run the smallest Spark there is, in a JVM of its own that leaves no trace in pyspark."""
+    if SparkContext._active_spark_context is not None:  # another test's
+        yield SparkSession.builder.getOrCreate()
+        return
+    jvm = start_jvm(
+        ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx1g"], [str(PYSPARK_JARS / "*")]
     )
-    session.sparkContext.setLogLevel("OFF")
-    return session
+    jvm.export()
+    try:
+        session: SparkSession = (
+            SparkSession.builder.appName("rules")
+            .master("local[1]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.sql.session.timeZone", "America/St_Johns")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+    finally:
+        jvm.stop(timeout_seconds=5)
+        SparkContext._gateway = SparkContext._jvm = None
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
 
 
 def rows_of(spark: SparkSession, messages: Sequence[Message]) -> DataFrame:
