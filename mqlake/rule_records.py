@@ -100,6 +100,11 @@ class Span:
     sources: dict[str, Range]
     """By log topic."""
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether it is no longer in force."""
+        return all(range_.ends is not None for range_ in self.sources.values())
+
 
 @dataclass(slots=True, frozen=True)
 class Activation:
@@ -114,6 +119,14 @@ class Activation:
     error: str | None = None
     spans: tuple[Span, ...] = ()
     """In order of their offsets; those that no replay needs any more are left out."""
+    updated_at: int = 0
+    """Of that version: a rule that was deleted and made again begins with version 1 again."""
+
+    @property
+    def current(self) -> Span | None:
+        """The version in force, None when the rule does not run."""
+        last = self.spans[-1] if self.spans else None
+        return None if last is None or last.is_ended else last
 
 
 def encode_activation(activation: Activation) -> bytes:
@@ -141,6 +154,7 @@ def encode_activation(activation: Activation) -> bytes:
             "version": activation.version,
             "error": activation.error,
             "change": activation.change,
+            "updated_at": activation.updated_at,
             "spans": spans,
         }
     )
@@ -161,6 +175,7 @@ def decode_activation(data: bytes) -> Activation:
             version=fields["version"],
             change=fields["change"],
             error=fields["error"],
+            updated_at=fields.get("updated_at", 0),
             spans=tuple(map(_decode_span, fields["spans"])),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as exc:

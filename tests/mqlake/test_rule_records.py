@@ -55,6 +55,7 @@ ACTIVATIONS = st.builds(
     change=st.integers(0, 2**53),
     error=st.none() | TEXT,
     spans=st.lists(SPANS, max_size=3).map(tuple),
+    updated_at=st.integers(0, 2**45),
 )
 POSITIONS = st.builds(
     Position,
@@ -113,6 +114,15 @@ def test_a_barrier_of_rules_looks_like_no_message() -> None:
 @given(ACTIVATIONS)
 def test_an_activation_comes_back_from_its_record(activation: Activation) -> None:
     assert decode_activation(encode_activation(activation)) == activation
+
+
+def test_the_last_span_is_in_force_until_it_ends() -> None:
+    first = Span(1, ("a",), "x", (), None, {"mqlake.inbound": Range((1, 2), (3, 4))})
+    second = replace(first, version=2, sources={"mqlake.inbound": Range((3, 4))})
+    activation = Activation("t", "r", "running", 2, 1, spans=(first, second))
+    assert activation.current == second
+    assert replace(activation, spans=(first,)).current is None
+    assert replace(activation, spans=()).current is None
 
 
 @pytest.mark.parametrize(
