@@ -6,8 +6,14 @@ takes too long is detached: it then keeps places of its own, and no longer count
 """
 
 from collections import deque
+from typing import Final
 
-from rules.runner.checkpoint import Marks, Place, Places
+from rules.runner.checkpoint import Mark, Marks, Place, Places
+
+MAX_SOURCES: Final = 50
+"""Marks of one partition."""
+BACKFILL: Final = "b"
+"""Sources that begin so are jobs."""
 
 
 class Origin:
@@ -68,6 +74,15 @@ class PartitionProgress:
         batch = Batch(self, dict(self.marks))
         self._batches.append(batch)
         return batch
+
+    def mark(self, source: str, mark: Mark) -> None:
+        """Note the last output of a source."""
+        if source not in self.marks and len(self.marks) >= MAX_SOURCES:
+            # Jobs end: the first of them that is noted here is the longest over.
+            ended = next((name for name in self.marks if name.startswith(BACKFILL)), None)
+            if ended is not None:
+                del self.marks[ended]
+        self.marks[source] = mark
 
     def advance(self) -> None:
         batches = self._batches

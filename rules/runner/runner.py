@@ -325,7 +325,7 @@ class Runner:
                     for lane in lanes:
                         lane.offer(self._work(output, lane.key.action, record), batch)
                         touched.add(lane)
-                    progress.marks[output.position.source] = output.mark
+                    progress.mark(output.position.source, output.mark)
             progress.next_offset = record.offset + 1
         for partition, batch in batches.items():
             batch.close(partitions[partition].snapshot())

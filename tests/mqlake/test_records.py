@@ -32,7 +32,7 @@ from mqlake.records import (
 DOCUMENT = Path(__file__).parents[2] / "docs" / "records.md"
 LOG_TOPICS = {
     *("INBOUND", "ROUTES", "SESSIONS", "EVENTS", "GATEWAYS"),
-    *("RULES", "OUTPUTS", "DEAD_LETTERS", "METRICS"),
+    *("RULES", "OUTPUTS", "DEAD_LETTERS", "METRICS", "RUNNER"),
 }
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)

@@ -15,7 +15,7 @@ from rules.runner.checkpoint import (
     encode_checkpoint,
     mark_before,
 )
-from rules.runner.progress import PartitionProgress, Progress
+from rules.runner.progress import MAX_SOURCES, PartitionProgress, Progress
 
 
 def test_checkpoint_is_what_it_was() -> None:
@@ -91,3 +91,12 @@ def test_what_was_published_is_looked_for_from_before_it_could_have_been() -> No
     assert published.before({0: Place(20), 1: Place(8)}) == {0: 200}
     published.note({0: 300}, {0: 20, 1: 8})
     assert published.before({0: Place(20), 1: Place(8)}) == {0: 300}
+
+
+def test_marks_of_jobs_that_are_over_go_and_those_of_the_streams_stay() -> None:
+    partition = PartitionProgress(Place(0))
+    partition.mark("i", (1, "r", 0))
+    for job in range(100):
+        partition.mark(f"b{job}", (job, "r", 0))
+    assert len(partition.marks) == MAX_SOURCES
+    assert {"i", "b99", "b60"} <= partition.marks.keys()
