@@ -77,6 +77,10 @@ class _Process:
         if not self._ended.done():
             self._ended.set_result(reason)
 
+    @property
+    def _is_orderly(self) -> bool:
+        return self._ended.done() and not self._ended.result()
+
     async def _work(self) -> None:
         settings = self._settings
         servers = settings.log.bootstrap_servers
@@ -87,7 +91,8 @@ class _Process:
         settings = self._settings
         await asyncio.to_thread(LogAdmin(servers).ensure, RUNNER, CONFIG)
         ownership = Ownership(servers, settings.name, RUNNER, self._end)
-        target = KafkaTarget({"bootstrap.servers": servers, "client.id": settings.name})
+        options = {"bootstrap.servers": servers, "client.id": settings.name}
+        target = KafkaTarget(options, self._end)
         try:
             self._waits_for = "another runner, which works"
             await ownership.acquire()
@@ -97,10 +102,10 @@ class _Process:
                 self._runner = runner
                 await runner.run()
             finally:
-                is_orderly = self._ended.done() and not self._ended.result()
-                await runner.close(is_orderly=is_orderly)
+                await runner.close(is_orderly=self._is_orderly)
         finally:
-            await target.close()
+            # Another runner may look already for what this one has published.
+            await target.close(5.0 if self._is_orderly else 0.0)
             await ownership.close()
 
     async def _beat(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -130,7 +131,9 @@ class CheckedBackend(httpcore.AsyncNetworkBackend):
 _STREAM: Final = 1  # socket.SOCK_STREAM
 
 
+@lru_cache(maxsize=8)
 def make_ssl_context(ca_certificates: Path | None, *, verify: bool) -> ssl.SSLContext:
+    """Return a context; reading the machine's authorities takes long, so they are shared."""
     context = ssl.create_default_context()
     if ca_certificates is not None:
         context.load_verify_locations(cafile=ca_certificates)

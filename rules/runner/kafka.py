@@ -122,8 +122,9 @@ class _Pending:
 class KafkaTarget:
     """Appends with `acks=all` by an idempotent producer. Make it inside the event loop."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], on_fatal: Callable[[str], None]) -> None:
         self._loop = asyncio.get_running_loop()
+        self._on_fatal = on_fatal
         self._producer = Producer(
             {
                 "acks": "all",
@@ -181,7 +182,7 @@ class KafkaTarget:
                     await self._append_in_turn(pending, records, number)
                     break
                 except KafkaException as exc:
-                    self._report(pending, number, exc.args[0], None)
+                    self._refuse(pending, number, exc.args[0])
             return await pending.done
         finally:
             self.under_way -= len(records)
@@ -210,16 +211,24 @@ class KafkaTarget:
                     except BufferError:
                         await asyncio.sleep(0.01)
                     except KafkaException as exc:
-                        self._report(pending, number, exc.args[0], None)
+                        self._refuse(pending, number, exc.args[0])
                         break
             self._in_turn -= 1
 
     async def close(self, timeout_seconds: float = 5.0) -> None:
+        """End; what is not under way yet after the time is not appended."""
         if self._stop.is_set():
             return
-        await asyncio.to_thread(self._producer.flush, timeout_seconds)
+        if timeout_seconds:
+            await asyncio.to_thread(self._producer.flush, timeout_seconds)
+        self._producer.purge(in_queue=True, in_flight=False)
         self._stop.set()
         await asyncio.to_thread(self._thread.join)
+
+    def _refuse(self, pending: _Pending, number: int, error: KafkaError) -> None:
+        if error.code() == KafkaError._FATAL:
+            self._on_fatal(f"nothing can be appended any more: {error.str()}")
+        self._report(pending, number, error, None)
 
     def _report(
         self, pending: _Pending, number: int, error: KafkaError | None, _message: Message | None

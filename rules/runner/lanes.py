@@ -372,6 +372,12 @@ class Lane:
     async def _run(self, batch: list[Entry]) -> None:
         try:
             await self._carry_out(batch)
+        except Exception:
+            # A mistake of ours must not hold up what comes after.
+            logger.exception("outputs are left undone")
+            self.counters.failed += len(batch)
+            for entry in batch:
+                self._finish(entry)
         finally:
             self._running -= 1
             self._made_room()

@@ -61,6 +61,7 @@ from rules.runner.settings import RulesSettings
 logger = logging.getLogger(__name__)
 
 METRICS_SECONDS: Final = 1.0
+RULES_SECONDS: Final = 60.0
 IDLE_CHECKPOINT_SECONDS: Final = 10.0
 """A checkpoint is never older than this, and the interval, while the process runs."""
 PUBLISHED_MARGIN_MS: Final = 60_000
@@ -134,8 +135,13 @@ class Runner:
         rules_begins = await asyncio.to_thread(self._admin.begins, RULES)
         self._rules_follower.start(RULES, rules_begins)
         if rules_begins[0] < rules_ends[0]:
-            async with asyncio.timeout(60):
-                await self._definitions.wait_until(rules_ends[0])
+            try:
+                async with asyncio.timeout(RULES_SECONDS):
+                    await self._definitions.wait_until(rules_ends[0])
+            except TimeoutError as exc:
+                raise LogError(
+                    f"reading {RULES} took more than {RULES_SECONDS:g} s", definite=False
+                ) from exc
         checkpoint, written_ms = await asyncio.to_thread(self._read_checkpoint)
         ends = await asyncio.to_thread(self._admin.ends, OUTPUTS)
         if checkpoint is None:
@@ -294,8 +300,13 @@ class Runner:
     def _take_records(self, records: list[Record]) -> None:
         if self._stalled is not None:
             self._held.extend(records)
-        else:
+            return
+        try:
             self._hand_over(records)
+        except Exception as exc:
+            # What is left of them must not be passed over: the next run takes them again.
+            logger.exception("outputs cannot be handed over")
+            self._services.stop(f"outputs cannot be handed over: {exc!r}")
 
     def _hand_over(self, records: list[Record]) -> None:
         """Give outputs to the lanes of their versions, as far as those are known."""
@@ -367,9 +378,7 @@ class Runner:
             self._lanes[group] = ()
         self._stalled = None
         held, self._held = self._held, []
-        self._hand_over(rest)
-        if held:
-            self._take_records(held)
+        self._take_records([*rest, *held])
         self._resume()
 
     def _resume(self) -> None:

@@ -40,7 +40,7 @@ class RunnerServices:
         if not isinstance(settings, KafkaConnection):
             raise ActionError(f"connection {connection} is no Kafka cluster")
         if connection not in self._clusters:
-            self._clusters[connection] = KafkaTarget(_kafka_options(settings))
+            self._clusters[connection] = KafkaTarget(_kafka_options(settings), self._stop)
         return self._clusters[connection]
 
     def database(self, connection: str) -> Database:
