@@ -3,10 +3,12 @@
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
@@ -137,15 +139,17 @@ class Outputs:
         try:
             spark = outputs.sparkSession
             for (table, ddl), its_versions in by_action.items():
-                schema = columns(ddl)
-                types = grow_rule_table(spark, self._settings, table, schema)
-                rows = table_rows(new, schema, its_versions, types)
-                by_table.setdefault(table, []).append(rows)
+                with _left_out(table):
+                    schema = columns(ddl)
+                    types = grow_rule_table(spark, self._settings, table, schema)
+                    rows = table_rows(new, schema, its_versions, types)
+                    by_table.setdefault(table, []).append(rows)
             for table, parts in by_table.items():
-                whole = parts[0]
-                for part in parts[1:]:
-                    whole = whole.unionByName(part, allowMissingColumns=True)
-                self._append(whole, rule_table_path(self._settings, table), batch_id)
+                with _left_out(table):
+                    whole = parts[0]
+                    for part in parts[1:]:
+                        whole = whole.unionByName(part, allowMissingColumns=True)
+                    self._append(whole, rule_table_path(self._settings, table), batch_id)
         finally:
             new.unpersist()
 
@@ -198,6 +202,16 @@ class Outputs:
         temporary.write_text(json.dumps(stored), encoding="utf-8")
         temporary.replace(path)
         self._marks_file(batch_id - KEPT_MARKS).unlink(missing_ok=True)
+
+
+@contextmanager
+def _left_out(table: str) -> Iterator[None]:
+    """Go on without a table that cannot take its rows: others wait for theirs."""
+    try:
+        yield
+    except AnalysisException as error:
+        fields = {"table": table, "reason": str(error).partition("\n")[0]}
+        logger.exception("rows of a rule left out of their table", extra={"fields": fields})
 
 
 def columns(ddl: str) -> dict[str, str]:

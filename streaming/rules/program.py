@@ -1,12 +1,13 @@
 """From a rule's definition to what the engine evaluates: the language's compiler, then Catalyst."""
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from mqlake.tables import RULE_TABLE_PREFIX
+from mqlake.tables import RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX
 from rules.errors import RuleError
 from rules.language import compile_rule
 from rules.model import ActionSpec, Rule
@@ -14,6 +15,8 @@ from streaming.rules.changes import Program
 
 Compile = Callable[[Rule], Program]
 
+_NOT_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t=]")
+"""What Delta takes in no name of a column."""
 _COMPILER_CLASS: Final = "mqlake.streaming.RuleCompiler"
 
 
@@ -51,13 +54,43 @@ class Programs:
             raise RuleError(f"Spark does not take the statement: {reason}") from exc
         self._code[rule.tenant, rule.id] = code
         actions = rule.actions
+        schema = code.schema() if needs_schema(actions) else None
+        if schema is not None:
+            check_names(compiled.columns)
         return Program(
             filters=compiled.filters,
             is_events=compiled.is_events,
             expression=compiled.expression,
             actions=tuple(action.model_dump(mode="json") for action in actions),
-            schema=code.schema() if needs_schema(actions) else None,
+            schema=schema,
         )
+
+
+def check_names(columns: tuple[str, ...]) -> None:
+    """Refuse rows that a table cannot hold.
+
+    Raises:
+        RuleError: Two columns have one name, or one of ours.
+    """
+    for name in columns:
+        if _NOT_IN_NAMES.search(name):
+            raise RuleError(
+                f"the table cannot have a column {name!r}: no blank and none of ,;{{}}()= in names",
+                fragment=name,
+                hint="name it otherwise with AS",
+            )
+    ours = {column.name for column in RULE_TABLE_COLUMNS}
+    seen: set[str] = set()
+    for name in dict.fromkeys(column.partition(".")[0] for column in columns):
+        lower = name.lower()
+        if lower in ours or lower in seen:
+            whose = "every table of rules has" if lower in ours else "two columns have"
+            raise RuleError(
+                f"the table cannot have a column {name}: {whose} that name",
+                fragment=name,
+                hint="name it otherwise with AS",
+            )
+        seen.add(lower)
 
 
 def needs_schema(actions: tuple[ActionSpec, ...]) -> bool:
