@@ -69,7 +69,7 @@ def contains(value: Value, candidates: list[Value]) -> Value:
             return boolean(f"({as_text(value)} IN ({', '.join(c.sql for c in candidates)}))")
         if all(_is_small(candidate) for candidate in candidates):
             listed = ", ".join(as_double(candidate) for candidate in candidates)
-            return boolean(f"({as_double(value)} IN ({listed}))")
+            return boolean(f"({as_double(value)} IN ({listed}){_not_boolean(value)})")
     each = [compare("=", value, candidate).sql for candidate in candidates]
     return boolean(f"({' OR '.join(f'coalesce({one}, false)' for one in each)})")
 
@@ -96,7 +96,8 @@ def _fields(operator: str, left: Value, right: Value) -> str:
     """Two fields: as texts when both are, else as numbers; equality also of anything else."""
     are_texts = f"({left.json_type} = 'STRING' AND {right.json_type} = 'STRING')"
     as_texts = f"({left.get('string')} {operator} {right.get('string')})"
-    parts = [_numbers(operator, left, right)]
+    is_boolean = f"{left.json_type} = 'BOOLEAN' OR {right.json_type} = 'BOOLEAN'"
+    parts = [f"IF({is_boolean}, NULL, {_numbers(operator, left, right)})"]
     if operator == "=":
         parts.append(f"(to_json({left.variant}) <=> to_json({right.variant}))")
     elif operator == "<>":
@@ -118,8 +119,15 @@ def _numbers(operator: str, left: Value, right: Value) -> str:
 def _doubles(operator: str, left: Value, right: Value) -> str:
     """Compare as doubles; text such as `NaN`, which Spark takes for the greatest, is below."""
     if operator in (">", ">=") and left.literal is None:
-        return f"((- {as_double(left)}) {_MIRRORED[operator]} (- {as_double(right)}))"
-    return f"({as_double(left)} {operator} {as_double(right)})"
+        test = f"(- {as_double(left)}) {_MIRRORED[operator]} (- {as_double(right)})"
+    else:
+        test = f"{as_double(left)} {operator} {as_double(right)}"
+    return f"({test}{_not_boolean(left)}{_not_boolean(right)})"
+
+
+def _not_boolean(value: Value) -> str:
+    """Rule out what Spark takes for 1 and 0; asked last, so only of what else would be true."""
+    return f" AND {value.json_type} <> 'BOOLEAN'" if value.kind is Kind.JSON else ""
 
 
 def _exact(value: Value) -> str | None:

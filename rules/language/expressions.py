@@ -44,6 +44,9 @@ _AGGREGATES: Final = frozenset({"count", "sum", "avg", "min", "max"})
 _MAX_OPERATORS: Final = 100
 """Of a chain without parentheses, `a + b + c`; Spark goes through it recursively."""
 
+_MAX_PRODUCED: Final = 64
+"""Text of all parts of a rule, as a multiple of the largest expression: it bounds the work."""
+
 
 class Expressions:
     """Compiles the expressions of one rule.
@@ -64,6 +67,7 @@ class Expressions:
         self.limits = limits
         self._depth = 0
         self._seeds = 0
+        self._produced = 0
         self.index = ""
 
     def value(self, node: exp.Expr) -> Value:
@@ -80,7 +84,10 @@ class Expressions:
             self.fail(node, "the expression is nested too deeply")
         value: Value = compile_node(self, node)
         self._depth -= 1
-        if len(value.sql) + len(value.exact) > self.limits.expression_characters:
+        size = len(value.sql) + len(value.exact)
+        self._produced += size
+        largest = self.limits.expression_characters
+        if size > largest or self._produced > largest * _MAX_PRODUCED:
             self.fail(
                 node,
                 "the rule is too large once its names are put in",

@@ -21,7 +21,7 @@ class Limits:
     """Of IN and of an array written out."""
 
     regular_expression_characters: int = 512
-    expression_characters: int = 262_144
+    expression_characters: int = 131_072
     """Of the Spark SQL a rule becomes; names given with AS are put in wherever they are used."""
 
     foreach_elements: int = 10_000
