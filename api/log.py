@@ -17,7 +17,7 @@ class Append(NamedTuple):
 
     partition: int
     key: bytes
-    value: bytes
+    value: bytes | None
     headers: Headers
 
 
@@ -87,28 +87,34 @@ class LogAppender:
 
     def append_all(
         self, bootstrap_servers: str, log_topic: str, records: Sequence[Append], *, what: str
-    ) -> None:
-        """Append records in their order and wait until the log has all of them.
+    ) -> list[int]:
+        """Append records in their order, wait until the log has them, return their offsets.
 
         Raises:
             LogError: It does not answer in time, or refuses; some may be in the log.
         """
         refused: list[KafkaError] = []
+        offsets = [-1] * len(records)
 
-        def report(error: KafkaError | None, _record: Any) -> None:
-            if error is not None:
-                refused.append(error)
+        def reporter(at: int) -> Any:
+            def report(error: KafkaError | None, record: Any) -> None:
+                if error is not None:
+                    refused.append(error)
+                else:
+                    offsets[at] = record.offset()
+
+            return report
 
         producer = self._producer_for(bootstrap_servers)
         try:
-            for record in records:
+            for at, record in enumerate(records):
                 producer.produce(
                     log_topic,
                     partition=record.partition,
                     key=record.key,
                     value=record.value,
                     headers=list(record.headers),
-                    on_delivery=report,
+                    on_delivery=reporter(at),
                 )
                 producer.poll(0)
         except (KafkaException, BufferError) as exc:
@@ -120,6 +126,7 @@ class LogAppender:
             )
         if refused:
             raise LogError(f"{what}: {refused[0].str()}", definite=False)
+        return offsets
 
     def _producer_for(self, bootstrap_servers: str) -> Producer:
         """Return the one producer; another one when the log has moved since."""

@@ -57,11 +57,11 @@ class ApiClient:
         """
         return self._ask("GET", path, parameters)
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        return self._ask("POST", path, {}, body)
+    def post(self, path: str, body: dict[str, Any] | None = None, **parameters: Any) -> Any:
+        return self._ask("POST", path, parameters, body)
 
-    def put(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        return self._ask("PUT", path, {}, body)
+    def put(self, path: str, body: dict[str, Any] | None = None, **parameters: Any) -> Any:
+        return self._ask("PUT", path, parameters, body)
 
     def delete(self, path: str, **parameters: Any) -> Any:
         return self._ask("DELETE", path, parameters)

@@ -13,6 +13,7 @@ from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.rules import (
     IfMatch,
     RuleIdPath,
+    Wait,
     answer_change,
     existing,
     read_etag,
@@ -90,6 +91,7 @@ def post_rollback(
     version: Number,
     tenant: Tenant = DEFAULT_TENANT,
     if_match: IfMatch = None,
+    wait: Wait = None,
 ) -> RuleView:
     """Give a rule the content of an earlier version, as a new version."""
     body = body_of(find_version(book, tenant, rule_id, version))
@@ -97,7 +99,7 @@ def post_rollback(
     with refused(by_etag=True), unavailable():
         rule = changes.replace(state.bootstrap_servers, tenant, rule_id, body, read_etag(if_match))
     response.status_code = HTTPStatus.OK
-    return answer_change(request, response, book, rule)
+    return answer_change(request, response, book, rule, wait)
 
 
 def find_version(book: RuleBook, tenant: str, rule_id: str, version: int) -> Rule:

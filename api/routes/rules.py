@@ -77,6 +77,10 @@ IfMatch = Annotated[
     str | None,
     Header(description="the ETag of what was changed; 412 when the rule has changed since"),
 ]
+Wait = Annotated[
+    float | None,
+    Query(ge=0, le=30, description="seconds that the answer waits for the engine; 3 without"),
+]
 _NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetails}}
 _CHANGE: Final[dict[int | str, dict[str, Any]]] = {
     202: {"model": RuleView, "description": "taken; the engine has not answered yet"},
@@ -125,6 +129,7 @@ def post_rule(
     changes: RuleChanges,
     new: NewRule,
     tenant: Tenant = DEFAULT_TENANT,
+    wait: Wait = None,
 ) -> RuleView:
     """Make a rule.
 
@@ -136,7 +141,7 @@ def post_rule(
     check(body)
     with refused(), unavailable():
         rule = changes.create(state.bootstrap_servers, tenant, new.id, body)
-    return answer_change(request, response, book, rule)
+    return answer_change(request, response, book, rule, wait)
 
 
 @router.post("/rules/validate")
@@ -177,6 +182,7 @@ def put_rule(
     changed: ChangedRule,
     tenant: Tenant = DEFAULT_TENANT,
     if_match: IfMatch = None,
+    wait: Wait = None,
 ) -> RuleView:
     """Give a rule another content, as a new version; without a difference nothing happens.
 
@@ -191,7 +197,7 @@ def put_rule(
             state.bootstrap_servers, tenant, rule_id, body, expected or changed.version
         )
     response.status_code = HTTPStatus.OK
-    return answer_change(request, response, book, rule)
+    return answer_change(request, response, book, rule, wait)
 
 
 @router.delete(
@@ -330,9 +336,12 @@ def refused(*, by_etag: bool = False) -> Iterator[None]:
         raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
 
 
-def answer_change(request: Request, response: Response, book: RuleBook, rule: Rule) -> RuleView:
+def answer_change(
+    request: Request, response: Response, book: RuleBook, rule: Rule, wait: float | None
+) -> RuleView:
     """Wait for the engine and answer with the rule."""
-    seconds: float = getattr(request.app.state, "answer_seconds", ANSWER_SECONDS)
+    default: float = getattr(request.app.state, "answer_seconds", ANSWER_SECONDS)
+    seconds = default if wait is None else wait
     entry = book.await_answer(rule.tenant, rule.id, rule.version, seconds)
     if entry is None or entry.rule.version < rule.version:
         entry = Entry(rule, None)  # somebody was quicker with the next change

@@ -6,19 +6,22 @@ of a message it is what tells an output from all others.
 
 import secrets
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 from api.following import Followed
-from api.log import LogAppender
+from api.log import Append, LogAppender
 from api.rules.book import Entry, RuleBook, encode_rule
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
-from mqlake.records import HEADER_VERSION, RECORD_VERSION, RULES
+from mqlake.records import HEADER_VERSION, RECORD_VERSION, RULES, Headers
 from mqlake.rule_records import RulesKey, rules_key
 from rules.model import MAX_VERSIONS, Rule, RuleBody
 
 MAX_RULES: Final = 10_000
 """Of a tenant."""
+
+_HEADERS: Final[Headers] = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
 
 
 class RuleExists(MqlakeError):  # noqa: N818 - it names what is in the way
@@ -126,10 +129,13 @@ class Changes:
         """
         with self._lock:
             entry = self._existing(tenant, rule_id, expected)
-            self._append(servers, RulesKey("definition", tenant, rule_id), None)
-            for one in self._book.versions(tenant, rule_id):
-                if one.version != entry.rule.version:
-                    self._append(servers, RulesKey("version", tenant, rule_id, one.version), None)
+            old = [
+                RulesKey("version", tenant, rule_id, one.version)
+                for one in self._book.versions(tenant, rule_id)
+                if one.version != entry.rule.version
+            ]
+            definition = RulesKey("definition", tenant, rule_id)
+            self._append(servers, [(key, None) for key in (definition, *old)])
 
     def _existing(self, tenant: str, rule_id: str, expected: int | None) -> Entry:
         entry = self._book.get(tenant, rule_id)
@@ -144,18 +150,25 @@ class Changes:
 
     def _write(self, servers: str, rule: Rule) -> None:
         value = encode_rule(rule)
-        self._append(servers, RulesKey("version", rule.tenant, rule.id, rule.version), value)
-        self._append(servers, RulesKey("definition", rule.tenant, rule.id), value)
-        for old in self._book.versions(rule.tenant, rule.id)[MAX_VERSIONS:]:
-            self._append(servers, RulesKey("version", rule.tenant, rule.id, old.version), None)
-
-    def _append(self, servers: str, key: RulesKey, value: bytes | None) -> None:
-        data = rules_key(key)
-        headers = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
-        offset = self._log.append(
-            servers, RULES, data, value, what=f"rule {key.rule!r}", headers=headers
+        kept = self._book.versions(rule.tenant, rule.id)[: MAX_VERSIONS - 1]
+        old = self._book.versions(rule.tenant, rule.id)[len(kept) :]
+        self._append(
+            servers,
+            [
+                (RulesKey("version", rule.tenant, rule.id, rule.version), value),
+                (RulesKey("definition", rule.tenant, rule.id), value),
+                *((RulesKey("version", rule.tenant, rule.id, one.version), None) for one in old),
+            ],
         )
-        self._book.take([Followed(RULES, offset, data, value)], is_old=False)
+
+    def _append(self, servers: str, changes: Sequence[tuple[RulesKey, bytes | None]]) -> None:
+        records = [Append(0, rules_key(key), value, _HEADERS) for key, value in changes]
+        offsets = self._log.append_all(servers, RULES, records, what=f"rule {changes[0][0].rule!r}")
+        followed = [
+            Followed(RULES, offset, record.key, record.value)
+            for offset, record in zip(offsets, records, strict=True)
+        ]
+        self._book.take(followed, is_old=False)
 
 
 def body_of(rule: Rule) -> RuleBody:

@@ -18,6 +18,8 @@ from rules.model import RuleBody
 DEFAULT_FOLDER: Final = Path("conf/rules")
 CHANGES_EXIT_CODE: Final = 2
 _POLL_SECONDS: Final = 0.3
+_ENGINE_SECONDS: Final = 10.0
+"""How long `apply` waits for the engine to answer for the last change."""
 _SIGNS: Final = {"create": "+", "change": "~", "delete": "-"}
 _COLOURS: Final = {"+": "green", "-": "red", "@": "cyan", "~": "yellow"}
 
@@ -137,12 +139,12 @@ def apply_rules(paths: tuple[Path, ...], data_dir: Path, prune: bool) -> None:
     """
     api = ApiClient(data_dir)
     changes = _plan(api, paths, prune=prune)
-    failed = []
     for change in changes:
-        said = _apply(api, change)
-        click.echo(f"{_SIGNS[change.kind]} {change.rule_id}: {said}")
-        if said.startswith("failed"):
-            failed.append(change.rule_id)
+        _apply(api, change)
+    states = _await_states(api, changes)
+    for change in changes:
+        click.echo(f"{_SIGNS[change.kind]} {change.rule_id}: {states[change.rule_id]}")
+    failed = [rule_id for rule_id, said in states.items() if said.startswith("failed")]
     if not changes:
         click.echo(_summary(changes))
     if failed:
@@ -254,19 +256,33 @@ def _plan(api: ApiClient, paths: tuple[Path, ...], *, prune: bool) -> list[Chang
     return plan(wanted, existing, prune=prune)
 
 
-def _apply(api: ApiClient, change: Change) -> str:
-    """Do it; return what the engine says."""
+def _apply(api: ApiClient, change: Change) -> None:
+    """Ask for it, and do not wait for the engine: it takes many changes at once."""
     path = f"/rules/{change.rule_id}"
     if change.after is None:
         api.delete(path)
-        return "deleted"
+        return
     body = change.after.model_dump(mode="json")
     if change.before is None:
-        rule = api.post("/rules", {**body, "id": change.rule_id})
+        api.post("/rules", {**body, "id": change.rule_id}, wait=0)
     else:
-        rule = api.put(path, {**body, "version": change.before.version})
-    said: str = rule["state"]
-    return f"{said}: {rule['error']}" if rule["error"] else said
+        api.put(path, {**body, "version": change.before.version}, wait=0)
+
+
+def _await_states(api: ApiClient, changes: list[Change]) -> dict[str, str]:
+    """Return what the engine says of the rules that were changed; `starting` when it does not."""
+    changed = {change.rule_id for change in changes}
+    deadline = time.monotonic() + _ENGINE_SECONDS
+    while True:
+        rules = list(api.items("/rules")) if changes else []
+        states = dict.fromkeys(changed, "deleted")
+        for rule in rules:
+            if rule["id"] in changed:
+                said = rule["state"]
+                states[rule["id"]] = f"{said}: {rule['error']}" if rule["error"] else said
+        if "starting" not in states.values() or time.monotonic() > deadline:
+            return states
+        time.sleep(_POLL_SECONDS)
 
 
 def _print_change(change: Change) -> None:

@@ -58,9 +58,11 @@ class MemoryAppender(LogAppender):
 
     def append_all(
         self, bootstrap_servers: str, log_topic: str, records: Sequence[Append], *, what: str
-    ) -> None:
+    ) -> list[int]:
+        begin = len(self.records)
         for one in records:
             self.records.append(Appended(log_topic, one.key, one.value, one.headers, one.partition))
+        return list(range(begin, len(self.records)))
 
 
 @dataclass

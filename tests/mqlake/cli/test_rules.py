@@ -38,6 +38,11 @@ def run(api: Api, *arguments: str) -> Result:
     )
 
 
+@pytest.fixture(autouse=True)
+def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqlake.cli.rules._ENGINE_SECONDS", 0.0)
+
+
 def lines(result: Result) -> list[str]:
     return [click.unstyle(line) for line in result.output.splitlines()]
 
