@@ -44,7 +44,8 @@ class CompiledRule:
         conditions: WHERE taken apart, in the order written.
         fields: All columns and fields read.
         columns: The keys of an output row, in order; dotted where AS nests them.
-        deterministic: False when it uses the time of evaluation or a random number.
+        deterministic: Whether the same message always gives the same; so it is, as times and random
+            numbers are made of the message.
     """
 
     filters: tuple[str, ...]

@@ -1,8 +1,8 @@
 """The rule language as a dialect of sqlglot: its words, and the trees its statements become.
 
 The operators and their precedence are sqlglot's; operands, clauses and names are parsed here, so
-that a tree holds nothing but the node types listed in `NODES`: no subqueries, no tables, no types,
-no functions that sqlglot knows and the language does not.
+that a tree holds no subqueries, no tables, no types and no functions that sqlglot knows and the
+language does not. Which nodes an expression may consist of, `expressions` says.
 """
 
 import re
@@ -69,14 +69,6 @@ class Statement(exp.Expression):
     }
 
 
-NODES: Final = (
-    Path, Call, TopicMatch, ListOf, exp.Literal, exp.Null, exp.Boolean, exp.Paren, exp.Case, exp.If,
-    exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In,
-    exp.Between, exp.Is, exp.Like, exp.RegexpLike, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv,
-    exp.Mod, exp.Neg, exp.DPipe,
-)  # fmt: skip
-"""What an expression may consist of."""
-
 _KEYWORDS: Final = {
     "SELECT": TokenType.SELECT,
     "FOREACH": TokenType.FOR,
@@ -124,8 +116,6 @@ _LATER: Final = {
     "INTERSECT": "a rule is one SELECT or FOREACH; INTERSECT is not supported",
     "LATERAL": "LATERAL is not supported; FOREACH goes through an array",
 }
-
-_CLOSING: Final = {"(": ")", "[": "]"}
 
 
 def _binary(kind: type[exp.Binary]) -> Callable[["RuleParser", exp.Expr], exp.Expr]:
