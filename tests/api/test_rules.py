@@ -85,13 +85,11 @@ def test_a_rule_is_made_once(api: Api) -> None:
 
 
 def test_an_answer_waits_for_the_engine(api: Api) -> None:
-    api.client.app.state.answer_seconds = 20.0
     said = threading.Timer(0.05, activate, (api, "r1", 1))
     said.start()
-    answer = api.request("POST", "/rules", json={"id": "r1", "sql": SQL})
+    answer = api.request("POST", "/rules", json={"id": "r1", "sql": SQL}, params={"wait": 20})
     said.join()
     assert (answer.status_code, answer.json()["state"]) == (201, "running")
-    api.client.app.state.answer_seconds = 0.0
     answer = api.request("PUT", "/rules/r1", json={"sql": SQL, "enable": False})
     assert (answer.status_code, answer.json()["state"]) == (202, "starting")
 
