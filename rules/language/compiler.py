@@ -16,6 +16,8 @@ from rules.language.compiled import CompiledRule, Condition
 from rules.language.expressions import Expressions
 from rules.language.limits import DEFAULT_LIMITS, Limits
 from rules.language.output import Tree, names, put, row
+from rules.language.parsing import parse
+from rules.language.places import error_at
 from rules.language.scope import Scope
 from rules.language.values import Value, as_array, as_condition, as_possible, failure, json
 
@@ -49,7 +51,7 @@ class _Compiler:
         self._limits = limits
 
     def compile(self) -> CompiledRule:
-        statement = dialect.parse(self._sql, self._limits)
+        statement = parse(self._sql, self._limits)
         filters, columns = self._sources(statement.args["filters"])
         self._scope = Scope(columns)
         self._expressions = Expressions(self._sql, self._scope, self._limits)
@@ -120,7 +122,7 @@ class _Compiler:
 
     def _refuse(self, node: exp.Expr, problem: str, *, hint: str = "") -> None:
         start, end = node.meta["start"], node.meta["end"]
-        raise dialect.error_at(self._sql, start, end + 1, problem, hint)
+        raise error_at(self._sql, start, end + 1, problem, hint)
 
     # SELECT
 

@@ -13,6 +13,7 @@ from rules.language.comparing import NotComparable, compare, contains
 from rules.language.functions import FUNCTIONS, Unusable
 from rules.language.limits import Limits
 from rules.language.patterns import InvalidPattern, like, topic_pattern
+from rules.language.places import error_at
 from rules.language.scope import Scope, UnknownName
 from rules.language.values import (
     NULL,
@@ -118,7 +119,7 @@ class Expressions:
         """Refuse the rule at a node."""
         start = node.meta.get("start", 0)
         end = node.meta.get("end", start) + 1
-        raise dialect.error_at(self._sql, start, end, problem, hint)
+        raise error_at(self._sql, start, end, problem, hint)
 
     def text_of(self, node: exp.Expr) -> str:
         """Return what the rule says at a node."""

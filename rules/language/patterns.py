@@ -8,7 +8,6 @@ rule for that message.
 """
 
 import re
-import warnings
 from re import _constants as code  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Final
@@ -62,9 +61,7 @@ class Regex:
         if len(pattern) > limit:
             raise InvalidPattern(f"the regular expression has more than {limit} characters")
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # of sets that look like sets in sets
-                parsed = parser.parse(pattern)
+            parsed = parser.parse(pattern)
         except (re.error, Warning, OverflowError, RecursionError) as exc:
             raise InvalidPattern(f"not a regular expression: {exc}") from exc
         if parsed.state.groupdict:

@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rules.errors import RuleError
-from rules.language import DEFAULT_LIMITS, compile_rule, dialect
+from rules.language import DEFAULT_LIMITS, compile_rule
+from rules.language.parsing import parse
 from rules.language.patterns import InvalidPattern, Regex, topic_pattern
 from rules.language.quoting import quoted, variant_path
 from tests.rules.language import writing
@@ -65,9 +66,9 @@ def test_any_expression_compiles_or_is_refused(seed: int) -> None:
 def test_what_is_written_again_parses_to_the_same() -> None:
     statements = [sql for sql, _, _ in (*read_expressions(), *read_statements())]
     for sql in statements:
-        tree = dialect.parse(sql, DEFAULT_LIMITS)
+        tree = parse(sql, DEFAULT_LIMITS)
         written = writing.statement(tree)
-        again = dialect.parse(written, DEFAULT_LIMITS)
+        again = parse(written, DEFAULT_LIMITS)
         assert writing.statement(again) == written
         if "AS" in sql:
             assert strip_names(compile_rule(written).expression) == strip_names(
