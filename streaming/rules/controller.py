@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
@@ -53,6 +54,8 @@ KEPT_SECONDS: Final = 600.0
 """How long a version stays known after it is out of force."""
 TIDY_SECONDS: Final = 60.0
 READ_SECONDS: Final = 0.5
+COMPILING_THREADS: Final = 2
+"""Compiling a rule takes some 20 ms, most of it in Java; routing needs the other processors."""
 ENGINE: Final = "engine"
 """Name of the process in the metrics of evaluation."""
 
@@ -105,6 +108,7 @@ class RuleController:
         self._is_ready = False
         self._tidied_at = clock.monotonic()
         self._ends: Offsets = {}
+        self._threads = ThreadPoolExecutor(COMPILING_THREADS, "rules-compile")
         self._table_actions: dict[tuple[str, str, int], tuple[TableAction, ...]] = {}
         self.first: Position | None = None
 
@@ -129,6 +133,7 @@ class RuleController:
                 # Whatever is wrong with a rule, the next change must find a controller.
                 logger.exception("rules not changed")
                 stopping.wait(1.0)
+        self._threads.shutdown()
         self._log.close()
 
     def step(self, timeout_seconds: float = READ_SECONDS) -> None:
@@ -213,19 +218,21 @@ class RuleController:
     def _steps(self) -> list[Step]:
         """Return what is to become of the rules of which something is new."""
         steps: list[Step] = []
+        unsettled: list[RuleKey] = []
         for rule in sorted(self._changed):
-            definition, activation = self._definitions.get(rule), self._activations.get(rule)
-            if not is_settled(definition, activation):
-                steps.append(self._step(rule, definition, activation))
+            activation = self._activations.get(rule)
+            if not is_settled(self._definitions.get(rule), activation):
+                unsettled.append(rule)
             elif rule in self._failing and activation is not None and activation.current:
                 error = self._failing[rule]
                 version, updated_at = activation.version, activation.updated_at
                 steps.append(Step(rule, "paused", version, updated_at, error=error))
         self._changed.clear()
         self._failing.clear()
-        return steps
+        return [*steps, *self._threads.map(self._step, unsettled)]
 
-    def _step(self, rule: RuleKey, definition: Rule | None, activation: Activation | None) -> Step:
+    def _step(self, rule: RuleKey) -> Step:
+        definition, activation = self._definitions.get(rule), self._activations.get(rule)
         if definition is None:
             assert activation is not None
             return Step(rule, "stopped", activation.version, activation.updated_at)
@@ -236,6 +243,10 @@ class RuleController:
             program = self._compile(definition)
         except RuleError as error:
             return Step(rule, "failed", version, updated_at, error=str(error))
+        except Exception as error:
+            # Of one rule; the others of this change are not to be lost for it.
+            logger.exception("rule not compiled", extra={"fields": {"rule": rule[1]}})
+            return Step(rule, "failed", version, updated_at, error=f"not compiled: {error!r}")
         return Step(rule, "running", version, updated_at, program)
 
     def _make_change(self, steps: list[Step]) -> None:
@@ -257,9 +268,9 @@ class RuleController:
         try:
             self._log.write([*records, (DECIDED_KEY, encode_decided(change))])
         except LogError:
-            # What of it is in the log is read from there, and decides.
+            # What of it is in the log is read from there, and decides. Its number stays the next
+            # one, so that never more than one is open.
             self._is_ready = False
-            self._change = change
             raise
         self._change = change
         self._ends = barriers
@@ -284,8 +295,10 @@ class RuleController:
         """Say that nothing comes of a change, and come back to what it was to do."""
         self._changed |= {step.key for step in steps}
         self._failing |= {step.key: step.error or "" for step in steps if step.state == "paused"}
-        self._change = change
+        self._is_ready = False
         self._log.write([(DECIDED_KEY, encode_decided(change))])
+        self._change = change
+        self._is_ready = True
 
     def _tidy(self) -> None:
         """Forget versions that nobody needs any more."""

@@ -107,7 +107,11 @@ class KafkaRuleLog:
 
     def read(self, timeout_seconds: float) -> list[RuleRecord]:
         records: list[RuleRecord] = []
-        for message in self._consumer.consume(_MOST_RECORDS, timeout_seconds):
+        # To ask for many would wait for many: the first one ends the wait.
+        first = self._consumer.poll(timeout_seconds)
+        if first is None:
+            return records
+        for message in (first, *self._consumer.consume(_MOST_RECORDS, 0)):
             if message.error() is not None:
                 continue  # librdkafka tries again by itself
             if message.topic() == RULES:

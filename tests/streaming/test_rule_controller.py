@@ -111,6 +111,8 @@ class MemoryLog:
 def compile_(rule: Rule) -> Program:
     if rule.sql == "bad":
         raise RuleError("no statement")
+    if rule.sql == "breaks":
+        raise RecursionError("deep")
     actions = tuple(action.model_dump(mode="json") for action in rule.actions)
     return Program((rule.sql,), rule.sql == "events", rule.sql, actions, "x INT")
 
@@ -182,6 +184,18 @@ def test_what_becomes_of_a_rule_that_ran(change: dict[str, Any], state: str) -> 
     log.define("r", 3)
     controller.step()
     assert log.activations()["r"].state == "running"
+
+
+def test_a_rule_that_the_compiler_breaks_on_keeps_no_other_back() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("broken", 1, sql="breaks")
+    log.define("fine", 1)
+    controller.step()
+    assert {name: found.state for name, found in log.activations().items()} == {
+        "broken": "failed",
+        "fine": "running",
+    }
 
 
 def test_a_rule_that_is_deleted_and_made_again_runs() -> None:
