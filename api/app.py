@@ -13,12 +13,28 @@ from api import problems
 from api.authentication import read_token, require_administrator
 from api.cache import SessionCache
 from api.follower import Follower
+from api.jobs import Jobs
 from api.log import LogAppender
 from api.presence import Gateways
 from api.problems import ProblemDetails
 from api.retained import Deletions, RetainedTable
-from api.routes import clients, gateways, health, processes, retained
+from api.routes import (
+    clients,
+    gateways,
+    health,
+    jobs,
+    processes,
+    retained,
+    rule_trials,
+    rule_versions,
+    rules,
+)
+from api.rules.book import RuleBook
+from api.rules.changes import Changes
+from api.rules.follower import RulesFollower
+from api.rules.metrics import MetricsBook
 from api.settings import ApiSettings
+from api.spark import SparkConnect
 from mqlake.clock import SystemClock
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
@@ -53,10 +69,20 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.gateways = Gateways(clock)
     app.state.retained = RetainedTable(settings.data_dir / "tables" / RETAINED.name)
     app.state.deletions = Deletions(settings.site, settings.datacenter, clock)
+    app.state.rules = RuleBook()
+    app.state.rule_changes = Changes(app.state.log, app.state.rules, clock)
+    app.state.rule_metrics = MetricsBook(clock)
+    app.state.spark = SparkConnect(settings.data_dir)
+    app.state.jobs = Jobs(clock)
     app.state.token = read_token(settings.token_file)
     problems.register(app)
     app.include_router(health.router, prefix=PREFIX)
-    for module in (processes, gateways, clients, retained):
+    modules = (
+        *(processes, gateways, clients, retained),
+        # What is tried by name goes before what is found by identifier.
+        *(rule_trials, rule_versions, rules, jobs),
+    )
+    for module in modules:
         app.include_router(
             module.router,
             prefix=PREFIX,
@@ -89,12 +115,17 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state = app.state
     follower = Follower(state.data_dir, state.cache, state.gateways)
     follower.start()
+    rules_follower = RulesFollower(state.data_dir, state.rules, state.rule_metrics)
+    rules_follower.start()
     beat = asyncio.create_task(_beat(state.settings, state.cache))
     yield
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
+    state.jobs.close()
     await asyncio.to_thread(follower.stop)
+    await asyncio.to_thread(rules_follower.stop)
+    await asyncio.to_thread(state.spark.close)
 
 
 async def _beat(settings: ApiSettings, cache: SessionCache) -> None:

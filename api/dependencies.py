@@ -8,9 +8,14 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from api.cache import SessionCache
+from api.jobs import Jobs
 from api.log import LogAppender
 from api.presence import Gateways
 from api.problems import Problem
+from api.rules.book import RuleBook
+from api.rules.changes import Changes
+from api.rules.metrics import MetricsBook
+from api.spark import SparkConnect
 from mqlake.errors import LogError, OperationalError
 from mqlake.status import SystemState, read_state
 
@@ -51,7 +56,44 @@ def log_appender(request: Request) -> LogAppender:
     return log
 
 
+def complete_book(request: Request) -> RuleBook:
+    """Return the rules once all of them have been read."""
+    book: RuleBook = request.app.state.rules
+    if not book.is_complete:
+        raise Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "the API is reading mqlake.rules: ask again in a moment",
+            {"Retry-After": "1"},
+        )
+    return book
+
+
+def rule_changes(request: Request) -> Changes:
+    changes: Changes = request.app.state.rule_changes
+    return changes
+
+
+def rule_metrics(request: Request) -> MetricsBook:
+    metrics: MetricsBook = request.app.state.rule_metrics
+    return metrics
+
+
+def spark_connect(request: Request) -> SparkConnect:
+    spark: SparkConnect = request.app.state.spark
+    return spark
+
+
+def running_jobs(request: Request) -> Jobs:
+    jobs: Jobs = request.app.state.jobs
+    return jobs
+
+
 State = Annotated[SystemState, Depends(system_state)]
 Cache = Annotated[SessionCache, Depends(complete_cache)]
 Heard = Annotated[Gateways, Depends(heard_gateways)]
 Log = Annotated[LogAppender, Depends(log_appender)]
+Book = Annotated[RuleBook, Depends(complete_book)]
+RuleChanges = Annotated[Changes, Depends(rule_changes)]
+Metrics = Annotated[MetricsBook, Depends(rule_metrics)]
+Connect = Annotated[SparkConnect, Depends(spark_connect)]
+RunningJobs = Annotated[Jobs, Depends(running_jobs)]

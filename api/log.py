@@ -1,7 +1,8 @@
 """What the API writes into the log: it waits until every in-sync replica has the record."""
 
 import threading
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -9,6 +10,15 @@ from mqlake.errors import LogError
 from mqlake.records import Headers
 
 TIMEOUT_SECONDS: Final = 10.0
+
+
+class Append(NamedTuple):
+    """A record for a partition of its own choice."""
+
+    partition: int
+    key: bytes
+    value: bytes | None
+    headers: Headers
 
 
 class LogAppender:
@@ -25,19 +35,19 @@ class LogAppender:
         bootstrap_servers: str,
         log_topic: str,
         key: bytes,
-        value: bytes,
+        value: bytes | None,
         *,
         what: str,
         headers: Headers | None = None,
         timestamp_ms: int = 0,
-    ) -> None:
-        """Append a record and wait until the log has it.
+    ) -> int:
+        """Append a record, wait until the log has it and return its offset.
 
         Args:
             bootstrap_servers: host:port[,host:port…].
             log_topic: It must exist.
             key: Chooses the partition as the gateways do.
-            value: Payload.
+            value: Payload; None for a tombstone.
             what: The record in words, for the error.
             headers: None for a record without.
             timestamp_ms: UTC epoch; 0 for now.
@@ -46,10 +56,13 @@ class LogAppender:
             LogError: It does not answer in time, or refuses.
         """
         refused: list[KafkaError] = []
+        offsets: list[int] = []
 
-        def report(error: KafkaError | None, _record: Any) -> None:
+        def report(error: KafkaError | None, record: Any) -> None:
             if error is not None:
                 refused.append(error)
+            else:
+                offsets.append(record.offset())
 
         producer = self._producer_for(bootstrap_servers)
         try:
@@ -70,6 +83,50 @@ class LogAppender:
             )
         if refused:
             raise LogError(f"{what}: {refused[0].str()}", definite=True)
+        return offsets[0]
+
+    def append_all(
+        self, bootstrap_servers: str, log_topic: str, records: Sequence[Append], *, what: str
+    ) -> list[int]:
+        """Append records in their order, wait until the log has them, return their offsets.
+
+        Raises:
+            LogError: It does not answer in time, or refuses; some may be in the log.
+        """
+        refused: list[KafkaError] = []
+        offsets = [-1] * len(records)
+
+        def reporter(at: int) -> Any:
+            def report(error: KafkaError | None, record: Any) -> None:
+                if error is not None:
+                    refused.append(error)
+                else:
+                    offsets[at] = record.offset()
+
+            return report
+
+        producer = self._producer_for(bootstrap_servers)
+        try:
+            for at, record in enumerate(records):
+                producer.produce(
+                    log_topic,
+                    partition=record.partition,
+                    key=record.key,
+                    value=record.value,
+                    headers=list(record.headers),
+                    on_delivery=reporter(at),
+                )
+                producer.poll(0)
+        except (KafkaException, BufferError) as exc:
+            raise LogError(f"{what}: {exc}", definite=False) from exc
+        if producer.flush(self._timeout):
+            raise LogError(
+                f"{what}: no answer from {bootstrap_servers} within {self._timeout:g} s",
+                definite=False,
+            )
+        if refused:
+            raise LogError(f"{what}: {refused[0].str()}", definite=False)
+        return offsets
 
     def _producer_for(self, bootstrap_servers: str) -> Producer:
         """Return the one producer; another one when the log has moved since."""

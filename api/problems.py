@@ -9,6 +9,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from rules.errors import RuleError
+
 MEDIA_TYPE = "application/problem+json"
 
 
@@ -21,6 +23,15 @@ class ProblemDetails(BaseModel):
     errors: list[dict[str, str]] | None = Field(
         default=None, description="one entry per field refused: `field` and `problem`"
     )
+
+
+class RuleProblemDetails(ProblemDetails):
+    """The body of an error answer that may be about a rule's SQL."""
+
+    line: int | None = Field(default=None, description="1-based, in the SQL")
+    column: int | None = Field(default=None, description="1-based")
+    fragment: str | None = Field(default=None, description="the part of the SQL that is wrong")
+    hint: str | None = Field(default=None, description="what to write instead")
 
 
 class Problem(Exception):  # noqa: N818 - the name the standard gives it
@@ -49,6 +60,17 @@ def register(app: FastAPI) -> None:
     @app.exception_handler(Problem)
     async def answer_problem(_request: Request, problem: Problem) -> JSONResponse:
         return problem_response(problem.status, problem.detail, problem.headers)
+
+    @app.exception_handler(RuleError)
+    async def answer_rule(_request: Request, error: RuleError) -> JSONResponse:
+        return problem_response(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            str(error),
+            line=error.line,
+            column=error.column,
+            fragment=error.fragment,
+            hint=error.hint,
+        )
 
     @app.exception_handler(HTTPException)
     async def answer_http(_request: Request, error: HTTPException) -> JSONResponse:

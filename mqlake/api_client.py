@@ -18,6 +18,18 @@ PAGE_ITEMS: Final = 500
 TOKEN_FILE: Final = "api-token"  # noqa: S105 - the name of the file
 
 
+class ApiError(OperationalError):
+    """The API has refused.
+
+    Attributes:
+        status: HTTP status code.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class ApiClient:
     """The API of the system on a data directory.
 
@@ -40,12 +52,16 @@ class ApiClient:
         """Return what a path answers; parameters that are None are left out.
 
         Raises:
-            OperationalError: The API does not answer, or with an error; so do the others.
+            ApiError: The API answers with an error; the other methods raise it too.
+            OperationalError: It does not answer; likewise.
         """
         return self._ask("GET", path, parameters)
 
-    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        return self._ask("POST", path, {}, body)
+    def post(self, path: str, body: dict[str, Any] | None = None, **parameters: Any) -> Any:
+        return self._ask("POST", path, parameters, body)
+
+    def put(self, path: str, body: dict[str, Any] | None = None, **parameters: Any) -> Any:
+        return self._ask("PUT", path, parameters, body)
 
     def delete(self, path: str, **parameters: Any) -> Any:
         return self._ask("DELETE", path, parameters)
@@ -77,9 +93,10 @@ class ApiClient:
         )
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
-                return json.load(answer)
+                data = answer.read()
+                return json.loads(data) if data else None
         except urllib.error.HTTPError as exc:
-            raise OperationalError(_problem(exc)) from exc
+            raise ApiError(_problem(exc), exc.code) from exc
         except (OSError, ValueError) as exc:
             raise OperationalError(f"the API at {self._url} does not answer: {exc}") from exc
 

@@ -20,6 +20,11 @@ ROUTES: Final = "mqlake.routes"
 SESSIONS: Final = "mqlake.sessions"
 EVENTS: Final = "mqlake.events"
 GATEWAYS: Final = "mqlake.gateways"
+RULES: Final = "mqlake.rules"
+OUTPUTS: Final = "mqlake.outputs"
+DEAD_LETTERS: Final = "mqlake.dead_letters"
+METRICS: Final = "mqlake.metrics"
+RUNNER: Final = "mqlake.runner"
 DELIVERY_PREFIX: Final = "mqlake.delivery."
 
 # Header names. `mqtt` is three bytes: record version, publisher's protocol level (3, 4, 5), flags.
@@ -33,6 +38,16 @@ HEADER_SOURCE: Final = "source"
 HEADER_EXCHANGE: Final = "exchange"
 HEADER_BY: Final = "by"
 HEADER_VERSION: Final = "v"
+HEADER_PEERHOST: Final = "peerhost"
+# Of rules, see `mqlake.rule_records`.
+HEADER_RULE: Final = "rule"
+HEADER_OUTPUT: Final = "output"
+HEADER_CHAIN: Final = "chain"
+HEADER_TS: Final = "ts"
+HEADER_TOPIC: Final = "topic"
+HEADER_STAGE: Final = "stage"
+HEADER_ACTION: Final = "action"
+HEADER_ERROR: Final = "error"
 
 FLAG_QOS: Final = 0b0000_0011
 FLAG_RETAIN: Final = 0b0000_0100

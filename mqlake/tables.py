@@ -151,4 +151,36 @@ DROPS: Final = Table(
     ),
 )
 
-TABLES: Final = (MESSAGES, RETAINED, SESSIONS, SUBSCRIPTIONS, EVENTS, DROPS)
+DEAD_LETTERS: Final = Table(
+    name="dead_letters",
+    comment="What rules could not evaluate and actions could not carry out; appended",
+    columns=(
+        Column("ts", "timestamp", "when it was given up, UTC, milliseconds"),
+        Column("tenant", "string", "tenant of the rule"),
+        Column("rule", "string", "identifier of the rule"),
+        Column("rule_version", "int", "version of the rule"),
+        Column("stage", "string", "evaluate: the rule failed; action: one of its actions did"),
+        Column("action", "string", "index and function of the action; null for evaluate"),
+        Column("error", "string", "what went wrong"),
+        Column("topic", "string", "topic name of the message, or $events/… of the event"),
+        Column("client_id", "string", "client identifier of the publisher"),
+        Column("value", "binary", "evaluate: payload or event; action: the output row"),
+        Column("source", "string", "log topic of the record, or the job of a backfill"),
+        Column("log_partition", "int", "partition of the record"),
+        Column("log_offset", "bigint", "offset of the record in that partition"),
+        Column("index", "int", "which output of the rule for that record; 0 for evaluate"),
+    ),
+)
+
+TABLES: Final = (MESSAGES, RETAINED, SESSIONS, SUBSCRIPTIONS, EVENTS, DROPS, DEAD_LETTERS)
+
+RULE_TABLE_PREFIX: Final = "rule_"
+RULE_TABLE_PATTERN: Final = r"rule_[a-z][a-z0-9_]{0,62}"
+"""Names of the tables that rules write to; their other columns are those of the rule's rows."""
+
+RULE_TABLE_COLUMNS: Final = (
+    Column("output_id", "string", "rule/version/source:partition:offset:index; the key of the row"),
+    Column("rule", "string", "identifier of the rule"),
+    Column("rule_version", "int", "version of the rule"),
+    Column("ts", "timestamp", "when the gateway accepted the message, UTC, milliseconds"),
+)

@@ -10,18 +10,31 @@ from types import FrameType
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from mqlake.clock import SystemClock
+from mqlake.clock import Clock, SystemClock
 from mqlake.errors import LogError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
-from mqlake.records import EVENTS, INBOUND, ROUTES, SESSIONS
+from mqlake.records import (
+    DEAD_LETTERS,
+    EVENTS,
+    INBOUND,
+    METRICS,
+    OUTPUTS,
+    ROUTES,
+    RULES,
+    SESSIONS,
+)
 from streaming.exclusive import hold
-from streaming.jobs import history, router, state
+from streaming.jobs import history, outputs, router, rules, state
 from streaming.jvm.process import Jvm
 from streaming.log_topics import partition_counts
+from streaming.rules.controller import RuleController
+from streaming.rules.log import KafkaRuleLog
+from streaming.rules.program import Programs
 from streaming.settings import StreamingSettings
-from streaming.slots import RouterMode, router_mode, slots_advice
+from streaming.slots import QueryMode, router_mode, rules_mode, slots_advice
 from streaming.sources import client_config
 from streaming.spark import start_spark
 from streaming.state import State
@@ -32,7 +45,10 @@ from streaming.upkeep import Upkeep
 _logger = logging.getLogger(__name__)
 
 NAME: Final = "streaming"
-LOG_TOPICS: Final = (INBOUND, ROUTES, SESSIONS, EVENTS)
+LOG_TOPICS: Final = (
+    *(INBOUND, ROUTES, SESSIONS, EVENTS),
+    *(RULES, OUTPUTS, DEAD_LETTERS, METRICS),
+)
 _LOCK_TIMEOUT_SECONDS: Final = 30.0
 _STOP_TIMEOUT_SECONDS: Final = 5.0
 _FIGURES_EVERY: Final = 5
@@ -83,9 +99,9 @@ def _start_and_run(settings: StreamingSettings, stop: _Stop, beat: Callable[...,
     spark, jvm = start_spark(settings, inherited_fds=(lock,))
     try:
         create_tables(spark, settings)
-        mode = _await_log(spark, settings, beat)
+        partitions = _await_log(spark, settings, beat)
         stop.starting = False
-        code = _run(spark, jvm, settings, mode, stop.asked, beat)
+        code = _run(spark, jvm, settings, partitions, stop.asked, beat)
     except BaseException:
         jvm.kill()
         raise
@@ -97,20 +113,30 @@ def _run(
     spark: SparkSession,
     jvm: Jvm,
     settings: StreamingSettings,
-    mode: RouterMode,
+    partitions: dict[str, int],
     stopping: threading.Event,
     beat: Callable[..., None],
 ) -> int:
     clock = SystemClock()
+    mode = _mode(settings, partitions[INBOUND])
     tables = State(settings, state.checkpoint(settings), clock, rest=stopping.wait)
+    controller = _controller(spark, settings, partitions, clock)
+    rule_tables = outputs.Outputs(settings, clock, controller.table_actions, stopping.wait)
     queries = QuerySupervisor(
         clock,
         {
             router.NAME: partial(router.start, spark, settings, real_time=mode.real_time),
+            rules.NAME: partial(_start_rules, spark, settings, controller, mode, partitions),
             history.NAME: partial(history.start, spark, settings),
             state.NAME: partial(state.start, spark, settings, tables),
+            outputs.NAME: partial(outputs.start, spark, settings, rule_tables),
+        },
+        {
+            rules.NAME: lambda: controller.first is not None,
+            outputs.NAME: lambda: controller.has_rules,
         },
     )
+    threading.Thread(target=controller.run, args=(stopping,), name="rules", daemon=True).start()
     upkeep = Upkeep(spark, settings, tables, clock)
     # A daemon: what it does is ended with the JVM, and is done again another time.
     threading.Thread(target=upkeep.run, args=(stopping,), name="upkeep", daemon=True).start()
@@ -141,8 +167,8 @@ def _run(
 
 def _await_log(
     spark: SparkSession, settings: StreamingSettings, beat: Callable[..., None]
-) -> RouterMode:
-    """Wait until the log has its topics; return how the router runs with so many partitions."""
+) -> dict[str, int]:
+    """Wait until the log has its topics; return how many partitions each has."""
     while True:
         try:
             counts = partition_counts(spark, client_config(settings), LOG_TOPICS)
@@ -151,18 +177,46 @@ def _await_log(
         else:
             missing = [log_topic for log_topic in LOG_TOPICS if log_topic not in counts]
             if not missing:
-                break
+                return counts
             detail = f"waiting for log topics: {', '.join(missing)}"
         beat(healthy=False, detail=detail)
         time.sleep(INTERVAL_SECONDS / 2)
-    mode = router_mode(settings, counts[INBOUND])
+
+
+def _mode(settings: StreamingSettings, partitions: int) -> QueryMode:
+    mode = router_mode(settings, partitions)
     if not mode.real_time and settings.router_trigger == "real-time":
-        advice = slots_advice(settings, counts[INBOUND])
+        advice = slots_advice(settings, partitions)
         _logger.warning(
             "the router runs in micro-batches",
             extra={"fields": {"reason": mode.reason, "advice": advice}},
         )
     return mode
+
+
+def _controller(
+    spark: SparkSession, settings: StreamingSettings, partitions: dict[str, int], clock: Clock
+) -> RuleController:
+    sources = {log_topic: partitions[log_topic] for log_topic in rules.SOURCES}
+    return RuleController(
+        KafkaRuleLog(settings.log.bootstrap_servers, sources),
+        Programs(spark),
+        settings,
+        clock,
+        partial(rules.committed, rules.checkpoint(settings)),
+    )
+
+
+def _start_rules(
+    spark: SparkSession,
+    settings: StreamingSettings,
+    controller: RuleController,
+    router: QueryMode,
+    partitions: dict[str, int],
+) -> StreamingQuery:
+    more = sum(partitions[log_topic] for log_topic in rules.SOURCES if log_topic != INBOUND)
+    mode = rules_mode(settings, router, partitions[INBOUND], more)
+    return rules.start(spark, settings, controller.first or {}, real_time=mode.real_time)
 
 
 def _beat(

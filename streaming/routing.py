@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
 
 from mqlake.records import DELIVERY_PREFIX, HEADER_CLIENT_ID, HEADER_MQTT, HEADER_SOURCE, ROUTES
+from streaming.jvm.functions import java_map, register
 from streaming.sources import header
 
 _FUNCTION: Final = "mqlake_route"
@@ -25,26 +26,9 @@ def register_route_function(spark: SparkSession, consumer_config: dict[str, str]
     """
     jvm = spark.sparkContext._jvm
     assert jvm is not None
-    config = jvm.java.util.HashMap()
-    for key, value in consumer_config.items():
-        config.put(key, value)
+    config = java_map(spark, consumer_config)
     function = getattr(jvm, _FUNCTION_CLASS)(config, ROUTES, DELIVERY_PREFIX)
-    returns = jvm.org.apache.spark.sql.types.DataType.fromDDL(_RETURN_TYPE)
-    # By reflection, because by name py4j takes the overload for a Scala closure.
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    java_class = jvm.java.lang.Class
-    types = gateway.new_array(java_class, 2)
-    types[0] = java_class.forName("org.apache.spark.sql.api.java.UDF6")
-    types[1] = java_class.forName("org.apache.spark.sql.types.DataType")
-    arguments = gateway.new_array(jvm.java.lang.Object, 2)
-    arguments[0] = function
-    arguments[1] = returns
-    functions = java_class.forName("org.apache.spark.sql.functions")
-    typed = functions.getMethod("udf", types).invoke(None, arguments)
-    # Declared as not deterministic: the optimizer would otherwise call it twice for each record,
-    # once to filter away what has no delivery. It is deterministic for equal routes.
-    spark._jsparkSession.udf().register(_FUNCTION, typed.asNondeterministic())
+    register(spark, _FUNCTION, function, 6, _RETURN_TYPE)
 
 
 def deliveries(inbound: DataFrame) -> DataFrame:

@@ -23,9 +23,10 @@ class StreamingSettings(ProcessSettings):
         default=Path(".runtime/jars"), description="holds spark/*.jar, what pyspark itself lacks"
     )
     master: str = Field(
-        default="local[16]",
+        default="local[32]",
         description="Spark master; real-time routing keeps one task slot for each partition of "
-        "mqlake.inbound: with no more slots than that the router runs in micro-batches",
+        "mqlake.inbound, real-time rules as many and one more: what finds too few slots runs in "
+        "micro-batches",
     )
     connect_port: int = Field(
         default=15002, ge=1, le=65535, description="Spark Connect, on 127.0.0.1 only"
@@ -58,6 +59,19 @@ class StreamingSettings(ProcessSettings):
     )
     state_max_records: int = Field(
         default=200_000, ge=1_000, description="most records of one such step, bounds its memory"
+    )
+    rules_pause_failures: int = Field(
+        default=100,
+        ge=1,
+        description="a rule that fails so often within a minute, and on more than the share below "
+        "of what it is evaluated on, is paused",
+    )
+    rules_pause_share: float = Field(default=0.5, ge=0.0, le=1.0, description="see above")
+    outputs_interval_seconds: float = Field(
+        default=2.0,
+        ge=0.5,
+        le=3600.0,
+        description="how often what rules write to tables, and dead letters, are appended",
     )
     spark: dict[str, str] = Field(
         default_factory=dict, description="further Spark configuration; wins over everything else"

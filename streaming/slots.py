@@ -1,6 +1,6 @@
-"""How many tasks run at once, and whether the router can have what real-time mode needs.
+"""How many tasks run at once, and which queries can have what real-time mode needs.
 
-A real-time query keeps one slot for each partition it reads, for ever.
+A real-time query keeps one slot for each partition it reads, as long as it runs.
 """
 
 import os
@@ -12,11 +12,11 @@ from mqlake.records import INBOUND
 from streaming.settings import StreamingSettings
 
 SPARE_SLOTS: Final = 1
-"""Beside those the router keeps; the other queries and SQL take turns on them."""
+"""Beside those that real-time queries keep; the other queries and SQL take turns on them."""
 
 
 @dataclass(frozen=True, slots=True)
-class RouterMode:
+class QueryMode:
     real_time: bool
     reason: str
     """Why not in real time; empty when it is."""
@@ -35,7 +35,7 @@ def task_slots(master: str) -> int | None:
     return None
 
 
-def router_mode(settings: StreamingSettings, partitions: int) -> RouterMode:
+def router_mode(settings: StreamingSettings, partitions: int) -> QueryMode:
     """Choose how the router runs.
 
     Args:
@@ -43,14 +43,36 @@ def router_mode(settings: StreamingSettings, partitions: int) -> RouterMode:
         partitions: Of `mqlake.inbound`.
     """
     if settings.router_trigger == "micro-batch":
-        return RouterMode(real_time=False, reason=f"router_trigger is {settings.router_trigger}")
+        return QueryMode(real_time=False, reason=f"router_trigger is {settings.router_trigger}")
     slots = task_slots(settings.master)
     needed = partitions + SPARE_SLOTS
     if slots is not None and slots < needed:
-        return RouterMode(
+        return QueryMode(
             real_time=False, reason=f"{slots} task slots, {needed} needed for real time"
         )
-    return RouterMode(real_time=True, reason="")
+    return QueryMode(real_time=True, reason="")
+
+
+def rules_mode(
+    settings: StreamingSettings, router: QueryMode, partitions: int, more: int
+) -> QueryMode:
+    """Choose how rules run, beside the router.
+
+    Args:
+        settings: Its trigger and its master.
+        router: How the router runs.
+        partitions: Of `mqlake.inbound`.
+        more: Partitions of the other sources of rules.
+    """
+    if not router.real_time:
+        return router
+    slots = task_slots(settings.master)
+    needed = 2 * partitions + more + SPARE_SLOTS
+    if slots is not None and slots < needed:
+        return QueryMode(
+            real_time=False, reason=f"{slots} task slots, {needed} needed for real time"
+        )
+    return QueryMode(real_time=True, reason="")
 
 
 def slots_advice(settings: StreamingSettings, partitions: int) -> str:

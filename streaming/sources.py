@@ -19,19 +19,17 @@ def read_log(
     Returns:
         (key, value, headers, topic, partition, offset, timestamp)
     """
-    reader = spark.readStream.format("kafka").options(
-        **{f"kafka.{key}": value for key, value in client_config(settings).items()},
-        **{
-            "subscribe": ",".join(log_topics),
-            "startingOffsets": "earliest",
-            "includeHeaders": "true",
-            # Retention may overtake a query that was down for long. What is gone is gone: it goes
-            # on with the oldest record left, and the connector logs a warning of what is missing.
-            "failOnDataLoss": "false",
-            "kafka.allow.auto.create.topics": "false",
-        },
-        **options,
-    )
+    defaults = {
+        "subscribe": ",".join(log_topics),
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+        # Retention may overtake a query that was down for long. What is gone is gone: it goes on
+        # with the oldest record left, and the connector logs a warning of what is missing.
+        "failOnDataLoss": "false",
+        "kafka.allow.auto.create.topics": "false",
+    }
+    connection = {f"kafka.{key}": value for key, value in client_config(settings).items()}
+    reader = spark.readStream.format("kafka").options(**(connection | defaults | options))
     return reader.load()
 
 

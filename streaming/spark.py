@@ -15,8 +15,10 @@ from streaming.settings import StreamingSettings
 
 POOLS_FILE: Final = Path(__file__).parent / "pools.xml"
 ROUTER_POOL: Final = "router"
+RULES_POOL: Final = "rules"
 HISTORY_POOL: Final = "history"
 STATE_POOL: Final = "state"
+OUTPUTS_POOL: Final = "outputs"
 MAINTENANCE_POOL: Final = "maintenance"
 CONNECT_POOL: Final = "default"
 
@@ -36,6 +38,8 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     "spark.sql.streaming.minBatchesToRetain": "20",
+    # Each rule has generated code, in every thread that evaluates it: compiled once.
+    "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.sql.ui.retainedExecutions": "5",
     "spark.ui.retainedJobs": "5",
     "spark.ui.retainedStages": "5",
@@ -165,6 +169,8 @@ _SILENCED: Final = (
     "org.apache.spark.rdd.MapPartitionsRDD",
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler",
+    # Reports to the log what it sends to the client as well.
+    "org.apache.spark.sql.connect.utils.ErrorUtils",
     "org.apache.spark.sql.execution.datasources.v2",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     # Warns of each batch that takes longer than its interval; ours rest.

@@ -23,6 +23,7 @@ _MAX_REASON: Final = 300
 @dataclass(slots=True)
 class _Supervised:
     start: Callable[[], StreamingQuery]
+    is_wanted: Callable[[], bool]
     query: StreamingQuery | None = None
     started_at: float = 0.0
     retry_at: float = 0.0
@@ -35,11 +36,24 @@ class QuerySupervisor:
     """Starts the queries given and starts again what fails.
 
     Not a thread: `check` does what is due; its caller says when.
+
+    Args:
+        clock: For the time between starts.
+        jobs: By name, how each query is started.
+        wanted: By name, whether a query has anything to do; those not named always have.
     """
 
-    def __init__(self, clock: Clock, jobs: dict[str, Callable[[], StreamingQuery]]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        jobs: dict[str, Callable[[], StreamingQuery]],
+        wanted: dict[str, Callable[[], bool]] | None = None,
+    ) -> None:
         self._clock = clock
-        self._jobs = {name: _Supervised(start) for name, start in jobs.items()}
+        self._jobs = {
+            name: _Supervised(start, (wanted or {}).get(name, lambda: True))
+            for name, start in jobs.items()
+        }
 
     def check(self) -> None:
         """Start what is due and notice what has failed."""
@@ -50,7 +64,9 @@ class QuerySupervisor:
                     job.back_off = FIRST_BACK_OFF_SECONDS
                 error = job.query.exception()
                 self._failed(name, job, "it stopped by itself" if error is None else str(error))
-            if job.query is None and now >= job.retry_at:
+            if not job.is_wanted():
+                self._rest(name, job)
+            elif job.query is None and now >= job.retry_at:
                 try:
                     job.query = job.start()
                 except (PySparkException, Py4JError) as error:
@@ -58,6 +74,12 @@ class QuerySupervisor:
                 else:
                     job.started_at = now
                     _logger.info("query started", extra={"fields": {"query": name}})
+
+    def _rest(self, name: str, job: _Supervised) -> None:
+        job.reason = ""
+        if job.query is not None:
+            self._stop(name, job)
+            _logger.info("query has nothing to do", extra={"fields": {"query": name}})
 
     def trouble(self) -> str:
         """Say which queries do not run and why; empty when all do."""
@@ -91,14 +113,18 @@ class QuerySupervisor:
         """Stop all queries, in the order given; what cannot be stopped is logged."""
         for name, job in self._jobs.items():
             if job.query is not None:
-                try:
-                    job.query.stop()
-                except (PySparkException, Py4JError) as error:
-                    _logger.warning(
-                        "query did not stop",
-                        extra={"fields": {"query": name, "reason": _first_line(str(error))}},
-                    )
-                job.query = None
+                self._stop(name, job)
+
+    def _stop(self, name: str, job: _Supervised) -> None:
+        assert job.query is not None
+        try:
+            job.query.stop()
+        except (PySparkException, Py4JError) as error:
+            _logger.warning(
+                "query did not stop",
+                extra={"fields": {"query": name, "reason": _first_line(str(error))}},
+            )
+        job.query = None
 
     def _failed(self, name: str, job: _Supervised, reason: str) -> None:
         job.query = None

@@ -1,12 +1,14 @@
 """Create the Delta tables of `mqlake.tables` and make them known by name to every session."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from mqlake.tables import TABLES, Column, Table
+from mqlake.tables import RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, TABLES, Column, Table
 from streaming.settings import StreamingSettings
 
 _PROPERTIES: Final = {
@@ -54,6 +56,64 @@ def create_tables(spark: SparkSession, settings: StreamingSettings) -> None:
                 f"{clustering}COMMENT {_literal(table.comment)} "
                 f"LOCATION {location} TBLPROPERTIES ({_properties(table)})"
             )
+    for name in rule_tables(settings):
+        path = str(rule_table_path(settings, name))
+        if DeltaTable.isDeltaTable(spark, path):
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {_literal(path)}")
+
+
+def rule_tables(settings: StreamingSettings) -> list[str]:
+    """Return the names of the tables that rules have written to."""
+    folders = (settings.data_dir.absolute() / "tables").glob("rule_*")
+    return sorted(path.name for path in folders if re.fullmatch(RULE_TABLE_PATTERN, path.name))
+
+
+def rule_table_path(settings: StreamingSettings, name: str) -> Path:
+    """Return the folder of a table that rules write to."""
+    return settings.data_dir.absolute() / "tables" / name
+
+
+def grow_rule_table(
+    spark: SparkSession, settings: StreamingSettings, name: str, columns: Mapping[str, str]
+) -> dict[str, str]:
+    """Create a table that rules write to, or add what it lacks of these columns.
+
+    Args:
+        spark: Any session.
+        settings: Where tables are.
+        name: Begins with `rule_`.
+        columns: Name to Spark SQL type.
+
+    Returns:
+        The type of each column of the table, in lower case as is the column's name: a column that
+        was there keeps its own.
+    """
+    location = _literal(str(rule_table_path(settings, name)))
+    if not spark.catalog.tableExists(name):
+        wanted = {column.name: column.type for column in RULE_TABLE_COLUMNS} | dict(columns)
+        definitions = ", ".join(f"{_quoted(column)} {type_}" for column, type_ in wanted.items())
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
+        spark.sql(
+            f"CREATE TABLE {name} ({definitions}) USING delta CLUSTER BY (ts) LOCATION {location} "
+            f"TBLPROPERTIES ({properties}, 'delta.dataSkippingStatsColumns' = 'ts,rule')"
+        )
+    types = column_types(spark, name)
+    added = {column: type_ for column, type_ in columns.items() if column.lower() not in types}
+    if added:
+        definitions = ", ".join(f"{_quoted(column)} {type_}" for column, type_ in added.items())
+        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({definitions})")
+        types |= {column.lower(): type_.lower() for column, type_ in added.items()}
+    return types
+
+
+def column_types(spark: SparkSession, name: str) -> dict[str, str]:
+    """Return the type of each column of a table, both in lower case."""
+    fields = spark.table(name).schema.fields
+    return {field.name.lower(): field.dataType.simpleString().lower() for field in fields}
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _properties(table: Table) -> str:

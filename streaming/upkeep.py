@@ -20,12 +20,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mqlake.clock import Clock
-from mqlake.tables import MESSAGES, RETAINED, TABLES, Table
+from mqlake.tables import DEAD_LETTERS, MESSAGES, RETAINED, TABLES, Table
 from streaming.retained import commits_saying, delete_expired, first_expiry
 from streaming.settings import StreamingSettings
 from streaming.spark import MAINTENANCE_POOL, small_session, use_pool
 from streaming.state import State
-from streaming.tables import table_path
+from streaming.tables import rule_table_path, rule_tables, table_path
 
 _logger = logging.getLogger(__name__)
 
@@ -120,17 +120,22 @@ class Upkeep:
             if small_files(table_path(self._settings, table)) >= MOST_SMALL_FILES:
                 with self._writing(table):
                     self._spark.sql(f"OPTIMIZE {table.name}")
+        for name in rule_tables(self._settings):
+            if small_files(rule_table_path(self._settings, name)) >= MOST_SMALL_FILES:
+                self._spark.sql(f"OPTIMIZE {name}")
 
     def vacuum(self) -> None:
         """Delete the files that no snapshot of the last day holds."""
         for table in TABLES:
             with self._writing(table):
                 self._spark.sql(f"VACUUM {table.name}")
+        for name in rule_tables(self._settings):
+            self._spark.sql(f"VACUUM {name}")
 
     @contextmanager
     def _writing(self, table: Table) -> Iterator[None]:
-        """Keep off the other writer of a table; appends to `messages` never conflict."""
-        with nullcontext() if table is MESSAGES else self._state.lock:
+        """Keep off the other writer of a table; to join files never conflicts with appends."""
+        with nullcontext() if table in (MESSAGES, DEAD_LETTERS) else self._state.lock:
             says = table is RETAINED
             with commits_saying(self._spark, self._state.next_offsets) if says else nullcontext():
                 yield

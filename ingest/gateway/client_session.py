@@ -103,7 +103,9 @@ class ClientSession:
         self.connected_at_ms = gateway.clock.now_ms()
         self.end_reason = ""
         self.will = None if connect.will is None else _stored_will(connect.will)
-        self.headers = client_headers(self.client_id, gateway.origin, username)
+        self.headers = client_headers(
+            self.client_id, gateway.origin, username, connection.peer.rpartition(":")[0]
+        )
         self.sender = Sender(gateway, self.tenant, self.client_id)
         self.incoming: IncomingMessages = IncomingMessages()
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}

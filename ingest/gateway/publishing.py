@@ -19,6 +19,7 @@ from mqlake.records import (
     HEADER_ID,
     HEADER_MQTT,
     HEADER_ORIGIN,
+    HEADER_PEERHOST,
     HEADER_PROPERTIES,
     HEADER_USERNAME,
     INBOUND,
@@ -41,11 +42,15 @@ _MQTT_HEADERS: Final = {
 }
 
 
-def client_headers(client_id: str, origin: str, username: str | None) -> Headers:
-    """Return the headers that are the same for all messages of a client."""
+def client_headers(
+    client_id: str, origin: str, username: str | None, peer_host: str = ""
+) -> Headers:
+    """Return the headers that are the same for all messages of a connection."""
     headers = [(HEADER_CLIENT_ID, client_id.encode()), _origin_header(origin)]
     if username is not None:
         headers.append((HEADER_USERNAME, username.encode()))
+    if peer_host:
+        headers.append((HEADER_PEERHOST, peer_host.encode()))
     return headers
 
 

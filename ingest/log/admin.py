@@ -20,7 +20,18 @@ from confluent_kafka.admin import (
 
 from ingest.log.kafka_errors import error_of
 from mqlake.errors import LogError
-from mqlake.records import EVENTS, GATEWAYS, INBOUND, ROUTES, SESSIONS, delivery_topic
+from mqlake.records import (
+    DEAD_LETTERS,
+    EVENTS,
+    GATEWAYS,
+    INBOUND,
+    METRICS,
+    OUTPUTS,
+    ROUTES,
+    RULES,
+    SESSIONS,
+    delivery_topic,
+)
 
 BEGIN_OFFSETS: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 END_OFFSETS: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -42,7 +53,7 @@ COMPACTED: Final[Mapping[str, str]] = {
     # A reader that was down for less than this sees every removal when it reads on.
     "delete.retention.ms": str(24 * 60 * 60 * 1000),
 }
-EVENTS_CONFIG: Final[Mapping[str, str]] = {
+KEPT_A_WEEK: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
     "retention.ms": str(7 * 24 * 60 * 60 * 1000),
     "retention.bytes": str(1024 * MIB),
@@ -63,7 +74,8 @@ def ensure_log_topics(
     """Create the log topics that all gateways share unless they exist; wait until they are usable.
 
     The number of partitions of an existing `mqlake.inbound` stays: it decides which partition a
-    topic is in. Its retention is set to what is asked for.
+    topic is in. Its retention is set to what is asked for. `mqlake.outputs` is like it, so that
+    what a rule makes of a partition stays in order.
 
     Args:
         bootstrap_servers: host:port[,host:port…].
@@ -85,13 +97,15 @@ def ensure_log_topics(
         "retention.bytes": str(per_partition),
         "segment.bytes": str(max(MIB, min(INBOUND_SEGMENT_BYTES, per_partition // 4))),
     }
-    if existing:
-        admin.configure(INBOUND, inbound)
-    else:
-        admin.create(INBOUND, partitions, inbound)
-    for compacted in (ROUTES, SESSIONS, GATEWAYS):
+    for log_topic in (INBOUND, OUTPUTS):
+        if admin.partitions(log_topic):
+            admin.configure(log_topic, inbound)
+        else:
+            admin.create(log_topic, partitions, inbound)
+    for compacted in (ROUTES, SESSIONS, GATEWAYS, RULES, METRICS):
         admin.create(compacted, 1, COMPACTED)
-    admin.create(EVENTS, 1, EVENTS_CONFIG)
+    for log_topic in (EVENTS, DEAD_LETTERS):
+        admin.create(log_topic, 1, KEPT_A_WEEK)
 
 
 def ensure_delivery_topic(

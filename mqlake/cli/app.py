@@ -17,16 +17,17 @@ _FOLDER = Path(__file__).parent
 
 
 class LazyGroup(click.Group):
-    """Finds a command by its file name."""
+    """Finds a command by its file name; a hyphen of the command is an underscore there."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_summaries())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        path = _FOLDER / f"{cmd_name}.py"
+        module = cmd_name.replace("-", "_")
+        path = _FOLDER / f"{module}.py"
         if not path.is_file() or _summary(path) is None:
             return None
-        command: click.Command = importlib.import_module(f"mqlake.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"mqlake.cli.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -36,7 +37,7 @@ class LazyGroup(click.Group):
 
 def _summaries() -> dict[str, str]:
     """Return the first line of each command's module, by the command's name."""
-    found = {path.stem: _summary(path) for path in _FOLDER.glob("*.py")}
+    found = {path.stem.replace("_", "-"): _summary(path) for path in _FOLDER.glob("*.py")}
     return {name: summary for name, summary in found.items() if summary is not None}
 
 

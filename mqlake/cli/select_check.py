@@ -4,6 +4,7 @@ Spark has functions that call any Java method, and takes paths for tables; neith
 """
 
 import logging
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,7 +13,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 
 from mqlake.errors import MqlakeError
-from mqlake.tables import TABLES
+from mqlake.tables import RULE_TABLE_PATTERN, TABLES
 
 TABLE_NAMES: Final = tuple(table.name for table in TABLES)
 TABLE_FUNCTIONS: Final = frozenset(
@@ -84,10 +85,12 @@ def _check_table(table: exp.Table, named_here: set[str]) -> None:
     name = table.name.lower()
     if table.catalog == "" and table.db == "" and name in named_here:
         return
-    if table.catalog or table.db.lower() not in _SCHEMAS or name not in TABLE_NAMES:
+    is_known = name in TABLE_NAMES or re.fullmatch(RULE_TABLE_PATTERN, name)
+    if table.catalog or table.db.lower() not in _SCHEMAS or not is_known:
         shown = ".".join(part.name for part in table.parts)
         raise QueryError(
-            f"there is no table {shown}{_where(table.this)}; tables: {', '.join(TABLE_NAMES)}"
+            f"there is no table {shown}{_where(table.this)}; tables: "
+            f"{', '.join(TABLE_NAMES)}, rule_<name>"
         )
 
 

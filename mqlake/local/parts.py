@@ -19,11 +19,18 @@ from mqlake.status import GatewayAddress
 LOG: Final = "log"
 STREAMING: Final = "streaming"
 API: Final = "api"
+RULES: Final = "rules"
 
-STOP_ORDER: Final = ("api", "gateway", "streaming", "log")
+STOP_ORDER: Final = ("api", "gateway", "rules", "streaming", "log")
 """Kinds of parts; each is stopped when those before it have ended."""
 
-STOP_TIMEOUT_SECONDS: Final = {"api": 5.0, "gateway": 10.0, "streaming": 30.0, "log": 30.0}
+STOP_TIMEOUT_SECONDS: Final = {
+    "api": 5.0,
+    "gateway": 10.0,
+    "rules": 15.0,
+    "streaming": 30.0,
+    "log": 30.0,
+}
 """How long a part of each kind may take to stop before it is killed."""
 
 
@@ -68,6 +75,13 @@ class Plan:
         return [
             self._log(),
             self._python_part(STREAMING, STREAMING, self._streaming_environment()),
+            self._python_part(
+                RULES,
+                RULES,
+                {"MQLAKE_RULES_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers},
+                command="rules-runner",
+                needs_log_topics=True,
+            ),
             self._python_part(API, API, self._api_environment()),
             *(self._gateway(gateway) for gateway in self.gateways),
         ]
@@ -137,7 +151,13 @@ class Plan:
         }
 
     def _python_part(
-        self, kind: str, name: str, values: dict[str, str], *, needs_log_topics: bool = False
+        self,
+        kind: str,
+        name: str,
+        values: dict[str, str],
+        *,
+        command: str = "",
+        needs_log_topics: bool = False,
     ) -> Part:
         heartbeat = self.data.heartbeat(name)
         log = self.data.logs / f"{name}.log"
@@ -150,7 +170,7 @@ class Plan:
         arguments = ("--config", str(config)) if config.is_file() else ()
         program = Program(
             name=name,
-            command=(*_python("mqlake", kind), *arguments),
+            command=(*_python("mqlake", command or kind), *arguments),
             directory=self.data.root,
             environment=_environment() | values,
             output=self.data.output(name),

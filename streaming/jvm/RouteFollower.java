@@ -1,78 +1,31 @@
 package mqlake.streaming;
 
 import java.nio.charset.StandardCharsets;
-import java.time.Duration;
-import java.util.Collections;
-import java.util.Iterator;
-import java.util.List;
 import java.util.Map;
-import java.util.Properties;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
-import org.apache.kafka.clients.consumer.ConsumerRecords;
-import org.apache.kafka.clients.consumer.InvalidOffsetException;
-import org.apache.kafka.clients.consumer.KafkaConsumer;
-import org.apache.kafka.common.TopicPartition;
-import org.apache.kafka.common.errors.WakeupException;
-import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Keeps the route table of this JVM up to date from the log topic of routes, on a thread of its own.
+ * Keeps the route table of this JVM up to date from the log topic of routes.
  *
- * There is one per JVM and log, whatever the number of queries and sessions. The log may go away and
- * come back: the table then stays as it was, barriers wait, and nothing is answered that was not applied.
+ * There is one per JVM and log, whatever the number of queries and sessions.
  */
-public final class RouteFollower implements Runnable {
+public final class RouteFollower extends LogFollower {
     private static final Logger LOG = LoggerFactory.getLogger(RouteFollower.class);
     private static final ConcurrentHashMap<String, RouteFollower> FOLLOWERS =
             new ConcurrentHashMap<String, RouteFollower>();
 
-    /** Longest wait of one message for the first reading of the topic; the task fails after it. */
-    private static final long CATCH_UP_MS = 60000;
-    /** Longest wait of a barrier; the gateway repeats one that is not answered. */
-    private static final long BARRIER_MS = 10000;
-    /** A barrier that waited so long may be of a log that is gone: the topic's end is looked up. */
-    private static final long DOUBT_MS = 250;
     /** A delivery topic that was not there is looked up again after so long, not for each record. */
     private static final long MISSING_MS = 1000;
-    private static final Duration POLL = Duration.ofSeconds(30);
-    private static final Duration LOOK_UP = Duration.ofSeconds(10);
-    private static final long FIRST_BACK_OFF_MS = 100;
-    private static final long LAST_BACK_OFF_MS = 5000;
 
-    private final Map<String, String> config;
-    private final TopicPartition topic;
-
-    /** Null until the topic was read to its end once. */
-    private volatile RouteTable table;
-    /** Last offset of the topic that the table holds; -1 before any. */
-    private volatile long applied = -1;
-    private volatile String trouble = "not read yet";
-    /** Only the thread's own: what the table holds is not to be built upon. */
-    private boolean readAgain = true;
-
-    // Janino compiles private methods to static ones: no method here is synchronized, blocks are.
-    private final Object lock = new Object();
-
-    // Guarded by the lock: how a caller in doubt asks the thread what the log has.
-    private long lookupsWanted;
-    private volatile long lookupsDone;
-    private long end;
-    /** True after a barrier beyond the end: where one is, more may be, and they need not wait. */
-    private boolean doubting;
-    /** The log topics that exist; null before the first look-up. */
-    private volatile Set<String> logTopics;
     /** Log topic to when it was not there. */
     private final ConcurrentHashMap<String, Long> missing = new ConcurrentHashMap<String, Long>();
-    /** The consumer while it can be woken up. */
-    private KafkaConsumer<byte[], byte[]> polling;
 
     private RouteFollower(Map<String, String> config, String logTopic) {
-        this.config = config;
-        this.topic = new TopicPartition(logTopic, 0);
+        super(config, logTopic);
     }
 
     /** Return the follower of one log in this JVM, started at the first call. */
@@ -86,10 +39,7 @@ public final class RouteFollower implements Runnable {
             follower = (RouteFollower) FOLLOWERS.get(name);
             if (follower == null) {
                 follower = new RouteFollower(config, logTopic);
-                Thread thread = new Thread(follower, "mqlake-routes");
-                thread.setDaemon(true);
-                thread.setContextClassLoader(RouteFollower.class.getClassLoader());
-                thread.start();
+                follower.start("mqlake-routes");
                 FOLLOWERS.put(name, follower);
             }
             return follower;
@@ -99,66 +49,10 @@ public final class RouteFollower implements Runnable {
     /**
      * Return the table once the topic was read to its end.
      *
-     * @throws IllegalStateException Not within a minute: routing without all routes would lose messages.
+     * @throws IllegalStateException Not within a minute.
      */
     public RouteTable table() {
-        RouteTable current = table;
-        return current != null ? current : awaitTable();
-    }
-
-    private RouteTable awaitTable() {
-        long deadline = now() + CATCH_UP_MS;
-        synchronized (lock) {
-            while (table == null) {
-                long left = deadline - now();
-                if (left <= 0) {
-                    throw new IllegalStateException(
-                            "log topic " + topic.topic() + " was not read within "
-                                    + CATCH_UP_MS / 1000 + " s: " + trouble);
-                }
-                pause(left);
-            }
-            return table;
-        }
-    }
-
-    /**
-     * Wait until the table holds everything up to and including an offset of the topic.
-     *
-     * @return False when that cannot be said: the topic ends before the offset (a barrier of a log that
-     *     is gone), or the wait took too long. The barrier must then stay unanswered.
-     */
-    public boolean awaitApplied(long offset) {
-        return applied >= offset || awaitAppliedSlowly(offset);
-    }
-
-    private boolean awaitAppliedSlowly(long offset) {
-        long start = now();
-        long lookup = Long.MAX_VALUE;
-        synchronized (lock) {
-            long doubt = doubting ? 0 : DOUBT_MS;
-            while (applied < offset) {
-                long waited = now() - start;
-                if (waited >= BARRIER_MS) {
-                    LOG.warn("barrier not answered: routes offset " + offset + " not reached in "
-                            + BARRIER_MS + " ms, at " + applied + "; trouble: " + trouble);
-                    return false;
-                }
-                if (waited >= doubt && lookup == Long.MAX_VALUE) {
-                    lookup = wantLookup();
-                }
-                // Only a look-up that began after this barrier was seen proves the offset missing.
-                if (lookupsDone >= lookup && offset >= end) {
-                    doubting = true;
-                    LOG.warn("barrier not answered: routes offset " + offset + " is beyond the end "
-                            + end + " of " + topic);
-                    return false;
-                }
-                pause(waited < doubt ? doubt - waited : BARRIER_MS - waited);
-            }
-            doubting = false;
-            return true;
-        }
+        return (RouteTable) read();
     }
 
     /**
@@ -196,108 +90,16 @@ public final class RouteFollower implements Runnable {
         return false;
     }
 
-    /** Return the number of the look-up to wait for; the caller holds the lock. */
-    private long wantLookup() {
-        lookupsWanted++;
-        if (polling != null) {
-            polling.wakeup();
-        }
-        return lookupsWanted;
+    Object newTable() {
+        return new RouteTable();
     }
 
-    public long applied() {
-        return applied;
-    }
-
-    public void run() {
-        long backOff = FIRST_BACK_OFF_MS;
-        while (true) {
-            long before = applied;
-            try {
-                follow();
-            } catch (Throwable error) {
-                trouble = error.toString();
-                LOG.warn("reading " + topic + " failed, trying again in " + backOff + " ms", error);
-            }
-            backOff = applied > before ? FIRST_BACK_OFF_MS : Math.min(backOff * 2, LAST_BACK_OFF_MS);
-            try {
-                Thread.sleep(backOff);
-            } catch (InterruptedException error) {
-                return;
-            }
-        }
-    }
-
-    private void follow() {
-        Properties properties = new Properties();
-        properties.putAll(config);
-        properties.put("auto.offset.reset", "none");
-        properties.put("enable.auto.commit", "false");
-        properties.put("allow.auto.create.topics", "false");
-        // The broker answers one request of a connection after the other: behind a fetch that waits
-        // for records, a look-up waits as long, and with it all messages.
-        properties.put("fetch.max.wait.ms", "500");
-        KafkaConsumer<byte[], byte[]> consumer =
-                new KafkaConsumer<byte[], byte[]>(
-                        properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
-        try {
-            consumer.assign(topics());
-            if (!readAgain) {
-                consumer.seek(topic, applied + 1);
-            }
-            while (true) {
-                try {
-                    if (readAgain) {
-                        catchUp(consumer);
-                    }
-                    ConsumerRecords<byte[], byte[]> records = poll(consumer);
-                    applyAll(records, table);
-                    setApplied(consumer.position(topic) - 1, table);
-                } catch (WakeupException error) {
-                    // Somebody is in doubt: the next poll is a look-up.
-                } catch (InvalidOffsetException error) {
-                    // The topic was replaced or cut: what the table holds may no longer be true.
-                    LOG.warn(topic + " no longer has offset " + (applied + 1)
-                            + ", reading all of it again");
-                    applied = -1;
-                    readAgain = true;
-                }
-            }
-        } finally {
-            consumer.close(Duration.ofSeconds(1));
-        }
-    }
-
-    /** Read the whole topic into a new table; the old one, if any, is used until then. */
-    private void catchUp(KafkaConsumer<byte[], byte[]> consumer) {
-        long start = now();
-        RouteTable fresh = new RouteTable();
-        long until = endOffset(consumer);
-        long routes = 0;
-        consumer.seekToBeginning(topics());
-        while (consumer.position(topic, LOOK_UP) < until) {
-            ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofSeconds(1));
-            applyAll(records, fresh);
-            routes += records.count();
-            if (records.isEmpty() && now() - start > CATCH_UP_MS) {
-                throw new IllegalStateException("no answer from the log in " + CATCH_UP_MS + " ms");
-            }
-        }
-        readAgain = false;
-        setApplied(consumer.position(topic) - 1, fresh);
-        LOG.info("read " + topic + ": " + routes + " records in " + (now() - start) + " ms");
-    }
-
-    private void applyAll(ConsumerRecords<byte[], byte[]> records, RouteTable target) {
-        Iterator<ConsumerRecord<byte[], byte[]>> each = records.iterator();
-        while (each.hasNext()) {
-            ConsumerRecord<byte[], byte[]> record = (ConsumerRecord<byte[], byte[]>) each.next();
-            String[] parts = record.key() == null
-                    ? new String[0]
-                    : new String((byte[]) record.key(), StandardCharsets.UTF_8).split("/", 3);
-            if (parts.length != 3 || !apply(parts, (byte[]) record.value(), target)) {
-                LOG.warn(topic + " offset " + record.offset() + " is not a route, ignored");
-            }
+    void apply(ConsumerRecord<byte[], byte[]> record, Object target) {
+        String[] parts = record.key() == null
+                ? new String[0]
+                : new String((byte[]) record.key(), StandardCharsets.UTF_8).split("/", 3);
+        if (parts.length != 3 || !apply(parts, (byte[]) record.value(), (RouteTable) target)) {
+            LOG.warn(topic + " offset " + record.offset() + " is not a route, ignored");
         }
     }
 
@@ -320,65 +122,5 @@ public final class RouteFollower implements Runnable {
         } catch (NumberFormatException error) {
             return false;
         }
-    }
-
-    private void setApplied(long offset, RouteTable current) {
-        synchronized (lock) {
-            table = current;
-            trouble = "none";
-            applied = offset;
-            lock.notifyAll();
-        }
-    }
-
-    /** Wait for records, or look up what the log has when somebody is in doubt. */
-    private ConsumerRecords<byte[], byte[]> poll(KafkaConsumer<byte[], byte[]> consumer) {
-        long wanted;
-        synchronized (lock) {
-            wanted = lookupsWanted;
-            if (wanted == lookupsDone) {
-                polling = consumer;
-            }
-        }
-        if (wanted == lookupsDone) {
-            try {
-                return consumer.poll(POLL);
-            } finally {
-                synchronized (lock) {
-                    polling = null;
-                }
-            }
-        }
-        long found = endOffset(consumer);
-        Set<String> names = consumer.listTopics(LOOK_UP).keySet();
-        synchronized (lock) {
-            end = found;
-            logTopics = names;
-            lookupsDone = wanted;
-            lock.notifyAll();
-        }
-        return ConsumerRecords.empty();
-    }
-
-    private long endOffset(KafkaConsumer<byte[], byte[]> consumer) {
-        return ((Long) consumer.endOffsets(topics(), LOOK_UP).get(topic)).longValue();
-    }
-
-    private List<TopicPartition> topics() {
-        return Collections.singletonList(topic);
-    }
-
-    /** The caller holds the lock. */
-    private void pause(long milliseconds) {
-        try {
-            lock.wait(milliseconds);
-        } catch (InterruptedException error) {
-            Thread.currentThread().interrupt();
-            throw new IllegalStateException("interrupted while waiting for routes", error);
-        }
-    }
-
-    private static long now() {
-        return System.nanoTime() / 1000000;
     }
 }

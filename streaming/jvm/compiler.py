@@ -19,12 +19,6 @@ from streaming.jvm.process import java_executable
 SOURCES: Final = Path(__file__).parent
 _COMPILER: Final = "org.codehaus.commons.compiler.samples.CompilerDemo"
 _COMPILER_JARS: Final = ("janino-*.jar", "commons-compiler-*.jar")
-_NEEDED_JARS: Final = (
-    "spark-sql*_2.13-*.jar",
-    "hadoop-client-*.jar",
-    "slf4j-api-*.jar",
-    "scala-library-*.jar",
-)
 _TIMEOUT_SECONDS: Final = 60
 
 
@@ -44,7 +38,8 @@ def build_routing_jar(target_dir: Path, jars: list[Path]) -> Path:
     if jar.is_file():
         return jar
     target_dir.mkdir(parents=True, exist_ok=True)
-    class_path = [*_glob(_NEEDED_JARS), *map(str, jars)]
+    # All of them: a class is read with all that it mentions.
+    class_path = [*_glob(("*.jar",)), *map(str, jars)]
     with tempfile.TemporaryDirectory(dir=target_dir) as classes:
         command = [
             *(java_executable(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),

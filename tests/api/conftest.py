@@ -1,7 +1,7 @@
 """An application without a server; its log is a list, what it would follow is put in by hand."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,11 @@ import pytest
 
 from api.app import create_app
 from api.cache import CacheWriter
-from api.log import LogAppender
+from api.log import Append, LogAppender
 from api.presence import Gateways
+from api.rules.book import RuleBook
+from api.rules.changes import Changes
+from api.rules.metrics import MetricsBook
 from api.settings import ApiSettings
 from mqlake.clock import ManualClock
 from mqlake.records import Headers
@@ -26,8 +29,9 @@ NEVER = 0xFFFF_FFFF
 class Appended:
     log_topic: str
     key: bytes
-    value: bytes
+    value: bytes | None
     headers: Headers
+    partition: int | None = None
 
 
 class MemoryAppender(LogAppender):
@@ -42,14 +46,23 @@ class MemoryAppender(LogAppender):
         bootstrap_servers: str,
         log_topic: str,
         key: bytes,
-        value: bytes,
+        value: bytes | None,
         *,
         what: str,
         headers: Headers | None = None,
         timestamp_ms: int = 0,
-    ) -> None:
+    ) -> int:
         assert bootstrap_servers == "127.0.0.1:9092"
         self.records.append(Appended(log_topic, key, value, headers or []))
+        return len(self.records) - 1
+
+    def append_all(
+        self, bootstrap_servers: str, log_topic: str, records: Sequence[Append], *, what: str
+    ) -> list[int]:
+        begin = len(self.records)
+        for one in records:
+            self.records.append(Appended(log_topic, one.key, one.value, one.headers, one.partition))
+        return list(range(begin, len(self.records)))
 
 
 @dataclass
@@ -62,6 +75,8 @@ class Api:
     gateways: Gateways
     log: MemoryAppender
     clock: ManualClock = field(default_factory=ManualClock)
+    rules: RuleBook = field(default_factory=RuleBook)
+    metrics: MetricsBook = field(default_factory=lambda: MetricsBook(ManualClock()))
 
     def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         return self.client.request(method, f"/api/v1{path}", AUTHORIZED, **more)
@@ -145,6 +160,11 @@ def api(tmp_path: Path) -> Iterator[Api]:
     clock = ManualClock()
     app.state.log = log = MemoryAppender()
     app.state.gateways = gateways = Gateways(clock)
+    app.state.rules = rules = RuleBook()
+    app.state.rule_changes = Changes(log, rules, clock)
+    app.state.rule_metrics = metrics = MetricsBook(clock)
+    app.state.answer_seconds = 0.0  # there is no engine
     with app.state.cache.writing() as writer:
         writer.complete()
-        yield Api(Client(app), tmp_path, writer, gateways, log, clock)
+        rules.complete()
+        yield Api(Client(app), tmp_path, writer, gateways, log, clock, rules, metrics)

@@ -162,6 +162,23 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/subscriptions",
         "/api/v1/retained",
         "/api/v1/retained/{topic}",
+        "/api/v1/rules",
+        "/api/v1/rules/validate",
+        "/api/v1/rules/{id}",
+        "/api/v1/rules/{id}/backfill",
+        "/api/v1/rules/{id}/dry_run",
+        "/api/v1/rules/{id}/explain",
+        "/api/v1/rules/{id}/metrics",
+        "/api/v1/rules/{id}/metrics/reset",
+        "/api/v1/rules/{id}/versions",
+        "/api/v1/rules/{id}/versions/{version}",
+        "/api/v1/rules/{id}/versions/{version}/diff/{other}",
+        "/api/v1/rules/{id}/versions/{version}/rollback",
+        "/api/v1/rule_actions",
+        "/api/v1/rule_events",
+        "/api/v1/rule_test",
+        "/api/v1/jobs",
+        "/api/v1/jobs/{id}",
     }
 
 

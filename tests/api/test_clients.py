@@ -237,7 +237,7 @@ def test_deleting_asks_every_gateway_that_is_alive(api: Api) -> None:
     ]
     record = api.log.records[0]
     assert record.key == CONTROL_KEY_PREFIX + b"disconnect"
-    assert json.loads(record.value) == {
+    assert json.loads(record.value or b"") == {
         "tenant": "default",
         "client_id": "c/1",
         "end_session": False,

@@ -14,7 +14,7 @@ from tests.api.conftest import Api
 
 
 def asked(api: Api) -> list[tuple[str, bytes, Any]]:
-    return [(one.log_topic, one.key, json.loads(one.value)) for one in api.log.records]
+    return [(one.log_topic, one.key, json.loads(one.value or b"")) for one in api.log.records]
 
 
 def test_a_gateway_is_what_it_said_last(api: Api) -> None:

@@ -18,6 +18,12 @@ from ingest.gateway.listeners.settings import (
 from ingest.gateway.settings import GatewaySettings
 from mqlake.local.settings import LocalSettings
 from mqlake.settings import ProcessSettings
+from rules.runner.settings import (
+    HttpSettings,
+    KafkaConnection,
+    PostgresConnection,
+    RulesSettings,
+)
 from streaming.settings import StreamingSettings
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -25,8 +31,10 @@ CONF = Path(__file__).parents[2] / "conf"
 SHOWN_BY_EXAMPLE = {
     "allow_anonymous",
     "connect_token",
+    "connections",
     "credentials_file",
     "heartbeat_file",
+    "http",
     "listeners",
     "log_dir",
     "store_dir",
@@ -43,6 +51,7 @@ FILES = pytest.mark.parametrize(
         ("gateway", GatewaySettings),
         ("streaming", StreamingSettings),
         ("api", ApiSettings),
+        ("rules", RulesSettings),
         ("local", LocalSettings),
     ],
 )
@@ -105,3 +114,21 @@ def test_gateway_file_shows_every_key_of_every_kind_of_listener() -> None:
         for key in set(shown[kind]) - required - optional:
             default = settings.model_fields[key].default
             assert getattr(read, key) == default, f"{kind}: {key}"
+
+
+def test_rules_file_shows_every_key_of_connections_and_http() -> None:
+    shown = uncommented("rules")
+    http = shown["http"]
+    assert isinstance(http, dict)
+    assert HttpSettings.model_validate(http | {"ca_certificates": None}) == HttpSettings()
+    assert set(http) == set(HttpSettings.model_fields)
+    tables = shown["connections"]
+    assert isinstance(tables, dict)
+    for table, settings in (
+        (tables["warehouse"], PostgresConnection),
+        (tables["analytics"], KafkaConnection),
+    ):
+        assert set(table) == set(settings.model_fields)
+        for key, field in settings.model_fields.items():
+            by_example = "password" in key or key == "ca_certificates" or field.is_required()
+            assert by_example or table[key] == field.default, key

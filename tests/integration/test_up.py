@@ -55,7 +55,9 @@ class TestRunningSystem:
         assert result.returncode == 0
         status = json.loads(result.stdout)
         names = [process["name"] for process in status["processes"]]
-        assert names == ["supervisor", "log", "streaming", "api", "gateway-1", "gateway-2"]
+        assert names == [
+            *("supervisor", "log", "streaming", "rules", "api", "gateway-1", "gateway-2")
+        ]
         assert all(process["healthy"] for process in status["processes"])
         await_condition(
             lambda: all(process["rss_bytes"] > 5e6 for process in system.status()["processes"]),

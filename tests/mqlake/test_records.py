@@ -33,7 +33,10 @@ from mqlake.records import (
 )
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "records.md"
-LOG_TOPICS = {"INBOUND", "ROUTES", "SESSIONS", "EVENTS", "GATEWAYS"}
+LOG_TOPICS = {
+    *("INBOUND", "ROUTES", "SESSIONS", "EVENTS", "GATEWAYS"),
+    *("RULES", "OUTPUTS", "DEAD_LETTERS", "METRICS", "RUNNER"),
+}
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 NAMES = st.from_regex(r"[a-z0-9-]{1,12}", fullmatch=True)

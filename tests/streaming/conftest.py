@@ -24,8 +24,7 @@ JARS = Path(__file__).parents[2] / ".runtime" / "jars"
 
 
 @pytest.fixture(scope="session")
-def routing_jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The root of all Java packages."""
+def routing_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientServer]:
     jars = extra_jars(JARS)
     jars.append(build_routing_jar(tmp_path_factory.mktemp("jvm"), jars))
     jvm = start_jvm(
@@ -36,9 +35,15 @@ def routing_jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         java_parameters=JavaParameters(port=jvm.port, auth_token=jvm.secret, auto_convert=True),
         python_parameters=PythonParameters(port=0, eager_load=False),
     )
-    yield gateway.jvm
+    yield gateway
     gateway.shutdown()
     jvm.stop(timeout_seconds=5)
+
+
+@pytest.fixture(scope="session")
+def routing_jvm(routing_gateway: ClientServer) -> Any:
+    """The root of all Java packages."""
+    return routing_gateway.jvm
 
 
 @pytest.fixture(scope="session")

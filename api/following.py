@@ -1,0 +1,176 @@
+"""A thread that reads log topics from their beginning, then what comes: for what the API shows."""
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as KafkaMessage
+
+from mqlake.errors import InvalidRecord, LogError, MqlakeError
+from mqlake.status import read_state
+
+_logger = logging.getLogger(__name__)
+
+BATCH_RECORDS: Final = 2_000
+POLL_SECONDS: Final = 0.2
+"""How long a batch may take to fill; what happens is seen that much later."""
+RETRY_SECONDS: Final = 1.0
+
+_FATAL_CODES: Final = frozenset(
+    {
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        KafkaError._AUTO_OFFSET_RESET,
+    }
+)
+"""Reading begins anew; whatever else is reported, librdkafka tries again by itself."""
+
+
+class Followed(NamedTuple):
+    """A record of a followed log topic."""
+
+    log_topic: str
+    offset: int
+    key: bytes
+    value: bytes | None
+    """None: a tombstone."""
+
+
+class Taker(ABC):
+    """Takes what is read, from the beginning of the log on."""
+
+    @abstractmethod
+    def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
+        """Apply records in their order; return what could not be read.
+
+        Args:
+            records: Of all followed log topics.
+            is_old: They may have been there before the reading began.
+        """
+
+    @abstractmethod
+    def complete(self) -> None:
+        """All that was in the log when the reading began has been taken."""
+
+
+class LogFollower(ABC):
+    """Reads until stopped; begins anew when the log is not as it was.
+
+    Args:
+        data_dir: Of the system: its state says where the log is.
+        name: Of the thread; in the words of the log, what is read.
+        log_topics: Each has one partition.
+    """
+
+    poll_seconds: float = POLL_SECONDS
+
+    def __init__(self, data_dir: Path, name: str, log_topics: Sequence[str]) -> None:
+        self._data_dir = data_dir
+        self._name = name
+        self._log_topics = tuple(log_topics)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"{name} follower", daemon=True)
+        self._problem = ""
+
+    @abstractmethod
+    def taking(self) -> AbstractContextManager[Taker]:
+        """Begin anew and hand out who takes what is read."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; returns when the thread has ended."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._follow(read_state(self._data_dir).bootstrap_servers)
+            except (MqlakeError, KafkaException) as exc:
+                if str(exc) != self._problem:  # said once, not each second
+                    _logger.warning(
+                        "%s cannot be read", self._name, extra={"fields": {"reason": exc}}
+                    )
+                self._problem = str(exc)
+            self._stop.wait(RETRY_SECONDS)
+
+    def _follow(self, bootstrap_servers: str) -> None:
+        """Read until told to stop.
+
+        Raises:
+            LogError: The log has no such topic (yet), or no longer what was to be read.
+            OperationalError: What is read cannot be kept.
+        """
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "client.id": "mqlake-api",
+                # librdkafka wants a name; partitions are assigned by hand, nothing is committed.
+                "group.id": "mqlake-api",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "allow.auto.create.topics": False,
+                "enable.partition.eof": True,
+                # Nobody waits for single records: a few answers a second are enough.
+                "fetch.min.bytes": 65_536,
+                "fetch.wait.max.ms": round(self.poll_seconds * 1000),
+                "queued.max.messages.kbytes": 16_384,
+                "topic.metadata.propagation.max.ms": 1_000,
+                "reconnect.backoff.max.ms": 1_000,
+                "log_level": 2,
+                "error_cb": _ignore,
+            }
+        )
+        unread = set(self._log_topics)
+        try:
+            consumer.assign([TopicPartition(one, 0, OFFSET_BEGINNING) for one in self._log_topics])
+            with self.taking() as taker:
+                while not self._stop.is_set():
+                    batch = consumer.consume(BATCH_RECORDS, timeout=self.poll_seconds)
+                    records, ended = _split(batch)
+                    if records:
+                        for refused in taker.take(records, is_old=bool(unread)):
+                            _refuse(refused)
+                    if unread and not (unread := unread - ended):
+                        taker.complete()
+                        self._problem = ""
+                        _logger.info("%s are read", self._name)
+        finally:
+            consumer.close()
+
+
+def _split(batch: list[KafkaMessage]) -> tuple[list[Followed], set[str]]:
+    """Return the records of a batch and the log topics whose end has come."""
+    records: list[Followed] = []
+    ended: set[str] = set()
+    for record in batch:
+        error = record.error()
+        log_topic = record.topic() or ""
+        if error is None:
+            key, value, offset = record.key() or b"", record.value(), record.offset()
+            assert isinstance(key, bytes)
+            assert isinstance(value, bytes | None)
+            assert offset is not None
+            records.append(Followed(log_topic, offset, key, value))
+        elif error.code() == KafkaError._PARTITION_EOF:
+            ended.add(log_topic)
+        elif error.code() in _FATAL_CODES:
+            raise LogError(f"reading {log_topic}: {error.str()}", definite=True)
+    return records, ended
+
+
+def _refuse(error: InvalidRecord) -> None:
+    _logger.warning("record ignored", extra={"fields": {"reason": str(error)}})
+
+
+def _ignore(_error: KafkaError) -> None:
+    """Take what librdkafka says of its connections: it tries again by itself."""

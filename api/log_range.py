@@ -1,0 +1,63 @@
+"""Look whether a stretch of the log holds messages: what the table of history may not have yet."""
+
+import time
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from mqlake.errors import LogError
+from mqlake.records import INBOUND
+
+TIMEOUT_SECONDS: Final = 20.0
+_BATCH: Final = 1_000
+
+
+def has_messages(bootstrap_servers: str, partition: int, begin: int, end: int) -> bool:
+    """Tell whether `mqlake.inbound` holds a message from one offset up to before another.
+
+    Raises:
+        LogError: It does not answer.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "client.id": "mqlake-api",
+            "group.id": "mqlake-api",  # librdkafka wants a name; nothing is committed
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 2,
+        }
+    )
+    try:
+        return _has_messages(consumer, partition, begin, end)
+    except KafkaException as exc:
+        raise LogError(f"reading {INBOUND}: {exc}", definite=True) from exc
+    finally:
+        consumer.close()
+
+
+def _has_messages(consumer: Consumer, partition: int, begin: int, end: int) -> bool:
+    place = TopicPartition(INBOUND, partition)
+    first, _ = consumer.get_watermark_offsets(place, timeout=TIMEOUT_SECONDS)
+    begin = max(begin, first)  # what is no longer in the log will not come into the table
+    if begin >= end:
+        return False
+    consumer.assign([TopicPartition(INBOUND, partition, begin)])
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        for record in consumer.consume(_BATCH, timeout=0.2):
+            error = record.error()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    return False
+                continue  # librdkafka tries again by itself
+            offset, key = record.offset(), record.key() or b""
+            assert offset is not None
+            assert isinstance(key, bytes)
+            if offset >= end:
+                return False
+            if not key.startswith(b"\0"):
+                return True
+            if offset == end - 1:
+                return False
+    raise LogError(f"reading {INBOUND}: no answer within {TIMEOUT_SECONDS:g} s", definite=True)

@@ -1,0 +1,117 @@
+"""The versions of a rule: list, compare, go back."""
+
+from difflib import unified_diff
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Path, Request, Response
+
+from api.dependencies import Book, RuleChanges, State, unavailable
+from api.pages import DEFAULT_TENANT, Page, Tenant
+from api.problems import Problem, ProblemDetails, RuleProblemDetails
+from api.routes.rules import (
+    IfMatch,
+    RuleIdPath,
+    Wait,
+    answer_change,
+    existing,
+    read_etag,
+    refused,
+)
+from api.rules.book import RuleBook
+from api.rules.changes import body_of
+from api.rules.checking import check
+from api.rules.views import Difference, RuleView, VersionView, view_version
+from rules.documents import write_document
+from rules.model import Rule
+
+router = APIRouter(
+    tags=["rules"],
+    responses={
+        **{code: {"model": ProblemDetails} for code in (404, 503)},
+        422: {"model": RuleProblemDetails},
+    },
+)
+
+_CHANGE: Final[dict[int | str, dict[str, Any]]] = {
+    202: {"model": RuleView, "description": "taken; the engine has not answered yet"},
+    412: {"model": ProblemDetails},
+}
+Number = Annotated[int, Path(ge=1, description="number of a version")]
+
+
+@router.get("/rules/{id}/versions")
+def get_versions(
+    book: Book, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
+) -> Page[VersionView]:
+    """List the versions of a rule, the newest first; the last 100 are kept."""
+    existing(book, tenant, rule_id)
+    versions = book.versions(tenant, rule_id)
+    return Page(items=[view_version(one) for one in versions], next_cursor=None)
+
+
+@router.get("/rules/{id}/versions/{version}")
+def get_version(
+    book: Book, rule_id: RuleIdPath, version: Number, tenant: Tenant = DEFAULT_TENANT
+) -> VersionView:
+    """Show one version of a rule."""
+    return view_version(find_version(book, tenant, rule_id, version))
+
+
+@router.get("/rules/{id}/versions/{version}/diff/{other}")
+def get_difference(
+    book: Book,
+    rule_id: RuleIdPath,
+    version: Number,
+    other: Number,
+    tenant: Tenant = DEFAULT_TENANT,
+) -> Difference:
+    """Compare two versions of a rule, line by line."""
+    old = find_version(book, tenant, rule_id, version)
+    new = find_version(book, tenant, rule_id, other)
+    lines = unified_diff(
+        write_document(rule_id, body_of(old)).splitlines(keepends=True),
+        write_document(rule_id, body_of(new)).splitlines(keepends=True),
+        f"{rule_id} version {version}",
+        f"{rule_id} version {other}",
+    )
+    return Difference(diff="".join(lines))
+
+
+@router.post("/rules/{id}/versions/{version}/rollback", responses=_CHANGE)
+def post_rollback(
+    request: Request,
+    response: Response,
+    state: State,
+    book: Book,
+    changes: RuleChanges,
+    rule_id: RuleIdPath,
+    version: Number,
+    tenant: Tenant = DEFAULT_TENANT,
+    if_match: IfMatch = None,
+    wait: Wait = None,
+) -> RuleView:
+    """Give a rule the content of an earlier version, as a new version."""
+    body = body_of(find_version(book, tenant, rule_id, version))
+    check(body)
+    with refused(by_etag=True), unavailable():
+        rule = changes.replace(state.bootstrap_servers, tenant, rule_id, body, read_etag(if_match))
+    response.status_code = HTTPStatus.OK
+    return answer_change(request, response, book, rule, wait)
+
+
+def find_version(book: RuleBook, tenant: str, rule_id: str, version: int) -> Rule:
+    """Return a version of a rule.
+
+    Raises:
+        Problem: There is no such rule, or no such version.
+    """
+    existing(book, tenant, rule_id)
+    versions = book.versions(tenant, rule_id)
+    found = next((one for one in versions if one.version == version), None)
+    if found is None:
+        kept = f"{versions[-1].version} to {versions[0].version}" if versions else "none"
+        raise Problem(
+            HTTPStatus.NOT_FOUND, f"rule {rule_id!r} has no version {version}; kept: {kept}"
+        )
+    return found

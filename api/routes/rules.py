@@ -1,0 +1,395 @@
+"""Rules: list, make, change, delete; what they do and what they have done."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+
+from api.dependencies import Book, Connect, Log, Metrics, RuleChanges, State, unavailable
+from api.following import Followed
+from api.pages import (
+    DEFAULT_LIMIT,
+    DEFAULT_TENANT,
+    Cursor,
+    Limit,
+    Page,
+    Tenant,
+    read_cursor,
+    write_cursor,
+)
+from api.problems import Problem, ProblemDetails, RuleProblemDetails
+from api.rules.book import Entry, RuleBook
+from api.rules.changes import RuleExists, TooManyRules, UnknownRule, VersionConflict
+from api.rules.checking import check, compiled, warnings
+from api.rules.metrics import (
+    RESET_INCARNATION,
+    RESET_PROCESS,
+    Counters,
+    MetricsBook,
+    total,
+)
+from api.rules.views import (
+    ActionMetrics,
+    ChangedRule,
+    CheckResult,
+    CompiledView,
+    Explanation,
+    MetricsView,
+    NewRule,
+    RateView,
+    RuleCheck,
+    RuleEvent,
+    RuleView,
+    SourceColumn,
+    SpanView,
+    view_compiled,
+    view_problem,
+    view_rule,
+)
+from mqlake.records import HEADER_VERSION, METRICS, RECORD_VERSION
+from mqlake.rule_records import RuleMetricsKey, rule_metrics_key
+from rules import columns
+from rules.actions import check_actions, describe_arguments
+from rules.errors import RuleError
+from rules.model import Rule
+
+router = APIRouter(
+    tags=["rules"],
+    responses={
+        422: {"model": RuleProblemDetails},
+        503: {"model": ProblemDetails},
+    },
+)
+
+ANSWER_SECONDS: Final = 3.0
+"""How long a change waits for the engine."""
+ENGINE_QUERY: Final = "rules"
+
+RuleIdPath = Annotated[str, Path(alias="id", description="identifier of a rule")]
+IfMatch = Annotated[
+    str | None,
+    Header(description="the ETag of what was changed; 412 when the rule has changed since"),
+]
+Wait = Annotated[
+    float | None,
+    Query(ge=0, le=30, description="seconds that the answer waits for the engine; 3 without"),
+]
+_NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetails}}
+_CHANGE: Final[dict[int | str, dict[str, Any]]] = {
+    202: {"model": RuleView, "description": "taken; the engine has not answered yet"},
+    **{code: {"model": ProblemDetails} for code in (404, 409, 412)},
+}
+_ETAG = re.compile(r'(?:W/)?"(\d+)"')
+
+
+@router.get("/rules")
+def get_rules(
+    book: Book,
+    tenant: Tenant = DEFAULT_TENANT,
+    enable: Annotated[bool | None, Query(description="only these, or only the others")] = None,
+    state: Annotated[str | None, Query(description="only those in this state")] = None,
+    like_id: Annotated[str | None, Query(description="part of the identifier")] = None,
+    topic: Annotated[str | None, Query(alias="from", description="exactly this filter")] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[RuleView]:
+    """List rules by identifier, a page at a time, as clients are listed."""
+    (after,) = read_cursor(cursor, 1)
+    asked = [
+        entry
+        for entry in book.all(tenant)
+        if entry.rule.id > after
+        and (enable is None or entry.rule.enable == enable)
+        and (state is None or entry.state == state)
+        and (like_id is None or like_id in entry.rule.id)
+    ]
+    if topic is None:
+        asked = asked[: limit + 1]  # to see the filters a statement is compiled
+    found = [view for view in map(view_rule, asked) if topic is None or topic in view.topics]
+    more = len(found) > limit
+    return Page(
+        items=found[:limit],
+        next_cursor=write_cursor(found[limit - 1].id) if more else None,
+    )
+
+
+@router.post("/rules", status_code=HTTPStatus.CREATED, responses=_CHANGE)
+def post_rule(
+    request: Request,
+    response: Response,
+    state: State,
+    book: Book,
+    changes: RuleChanges,
+    new: NewRule,
+    tenant: Tenant = DEFAULT_TENANT,
+    wait: Wait = None,
+) -> RuleView:
+    """Make a rule.
+
+    It is in the log when this answers, and waits for at most 3 seconds until the engine has said
+    what it makes of it: `state`. 202 and `starting` when it has not, because Spark is away, say:
+    the rule then starts with it, and GET shows when.
+    """
+    body = new.body()
+    check(body)
+    with refused(), unavailable():
+        rule = changes.create(state.bootstrap_servers, tenant, new.id, body)
+    return answer_change(request, response, book, rule, wait)
+
+
+@router.post("/rules/validate")
+def post_validate(connect: Connect, asked: RuleCheck) -> CheckResult:
+    """Say what is wrong with a rule, what is probably not meant, and what its SQL means."""
+    errors = []
+    view: CompiledView | None = None
+    try:
+        view = CompiledView(**view_compiled(asked.sql))
+    except RuleError as exc:
+        errors.append(view_problem(exc))
+    try:
+        check_actions(asked.actions)
+    except RuleError as exc:
+        errors.append(view_problem(exc))
+    said = warnings(compiled(asked.sql), asked.actions, connect) if view is not None else []
+    return CheckResult(valid=not errors, errors=errors, warnings=said, compiled=view)
+
+
+@router.get("/rules/{id}", responses=_NOT_FOUND)
+def get_rule(
+    response: Response, book: Book, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
+) -> RuleView:
+    """Show a rule; the ETag is its version."""
+    entry = existing(book, tenant, rule_id)
+    _tag(response, entry.rule)
+    return view_rule(entry)
+
+
+@router.put("/rules/{id}", responses=_CHANGE)
+def put_rule(
+    request: Request,
+    response: Response,
+    state: State,
+    book: Book,
+    changes: RuleChanges,
+    rule_id: RuleIdPath,
+    changed: ChangedRule,
+    tenant: Tenant = DEFAULT_TENANT,
+    if_match: IfMatch = None,
+    wait: Wait = None,
+) -> RuleView:
+    """Give a rule another content, as a new version; without a difference nothing happens.
+
+    `enable` starts and stops it. A rule that is paused or failed is started again by any PUT.
+    Waits for the engine as POST does.
+    """
+    body = changed.body()
+    check(body)
+    expected = read_etag(if_match)
+    with refused(by_etag=expected is not None), unavailable():
+        rule = changes.replace(
+            state.bootstrap_servers, tenant, rule_id, body, expected or changed.version
+        )
+    response.status_code = HTTPStatus.OK
+    return answer_change(request, response, book, rule, wait)
+
+
+@router.delete(
+    "/rules/{id}",
+    status_code=HTTPStatus.NO_CONTENT,
+    responses={code: {"model": ProblemDetails} for code in (404, 412)},
+)
+def delete_rule(
+    state: State,
+    changes: RuleChanges,
+    _book: Book,
+    rule_id: RuleIdPath,
+    tenant: Tenant = DEFAULT_TENANT,
+    if_match: IfMatch = None,
+) -> None:
+    """Delete a rule with its versions. Messages that come a moment later are not evaluated."""
+    with refused(by_etag=True), unavailable():
+        changes.delete(state.bootstrap_servers, tenant, rule_id, read_etag(if_match))
+
+
+@router.get("/rules/{id}/explain", responses=_NOT_FOUND)
+def get_explain(book: Book, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT) -> Explanation:
+    """Show what a rule is for Spark, and for which offsets its versions count."""
+    entry = existing(book, tenant, rule_id)
+    spans = entry.activation.spans if entry.activation is not None else ()
+    return Explanation(
+        id=rule_id,
+        version=entry.rule.version,
+        state=entry.state,
+        query=ENGINE_QUERY,
+        sources=sorted({log_topic for span in spans for log_topic in span.sources}),
+        spans=[
+            SpanView(
+                version=span.version,
+                sources={
+                    log_topic: {"from": found.starts, "to": found.ends}
+                    for log_topic, found in span.sources.items()
+                },
+            )
+            for span in spans
+        ],
+        **view_compiled(entry.rule.sql),
+    )
+
+
+@router.get("/rules/{id}/metrics", responses=_NOT_FOUND)
+def get_metrics(
+    book: Book, metrics: Metrics, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
+) -> MetricsView:
+    """Show what a rule has done since it was made or reset, as of about a second ago."""
+    entry = existing(book, tenant, rule_id)
+    return _metrics(metrics, tenant, entry)
+
+
+@router.put("/rules/{id}/metrics/reset", responses=_NOT_FOUND)
+def put_metrics_reset(
+    state: State,
+    book: Book,
+    metrics: Metrics,
+    log: Log,
+    rule_id: RuleIdPath,
+    tenant: Tenant = DEFAULT_TENANT,
+) -> MetricsView:
+    """Count from zero again."""
+    entry = existing(book, tenant, rule_id)
+    key = rule_metrics_key(RuleMetricsKey(RESET_PROCESS, RESET_INCARNATION, tenant, rule_id))
+    value = metrics.reset_value(tenant, rule_id)
+    headers = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+    with unavailable():
+        offset = log.append(
+            state.bootstrap_servers, METRICS, key, value, what="metrics", headers=headers
+        )
+    metrics.take([Followed(METRICS, offset, key, value)], is_old=False)
+    return _metrics(metrics, tenant, entry)
+
+
+@router.get("/rule_events")
+def get_rule_events() -> list[RuleEvent]:
+    """List what rules can read, each with its columns."""
+    found = [
+        RuleEvent(
+            event="<topic filter>",
+            title="a message is published",
+            columns=_columns(columns.MESSAGE),
+            sql_example="SELECT payload.celsius AS celsius, topic FROM 'plant/#' WHERE qos > 0",
+        )
+    ]
+    for name, fields in columns.EVENTS.items():
+        found.append(
+            RuleEvent(
+                event=f"$events/{name}",
+                title=name.replace("_", " "),
+                columns=_columns(fields),
+                sql_example=f"SELECT * FROM '$events/{name}'",  # noqa: S608
+            )
+        )
+    return found
+
+
+@router.get("/rule_actions")
+def get_rule_actions() -> dict[str, dict[str, Any]]:
+    """Return for each function of actions the JSON schema of its `args`."""
+    return describe_arguments()
+
+
+def existing(book: RuleBook, tenant: str, rule_id: str) -> Entry:
+    entry = book.get(tenant, rule_id)
+    if entry is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no rule {rule_id!r}")
+    return entry
+
+
+def read_etag(if_match: str | None) -> int | None:
+    """Return the version that an If-Match names."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    match = _ETAG.fullmatch(if_match.strip())
+    if match is None:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f'If-Match is {if_match}, expected "<version>"'
+        )
+    return int(match[1])
+
+
+@contextmanager
+def refused(*, by_etag: bool = False) -> Iterator[None]:
+    """Answer what stands in the way of a change."""
+    try:
+        yield
+    except UnknownRule as exc:
+        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
+    except VersionConflict as exc:
+        status = HTTPStatus.PRECONDITION_FAILED if by_etag else HTTPStatus.CONFLICT
+        raise Problem(status, str(exc)) from exc
+    except (RuleExists, TooManyRules) as exc:
+        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+
+
+def answer_change(
+    request: Request, response: Response, book: RuleBook, rule: Rule, wait: float | None
+) -> RuleView:
+    """Wait for the engine and answer with the rule."""
+    default: float = getattr(request.app.state, "answer_seconds", ANSWER_SECONDS)
+    seconds = default if wait is None else wait
+    entry = book.await_answer(rule.tenant, rule.id, rule.version, seconds)
+    if entry is None or entry.rule.version < rule.version:
+        entry = Entry(rule, None)  # somebody was quicker with the next change
+    _tag(response, entry.rule)
+    if not entry.is_answered:
+        response.status_code = HTTPStatus.ACCEPTED
+    return view_rule(entry)
+
+
+def _tag(response: Response, rule: Rule) -> None:
+    response.headers["ETag"] = f'"{rule.version}"'
+
+
+def _metrics(metrics: MetricsBook, tenant: str, entry: Entry) -> MetricsView:
+    counters = metrics.counters(tenant, entry.rule.id)
+    rates = metrics.rates(tenant, entry.rule.id)
+    reset_at_ms = metrics.reset_at_ms(tenant, entry.rule.id)
+    names = ("matched", "passed", "no_result", "failed", "outputs")
+    return MetricsView(
+        id=entry.rule.id,
+        **{name: total(counters, name) for name in names},
+        matched_per_second=RateView(
+            now=rates.now, last_5_minutes=rates.last_5_minutes, highest=rates.highest
+        ),
+        actions=_actions(entry, counters),
+        reset_at=None
+        if reset_at_ms is None
+        else datetime.fromtimestamp(reset_at_ms / 1000, tz=UTC),
+    )
+
+
+def _actions(entry: Entry, counters: dict[str, Counters]) -> list[ActionMetrics]:
+    found: dict[str, Counters] = {}
+    for one in counters.values():
+        found |= one.get("actions", {})
+    views = []
+    for index, spec in enumerate(entry.rule.actions):
+        counted = dict(found.get(str(index), {}))
+        latency_ms_sum = counted.pop("latency_ms_sum", 0)
+        success = counted.get("success", 0)
+        views.append(
+            ActionMetrics(
+                **{**counted, "function": spec.function},
+                latency_ms_mean=round(latency_ms_sum / success, 2) if success else None,
+            )
+        )
+    return views
+
+
+def _columns(found: tuple[columns.Column, ...]) -> list[SourceColumn]:
+    return [
+        SourceColumn(name=one.name, type=one.kind, meaning=one.meaning, nullable=one.is_nullable)
+        for one in found
+    ]

@@ -1,0 +1,1 @@
+"""Rules as the API keeps, changes, tries and counts them; the routes are in `api.routes`."""

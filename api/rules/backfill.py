@@ -1,0 +1,303 @@
+"""Give a rule's actions what the rule makes of history: everything before it came into force.
+
+The rule's newest version counts live from one offset on in each partition; its backfill takes what
+is before that, from the table, and appends the outputs to `mqlake.outputs` as the engine does. So
+each message is evaluated once by this version: no gap, no overlap. A backfill is an order of its
+own: its outputs come from the source `b` with the job's identifier (`docs/records.md`).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from api.jobs import Job
+from api.log import Append, LogAppender
+from api.log_range import has_messages
+from api.rules import history
+from api.rules.book import Entry
+from api.spark import Row, Spark, SparkConnect
+from mqlake.errors import MqlakeError
+from mqlake.records import INBOUND, OUTPUTS
+from mqlake.rule_records import Output, Position, Range, output_headers, rule_record_key
+from mqlake.tables import MESSAGES
+from rules.language import CompiledRule
+
+WINDOW_ROWS: Final = 100_000
+"""Messages that are evaluated at a time, about; bounds what is in memory."""
+APPEND_ROWS: Final = 500
+TABLE_SECONDS: Final = 120.0
+"""How long the table may take to have what came before the rule."""
+QUERY_SECONDS: Final = 600.0
+_CLIENT_PREFIX: Final = "rule:"
+"""Of the client identifier of what a rule has published."""
+
+
+class BackfillError(MqlakeError):
+    """It cannot begin, or cannot go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for.
+
+    Attributes:
+        version: Of the rule, that runs.
+        from_ms: Not what was received before this time; None: everything.
+        rate: Outputs a second, at most.
+    """
+
+    tenant: str
+    rule_id: str
+    version: int
+    compiled: CompiledRule
+    live: Range
+    from_ms: int | None
+    rate: int
+
+
+def live_range(entry: Entry) -> Range:
+    """Return from which offsets on the newest version of a rule counts.
+
+    Raises:
+        BackfillError: It does not run.
+    """
+    activation = entry.activation
+    if activation is None or entry.state != "running" or not activation.spans:
+        raise BackfillError(f"rule {entry.rule.id!r} is {entry.state}, expected running")
+    span = activation.spans[-1]
+    found = span.sources.get(INBOUND)
+    if span.version != entry.rule.version or found is None:
+        raise BackfillError(f"rule {entry.rule.id!r} does not read messages")
+    return found
+
+
+def backfill(
+    job: Job,
+    order: Order,
+    connect: SparkConnect,
+    log: LogAppender,
+    bootstrap_servers: str,
+    current: Callable[[], Entry | None],
+) -> dict[str, Any]:
+    """Do it; return what was done.
+
+    Args:
+        job: Says how far it is; its identifier tells its outputs from others.
+        order: What is asked for.
+        connect: Where Spark is.
+        log: Takes the outputs.
+        bootstrap_servers: Where the log is.
+        current: Returns the rule as it is now: a backfill ends when it has changed.
+
+    Raises:
+        BackfillError: The rule has changed, or the table does not follow the log.
+        LogError: The log does not answer.
+        Cancelled: The job was cancelled.
+        SparkAway: Spark does not answer.
+    """
+    with connect.session(history.SESSION_SETTINGS) as spark:
+        return _Backfill(job, order, spark, log, bootstrap_servers, current).run()
+
+
+class _Backfill:
+    def __init__(
+        self,
+        job: Job,
+        order: Order,
+        spark: Spark,
+        log: LogAppender,
+        bootstrap_servers: str,
+        current: Callable[[], Entry | None],
+    ) -> None:
+        self._job = job
+        self._order = order
+        self._spark = spark
+        self._log = log
+        self._servers = bootstrap_servers
+        self._current = current
+        self._pace = _Pace(order.rate)
+        self._matched = 0
+        self._passed = 0
+        self._failed = 0
+        self._loops = 0
+        self._outputs = 0
+
+    def run(self) -> dict[str, Any]:
+        self._job.advance(0.0, "waiting for the table to have what came before the rule")
+        self._await_table()
+        version = int(self._rows(f"DESCRIBE HISTORY {MESSAGES.name} LIMIT 1")[0]["version"])
+        ranges = self._ranges(version)
+        total = sum(end - begin for begin, end in ranges.values())
+        step = max(1, WINDOW_ROWS // max(1, len(ranges)))
+        at = {partition: begin for partition, (begin, _) in ranges.items()}
+        done = 0
+        while done < total:
+            self._check()
+            window = {
+                partition: (begin, min(begin + step, ranges[partition][1]))
+                for partition, begin in at.items()
+                if begin < ranges[partition][1]
+            }
+            self._run_window(version, window)
+            for partition, (begin, end) in window.items():
+                at[partition] = end
+                done += end - begin
+            self._job.advance(done / total, f"{self._outputs:,} outputs")
+        return {
+            "version": self._order.version,
+            "source": self._source,
+            "table_version": version,
+            "matched": self._matched,
+            "passed": self._passed,
+            "no_result": self._matched - self._passed - self._failed - self._loops,
+            "failed": self._failed,
+            "loops": self._loops,
+            "outputs": self._outputs,
+            "before": list(self._order.live.starts),
+        }
+
+    @property
+    def _source(self) -> str:
+        return f"b{self._job.id}"
+
+    def _check(self) -> None:
+        self._job.check()
+        entry = self._current()
+        is_same = entry is not None and entry.rule.version == self._order.version
+        if entry is None or not is_same or entry.state != "running":
+            raise BackfillError(
+                f"the rule is no longer at version {self._order.version} and running; "
+                f"{self._outputs} outputs were made"
+            )
+
+    def _rows(self, query: str) -> list[Row]:
+        self._job.check()
+        return self._spark.rows(query, QUERY_SECONDS, is_cancelled=self._job.cancelling.is_set)
+
+    def _await_table(self) -> None:
+        """Wait until the table has every message before the rule's first offsets."""
+        deadline = time.monotonic() + TABLE_SECONDS
+        wanted = dict(enumerate(self._order.live.starts))
+        while True:
+            rows = self._rows(
+                f"SELECT log_partition, max(log_offset) AS last FROM {MESSAGES.name}"  # noqa: S608
+                " GROUP BY log_partition"
+            )
+            last = {row["log_partition"]: row["last"] for row in rows}
+            wanted = {
+                partition: end
+                for partition, end in wanted.items()
+                if last.get(partition, -1) < end - 1
+                and has_messages(self._servers, partition, last.get(partition, -1) + 1, end)
+            }
+            if not wanted:
+                return
+            if time.monotonic() > deadline:
+                raise BackfillError(
+                    f"the table {MESSAGES.name} has not followed the log within "
+                    f"{TABLE_SECONDS:g} s; see: bin/mqlake status"
+                )
+            self._job.cancelling.wait(1.0)
+
+    def _where(self) -> list[str]:
+        conditions = [f"tenant = {history.text(self._order.tenant)}"]
+        conditions += history.between(self._order.from_ms, None)
+        conditions.append(f"({history.matches(self._order.compiled.filters)})")
+        return conditions
+
+    def _ranges(self, version: int) -> dict[int, tuple[int, int]]:
+        """Return per partition the first offset that matches and the first that is live."""
+        before = " OR ".join(
+            f"(log_partition = {partition:d} AND log_offset < {start:d})"
+            for partition, start in enumerate(self._order.live.starts)
+        )
+        rows = history.source(version, " AND ".join([*self._where(), f"({before})"]))
+        found = self._rows(
+            "SELECT log_partition, min(log_offset) AS first, max(log_offset) AS last"  # noqa: S608
+            f" FROM {rows} GROUP BY log_partition"
+        )
+        return {row["log_partition"]: (row["first"], row["last"] + 1) for row in found}
+
+    def _run_window(self, version: int, window: dict[int, tuple[int, int]]) -> None:
+        inside = " OR ".join(
+            f"(log_partition = {partition:d} AND log_offset >= {begin:d} AND log_offset < {end:d})"
+            for partition, (begin, end) in window.items()
+        )
+        rows = history.source(version, " AND ".join([*self._where(), f"({inside})"]))
+        result = history.guarded(self._order.compiled.expression)
+        inner = f"SELECT {history.ROW} FROM {rows}"  # noqa: S608
+        names = "id, topic, clientid, timestamp, log_partition, log_offset"
+        evaluated = f"SELECT {names}, {result} AS result FROM ({inner})"  # noqa: S608
+        counted = self._rows(
+            f"SELECT count(*) AS matched FROM {rows}"  # noqa: S608
+        )
+        self._matched += counted[0]["matched"]
+        found = self._rows(
+            f"SELECT * FROM ({evaluated}) WHERE result IS NULL OR octet_length(result) > 0"  # noqa: S608
+            " ORDER BY log_partition, log_offset"
+        )
+        records: list[Append] = []
+        for row in found:
+            records += self._records(row)
+            if len(records) >= APPEND_ROWS:
+                self._append(records)
+                records = []
+        self._append(records)
+
+    def _records(self, row: Row) -> list[Append]:
+        order = self._order
+        result: bytes | None = row["result"]
+        if result is None:
+            self._failed += 1
+            return []
+        client_id: str = row["clientid"] or ""
+        chain: tuple[str, ...] = ()
+        if client_id.startswith(_CLIENT_PREFIX):
+            chain = (client_id.removeprefix(_CLIENT_PREFIX),)
+            if chain == (order.rule_id,):
+                self._loops += 1
+                return []
+        self._passed += 1
+        key = rule_record_key(order.tenant, order.rule_id)
+        records = []
+        for index, line in enumerate(result.split(b"\n")):
+            output = Output(
+                tenant=order.tenant,
+                rule=order.rule_id,
+                version=order.version,
+                row=line,
+                position=Position(self._source, row["log_partition"], row["log_offset"], index),
+                received_at_ms=row["timestamp"],
+                topic_name=row["topic"],
+                client_id=client_id,
+                message_id=bytes.fromhex(row["id"]) if row["id"] else None,
+                chain=chain,
+            )
+            records.append(Append(row["log_partition"], key, line, output_headers(output)))
+        return records
+
+    def _append(self, records: Sequence[Append]) -> None:
+        if not records:
+            return
+        self._check()
+        self._pace.wait(len(records), self._job.cancelling.wait)
+        self._log.append_all(
+            self._servers, OUTPUTS, records, what=f"outputs of rule {self._order.rule_id!r}"
+        )
+        self._outputs += len(records)
+        self._job.advance(self._job.progress, f"{self._outputs:,} outputs")
+
+
+class _Pace:
+    """Keeps to a rate."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._next = time.monotonic()
+
+    def wait(self, count: int, sleep: Callable[[float], Any]) -> None:
+        now = time.monotonic()
+        if self._next > now:
+            sleep(self._next - now)
+        self._next = max(self._next, now) + count / self._rate

@@ -1,0 +1,164 @@
+"""Every rule as `mqlake.rules` has it: definitions, versions, what the engine made of them.
+
+In memory: rules are hundreds, and each is small. A thread follows the log; what the API itself
+writes is taken at once, so that whoever has changed a rule finds it changed.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from api.following import Followed, Taker
+from mqlake.errors import InvalidRecord
+from mqlake.rule_records import Activation, RulesKey, decode_activation, decode_rules_key
+from rules.model import Rule, RuleState
+
+_NOTHING: Final = -1
+"""Offset of a key that has not been seen."""
+
+Name = tuple[str, str]
+"""Tenant and identifier of a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rule and what the engine said of it last."""
+
+    rule: Rule
+    activation: Activation | None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the engine has looked at the newest version."""
+        return self.activation is not None and self.activation.version >= self.rule.version
+
+    @property
+    def state(self) -> RuleState:
+        if self.activation is None or not self.is_answered:
+            return "starting"
+        return self.activation.state
+
+    @property
+    def error(self) -> str | None:
+        return self.activation.error if self.activation is not None and self.is_answered else None
+
+
+class RuleBook(Taker):
+    """What is known of all rules; safe to use from any thread.
+
+    Attributes:
+        is_complete: All that was in the log when the reading began is here.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.is_complete = False
+        self._rules: dict[Name, Rule] = {}
+        self._versions: dict[Name, dict[int, Rule]] = {}
+        self._activations: dict[Name, Activation] = {}
+        self._offsets: dict[bytes, int] = {}
+
+    def forget(self) -> None:
+        """Begin anew."""
+        with self._changed:
+            self._begin_anew()
+
+    def complete(self) -> None:
+        with self._changed:
+            self.is_complete = True
+            self._changed.notify_all()
+
+    def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
+        """Apply records of `mqlake.rules`; those that were applied before change nothing."""
+        refused: list[InvalidRecord] = []
+        with self._changed:
+            for record in records:
+                # The API takes its own records before the follower sees them.
+                if record.offset <= self._offsets.get(record.key, _NOTHING):
+                    continue
+                self._offsets[record.key] = record.offset
+                try:
+                    self._take(record.key, record.value)
+                except InvalidRecord as exc:
+                    refused.append(exc)
+            self._changed.notify_all()
+        return refused
+
+    def get(self, tenant: str, rule_id: str) -> Entry | None:
+        with self._changed:
+            return self._entry((tenant, rule_id))
+
+    def all(self, tenant: str) -> list[Entry]:
+        """Return a tenant's rules by identifier."""
+        with self._changed:
+            names = sorted(name for name in self._rules if name[0] == tenant)
+            return [entry for name in names if (entry := self._entry(name)) is not None]
+
+    def versions(self, tenant: str, rule_id: str) -> list[Rule]:
+        """Return the versions that are kept, the newest first; also those of a deleted rule."""
+        with self._changed:
+            found = self._versions.get((tenant, rule_id), {})
+            return [found[number] for number in sorted(found, reverse=True)]
+
+    def await_answer(
+        self, tenant: str, rule_id: str, version: int, timeout_seconds: float
+    ) -> Entry | None:
+        """Return a rule as soon as the engine has answered for a version, at the latest in time."""
+        end = time.monotonic() + timeout_seconds
+        name = (tenant, rule_id)
+        with self._changed:
+            while True:
+                entry = self._entry(name)
+                activation = self._activations.get(name)
+                left = end - time.monotonic()
+                if (activation is not None and activation.version >= version) or left <= 0:
+                    return entry
+                self._changed.wait(left)
+
+    def _entry(self, name: Name) -> Entry | None:
+        rule = self._rules.get(name)
+        return None if rule is None else Entry(rule, self._activations.get(name))
+
+    def _take(self, data: bytes, value: bytes | None) -> None:
+        key = decode_rules_key(data)
+        if key is None:
+            return
+        name = (key.tenant, key.rule)
+        if key.kind == "activation":
+            if value is None:
+                self._activations.pop(name, None)
+            else:
+                self._activations[name] = decode_activation(value)
+        elif key.version is not None:
+            versions = self._versions.setdefault(name, {})
+            if value is None:
+                versions.pop(key.version, None)
+            else:
+                versions[key.version] = decode_rule(key, value)
+        elif value is None:
+            self._rules.pop(name, None)
+        else:
+            self._rules[name] = decode_rule(key, value)
+
+
+def decode_rule(key: RulesKey, value: bytes) -> Rule:
+    """Read a definition.
+
+    Raises:
+        InvalidRecord: It is of another form.
+    """
+    try:
+        return Rule.model_validate_json(value)
+    except ValidationError as exc:
+        raise InvalidRecord(f"definition of rule {key.rule} is malformed: {exc}") from exc
+
+
+def encode_rule(rule: Rule) -> bytes:
+    return rule.model_dump_json().encode()

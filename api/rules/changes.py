@@ -1,0 +1,176 @@
+"""Changes of rules: each is records of `mqlake.rules`, its version first, and a new version.
+
+A version's number is never used again, also when a rule is deleted and made anew: with the position
+of a message it is what tells an output from all others.
+"""
+
+import secrets
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from api.following import Followed
+from api.log import Append, LogAppender
+from api.rules.book import Entry, RuleBook, encode_rule
+from mqlake.clock import Clock
+from mqlake.errors import MqlakeError
+from mqlake.records import HEADER_VERSION, RECORD_VERSION, RULES, Headers
+from mqlake.rule_records import RulesKey, rules_key
+from rules.model import MAX_VERSIONS, Rule, RuleBody
+
+MAX_RULES: Final = 10_000
+"""Of a tenant."""
+
+_HEADERS: Final[Headers] = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+
+
+class RuleExists(MqlakeError):  # noqa: N818 - it names what is in the way
+    """The identifier is taken."""
+
+
+class UnknownRule(MqlakeError):  # noqa: N818
+    """No such rule, or no such version of it."""
+
+
+class VersionConflict(MqlakeError):  # noqa: N818
+    """Somebody else has changed the rule meanwhile."""
+
+
+class TooManyRules(MqlakeError):  # noqa: N818
+    """There is no room for another rule."""
+
+
+class Changes:
+    """Writes changes, one after the other.
+
+    One process writes definitions, so that its lock is enough to number versions.
+
+    Args:
+        log: Where to.
+        book: Has all rules; takes what is written at once.
+        clock: For the times in definitions.
+    """
+
+    def __init__(self, log: LogAppender, book: RuleBook, clock: Clock) -> None:
+        self._log = log
+        self._book = book
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def create(self, servers: str, tenant: str, rule_id: str | None, body: RuleBody) -> Rule:
+        """Make a rule.
+
+        Raises:
+            RuleExists: There is one with this identifier.
+            TooManyRules: There are as many as there may be.
+            LogError: The log does not answer; the other methods raise it too.
+        """
+        with self._lock:
+            if rule_id is None:
+                rule_id = f"rule_{secrets.token_hex(4)}"
+            if self._book.get(tenant, rule_id) is not None:
+                raise RuleExists(f"there is a rule {rule_id!r}: change it with PUT")
+            if len(self._book.all(tenant)) >= MAX_RULES:
+                raise TooManyRules(f"there are {MAX_RULES} rules, which is the limit")
+            earlier = self._book.versions(tenant, rule_id)  # of a deleted one
+            now_ms = self._clock.now_ms()
+            rule = Rule(
+                **dict(body),
+                id=rule_id,
+                tenant=tenant,
+                version=earlier[0].version + 1 if earlier else 1,
+                created_at=now_ms,
+                updated_at=now_ms,
+            )
+            self._write(servers, rule)
+            return rule
+
+    def replace(
+        self, servers: str, tenant: str, rule_id: str, body: RuleBody, expected: int | None
+    ) -> Rule:
+        """Give a rule another content, as a new version; without a difference nothing happens.
+
+        A rule that the engine has given up is started again by any change, also by this one when
+        the content is the same.
+
+        Args:
+            servers: Of the log.
+            tenant: Of the rule.
+            rule_id: Of the rule.
+            body: The content.
+            expected: The version that the caller knows; None: whatever there is.
+
+        Raises:
+            UnknownRule: There is none.
+            VersionConflict: The newest version is another.
+        """
+        with self._lock:
+            entry = self._existing(tenant, rule_id, expected)
+            old = entry.rule
+            if body_of(old) == body and entry.state not in ("paused", "failed"):
+                return old
+            rule = Rule(
+                **dict(body),
+                id=rule_id,
+                tenant=tenant,
+                version=old.version + 1,
+                created_at=old.created_at,
+                updated_at=self._clock.now_ms(),
+            )
+            self._write(servers, rule)
+            return rule
+
+    def delete(self, servers: str, tenant: str, rule_id: str, expected: int | None) -> None:
+        """Delete a rule and its versions, all but the number of the newest.
+
+        Raises:
+            UnknownRule: There is none.
+            VersionConflict: The newest version is another.
+        """
+        with self._lock:
+            entry = self._existing(tenant, rule_id, expected)
+            old = [
+                RulesKey("version", tenant, rule_id, one.version)
+                for one in self._book.versions(tenant, rule_id)
+                if one.version != entry.rule.version
+            ]
+            definition = RulesKey("definition", tenant, rule_id)
+            self._append(servers, [(key, None) for key in (definition, *old)])
+
+    def _existing(self, tenant: str, rule_id: str, expected: int | None) -> Entry:
+        entry = self._book.get(tenant, rule_id)
+        if entry is None:
+            raise UnknownRule(f"there is no rule {rule_id!r}")
+        if expected is not None and expected != entry.rule.version:
+            raise VersionConflict(
+                f"rule {rule_id!r} is at version {entry.rule.version}, not {expected}: "
+                "get it and change that"
+            )
+        return entry
+
+    def _write(self, servers: str, rule: Rule) -> None:
+        value = encode_rule(rule)
+        kept = self._book.versions(rule.tenant, rule.id)[: MAX_VERSIONS - 1]
+        old = self._book.versions(rule.tenant, rule.id)[len(kept) :]
+        self._append(
+            servers,
+            [
+                (RulesKey("version", rule.tenant, rule.id, rule.version), value),
+                (RulesKey("definition", rule.tenant, rule.id), value),
+                *((RulesKey("version", rule.tenant, rule.id, one.version), None) for one in old),
+            ],
+        )
+
+    def _append(self, servers: str, changes: Sequence[tuple[RulesKey, bytes | None]]) -> None:
+        records = [Append(0, rules_key(key), value, _HEADERS) for key, value in changes]
+        offsets = self._log.append_all(servers, RULES, records, what=f"rule {changes[0][0].rule!r}")
+        followed = [
+            Followed(RULES, offset, record.key, record.value)
+            for offset, record in zip(offsets, records, strict=True)
+        ]
+        self._book.take(followed, is_old=False)
+
+
+def body_of(rule: Rule) -> RuleBody:
+    """Return what the user said of a rule."""
+    return RuleBody(**{name: getattr(rule, name) for name in RuleBody.model_fields})

@@ -1,0 +1,103 @@
+"""Is a rule sound: its SQL compiles, its actions are known, and what else is worth a warning."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from api.rules.trial import constant_conditions
+from api.spark import EvaluationError, SparkConnect
+from mqlake.errors import InvalidTopic, OperationalError
+from mqlake.matching import filter_matches
+from mqlake.topics import is_system, validate_topic_name
+from rules.actions import check_actions
+from rules.language import CompiledRule, compile_rule
+from rules.model import ActionSpec, RuleBody
+
+
+@lru_cache(maxsize=1024)
+def compiled(sql: str) -> CompiledRule:
+    """Compile a statement.
+
+    Raises:
+        RuleError: It cannot be used.
+    """
+    return compile_rule(sql)
+
+
+def check(body: RuleBody) -> CompiledRule:
+    """Refuse a rule that cannot run.
+
+    Raises:
+        RuleError: Its SQL or one of its actions cannot be used.
+    """
+    rule = compiled(body.sql)
+    check_actions(body.actions)
+    return rule
+
+
+def warnings(rule: CompiledRule, actions: Sequence[ActionSpec], spark: SparkConnect) -> list[str]:
+    """Say what is allowed and probably not meant."""
+    found = []
+    if not actions:
+        found.append("the rule has no actions: nothing is done with its output")
+    found += [
+        f"no message of the log lies below $SYS: {one!r} never matches"
+        for one in rule.filters
+        if is_system(one)
+    ]
+    found += [
+        f"{one!r} is matched by {other!r} too"
+        for at, one in enumerate(rule.filters)
+        for place, other in enumerate(rule.filters)
+        if at != place and _covers(other, one) and not (at < place and _covers(one, other))
+    ]
+    if not rule.deterministic:
+        found.append(
+            "the rule uses the time of evaluation or random numbers: evaluated again, after a "
+            "crash or over history, it gives something else"
+        )
+    found += _loops(rule, actions)
+    found += _constants(rule, spark)
+    return found
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    """Tell whether every topic of one filter is matched by another."""
+    if set(wide) & {"+", "#"}:
+        wide_levels, levels = wide.split("/"), narrow.split("/")
+        for at, level in enumerate(wide_levels):
+            if level == "#":
+                return at > 0 or not narrow.startswith("$")
+            if at >= len(levels) or levels[at] == "#":
+                return False
+            if level not in ("+", levels[at]) or (level == "+" and at == 0 and narrow[:1] == "$"):
+                return False
+        return len(wide_levels) == len(levels)
+    return wide == narrow
+
+
+def _loops(rule: CompiledRule, actions: Sequence[ActionSpec]) -> list[str]:
+    found = []
+    for at, action in enumerate(actions):
+        topic = action.args.get("topic")
+        if action.function != "republish" or not isinstance(topic, str) or rule.is_events:
+            continue
+        try:
+            validate_topic_name(topic)
+        except InvalidTopic:
+            continue
+        if "${" not in topic and any(filter_matches(one, topic) for one in rule.filters):
+            found.append(
+                f"actions[{at}] publishes to {topic!r}, which the rule itself reads: what comes "
+                "back to it is a dead letter (loop)"
+            )
+    return found
+
+
+def _constants(rule: CompiledRule, spark: SparkConnect) -> list[str]:
+    try:
+        return [
+            f"the condition {text!r} is never true: the rule never gives an output"
+            for text in constant_conditions(rule, spark)
+        ]
+    except (EvaluationError, OperationalError):  # an ill-made condition fails when it is evaluated
+        return []

@@ -1,0 +1,289 @@
+"""Run a rule over history: what it would have matched and given, without doing any of it.
+
+One pass over the table counts, by hour; places in the log of a few examples come with the counts,
+and a second, small query fetches those. The table stands still meanwhile: its version is pinned.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from api.jobs import Job
+from api.rules import history
+from api.spark import EvaluationError, Row, Spark, SparkConnect
+from mqlake.errors import MqlakeError
+from mqlake.tables import MESSAGES
+from rules.language import CompiledRule
+
+TIMEOUT_SECONDS: Final = 3_600.0
+MAX_SAMPLES: Final = 10
+MAX_ERRORS: Final = 5
+_BUCKETS: Final = 10
+"""An hour gives that many examples of each kind, at most."""
+_COUNTED: Final = 0.95
+"""Share of the progress that counting takes."""
+
+_HOUR_MS: Final = 3_600_000
+_NEWLINES: Final = "octet_length({0}) - octet_length(replace(CAST({0} AS STRING), '\\n', ''))"
+
+
+class DryRunError(MqlakeError):
+    """It cannot be run over history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Which messages.
+
+    Attributes:
+        from_ms: Not before this time; None: from the first.
+        to_ms: Before this time; None: to the last.
+        table_version: As the table was then; None: as it is now.
+        limit: Of those, only so many, the newest; None: all.
+    """
+
+    tenant: str
+    from_ms: int | None = None
+    to_ms: int | None = None
+    table_version: int | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Another version of the rule, and what it is called."""
+
+    rule: CompiledRule
+    version: int | None
+
+
+def dry_run(
+    job: Job, connect: SparkConnect, rule: CompiledRule, range_: Range, other: Compared | None
+) -> dict[str, Any]:
+    """Do it; return the result as the API shows it.
+
+    Raises:
+        DryRunError: The table has no such version.
+        Cancelled: The job was cancelled.
+        SparkAway: Spark does not answer.
+    """
+    with connect.session(history.SESSION_SETTINGS) as spark:
+        return _DryRun(job, spark, rule, range_, other).run()
+
+
+class _DryRun:
+    def __init__(
+        self, job: Job, spark: Spark, rule: CompiledRule, range_: Range, other: Compared | None
+    ) -> None:
+        self._job = job
+        self._spark = spark
+        self._rule = rule
+        self._range = range_
+        self._other = other
+
+    def run(self) -> dict[str, Any]:
+        self._job.advance(0.0, "reading the table's version")
+        version = self._table_version()
+        self._job.advance(0.01, "evaluating")
+        counted = self._rows(
+            self._count_query(version),
+            progress=lambda done: self._job.advance(done * _COUNTED, "evaluating"),
+        )
+        self._job.advance(_COUNTED, "fetching examples")
+        result: dict[str, Any] = {
+            "table_version": version,
+            **_sum(counted, ("matched", "passed", "failed", "outputs")),
+        }
+        result["no_result"] = result["matched"] - result["passed"] - result["failed"]
+        result["hours"] = _hours(counted)
+        result["samples"] = self._samples(version, _examples(counted, "passed_at", MAX_SAMPLES))
+        result["errors"] = self._errors(version, _examples(counted, "failed_at", MAX_ERRORS))
+        result["difference"] = self._difference(version, counted)
+        return result
+
+    def _rows(self, query: str, **more: Any) -> list[Row]:
+        self._job.check()
+        return self._spark.rows(
+            query, TIMEOUT_SECONDS, is_cancelled=self._job.cancelling.is_set, **more
+        )
+
+    def _table_version(self) -> int:
+        if self._range.table_version is not None:
+            return self._range.table_version
+        rows = self._rows(f"DESCRIBE HISTORY {MESSAGES.name} LIMIT 1")
+        return int(rows[0]["version"])
+
+    def _count_query(self, version: int) -> str:
+        """Return the query: hour, bucket -> counts and least positions."""
+        kinds = {"passed_at": "result_outputs > 0", "failed_at": "result_outputs < 0"}
+        sums = {
+            "matched": "matched",
+            "passed": "result_outputs > 0",
+            "failed": "result_outputs < 0",
+        }
+        if self._other is not None:
+            had = "matched_other AND other_outputs <> 0"
+            has = "matched AND result_outputs <> 0"
+            sums |= {
+                "same": f"{has} AND {had} AND result <=> other",
+                "changed": f"{has} AND {had} AND NOT result <=> other",
+                "added": f"{has} AND NOT ({had})",
+                "removed": f"{had} AND NOT ({has})",
+            }
+            kinds |= {f"{kind}_at": sums[kind] for kind in ("changed", "added", "removed")}
+        wanted = [f"count_if({condition}) AS {name}" for name, condition in sums.items()]
+        wanted.append("sum(CASE WHEN result_outputs > 0 THEN result_outputs END) AS outputs")
+        wanted += [
+            f"min(CASE WHEN {condition} THEN position END) AS {name}"
+            for name, condition in kinds.items()
+        ]
+        counts = f"*, {_outputs('result')} AS result_outputs"
+        if self._other is not None:
+            counts += f", {_outputs('other')} AS other_outputs"
+        rows = f"SELECT {counts} FROM ({self._evaluated(version)})"  # noqa: S608
+        return (
+            f"SELECT hour, {', '.join(wanted)} FROM ({rows})"  # noqa: S608
+            " GROUP BY hour, bucket ORDER BY hour"
+        )
+
+    def _evaluated(self, version: int, positions: Iterable[int] | None = None) -> str:
+        """Return the query that evaluates: one row for each message."""
+        conditions = [f"tenant = {history.text(self._range.tenant)}"]
+        own = history.matches(self._rule.filters)
+        either = own
+        if self._other is not None:
+            either = f"{own} OR {history.matches(self._other.rule.filters)}"
+        if positions is not None:
+            conditions.append(f"({history.at_positions(positions)})")
+        else:
+            conditions += history.between(self._range.from_ms, self._range.to_ms)
+        conditions.append(f"({either})")
+        rows = history.source(version, " AND ".join(conditions))
+        if self._range.limit is not None and positions is None:
+            rows = f"(SELECT * FROM {rows} ORDER BY ts DESC LIMIT {self._range.limit:d})"  # noqa: S608
+        wanted = [
+            f"unix_millis(ts) div {_HOUR_MS} AS hour",
+            f"pmod(log_offset * 7 + log_partition, {_BUCKETS}) AS bucket",
+            f"{history.POSITION} AS position",
+        ]
+        if self._other is None:
+            wanted += ["true AS matched", f"{history.guarded(self._rule.expression)} AS result"]
+        else:
+            matched = history.matches(self._other.rule.filters)
+            wanted += [
+                f"({own}) AS matched",
+                f"{_evaluate(self._rule, own)} AS result",
+                f"({matched}) AS matched_other",
+                f"{_evaluate(self._other.rule, matched)} AS other",
+            ]
+        if positions is not None:
+            wanted += ["topic", "clientid", "payload"]
+        # `ts` is no column of a rule's row.
+        inner = f"SELECT {history.ROW}, ts FROM {rows}"  # noqa: S608
+        return f"SELECT {', '.join(wanted)}, timestamp FROM ({inner})"  # noqa: S608
+
+    def _samples(self, version: int, positions: list[int]) -> list[dict[str, Any]]:
+        if not positions:
+            return []
+        rows = self._rows(f"{self._evaluated(version, positions)} ORDER BY position")
+        return [{**_message(row), "outputs": _read_outputs(row["result"])} for row in rows]
+
+    def _errors(self, version: int, positions: list[int]) -> list[dict[str, Any]]:
+        """Evaluate again, one by one and unguarded: that is how Spark says what is wrong."""
+        if not positions:
+            return []
+        rows = self._rows(f"{self._evaluated(version, positions)} ORDER BY position")
+        found = []
+        for row in rows:
+            where = history.source(version, history.at_positions([row["position"]]))
+            inner = f"SELECT {history.ROW} FROM {where}"  # noqa: S608
+            try:
+                self._rows(f"SELECT {self._rule.expression} AS outputs FROM ({inner})")  # noqa: S608
+            except EvaluationError as exc:
+                found.append({**_message(row), "error": str(exc)})
+        return found
+
+    def _difference(self, version: int, counted: list[Row]) -> dict[str, Any] | None:
+        if self._other is None:
+            return None
+        kinds = ("changed", "added", "removed")
+        wanted = {kind: _examples(counted, f"{kind}_at", MAX_SAMPLES // 2) for kind in kinds}
+        positions = sorted({one for found in wanted.values() for one in found})
+        rows = {}
+        if positions:
+            query = f"{self._evaluated(version, positions)} ORDER BY position"
+            rows = {row["position"]: row for row in self._rows(query)}
+        samples = [
+            {
+                **_message(rows[position]),
+                "difference": kind,
+                "outputs": _read_outputs(rows[position]["result"]),
+                "outputs_before": _read_outputs(rows[position]["other"]),
+            }
+            for kind in kinds
+            for position in wanted[kind]
+            if position in rows
+        ]
+        return {
+            "version": self._other.version,
+            **_sum(counted, ("same", *kinds)),
+            "samples": samples,
+        }
+
+
+def _evaluate(rule: CompiledRule, matched: str) -> str:
+    return f"CASE WHEN {matched} THEN {history.guarded(rule.expression)} ELSE X'' END"
+
+
+def _outputs(column: str) -> str:
+    """Return the number of outputs; -1 for a failure."""
+    return (
+        f"CASE WHEN {column} IS NULL THEN -1 WHEN octet_length({column}) = 0 THEN 0"
+        f" ELSE {_NEWLINES.format(column)} + 1 END"
+    )
+
+
+def _read_outputs(result: bytes | None) -> list[Any]:
+    return [json.loads(line) for line in result.split(b"\n")] if result else []
+
+
+def _message(row: Row) -> dict[str, Any]:
+    partition, offset = history.read_position(row["position"])
+    payload: bytes = row["payload"] or b""
+    return {
+        "topic": row["topic"],
+        "clientid": row["clientid"],
+        "payload": payload[:4096].decode(errors="replace"),
+        "received_at": _time(row["timestamp"]),
+        "log_partition": partition,
+        "log_offset": offset,
+    }
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat().replace("+00:00", "Z")
+
+
+def _sum(rows: list[Row], names: Iterable[str]) -> dict[str, int]:
+    return {name: sum(row[name] or 0 for row in rows) for name in names}
+
+
+def _hours(rows: list[Row]) -> list[dict[str, Any]]:
+    by_hour: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_hour[row["hour"]].append(row)
+    names = ("matched", "passed", "failed", "outputs")
+    return [
+        {"hour": _time(hour * _HOUR_MS), **_sum(found, names)}
+        for hour, found in sorted(by_hour.items())
+    ]
+
+
+def _examples(rows: list[Row], name: str, limit: int) -> list[int]:
+    """Return some positions, from all over the time."""
+    found = sorted((row["hour"], row[name]) for row in rows if row[name] is not None)
+    step = max(1, len(found) / limit)
+    return sorted({found[int(at * step)][1] for at in range(min(limit, len(found)))})

@@ -1,0 +1,54 @@
+"""Follows `mqlake.rules` and `mqlake.metrics`."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from api.following import Followed, LogFollower, Taker
+from api.rules.book import RuleBook
+from api.rules.metrics import MetricsBook
+from mqlake.errors import InvalidRecord
+from mqlake.records import METRICS, RULES
+
+LOG_TOPICS: Final = (RULES, METRICS)
+
+
+class RulesFollower(LogFollower):
+    """Keeps rules and their counters as the log has them.
+
+    Args:
+        data_dir: Of the system.
+        book: Takes the rules.
+        metrics: Takes the counters.
+    """
+
+    poll_seconds = 0.05  # somebody waits for the engine's answer
+
+    def __init__(self, data_dir: Path, book: RuleBook, metrics: MetricsBook) -> None:
+        super().__init__(data_dir, "rules", LOG_TOPICS)
+        self._book = book
+        self._metrics = metrics
+
+    @contextmanager
+    def taking(self) -> Iterator[Taker]:
+        self._book.forget()
+        self._metrics.forget()
+        yield _Taker(self._book, self._metrics)
+
+
+class _Taker(Taker):
+    def __init__(self, book: RuleBook, metrics: MetricsBook) -> None:
+        self._book = book
+        self._metrics = metrics
+
+    def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
+        rules = [one for one in records if one.log_topic == RULES]
+        metrics = [one for one in records if one.log_topic == METRICS]
+        refused = self._book.take(rules, is_old=is_old) if rules else []
+        if metrics:
+            refused += self._metrics.take(metrics, is_old=is_old)
+        return refused
+
+    def complete(self) -> None:
+        self._book.complete()

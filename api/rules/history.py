@@ -1,0 +1,137 @@
+"""The rows that rules are evaluated on, made of the table `messages`, as Spark SQL.
+
+Live, the engine builds the same columns from records of the log: see `rules.columns`. Whatever a
+user wrote is in here only as a literal that is built from its bytes.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from mqlake.tables import MESSAGES
+from mqlake.topics import SEPARATOR
+
+OFFSET_BITS: Final = 48
+
+_PAYLOAD_JSON: Final = "try_parse_json(CAST({} AS STRING))"
+
+COLUMNS: Final[dict[str, str]] = {
+    "id": "id",
+    "tenant": "tenant",
+    "topic": "topic",
+    "clientid": "client_id",
+    "username": "username",
+    "payload": "payload",
+    "payload_json": _PAYLOAD_JSON.format("payload"),
+    "qos": "CAST(qos AS INT)",
+    "retain": "retain",
+    "dup": "dup",
+    "protocol_level": "CAST(protocol_level AS INT)",
+    "publish_received_at": "unix_millis(ts)",
+    "timestamp": "unix_millis(ts)",
+    "peerhost": "CAST(NULL AS STRING)",
+    "gateway": "substring_index(origin, '/', -1)",
+    "site": "substring_index(origin, '/', 1)",
+    "properties": "try_parse_json(properties)",
+    "event": "CAST(NULL AS STRING)",
+    "event_fields": "CAST(NULL AS VARIANT)",
+    "log_partition": "log_partition",
+    "log_offset": "log_offset",
+}
+"""Column of a rule's row -> expression over the columns of `messages`."""
+
+ROW: Final = ", ".join(f"{value} AS {name}" for name, value in COLUMNS.items())
+POSITION: Final = f"(CAST(log_partition AS BIGINT) * {1 << OFFSET_BITS} + log_offset)"
+"""Place in the log as one number, see `read_position`."""
+
+
+def text(value: str) -> str:
+    """Return a literal of type STRING."""
+    return f"CAST({binary(value.encode())} AS STRING)"
+
+
+def binary(value: bytes) -> str:
+    """Return a literal of type BINARY."""
+    return f"X'{value.hex()}'"
+
+
+def read_position(number: int) -> tuple[int, int]:
+    """Return partition and offset."""
+    return number >> OFFSET_BITS, number & ((1 << OFFSET_BITS) - 1)
+
+
+def guarded(expression: str) -> str:
+    r"""Return a rule's expression so that a row on which it fails ends no query.
+
+    Type BINARY: null when it failed, empty without an output, else the outputs, JSON objects,
+    separated by line feeds, of which JSON holds none. `try_to_binary` takes any error of what it is
+    given for null; the query must not compute parts of it elsewhere, see `SESSION_SETTINGS`.
+    """
+    return f"try_to_binary(coalesce(array_join({expression}, '\\n'), ''), 'utf-8')"
+
+
+SESSION_SETTINGS: Final = {
+    # Would compute what an expression has twice outside of `try_to_binary`.
+    "spark.sql.subexpressionElimination.enabled": "false",
+    # Short tasks: they take turns with those of the queries that route and write history.
+    "spark.sql.files.maxPartitionBytes": "4m",
+    "spark.sql.files.openCostInBytes": "1m",
+}
+
+
+def source(table_version: int, where: str) -> str:
+    """Return the table at a version, filtered, for a FROM clause."""
+    return f"(SELECT * FROM {MESSAGES.name} VERSION AS OF {table_version:d} WHERE {where})"  # noqa: S608
+
+
+def between(from_ms: int | None, to_ms: int | None) -> list[str]:
+    """Return conditions for a span of time; its end is not part of it."""
+    conditions = []
+    if from_ms is not None:
+        conditions.append(f"ts >= timestamp_millis({from_ms:d})")
+    if to_ms is not None:
+        conditions.append(f"ts < timestamp_millis({to_ms:d})")
+    return conditions
+
+
+def at_positions(positions: Iterable[int]) -> str:
+    """Return the condition for some places in the log."""
+    places = [read_position(position) for position in positions]
+    if not places:
+        return "false"
+    return " OR ".join(
+        f"(log_partition = {partition:d} AND log_offset = {offset:d})"
+        for partition, offset in places
+    )
+
+
+def matches(topic_filters: Iterable[str]) -> str:
+    """Return the condition that one of some valid topic filters matches `topic`."""
+    return " OR ".join(f"({_matches(one)})" for one in topic_filters)
+
+
+def _matches(topic_filter: str) -> str:
+    if not set(topic_filter) & {"+", "#"}:
+        return f"topic = {text(topic_filter)}"
+    levels = topic_filter.split(SEPARATOR)
+    fixed = next(at for at, level in enumerate(levels) if level in ("+", "#"))
+    pattern = f"topic RLIKE {text(to_regex(topic_filter))}"
+    if not fixed:
+        return pattern
+    # Lets Spark leave out files by their least and greatest topic; `/` is followed by `0`.
+    parent = SEPARATOR.join(levels[:fixed])
+    return f"topic >= {text(parent)} AND topic < {text(parent + '0')} AND {pattern}"
+
+
+def to_regex(topic_filter: str) -> str:
+    """Return the regular expression, in Java's and Python's syntax, of a valid topic filter."""
+    levels = topic_filter.split(SEPARATOR)
+    is_open = levels[-1] == "#"
+    if is_open:
+        levels.pop()
+    if not levels:
+        return r"(?s)\A[^$].*\z" if topic_filter == "#" else ""
+    patterns = ["[^/]*" if level == "+" else re.escape(level) for level in levels]
+    if levels[0] == "+":  # a leading `$` never meets a leading wildcard
+        patterns[0] = "(?:[^/$][^/]*)?"
+    return rf"(?s)\A{SEPARATOR.join(patterns)}{'(?:/.*)?' if is_open else ''}\z"

@@ -1,0 +1,317 @@
+"""Rules as the API shows and takes them; names are those of EMQX's `/api/v5/rules`."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from api.jobs import Job, JobState, to_time
+from api.rules.book import Entry
+from api.rules.checking import compiled
+from rules.errors import RuleError
+from rules.model import MAX_SQL_CHARACTERS, ActionSpec, Rule, RuleBody, RuleId, RuleState
+
+_EXAMPLE: JsonDict = {
+    "id": "too_hot",
+    "name": "too hot",
+    "sql": "SELECT payload.celsius AS celsius, clientid FROM 'plant/+/temperature' "
+    "WHERE payload.celsius > 80",
+    "actions": [{"function": "republish", "args": {"topic": "alarms/${clientid}", "qos": 1}}],
+}
+
+
+class NewRule(RuleBody):
+    """A rule to be made."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    id: RuleId | None = Field(default=None, description="null: one is made up")
+
+    def body(self) -> RuleBody:
+        return RuleBody(**{name: getattr(self, name) for name in RuleBody.model_fields})
+
+
+class ChangedRule(RuleBody):
+    """The new content of a rule: all of it, what is left out is as in a new rule."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{**{k: v for k, v in _EXAMPLE.items() if k != "id"}, "version": 1}]
+        }
+    )
+
+    version: int | None = Field(
+        default=None,
+        ge=1,
+        description="the version that was changed; 409 when it is no longer the newest",
+    )
+
+    def body(self) -> RuleBody:
+        return RuleBody(**{name: getattr(self, name) for name in RuleBody.model_fields})
+
+
+class VersionView(BaseModel):
+    """One version of a rule."""
+
+    id: str
+    version: int
+    name: str
+    description: str
+    sql: str
+    enable: bool
+    actions: list[ActionSpec]
+    created_at: datetime = Field(description="of the rule")
+    updated_at: datetime = Field(description="of this version")
+
+
+class RuleView(VersionView):
+    """A rule: its newest version and what the engine says of it."""
+
+    model_config = ConfigDict(
+        populate_by_name=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    **_EXAMPLE,
+                    "description": "",
+                    "enable": True,
+                    "from": ["plant/+/temperature"],
+                    "version": 1,
+                    "created_at": "2026-01-01T12:00:00Z",
+                    "updated_at": "2026-01-01T12:00:00Z",
+                    "state": "running",
+                    "error": None,
+                }
+            ]
+        },
+    )
+
+    topics: list[str] = Field(alias="from", description="the filters of its SQL")
+    state: RuleState = Field(
+        description="starting: the engine has not answered for this version; running; stopped: not "
+        "enabled; failed: it cannot run; paused: it failed again and again, any change starts it"
+    )
+    error: str | None = Field(description="why it does not run")
+
+
+class ConditionView(BaseModel):
+    condition: str = Field(description="of WHERE, as the rule writes it")
+    expression: str = Field(description="Spark SQL")
+    fields: list[str] = Field(description="what it reads")
+
+
+class CompiledView(BaseModel):
+    """What a rule's SQL means."""
+
+    topics: list[str] = Field(alias="from")
+    is_events: bool = Field(description="whether it reads events instead of messages")
+    columns: list[str] = Field(description="of an output")
+    fields: list[str] = Field(description="columns and payload fields that it reads")
+    conditions: list[ConditionView]
+    expression: str = Field(
+        description="Spark SQL over the columns of a message: an array of JSON objects, the "
+        "outputs; null or empty without any"
+    )
+    deterministic: bool
+
+    model_config = ConfigDict(populate_by_name=True)
+
+
+class RuleCheck(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"sql": _EXAMPLE["sql"], "actions": _EXAMPLE["actions"]}]},
+    )
+
+    sql: str = Field(max_length=MAX_SQL_CHARACTERS)
+    actions: list[ActionSpec] = Field(default_factory=list)
+
+
+class RuleProblem(BaseModel):
+    """What is wrong with a rule, and where."""
+
+    problem: str
+    line: int | None = Field(description="1-based, in the SQL; null for what has no place there")
+    column: int | None = Field(description="1-based")
+    fragment: str = Field(description="the part that is wrong")
+    hint: str = Field(description="what to write instead; empty without an idea")
+
+
+class CheckResult(BaseModel):
+    valid: bool
+    errors: list[RuleProblem]
+    warnings: list[str]
+    compiled: CompiledView | None = Field(description="null when the SQL is not valid")
+
+
+class SpanView(BaseModel):
+    """Where a version counts: from and to which offset of each partition."""
+
+    version: int
+    sources: dict[str, Any] = Field(
+        description="by log topic: `from` and `to`, offsets by partition; `to` is null while the "
+        "version is in force"
+    )
+
+
+class Explanation(CompiledView):
+    id: str
+    version: int
+    state: RuleState
+    query: str = Field(description="the Spark query that runs it")
+    sources: list[str] = Field(description="log topics that the query reads")
+    spans: list[SpanView]
+
+
+class Difference(BaseModel):
+    diff: str = Field(description="unified diff of both versions as YAML; empty: they are equal")
+
+
+class ActionMetrics(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    function: str = ""
+    success: int = 0
+    failed: int = Field(default=0, description="given up")
+    retried: int = Field(default=0, description="tries beyond the first")
+    dropped: int = Field(default=0, description="never tried")
+    queued: int = Field(default=0, description="waiting now")
+    latency_ms_mean: float | None = Field(
+        default=None, description="from the receipt of the message to the end of the action"
+    )
+
+
+class RateView(BaseModel):
+    now: float = Field(description="over the last 10 seconds")
+    last_5_minutes: float
+    highest: float = Field(description="since the API was started")
+
+
+class MetricsView(BaseModel):
+    id: str
+    matched: int = Field(description="messages that a filter matched")
+    passed: int = Field(description="of those, the ones that gave an output")
+    no_result: int = Field(description="of those, the ones that gave none")
+    failed: int = Field(description="of those, the ones whose evaluation failed")
+    outputs: int
+    matched_per_second: RateView
+    actions: list[ActionMetrics] = Field(description="in the order of the rule's actions")
+    reset_at: datetime | None = Field(description="counted since; null: since the beginning")
+
+
+class SourceColumn(BaseModel):
+    name: str
+    type: str = Field(description="text, binary, integer, boolean or json")
+    meaning: str
+    nullable: bool
+
+
+class RuleEvent(BaseModel):
+    event: str = Field(description="what a rule writes behind FROM")
+    title: str
+    columns: list[SourceColumn]
+    sql_example: str
+
+
+class JobView(BaseModel):
+    id: str
+    kind: str = Field(description="dry_run or backfill")
+    rule_id: str
+    tenant: str
+    state: JobState
+    progress: float = Field(description="from 0 to 1")
+    note: str = Field(description="what it does now")
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    seconds: float | None = Field(description="that it has run")
+    error: str | None
+    result: dict[str, Any] | None = Field(description="once it has succeeded; not in lists")
+
+
+def view_version(rule: Rule) -> VersionView:
+    return VersionView(**_version(rule))
+
+
+def view_rule(entry: Entry) -> RuleView:
+    fields = {**_version(entry.rule), "topics": _topics(entry)}
+    return RuleView(**fields, state=entry.state, error=entry.error)
+
+
+def view_compiled(sql: str) -> dict[str, Any]:
+    """Return the members of `CompiledView`.
+
+    Raises:
+        RuleError: It does not compile.
+    """
+    rule = compiled(sql)
+    return {
+        "topics": list(rule.filters),
+        "is_events": rule.is_events,
+        "columns": list(rule.columns),
+        "fields": [one.name for one in rule.fields],
+        "conditions": [
+            ConditionView(
+                condition=one.text,
+                expression=one.expression,
+                fields=[read.name for read in one.fields],
+            )
+            for one in rule.conditions
+        ],
+        "expression": rule.expression,
+        "deterministic": rule.deterministic,
+    }
+
+
+def view_problem(error: RuleError) -> RuleProblem:
+    return RuleProblem(
+        problem=error.problem,
+        line=error.line,
+        column=error.column,
+        fragment=error.fragment,
+        hint=error.hint,
+    )
+
+
+def view_job(job: Job, *, now_ms: int, with_result: bool) -> JobView:
+    end = now_ms if job.finished_at_ms is None else job.finished_at_ms
+    seconds = None if job.started_at_ms is None else (end - job.started_at_ms) / 1000
+    created_at = to_time(job.created_at_ms)
+    assert created_at is not None
+    return JobView(
+        id=job.id,
+        kind=job.kind,
+        rule_id=job.rule_id,
+        tenant=job.tenant,
+        state=job.state,
+        progress=round(job.progress, 3),
+        note=job.note,
+        created_at=created_at,
+        started_at=to_time(job.started_at_ms),
+        finished_at=to_time(job.finished_at_ms),
+        seconds=seconds,
+        error=job.error,
+        result=job.result if with_result else None,
+    )
+
+
+def _version(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.id,
+        "version": rule.version,
+        "name": rule.name,
+        "description": rule.description,
+        "sql": rule.sql,
+        "enable": rule.enable,
+        "actions": list(rule.actions),
+        "created_at": datetime.fromtimestamp(rule.created_at / 1000, tz=UTC),
+        "updated_at": datetime.fromtimestamp(rule.updated_at / 1000, tz=UTC),
+    }
+
+
+def _topics(entry: Entry) -> list[str]:
+    try:
+        return list(compiled(entry.rule.sql).filters)
+    except RuleError:  # written by an earlier version of the language
+        return []

@@ -1,0 +1,432 @@
+r"""The records of rules: definitions, activations, outputs, dead letters and metrics.
+
+`docs/records.md` is this module in prose; names of log topics and headers are in `mqlake.records`.
+
+Which version of a rule applies to a record follows from the record's position alone: an activation
+says from which offset of each partition on a version counts, and up to which. So an evaluation that
+comes again gives the same outputs, with the same identifiers.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+from mqlake.errors import InvalidRecord
+from mqlake.records import (
+    HEADER_ACTION,
+    HEADER_CHAIN,
+    HEADER_CLIENT_ID,
+    HEADER_ERROR,
+    HEADER_ID,
+    HEADER_OUTPUT,
+    HEADER_RULE,
+    HEADER_STAGE,
+    HEADER_TOPIC,
+    HEADER_TS,
+    RECORD_VERSION,
+    Headers,
+)
+
+RULES_BARRIER_PREFIX: Final = b"\0rules/"
+"""Followed by the number of the change; in every partition of the rules' sources."""
+
+DECIDED_KEY: Final = b"c"
+"""In `mqlake.rules`, value `{"v":1,"change":n}`: what came of changes up to n stands before it."""
+
+MAX_CHAIN: Final = 16
+"""Rules a message may have come through; beyond, it is taken for a loop."""
+
+KeyKind = Literal["definition", "version", "activation"]
+ActivationState = Literal["running", "stopped", "failed", "paused"]
+Stage = Literal["evaluate", "action"]
+
+_LETTERS: Final[dict[KeyKind, str]] = {"definition": "d", "version": "v", "activation": "a"}
+_KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
+
+
+@dataclass(slots=True, frozen=True)
+class RulesKey:
+    """A key of `mqlake.rules`; neither a tenant nor the identifier of a rule holds a slash."""
+
+    kind: KeyKind
+    tenant: str
+    rule: str
+    version: int | None = None
+    """Of the kind `version` only."""
+
+
+def rules_key(key: RulesKey) -> bytes:
+    text = f"{_LETTERS[key.kind]}/{key.tenant}/{key.rule}"
+    return (text if key.version is None else f"{text}/{key.version}").encode()
+
+
+def decode_rules_key(data: bytes) -> RulesKey | None:
+    """Read a key of `mqlake.rules`; None for one that is of another kind."""
+    parts = data.decode(errors="replace").split("/")
+    kind = _KINDS.get(parts[0])
+    if kind is None or len(parts) != (4 if kind == "version" else 3):
+        return None
+    if kind != "version":
+        return RulesKey(kind, parts[1], parts[2])
+    return RulesKey(kind, parts[1], parts[2], int(parts[3])) if parts[3].isdecimal() else None
+
+
+def rules_barrier_key(change: int) -> bytes:
+    return RULES_BARRIER_PREFIX + str(change).encode("ascii")
+
+
+@dataclass(slots=True, frozen=True)
+class Range:
+    """Offsets of one log topic for which a version counts, by partition."""
+
+    starts: tuple[int, ...]
+    """First offset that counts."""
+    ends: tuple[int, ...] | None = None
+    """First offset that no longer does; None while the version is in force."""
+
+
+@dataclass(slots=True, frozen=True)
+class Span:
+    """One version of a rule, compiled, and where it counts."""
+
+    version: int
+    filters: tuple[str, ...]
+    expression: str
+    """Spark SQL over the columns of `rules.columns`, an array<string> of JSON objects or null."""
+    actions: tuple[dict[str, Any], ...]
+    """As in the definition."""
+    schema: str | None
+    """Of the output row, as DDL; only where an action needs it."""
+    sources: dict[str, Range]
+    """By log topic."""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it is no longer in force."""
+        return all(range_.ends is not None for range_ in self.sources.values())
+
+
+@dataclass(slots=True, frozen=True)
+class Activation:
+    """What the engine has made of a rule's definition."""
+
+    tenant: str
+    rule: str
+    state: ActivationState
+    version: int
+    """The newest version that the engine has looked at."""
+    change: int
+    error: str | None = None
+    spans: tuple[Span, ...] = ()
+    """In order of their offsets; those that no replay needs any more are left out."""
+    updated_at: int = 0
+    """Of that version: a rule that was deleted and made again begins with version 1 again."""
+
+    @property
+    def current(self) -> Span | None:
+        """The version in force, None when the rule does not run."""
+        last = self.spans[-1] if self.spans else None
+        return None if last is None or last.is_ended else last
+
+
+def encode_activation(activation: Activation) -> bytes:
+    """Return the value of an activation; its key is `rules_key`."""
+    spans = [
+        {
+            "version": span.version,
+            "filters": span.filters,
+            "expression": span.expression,
+            "actions": span.actions,
+            "schema": span.schema,
+            "sources": {
+                log_topic: {"from": range_.starts, "to": range_.ends}
+                for log_topic, range_ in span.sources.items()
+            },
+        }
+        for span in activation.spans
+    ]
+    return _encode(
+        {
+            "v": RECORD_VERSION,
+            "rule": activation.rule,
+            "tenant": activation.tenant,
+            "state": activation.state,
+            "version": activation.version,
+            "error": activation.error,
+            "change": activation.change,
+            "updated_at": activation.updated_at,
+            "spans": spans,
+        }
+    )
+
+
+def decode_activation(data: bytes) -> Activation:
+    """Undo `encode_activation`.
+
+    Raises:
+        InvalidRecord: Not an activation of our version.
+    """
+    try:
+        fields = _decode(data)
+        return Activation(
+            tenant=fields["tenant"],
+            rule=fields["rule"],
+            state=fields["state"],
+            version=fields["version"],
+            change=fields["change"],
+            error=fields["error"],
+            updated_at=fields.get("updated_at", 0),
+            spans=tuple(map(_decode_span, fields["spans"])),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as exc:
+        raise InvalidRecord(f"activation is malformed: {exc!r}") from exc
+
+
+def _decode_span(fields: dict[str, Any]) -> Span:
+    return Span(
+        version=fields["version"],
+        filters=tuple(fields["filters"]),
+        expression=fields["expression"],
+        actions=tuple(fields["actions"]),
+        schema=fields["schema"],
+        sources={
+            log_topic: Range(
+                tuple(range_["from"]), None if range_["to"] is None else tuple(range_["to"])
+            )
+            for log_topic, range_ in fields["sources"].items()
+        },
+    )
+
+
+def encode_decided(change: int) -> bytes:
+    """Return the value of the record with `DECIDED_KEY`."""
+    return _encode({"v": RECORD_VERSION, "change": change})
+
+
+def decode_decided(data: bytes) -> int:
+    """Undo `encode_decided`.
+
+    Raises:
+        InvalidRecord: It is something else.
+    """
+    try:
+        return int(_decode(data)["change"])
+    except (KeyError, TypeError, ValueError) as exc:
+        raise InvalidRecord(f"number of a change is malformed: {exc!r}") from exc
+
+
+@dataclass(slots=True, frozen=True)
+class Position:
+    """Where an output comes from; with rule and version it tells an output from all others.
+
+    As text, header `output`: `<source>:<partition>:<offset>:<index>`.
+    """
+
+    source: str
+    """`i` for `mqlake.inbound`, `e` for `mqlake.events`, `b` and a job's identifier for a backfill;
+    each is an order of its own in every partition."""
+    partition: int
+    offset: int
+    index: int
+    """Counts the outputs of one rule for one source record."""
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.partition}:{self.offset}:{self.index}"
+
+
+def decode_position(data: bytes) -> Position:
+    """Read a header `output` of `mqlake.outputs` or `mqlake.dead_letters`.
+
+    Raises:
+        InvalidRecord: Not of that form.
+    """
+    try:
+        source, partition, offset, index = data.decode("ascii").split(":")
+        return Position(source, int(partition), int(offset), int(index))
+    except ValueError as exc:
+        raise InvalidRecord(f"header {HEADER_OUTPUT!r} is {data!r}, expected s:p:o:i") from exc
+
+
+@dataclass(slots=True)
+class Output:
+    """A row that a rule has made: a record of `mqlake.outputs`."""
+
+    tenant: str
+    rule: str
+    version: int
+    row: bytes
+    """A JSON object."""
+    position: Position
+    received_at_ms: int
+    """Timestamp of the source record."""
+    topic_name: str
+    client_id: str
+    message_id: bytes | None = None
+    """None for the output of an event."""
+    chain: tuple[str, ...] = ()
+    """Rules that the message has come through before this one."""
+
+    @property
+    def mark(self) -> tuple[int, str, int]:
+        """What grows within one source and partition; an output not above the last came before.
+
+        Rules are evaluated in the order of their identifiers, so a rule that gives another number
+        of rows when it is evaluated again does not hide those of the next.
+        """
+        return self.position.offset, self.rule, self.position.index
+
+
+def rule_record_key(tenant: str, rule: str) -> bytes:
+    """Return the key of outputs and dead letters."""
+    return f"{tenant}/{rule}".encode()
+
+
+def output_headers(output: Output) -> Headers:
+    """Return the headers of an output, as the engine writes them."""
+    headers: Headers = [
+        (HEADER_RULE, str(output.version).encode("ascii")),
+        (HEADER_OUTPUT, str(output.position).encode("ascii")),
+        (HEADER_TS, str(output.received_at_ms).encode("ascii")),
+        (HEADER_TOPIC, output.topic_name.encode()),
+        (HEADER_CLIENT_ID, output.client_id.encode()),
+    ]
+    if output.message_id is not None:
+        headers.append((HEADER_ID, output.message_id))
+    if output.chain:
+        headers.append((HEADER_CHAIN, encode_chain(output.chain)))
+    return headers
+
+
+def decode_output(key: bytes, value: bytes | None, headers: Headers) -> Output:
+    """Read a record of `mqlake.outputs`.
+
+    Raises:
+        InvalidRecord: A header is missing or malformed.
+    """
+    found = dict(headers)
+    try:
+        tenant, rule = key.decode().split("/")
+        return Output(
+            tenant=tenant,
+            rule=rule,
+            version=int(found[HEADER_RULE]),
+            row=value or b"",
+            position=decode_position(found[HEADER_OUTPUT]),
+            received_at_ms=int(found[HEADER_TS]),
+            topic_name=found[HEADER_TOPIC].decode(),
+            client_id=found[HEADER_CLIENT_ID].decode(),
+            message_id=found.get(HEADER_ID),
+            chain=decode_chain(found.get(HEADER_CHAIN, b"")),
+        )
+    except KeyError as exc:
+        raise InvalidRecord(f"header {exc} is missing") from exc
+    except ValueError as exc:
+        raise InvalidRecord(f"output is malformed: {exc}") from exc
+
+
+def encode_chain(chain: tuple[str, ...]) -> bytes:
+    """Return the header `chain`; no identifier of a rule holds a comma."""
+    return ",".join(chain).encode("ascii")
+
+
+def decode_chain(data: bytes) -> tuple[str, ...]:
+    """Undo `encode_chain`; no header, no rules."""
+    return tuple(data.decode(errors="replace").split(",")) if data else ()
+
+
+@dataclass(slots=True)
+class DeadLetter:
+    """What a rule or an action could not deal with: a record of `mqlake.dead_letters`."""
+
+    tenant: str
+    rule: str
+    version: int
+    value: bytes
+    """Stage `evaluate`: the payload; stage `action`: the output row."""
+    position: Position
+    stage: Stage
+    error: str
+    topic_name: str
+    client_id: str
+    action: str | None = None
+    """`<index>/<function>` of the stage `action`."""
+
+
+def dead_letter_headers(letter: DeadLetter) -> Headers:
+    """Return the headers of a dead letter; its key is `rule_record_key`."""
+    headers: Headers = [
+        (HEADER_RULE, str(letter.version).encode("ascii")),
+        (HEADER_OUTPUT, str(letter.position).encode("ascii")),
+        (HEADER_STAGE, letter.stage.encode("ascii")),
+        (HEADER_ERROR, letter.error.encode()),
+        (HEADER_TOPIC, letter.topic_name.encode()),
+        (HEADER_CLIENT_ID, letter.client_id.encode()),
+    ]
+    if letter.action is not None:
+        headers.append((HEADER_ACTION, letter.action.encode()))
+    return headers
+
+
+def decode_dead_letter(key: bytes, value: bytes | None, headers: Headers) -> DeadLetter:
+    """Read a record of `mqlake.dead_letters`.
+
+    Raises:
+        InvalidRecord: A header is missing or malformed.
+    """
+    found = dict(headers)
+    try:
+        tenant, rule = key.decode().split("/")
+        stage = found[HEADER_STAGE].decode()
+        if stage not in ("evaluate", "action"):
+            raise InvalidRecord(f"header {HEADER_STAGE!r} is {stage!r}")
+        action = found.get(HEADER_ACTION)
+        return DeadLetter(
+            tenant=tenant,
+            rule=rule,
+            version=int(found[HEADER_RULE]),
+            value=value or b"",
+            position=decode_position(found[HEADER_OUTPUT]),
+            stage=cast("Stage", stage),
+            error=found[HEADER_ERROR].decode(),
+            topic_name=found[HEADER_TOPIC].decode(),
+            client_id=found[HEADER_CLIENT_ID].decode(),
+            action=None if action is None else action.decode(),
+        )
+    except KeyError as exc:
+        raise InvalidRecord(f"header {exc} is missing") from exc
+    except ValueError as exc:
+        raise InvalidRecord(f"dead letter is malformed: {exc}") from exc
+
+
+@dataclass(slots=True, frozen=True)
+class RuleMetricsKey:
+    """A key of `mqlake.metrics`: counters of one rule in one run of a process."""
+
+    process: str
+    incarnation: str
+    """Tells apart the runs of a process; counters begin at zero in each."""
+    tenant: str
+    rule: str
+
+
+def rule_metrics_key(key: RuleMetricsKey) -> bytes:
+    return f"{key.process}/{key.incarnation}/rules/{key.tenant}/{key.rule}".encode()
+
+
+def decode_rule_metrics_key(data: bytes) -> RuleMetricsKey | None:
+    """Read a key of `mqlake.metrics`; None for metrics of another kind."""
+    parts = data.decode(errors="replace").split("/")
+    if len(parts) != 5 or parts[2] != "rules":
+        return None
+    return RuleMetricsKey(parts[0], parts[1], parts[3], parts[4])
+
+
+def _encode(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _decode(data: bytes) -> dict[str, Any]:
+    fields = json.loads(data)
+    if not isinstance(fields, dict) or fields.get("v") != RECORD_VERSION:
+        raise ValueError(f"not a JSON object with v = {RECORD_VERSION}")
+    return fields

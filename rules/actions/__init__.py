@@ -1,0 +1,104 @@
+"""The functions that a rule's actions can name, and the check of their arguments.
+
+One module each: `Args`, the model of `args`, and `make`, which the process that runs actions calls.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final, cast
+
+from pydantic import BaseModel, ValidationError
+
+from rules.actions import console, log, republish, sql, table, webhook
+from rules.actions.contract import Action, Arguments, Services
+from rules.errors import RuleError
+from rules.model import ActionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An entry of `FUNCTIONS`."""
+
+    arguments: type[Arguments]
+    make: Callable[[Any, Services], Action] | None
+    """None for a function that another process carries out."""
+    summary: str
+
+
+FUNCTIONS: Final = {
+    "republish": Function(republish.Args, republish.make, "publishes an MQTT message"),
+    "table": Function(table.Args, None, "appends a row to a Delta table"),
+    "log": Function(log.Args, log.make, "appends a record to a Kafka topic"),
+    "http": Function(webhook.Args, webhook.make, "sends an HTTP request"),
+    "sql": Function(sql.Args, sql.make, "runs a statement in PostgreSQL"),
+    "console": Function(console.Args, console.make, "writes a line into the process's log"),
+}
+
+
+def check_actions(specs: Sequence[ActionSpec]) -> None:
+    """Accept the actions of a rule, with their fallbacks.
+
+    Raises:
+        RuleError: A function is unknown, or an argument is missing, unknown or wrong.
+    """
+    for number, spec in enumerate(specs):
+        parse_arguments(spec, f"actions[{number}]")
+        for fallback, inner in enumerate(spec.fallback):
+            place = f"actions[{number}].fallback[{fallback}]"
+            if inner.fallback:
+                raise RuleError(f"{place} has a fallback of its own, expected none")
+            function = parse_arguments(inner, place)
+            if isinstance(function, table.Args):
+                raise RuleError(f"{place}: table cannot be a fallback")
+        if spec.fallback and spec.function == "table":
+            raise RuleError(f"actions[{number}]: table never gives up, it takes no fallback")
+
+
+def parse_arguments(spec: ActionSpec, place: str = "action") -> Arguments:
+    """Return the arguments of one action, checked.
+
+    Raises:
+        RuleError: As `check_actions`.
+    """
+    function = FUNCTIONS.get(spec.function)
+    if function is None:
+        near = get_close_matches(spec.function, FUNCTIONS, n=1)
+        raise RuleError(
+            f"{place}: there is no function {spec.function!r}",
+            fragment=spec.function,
+            hint=f"did you mean {near[0]}?" if near else "there are " + ", ".join(FUNCTIONS),
+        )
+    try:
+        return function.arguments.model_validate(spec.args)
+    except ValidationError as exc:
+        problem = exc.errors(include_url=False)[0]
+        key = ".".join(("args", *map(str, problem["loc"])))
+        cause: Any = problem.get("ctx", {}).get("error")
+        hint = cause.hint if isinstance(cause, RuleError) else ""
+        text = cause.problem if isinstance(cause, RuleError) else problem["msg"]
+        raise RuleError(
+            f"{place}: {spec.function} {key}: {text}",
+            fragment=str(problem["input"])[:80],
+            hint=hint,
+        ) from exc
+
+
+def make_action(spec: ActionSpec, services: Services) -> Action | None:
+    """Return what carries out an action; None when another process does.
+
+    Raises:
+        RuleError: Its arguments are wrong.
+        ActionError: It names a connection that this process does not have.
+    """
+    arguments = parse_arguments(spec)
+    make = FUNCTIONS[spec.function].make
+    return None if make is None else make(arguments, services)
+
+
+def describe_arguments() -> dict[str, dict[str, Any]]:
+    """Return the JSON schema of each function's `args`."""
+    return {
+        name: cast("type[BaseModel]", function.arguments).model_json_schema()
+        for name, function in FUNCTIONS.items()
+    }

@@ -1,0 +1,264 @@
+"""What an action is to the process that runs it, and what that process gives to actions.
+
+The argument models beside this module are for everybody who reads rules; no module here imports a
+client library. What an action needs of the world comes by `Services`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mqlake.errors import LogError, MqlakeError
+from mqlake.records import Headers
+from mqlake.rule_records import Output
+
+
+class Failure(Enum):
+    """What to do about an action that did not work."""
+
+    REFUSED = "refused"
+    """The same would happen again: give up."""
+    FAILED = "failed"
+    """It may be this row's fault: try again, a number of times."""
+    UNAVAILABLE = "unavailable"
+    """It is the target's fault: try again for a long time."""
+
+
+class ActionError(MqlakeError):
+    """An action did not work for an output.
+
+    Attributes:
+        failure: What to do about it.
+        retry_after_seconds: When the target says how long to leave it alone; else 0.
+    """
+
+    def __init__(
+        self, message: str, failure: Failure = Failure.REFUSED, *, retry_after_seconds: float = 0.0
+    ) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Arguments(BaseModel):
+    """Base of the `args` of all functions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Retry(Arguments):
+    """How long an action is tried; between two tries twice as long as before, and some chance."""
+
+    attempts: int = Field(
+        default=8, ge=1, le=100, description="tries when the target answers that it failed"
+    )
+    give_up_after_seconds: float = Field(
+        default=86_400.0,
+        ge=0,
+        le=604_800.0,
+        description="how long a target that does not answer, or says that it is not available, is "
+        "waited for",
+    )
+    first_delay_seconds: float = Field(default=0.2, gt=0, le=60, description="after the first try")
+    max_delay_seconds: float = Field(default=15.0, gt=0, le=600, description="between two tries")
+
+
+NO_RETRY: Final = Retry(attempts=1, give_up_after_seconds=0.0)
+
+
+class Work:
+    """One output on its way through one action; the scope of the action's templates."""
+
+    __slots__ = ("_row", "action", "offset", "output", "partition", "recovered")
+
+    def __init__(
+        self, output: Output, action: int, partition: int, offset: int, *, recovered: bool = False
+    ) -> None:
+        self.output = output
+        self.action = action
+        """Index of the action in its rule."""
+        self.partition = partition
+        self.offset = offset
+        """Where it is in `mqlake.outputs`."""
+        self.recovered = recovered
+        """Whether it may have been done by a run that was killed."""
+        self._row: dict[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        return self.output.row.decode()
+
+    @property
+    def row(self) -> dict[str, Any]:
+        if self._row is None:
+            row = json.loads(self.output.row)
+            self._row = row if isinstance(row, dict) else {}
+        return self._row
+
+    @property
+    def output_id(self) -> str:
+        """Of the output: the same when the rule is evaluated again."""
+        output = self.output
+        return f"{output.rule}/{output.version}/{output.position}"
+
+    @property
+    def action_id(self) -> bytes:
+        """Of what this action does with the output; the header `output` of what it writes."""
+        return f"{self.output_id}/{self.action}".encode()
+
+    def field(self, name: str) -> str:
+        output = self.output
+        match name:
+            case "$output":
+                return self.output_id
+            case "$rule":
+                return output.rule
+            case "$version":
+                return str(output.version)
+            case "$topic":
+                return output.topic_name
+            case "$clientid":
+                return output.client_id
+            case _:
+                return str(output.received_at_ms)
+
+
+Problems = Mapping[int, ActionError]
+"""Of a batch: what is wrong with the outputs that did not work, by their index in it."""
+
+NO_PROBLEMS: Final[Problems] = {}
+
+
+class Action(Protocol):
+    """Carries out one action of one rule.
+
+    Attributes:
+        max_batch: How many outputs `run` takes at once.
+        concurrency: How many calls of `run` may be under way; they are begun in order.
+        may_fall_behind: False for an action whose target is the log itself: nothing else can go on
+            either when that is away, so the outputs wait where they are.
+        runs_recovered: False for one that would rather miss an output than do it twice.
+        retry: How long it is tried.
+    """
+
+    max_batch: int
+    concurrency: int
+    may_fall_behind: bool
+    runs_recovered: bool
+    retry: Retry
+
+    async def run(self, batch: Sequence[Work]) -> Problems:
+        """Carry it out for some outputs.
+
+        Raises:
+            ActionError: It worked for none of them.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Append:
+    """A record on its way into a log topic."""
+
+    log_topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int = 0
+
+
+class LogTarget(Protocol):
+    """Appends to one Kafka cluster."""
+
+    async def append(self, records: Sequence[Append]) -> Mapping[int, LogError]:
+        """Append records, in order, before the first await; return what went wrong, by index."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class Request:
+    method: str
+    url: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+
+
+class HttpClient(Protocol):
+    """Sends requests to web servers that it may talk to."""
+
+    async def send(self, request: Request) -> None:
+        """Send a request and wait until it is answered well.
+
+        Raises:
+            ActionError: It was not.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Database(Protocol):
+    """Runs statements in one SQL database."""
+
+    async def execute(
+        self,
+        statement: str,
+        rows: Sequence[Sequence[Any]],
+        *,
+        timeout_seconds: float,
+        done_table: str | None = None,
+        done_ids: Sequence[str] = (),
+    ) -> None:
+        """Run a statement for each row, all in one transaction.
+
+        Args:
+            statement: With $1, $2, … for the values of a row.
+            rows: JSON values.
+            timeout_seconds: For the whole of it.
+            done_table: Table in which the identifiers of what was done are kept, by this
+                transaction; rows whose identifier is there are left out.
+            done_ids: Identifier of each row, for `done_table`.
+
+        Raises:
+            ActionError: Nothing was done.
+        """
+        ...
+
+
+class Services(Protocol):
+    """What actions need of the world. A connection is a name in the settings of the process."""
+
+    def log(self, connection: str | None) -> LogTarget:
+        """Return a cluster by its connection, None for mqlake's own.
+
+        Raises:
+            ActionError: There is no such connection.
+        """
+        ...
+
+    def database(self, connection: str) -> Database:
+        """Likewise for a database."""
+        ...
+
+    def http(self, *, concurrency: int, timeout_seconds: float, verify_tls: bool) -> HttpClient: ...
+
+    def is_published(self, action_id: bytes) -> bool:
+        """Tell whether an earlier run of the process has published this already."""
+        ...
+
+    def next_message_id(self) -> bytes: ...
+
+    @property
+    def origin(self) -> bytes:
+        """What messages say of where they entered the system."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """End the process: only a new one can find out what happened."""
+        ...

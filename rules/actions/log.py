@@ -1,0 +1,103 @@
+"""`log`: append a record to a Kafka topic, of mqlake's own cluster or of another one.
+
+At least once: the header `output` is the same when a record comes again.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from pydantic import Field, field_validator
+
+from mqlake.records import HEADER_OUTPUT, Headers
+from rules.actions.contract import (
+    NO_PROBLEMS,
+    ActionError,
+    Append,
+    Arguments,
+    Failure,
+    Problems,
+    Retry,
+    Services,
+    Work,
+)
+from rules.actions.fields import ArgumentError, ConnectionName, TemplateText
+from rules.templates import MissingField, Template
+
+OWN_PREFIX: Final = "mqlake."
+"""Log topics that rules must not write into."""
+
+LogTopic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+
+
+class Args(Arguments):
+    """Arguments of `log`."""
+
+    topic: LogTopic = Field(description="log topic; it must exist")
+    connection: ConnectionName | None = Field(
+        default=None,
+        description="a cluster in the settings of the process; without it mqlake's own",
+    )
+    key: TemplateText | None = Field(default=None, description="key; none without it")
+    value: TemplateText = Field(default="${.}", description="the row as JSON without it")
+    headers: dict[str, TemplateText] = Field(default_factory=dict, max_length=32)
+    retry: Retry = Retry()
+
+    @field_validator("topic")
+    @classmethod
+    def _check_topic(cls, topic: str) -> str:
+        if topic.startswith(("__", OWN_PREFIX)) or topic in (".", ".."):
+            raise ArgumentError(f"log topic {topic} is not for rules")
+        return topic
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
+        if HEADER_OUTPUT in headers:
+            raise ArgumentError(f"header {HEADER_OUTPUT} is taken by the identifier of the output")
+        return headers
+
+
+def make(args: Args, services: Services) -> "Log":
+    return Log(args, services)
+
+
+class Log:
+    """Appends to a log topic."""
+
+    max_batch = 500
+    concurrency = 2
+    may_fall_behind = True
+    runs_recovered = True
+
+    def __init__(self, args: Args, services: Services) -> None:
+        self.retry = args.retry
+        self._target = services.log(args.connection)
+        self._log_topic = args.topic
+        self._key = None if args.key is None else Template.parse(args.key)
+        self._value = Template.parse(args.value)
+        self._headers = [(name, Template.parse(text)) for name, text in args.headers.items()]
+
+    async def run(self, batch: Sequence[Work]) -> Problems:
+        records: list[Append] = []
+        numbers: list[int] = []
+        problems: dict[int, ActionError] = {}
+        for number, work in enumerate(batch):
+            try:
+                records.append(self._record(work))
+                numbers.append(number)
+            except MissingField as exc:
+                problems[number] = ActionError(str(exc))
+        for index, error in (await self._target.append(records)).items():
+            failure = Failure.REFUSED if error.definite else Failure.UNAVAILABLE
+            problems[numbers[index]] = ActionError(str(error), failure)
+        return problems or NO_PROBLEMS
+
+    async def close(self) -> None:
+        pass
+
+    def _record(self, work: Work) -> Append:
+        value = work.output.row if self._value.is_row else self._value.render(work).encode()
+        headers: Headers = [(HEADER_OUTPUT, work.action_id)]
+        headers += [(name, template.render(work).encode()) for name, template in self._headers]
+        key = None if self._key is None else self._key.render(work, needs_all=True).encode()
+        return Append(self._log_topic, key, value, headers)

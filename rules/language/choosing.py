@@ -1,0 +1,68 @@
+"""Choosing between values, and telling the ones that are missing."""
+
+from collections.abc import Callable, Sequence
+
+from rules.language.values import Kind, Value, as_integer, as_variant
+
+
+def is_missing(value: Value) -> str:
+    """Return the condition that a value is null: a field that is not there, or null in JSON."""
+    if value.kind is Kind.JSON:
+        return f"({value.variant} IS NULL OR is_variant_null({value.variant}))"
+    if value.kind is Kind.NUMBER:
+        return f"({value.exact} IS NULL AND {value.sql} IS NULL)"
+    return "true" if value.kind is Kind.NULL else f"({value.sql} IS NULL)"
+
+
+def is_there(value: Value) -> str:
+    """Return the opposite of `is_missing`."""
+    return f"(NOT {is_missing(value)})"
+
+
+def all_of(tests: Sequence[str]) -> str:
+    """Return the condition that all hold, of conditions whose NULL means false.
+
+    Spark may compute what both sides of an AND have in common before either; so where one can fail
+    the rule they become branches of CASE, which are left alone.
+    """
+    if len(tests) == 1:
+        return tests[0]
+    if not _can_fail(tests):
+        return f"({' AND '.join(tests)})"
+    *before, last = tests
+    branches = "".join(f" WHEN NOT coalesce({test}, false) THEN false" for test in before)
+    return f"CASE{branches} ELSE {last} END"
+
+
+def one_of(tests: Sequence[str]) -> str:
+    """Return the condition that one holds, like `all_of`."""
+    if len(tests) == 1:
+        return tests[0]
+    if not _can_fail(tests):
+        return f"({' OR '.join(tests)})"
+    *before, last = tests
+    branches = "".join(f" WHEN {test} THEN true" for test in before)
+    return f"CASE{branches} ELSE {last} END"
+
+
+def _can_fail(tests: Sequence[str]) -> bool:
+    return any("raise_error" in test for test in tests)
+
+
+def choose(branches: Sequence[tuple[str, Value]], default: Value) -> Value:
+    """Return `CASE WHEN … THEN … ELSE … END`, of the one kind that all have, else as JSON."""
+    kinds = {value.kind for _, value in branches} | {default.kind}
+    kinds.discard(Kind.NULL)
+    if len(kinds) == 1 and not kinds & {Kind.JSON, Kind.NUMBER}:
+        (kind,) = kinds
+        spell: Callable[[Value], str] = as_integer if kind is Kind.INTEGER else _as_is
+    else:
+        kind = Kind.JSON
+        spell = as_variant
+    cases = " ".join(f"WHEN {condition} THEN {spell(value)}" for condition, value in branches)
+    last = "" if default.kind is Kind.NULL else f" ELSE {spell(default)}"
+    return Value(kind, f"CASE {cases}{last} END")
+
+
+def _as_is(value: Value) -> str:
+    return value.sql

@@ -1,0 +1,452 @@
+"""The rule language as a dialect of sqlglot: its words, and the trees its statements become.
+
+The operators and their precedence are sqlglot's; operands, clauses and names are parsed here, so
+that a tree holds no subqueries, no tables, no types and no functions that sqlglot knows and the
+language does not. Which nodes an expression may consist of, `expressions` says.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, TypeVar
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot.tokens import Tokenizer as BaseTokenizer
+
+from rules.language.places import error_at
+
+Node = TypeVar("Node", bound=exp.Expr)
+
+
+class Path(exp.Expression):
+    """A name with what is taken out of it: `payload.items[1].c`."""
+
+    arg_types = {"this": True, "segments": False}  # noqa: RUF012 - sqlglot's declaration
+
+
+class Call(exp.Expression):
+    """A function's call: its name in lower case and its arguments."""
+
+    arg_types = {"this": True, "expressions": False}  # noqa: RUF012
+
+
+class TopicMatch(exp.Expression, exp.Binary, exp.Predicate):
+    """`topic =~ 'a/+/#'`."""
+
+
+class ListOf(exp.Expression):
+    """An array written out: `[1, 2]`."""
+
+    arg_types = {"expressions": False}  # noqa: RUF012
+
+
+class Item(exp.Expression):
+    """One of the expressions that SELECT, FOREACH or DO list; `path` is the name after AS."""
+
+    arg_types = {"this": True, "path": False}  # noqa: RUF012
+
+
+class Filter(exp.Expression):
+    """One source named after FROM."""
+
+    arg_types = {"this": True}  # noqa: RUF012
+
+
+class Statement(exp.Expression):
+    """A whole rule."""
+
+    arg_types = {  # noqa: RUF012
+        "items": True,
+        "is_foreach": True,
+        "do": False,
+        "incase": False,
+        "filters": True,
+        "where": False,
+    }
+
+
+_KEYWORDS: Final = {
+    "SELECT": TokenType.SELECT,
+    "FOREACH": TokenType.FOR,
+    "DO": TokenType.EXECUTE,
+    "INCASE": TokenType.QUALIFY,
+    "FROM": TokenType.FROM,
+    "WHERE": TokenType.WHERE,
+    "AS": TokenType.ALIAS,
+    "AND": TokenType.AND,
+    "OR": TokenType.OR,
+    "NOT": TokenType.NOT,
+    "IN": TokenType.IN,
+    "IS": TokenType.IS,
+    "LIKE": TokenType.LIKE,
+    "RLIKE": TokenType.RLIKE,
+    "REGEXP": TokenType.RLIKE,
+    "BETWEEN": TokenType.BETWEEN,
+    "CASE": TokenType.CASE,
+    "WHEN": TokenType.WHEN,
+    "THEN": TokenType.THEN,
+    "ELSE": TokenType.ELSE,
+    "END": TokenType.END,
+    "NULL": TokenType.NULL,
+    "TRUE": TokenType.TRUE,
+    "FALSE": TokenType.FALSE,
+    "DIV": TokenType.DIV,
+    "MOD": TokenType.MOD,
+}
+
+_LATER: Final = {
+    "GROUP": "GROUP BY is not supported yet",
+    "HAVING": "HAVING is not supported yet",
+    "JOIN": "JOIN is not supported yet",
+    "INNER": "JOIN is not supported yet",
+    "LEFT": "JOIN is not supported yet",
+    "RIGHT": "JOIN is not supported yet",
+    "FULL": "JOIN is not supported yet",
+    "CROSS": "JOIN is not supported yet",
+    "WINDOW": "windows are not supported yet",
+    "OVER": "windows are not supported yet",
+    "ORDER": "ORDER BY has no meaning for a stream of messages",
+    "LIMIT": "LIMIT has no meaning for a stream of messages",
+    "UNION": "a rule is one SELECT or FOREACH; UNION is not supported",
+    "EXCEPT": "a rule is one SELECT or FOREACH; EXCEPT is not supported",
+    "INTERSECT": "a rule is one SELECT or FOREACH; INTERSECT is not supported",
+    "LATERAL": "LATERAL is not supported; FOREACH goes through an array",
+}
+
+
+def _binary(kind: type[exp.Binary]) -> Callable[["RuleParser", exp.Expr], exp.Expr]:
+    def parse(parser: "RuleParser", left: exp.Expr) -> exp.Expr:
+        return parser.node(kind(this=left, expression=parser.operand_of_comparison()), left)
+
+    return parse
+
+
+class RuleParser(SparkParser):
+    """sqlglot's parser with the operands and clauses of the rule language."""
+
+    FUNCTIONS = {}  # noqa: RUF012 - sqlglot's declarations, here and below
+    FUNCTION_PARSERS = {}  # noqa: RUF012
+    NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
+    NO_PAREN_FUNCTION_PARSERS = {}  # noqa: RUF012
+    DISJUNCTION = {TokenType.OR: exp.Or}  # noqa: RUF012
+    CONJUNCTION = {TokenType.AND: exp.And}  # noqa: RUF012
+    EQUALITY = {TokenType.EQ: exp.EQ, TokenType.NEQ: exp.NEQ}  # noqa: RUF012
+    BITWISE = {}  # noqa: RUF012
+    JSON_OPERATORS = {}  # noqa: RUF012
+    EXPONENT = {}  # noqa: RUF012
+    TERM = {TokenType.PLUS: exp.Add, TokenType.DASH: exp.Sub}  # noqa: RUF012
+    FACTOR = {  # noqa: RUF012
+        TokenType.STAR: exp.Mul,
+        TokenType.SLASH: exp.Div,
+        TokenType.DIV: exp.IntDiv,
+        TokenType.MOD: exp.Mod,
+    }
+    RANGE_PARSERS = {  # noqa: RUF012
+        TokenType.IN: lambda self, this: self.rule_in(this),
+        TokenType.BETWEEN: lambda self, this: self.rule_between(this),
+        TokenType.IS: lambda self, this: self.rule_is(this),
+        TokenType.LIKE: _binary(exp.Like),
+        TokenType.RLIKE: _binary(exp.RegexpLike),
+        TokenType.IRLIKE: _binary(TopicMatch),
+    }
+
+    # Statement
+
+    def _parse_statement(self) -> exp.Expr | None:
+        is_foreach = self._curr.token_type == TokenType.FOR
+        self._advance()
+        items = self._items(is_foreach=is_foreach)
+        do = self._items() if is_foreach and self._match(TokenType.EXECUTE) else None
+        incase = self._condition() if is_foreach and self._match(TokenType.QUALIFY) else None
+        if not self._match(TokenType.FROM):
+            self.fail("expected a comma or FROM", hint=self._later())
+        filters = [self._filter()]
+        while self._match(TokenType.COMMA):
+            filters.append(self._filter())
+        where = self._condition() if self._match(TokenType.WHERE) else None
+        if self._curr:
+            self.fail(self._later() or "nothing more was expected here")
+        return Statement(
+            items=items, is_foreach=is_foreach, do=do, incase=incase, filters=filters, where=where
+        )
+
+    def _later(self) -> str:
+        return _LATER.get(self._curr.text.upper(), "") if self._curr else ""
+
+    def _items(self, *, is_foreach: bool = False) -> list[exp.Expr]:
+        items = [self._item(is_foreach=is_foreach)]
+        while self._match(TokenType.COMMA):
+            items.append(self._item(is_foreach=is_foreach))
+        return items
+
+    def _item(self, *, is_foreach: bool) -> exp.Expr:
+        if not is_foreach and self._match(TokenType.STAR):
+            star = self._prev
+            return self.at(Item(this=self.at(exp.Star(), star, star), path=None), star, self._prev)
+        this = self._condition()
+        path = None
+        if self._match(TokenType.ALIAS):
+            path = self._name("expected a name after AS")
+        elif self._curr and self._curr.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
+            if self._later():
+                self.fail(self._later())
+            path = self._name("expected a name")
+        return self.node(Item(this=this, path=path), this)
+
+    def _name(self, problem: str) -> list[str]:
+        names = [self._key(problem)]
+        while self._match(TokenType.DOT):
+            names.append(self._key("expected a name after the dot"))
+        if self._match(TokenType.L_BRACKET, advance=False):
+            self.fail("a name given with AS has no index")
+        return names
+
+    def _filter(self) -> exp.Expr:
+        if not self._match_set((TokenType.IDENTIFIER, TokenType.STRING)):
+            if self._match(TokenType.L_PAREN, advance=False):
+                self.fail("FROM takes topic filters; subqueries are not supported")
+            self.fail(
+                "expected a topic filter in quotes after FROM",
+                hint='for example FROM "plant/+/temp"',
+            )
+        token = self._prev
+        return self.at(Filter(this=token.text), token, token)
+
+    def _condition(self) -> exp.Expr:
+        this = self._parse_disjunction()
+        if this is None:
+            self.fail("expected an expression")
+        return this
+
+    # Operators
+
+    def operand_of_comparison(self) -> exp.Expr:
+        this = self._parse_bitwise()
+        if this is None:
+            self.fail("expected an expression")
+        return this
+
+    def rule_in(self, this: exp.Expr) -> exp.Expr:
+        if not self._match(TokenType.L_PAREN):
+            self.fail(
+                "expected a list in parentheses after IN", hint="for an array: contains(x, array)"
+            )
+        return self.node(exp.In(this=this, expressions=self._list(TokenType.R_PAREN)), this)
+
+    def rule_between(self, this: exp.Expr) -> exp.Expr:
+        low = self.operand_of_comparison()
+        if not self._match(TokenType.AND):
+            self.fail("expected AND after the lower bound of BETWEEN")
+        high = self.operand_of_comparison()
+        return self.node(exp.Between(this=this, low=low, high=high), this)
+
+    def rule_is(self, this: exp.Expr) -> exp.Expr:
+        negated = self._match(TokenType.NOT)
+        if self._match(TokenType.NULL):
+            kind: exp.Expr = exp.Null()
+        elif self._match_set((TokenType.TRUE, TokenType.FALSE)):
+            kind = exp.Boolean(this=self._prev.token_type == TokenType.TRUE)
+        else:
+            self.fail("expected NULL, TRUE or FALSE after IS")
+        made = self.node(exp.Is(this=this, expression=kind), this)
+        return self.node(exp.Not(this=made), this) if negated else made
+
+    def _parse_unary(self) -> exp.Expr | None:
+        token = self._curr
+        if not token:
+            self.fail("expected an expression")
+        if self._match(TokenType.NOT):
+            inner = self._parse_equality()
+            return self.at(exp.Not(this=inner), token, self._prev)
+        if self._match(TokenType.DASH):
+            return self.at(exp.Neg(this=self._parse_unary()), token, self._prev)
+        if self._match(TokenType.PLUS):
+            return self._parse_unary()
+        return self._operand(token)
+
+    # Operands
+
+    def _operand(self, token: Token) -> exp.Expr:
+        kind = token.token_type
+        if kind == TokenType.NUMBER:
+            self._advance()
+            return self.at(exp.Literal.number(token.text), token, token)
+        if kind == TokenType.STRING:
+            self._advance()
+            return self.at(exp.Literal.string(token.text), token, token)
+        if kind == TokenType.NULL:
+            self._advance()
+            return self.at(exp.Null(), token, token)
+        if kind in (TokenType.TRUE, TokenType.FALSE):
+            self._advance()
+            return self.at(exp.Boolean(this=kind == TokenType.TRUE), token, token)
+        if kind == TokenType.CASE:
+            return self._case(token)
+        if kind == TokenType.L_PAREN:
+            return self._parenthesis(token)
+        if kind == TokenType.L_BRACKET:
+            self._advance()
+            return self.at(ListOf(expressions=self._list(TokenType.R_BRACKET)), token, self._prev)
+        if kind == TokenType.SELECT:
+            self.fail("subqueries are not supported")
+        if kind not in (TokenType.VAR, TokenType.IDENTIFIER, TokenType.MOD):
+            self.fail("expected an expression")
+        return self._path_or_call(token)
+
+    def _parenthesis(self, token: Token) -> exp.Expr:
+        self._advance()
+        inner = self._condition()
+        if not self._match(TokenType.R_PAREN):
+            self.fail("expected a closing parenthesis", hint=self._later())
+        return self.at(exp.Paren(this=inner), token, self._prev)
+
+    def _list(self, closing: TokenType) -> list[exp.Expr]:
+        made: list[exp.Expr] = []
+        if self._match(closing):
+            return made
+        made.append(self._condition())
+        while self._match(TokenType.COMMA):
+            made.append(self._condition())
+        if not self._match(closing):
+            self.fail("expected a comma or the end of the list", hint=self._later())
+        return made
+
+    def _case(self, token: Token) -> exp.Expr:
+        self._advance()
+        subject = None if self._match(TokenType.WHEN, advance=False) else self._condition()
+        branches: list[exp.Expr] = []
+        while self._match(TokenType.WHEN):
+            when = self._condition()
+            if not self._match(TokenType.THEN):
+                self.fail("expected THEN")
+            branches.append(self.node(exp.If(this=when, true=self._condition()), when))
+        if not branches:
+            self.fail("expected WHEN")
+        default = self._condition() if self._match(TokenType.ELSE) else None
+        if not self._match(TokenType.END):
+            self.fail("expected WHEN, ELSE or END")
+        return self.at(exp.Case(this=subject, ifs=branches, default=default), token, self._prev)
+
+    def _path_or_call(self, token: Token) -> exp.Expr:
+        name = self._key("expected a name")
+        is_quoted = token.token_type == TokenType.IDENTIFIER
+        if not is_quoted and self._match(TokenType.L_PAREN):
+            return self._call(token, name)
+        if not is_quoted and token.token_type != TokenType.VAR:
+            self._retreat(self._index - 1)
+            self.fail("expected an expression")
+        segments = self._segments()
+        if segments and self._match(TokenType.L_PAREN, advance=False):
+            self.fail("functions of other modules cannot be called")
+        return self.at(Path(this=name, segments=segments), token, self._prev)
+
+    def _call(self, token: Token, name: str) -> exp.Expr:
+        if name.lower() == "cast":
+            arguments = self._cast_arguments()
+        else:
+            arguments = self._list(TokenType.R_PAREN)
+        if self._later():
+            self.fail(self._later())
+        return self.at(Call(this=name.lower(), expressions=arguments), token, self._prev)
+
+    def _cast_arguments(self) -> list[exp.Expr]:
+        value = self._condition()
+        if not self._match(TokenType.ALIAS):
+            self.fail("expected AS and a type")
+        token = self._curr
+        kind = self._key("expected a type")
+        if not self._match(TokenType.R_PAREN):
+            self.fail("expected a closing parenthesis after the type")
+        return [value, self.at(exp.Literal.string(kind), token, token)]
+
+    def _segments(self) -> list[str | int | exp.Expr]:
+        segments: list[str | int | exp.Expr] = []
+        while True:
+            if self._match(TokenType.DOT):
+                segments.append(self._key("expected a field after the dot"))
+            elif self._match(TokenType.L_BRACKET):
+                segments.append(self._index_of_element())
+                if not self._match(TokenType.R_BRACKET):
+                    self.fail("expected a closing bracket")
+            else:
+                return segments
+
+    def _index_of_element(self) -> int:
+        is_negative = bool(self._match(TokenType.DASH))
+        if not self._match(TokenType.NUMBER) or not self._prev.text.isdecimal():
+            self.fail("an index is a whole number", hint="the first element is [1], the last [-1]")
+        if len(self._prev.text) > 9:
+            self.fail("the index is too large")
+        index = int(self._prev.text)
+        if index == 0:
+            self.fail("there is no element 0", hint="the first element is [1], the last [-1]")
+        return -index if is_negative else index
+
+    def _key(self, problem: str) -> str:
+        token = self._curr
+        if not token or token.token_type == TokenType.STAR:
+            self.fail(problem)
+        is_word = token.text.replace("_", "").replace("$", "").isalnum()
+        is_quoted = token.token_type in (TokenType.IDENTIFIER, TokenType.STRING)
+        if not (is_quoted or is_word):
+            self.fail(problem)
+        self._advance()
+        return token.text
+
+    # Places in the text
+
+    def expression(
+        self, instance: Any, token: Token | None = None, comments: list[str] | None = None
+    ) -> Any:
+        """Give the nodes that sqlglot makes their place too; its other checks are not needed."""
+        first = instance.args.get("this")
+        return self.node(instance, first if isinstance(first, exp.Expr) else None)
+
+    def node(self, made: Node, first: exp.Expr | None) -> Node:
+        """Place a node from the beginning of its first part to the last token read."""
+        meta = made.meta
+        meta["start"] = self._prev.start if first is None else first.meta.get("start", 0)
+        meta["end"] = self._prev.end
+        return made
+
+    @staticmethod
+    def at(made: Node, first: Token, last: Token) -> Node:
+        """Place a node from one token to another."""
+        made.meta["start"] = first.start
+        made.meta["end"] = last.end
+        return made
+
+    def fail(self, problem: str, *, hint: str = "") -> NoReturn:
+        """Refuse the statement at the token that comes next."""
+        token = self._curr if self._curr else None
+        if token is None:
+            raise error_at(self.sql, len(self.sql.rstrip()), len(self.sql), problem, hint)
+        raise error_at(self.sql, token.start, token.end + 1, problem, hint)
+
+
+class RuleDialect(Spark):
+    """sqlglot's dialect of the rule language."""
+
+    IDENTIFIERS_CAN_START_WITH_DIGIT = True
+
+    class Tokenizer(BaseTokenizer):
+        QUOTES = ["'"]  # noqa: RUF012 - sqlglot's declarations, here and below
+        IDENTIFIERS = ['"', "`"]  # noqa: RUF012
+        STRING_ESCAPES = ["'"]  # noqa: RUF012
+        HEX_STRINGS = []  # noqa: RUF012
+        NUMERIC_LITERALS = {}  # noqa: RUF012
+        COMMANDS = set()  # noqa: RUF012
+        VAR_SINGLE_TOKENS = {"$"}  # noqa: RUF012
+        KEYWORDS = {  # noqa: RUF012
+            **_KEYWORDS,
+            "=~": TokenType.IRLIKE,
+            "==": TokenType.EQ,
+            "!=": TokenType.NEQ,
+            "<>": TokenType.NEQ,
+            "<=": TokenType.LTE,
+            ">=": TokenType.GTE,
+            "||": TokenType.DPIPE,
+        }
+
+    Parser = RuleParser

@@ -1,0 +1,385 @@
+"""Expressions of the language to Spark SQL, one method for each kind of node."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+from zlib import crc32
+
+from sqlglot import exp
+
+from rules.language import dialect
+from rules.language.choosing import all_of, choose, is_missing, one_of
+from rules.language.comparing import NotComparable, compare, contains
+from rules.language.functions import FUNCTIONS, Unusable
+from rules.language.limits import Limits
+from rules.language.patterns import InvalidPattern, like, topic_pattern
+from rules.language.places import error_at
+from rules.language.scope import Scope, UnknownName
+from rules.language.values import (
+    NULL,
+    NUMERIC,
+    TEXTUAL,
+    Kind,
+    Value,
+    as_condition,
+    as_possible,
+    as_text,
+    as_variant,
+    boolean,
+    constant,
+    failure,
+    is_condition,
+    operand,
+    text,
+)
+
+_COMPARISONS: Final = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+}
+_AGGREGATES: Final = frozenset({"count", "sum", "avg", "min", "max"})
+_MAX_OPERATORS: Final = 100
+"""Of a chain without parentheses, `a + b + c`; Spark goes through it recursively."""
+
+_MAX_PRODUCED: Final = 64
+"""Text of all parts of a rule, as a multiple of the largest expression: it bounds the work."""
+
+
+class Expressions:
+    """Compiles the expressions of one rule.
+
+    Args:
+        sql: The rule's text, for errors.
+        scope: Its names.
+        limits: How large it may be.
+
+    Attributes:
+        limits: As given.
+        index: Spark SQL of the place in FOREACH, empty outside.
+    """
+
+    def __init__(self, sql: str, scope: Scope, limits: Limits) -> None:
+        self._sql = sql
+        self._scope = scope
+        self.limits = limits
+        self._depth = 0
+        self._seeds = 0
+        self._produced = 0
+        self.index = ""
+
+    def value(self, node: exp.Expr) -> Value:
+        """Compile an expression.
+
+        Raises:
+            RuleError: It uses what the language does not have, or is too large.
+        """
+        compile_node = self._NODES.get(type(node))
+        if compile_node is None:
+            self.fail(node, "this is not part of the rule language")
+        self._depth += 1
+        if self._depth > _MAX_OPERATORS:
+            self.fail(node, "the expression is nested too deeply")
+        value: Value = compile_node(self, node)
+        self._depth -= 1
+        size = len(value.sql) + len(value.exact)
+        self._produced += size
+        largest = self.limits.expression_characters
+        if size > largest or self._produced > largest * _MAX_PRODUCED:
+            self.fail(
+                node,
+                "the rule is too large once its names are put in",
+                hint="names given with AS are put in wherever they are used",
+            )
+        return value
+
+    def condition(self, node: exp.Expr) -> Value:
+        """Compile an expression that must be true or false."""
+        value = self.value(node)
+        if not is_condition(value):
+            self.fail(node, f"expected a condition, this is {value.kind.value}")
+        return value
+
+    def column(self, name: str, *path: str | int) -> Value:
+        """Return a column, whatever the rule gives its name to. See `functions.Context`."""
+        return self._scope.column(name, path)
+
+    def seed(self) -> str:
+        """Return what tells this call on this message from all others. See `functions.Context`."""
+        self._seeds += 1
+        self._scope.note_position()
+        rule = crc32(self._sql.encode(errors="replace"))
+        index = f", {self.index}" if self.index else ""
+        return f"id, log_partition, log_offset, {rule}L, {self._seeds}{index}"
+
+    def fail(self, node: exp.Expr, problem: str, *, hint: str = "") -> NoReturn:
+        """Refuse the rule at a node."""
+        start = node.meta.get("start", 0)
+        end = node.meta.get("end", start) + 1
+        raise error_at(self._sql, start, end, problem, hint)
+
+    def text_of(self, node: exp.Expr) -> str:
+        """Return what the rule says at a node."""
+        return self._sql[node.meta["start"] : node.meta["end"] + 1]
+
+    # Operands
+
+    def _literal(self, node: exp.Literal) -> Value:
+        if node.is_string:
+            return constant(node.this)
+        written = node.this
+        try:
+            return constant(int(written) if written.isdecimal() else _finite(float(written)))
+        except ValueError:
+            self.fail(node, "not a number")
+
+    def _null(self, _node: exp.Null) -> Value:
+        return NULL
+
+    def _boolean(self, node: exp.Boolean) -> Value:
+        return constant(bool(node.this))
+
+    def _paren(self, node: exp.Paren) -> Value:
+        return self.value(node.this)
+
+    def _path(self, node: dialect.Path) -> Value:
+        segments = node.args.get("segments") or ()
+        if len(segments) > self.limits.path_segments:
+            self.fail(node, f"more than {self.limits.path_segments} fields inside each other")
+        try:
+            return self._scope.value_of(node.this, segments)
+        except UnknownName as exc:
+            self.fail(node, str(exc), hint=exc.hint)
+
+    def _list(self, node: dialect.ListOf) -> Value:
+        elements = [as_variant(self.value(one)) for one in self._listed(node)]
+        if not elements:
+            return Value(Kind.ARRAY, "CAST(array() AS ARRAY<VARIANT>)")
+        return Value(Kind.ARRAY, f"array({', '.join(elements)})")
+
+    def _listed(self, node: exp.Expr) -> list[exp.Expr]:
+        listed = node.expressions
+        if len(listed) > self.limits.list_items:
+            self.fail(node, f"the list has more than {self.limits.list_items} elements")
+        return listed
+
+    def _call(self, node: dialect.Call) -> Value:
+        function = FUNCTIONS.get(node.this)
+        if function is None:
+            if node.this in _AGGREGATES:
+                self.fail(node, f"{node.this} and GROUP BY are not supported yet")
+            close = difflib.get_close_matches(node.this, FUNCTIONS, 1, 0.7)
+            hint = f"did you mean {close[0]}?" if close else "docs/rules.md lists the functions"
+            self.fail(node, f"unknown function {node.this[:100]}", hint=hint)
+        arguments = self._listed(node)
+        least, most = function.minimum, function.maximum
+        if len(arguments) < least or (most is not None and len(arguments) > most):
+            expected = str(least) if least == most else f"{least} to {most or 'any number'}"
+            self.fail(node, f"{node.this} takes {expected} argument(s), here are {len(arguments)}")
+        try:
+            return function.emit([self.value(one) for one in arguments], self)
+        except Unusable as exc:
+            at = arguments[exc.argument] if exc.argument < len(arguments) else node
+            self.fail(at, str(exc))
+        except UnknownName as exc:
+            self.fail(node, str(exc), hint=exc.hint)
+
+    # Conditions
+
+    def _and(self, node: exp.And) -> Value:
+        return boolean(all_of([as_possible(one) for one in self._spine(node)]))
+
+    def _or(self, node: exp.Or) -> Value:
+        return boolean(one_of([as_possible(one) for one in self._spine(node)]))
+
+    def _spine(self, node: exp.Expr) -> list[Value]:
+        """Compile all conditions that one operator joins, without going deeper for each."""
+        joined: list[exp.Expr] = []
+        kind = type(node)
+        while isinstance(node, kind):
+            joined.append(node.expression)
+            node = node.this
+        joined.append(node)
+        return [self.condition(one) for one in reversed(joined)]
+
+    def _not(self, node: exp.Not) -> Value:
+        return boolean(f"(NOT {as_condition(self.condition(node.this))})")
+
+    def _comparison(self, node: exp.Binary) -> Value:
+        return self._compared(node, _COMPARISONS[type(node)], node.this, node.expression)
+
+    def _compared(self, node: exp.Expr, operator: str, left: exp.Expr, right: exp.Expr) -> Value:
+        try:
+            return compare(operator, self.value(left), self.value(right))
+        except NotComparable as exc:
+            self.fail(node, str(exc))
+
+    def _between(self, node: exp.Between) -> Value:
+        low = self._compared(node, ">=", node.this, node.args["low"])
+        high = self._compared(node, "<=", node.this, node.args["high"])
+        return boolean(f"({low.sql} AND {high.sql})")
+
+    def _in(self, node: exp.In) -> Value:
+        candidates = [self.value(one) for one in self._listed(node)]
+        if not candidates:
+            self.fail(node, "the list after IN is empty")
+        try:
+            return contains(self.value(node.this), candidates)
+        except NotComparable as exc:
+            self.fail(node, str(exc))
+
+    def _is(self, node: exp.Is) -> Value:
+        value = self.value(node.this)
+        if isinstance(node.expression, exp.Null):
+            return boolean(is_missing(value))
+        wanted = "true" if node.expression.this else "false"
+        if not is_condition(value):
+            self.fail(node.this, f"expected a condition, this is {value.kind.value}")
+        if value.kind is Kind.JSON:
+            return boolean(f"({value.get('string')} = '{wanted}')")
+        return boolean(as_condition(value) if wanted == "true" else f"(NOT {as_condition(value)})")
+
+    def _like(self, node: exp.Like) -> Value:
+        pattern = self._pattern(node)
+        matched = f"({as_text(self.value(node.this))} LIKE {like(pattern)})"
+        if node.args.get("negate"):
+            return boolean(f"(NOT coalesce({matched}, false))")
+        return boolean(matched)
+
+    def _rlike(self, node: exp.RegexpLike) -> Value:
+        regex_match = FUNCTIONS["regex_match"].emit
+        try:
+            return regex_match([self.value(node.this), self.value(node.expression)], self)
+        except Unusable as exc:
+            self.fail(node.expression, str(exc))
+
+    def _topic_match(self, node: dialect.TopicMatch) -> Value:
+        try:
+            pattern = topic_pattern(self._pattern(node))
+        except InvalidPattern as exc:
+            self.fail(node.expression, str(exc))
+        return boolean(f"({as_text(self.value(node.this))} RLIKE {pattern})")
+
+    def _pattern(self, node: exp.Binary) -> str:
+        literal = self.value(node.expression).literal
+        if not isinstance(literal, str):
+            self.fail(node.expression, "expected a pattern written as text in single quotes")
+        return literal
+
+    def _case(self, node: exp.Case) -> Value:
+        branches = []
+        for branch in node.args["ifs"]:
+            when = branch.this
+            if node.this is None:
+                condition = self.condition(when)
+            else:
+                condition = self._compared(when, "=", node.this, when)
+            branches.append((as_possible(condition), self.value(branch.args["true"])))
+        default = node.args.get("default")
+        return choose(branches, NULL if default is None else self.value(default))
+
+    # Arithmetic
+
+    def _add(self, node: exp.Add) -> Value:
+        left, right = self.value(node.this), self.value(node.expression)
+        if left.kind in TEXTUAL or right.kind in TEXTUAL:
+            return text(f"concat({as_text(left)}, {as_text(right)})")
+        return self._arithmetic(node, left, right, "try_add({}, {})", "({} + {})")
+
+    def _sub(self, node: exp.Sub) -> Value:
+        left, right = self.value(node.this), self.value(node.expression)
+        return self._arithmetic(node, left, right, "try_subtract({}, {})", "({} - {})")
+
+    def _mul(self, node: exp.Mul) -> Value:
+        left, right = self.value(node.this), self.value(node.expression)
+        return self._arithmetic(node, left, right, "try_multiply({}, {})", "({} * {})")
+
+    def _div(self, node: exp.Div) -> Value:
+        _, left = self._operand(node, self.value(node.this))
+        _, right = self._operand(node, self.value(node.expression))
+        by_zero = f"CAST({failure('division by zero')} AS DOUBLE)"
+        quotient = f"coalesce(try_divide({left}, {right}), {by_zero})"
+        return Value(Kind.NUMBER, quotient, exact="CAST(NULL AS BIGINT)")
+
+    def _int_div(self, node: exp.IntDiv) -> Value:
+        left, right = self._integers(node)
+        quotient = f"IF({right} = 0L, NULL, {left} div {right})"
+        return Value(Kind.INTEGER, f"coalesce({quotient}, {_failed('div')})")
+
+    def _mod(self, node: exp.Mod) -> Value:
+        left, right = self._integers(node)
+        return Value(Kind.INTEGER, f"coalesce(try_mod({left}, {right}), {_failed('mod')})")
+
+    def _integers(self, node: exp.Binary) -> tuple[str, str]:
+        left, _ = self._operand(node, self.value(node.this))
+        right, _ = self._operand(node, self.value(node.expression))
+        return left, right
+
+    def _neg(self, node: exp.Neg) -> Value:
+        if isinstance(node.this, exp.Literal) and not node.this.is_string:
+            return constant(-self._literal(node.this).literal)
+        value = self.value(node.this)
+        return self._arithmetic(node, constant(0), value, "try_subtract({}, {})", "({} - {})")
+
+    def _arithmetic(
+        self, node: exp.Expr, left: Value, right: Value, exact: str, inexact: str
+    ) -> Value:
+        exact_left, left_sql = self._operand(node, left)
+        exact_right, right_sql = self._operand(node, right)
+        return Value(
+            Kind.NUMBER,
+            inexact.format(left_sql, right_sql),
+            exact=exact.format(exact_left, exact_right),
+            name=self.text_of(node),
+        )
+
+    def _operand(self, node: exp.Expr, value: Value) -> tuple[str, str]:
+        if value.kind not in NUMERIC and value.kind is not Kind.JSON:
+            self.fail(node, f"arithmetic takes numbers, this is {value.kind.value}")
+        return operand(value)
+
+    def _concatenation(self, node: exp.DPipe) -> Value:
+        left, right = self.value(node.this), self.value(node.expression)
+        return text(f"concat({as_text(left)}, {as_text(right)})")
+
+    _NODES: Final[dict[type[exp.Expr], Callable[[Any, Any], Value]]] = {
+        exp.Literal: _literal,
+        exp.Null: _null,
+        exp.Boolean: _boolean,
+        exp.Paren: _paren,
+        dialect.Path: _path,
+        dialect.ListOf: _list,
+        dialect.Call: _call,
+        exp.And: _and,
+        exp.Or: _or,
+        exp.Not: _not,
+        **dict.fromkeys(_COMPARISONS, _comparison),
+        exp.Between: _between,
+        exp.In: _in,
+        exp.Is: _is,
+        exp.Like: _like,
+        exp.RegexpLike: _rlike,
+        dialect.TopicMatch: _topic_match,
+        exp.Case: _case,
+        exp.Add: _add,
+        exp.Sub: _sub,
+        exp.Mul: _mul,
+        exp.Div: _div,
+        exp.IntDiv: _int_div,
+        exp.Mod: _mod,
+        exp.Neg: _neg,
+        exp.DPipe: _concatenation,
+    }
+
+
+def _failed(name: str) -> str:
+    return f"CAST({failure(f'{name} takes two integers, the second not 0')} AS BIGINT)"
+
+
+def _finite(number: float) -> float:
+    if number in (float("inf"), float("-inf")):
+        raise ValueError
+    return number

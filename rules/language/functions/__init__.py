@@ -1,0 +1,32 @@
+"""The functions of the language: under EMQX's names, made of Spark's.
+
+A function never fails: what cannot be computed is NULL, except that a text too long for what is
+asked fails the rule for that message. What a function becomes is a Spark function of the same
+meaning or a short combination; none has side effects, reads files, tells of the machine or runs
+other code.
+"""
+
+from typing import Final
+
+from rules.language.functions import (
+    arithmetic,
+    binaries,
+    containers,
+    conversions,
+    messages,
+    texts,
+    times,
+)
+from rules.language.functions.function import Context, Function, Unusable
+
+FUNCTIONS: Final[dict[str, Function]] = {
+    **messages.FUNCTIONS,
+    **arithmetic.FUNCTIONS,
+    **texts.FUNCTIONS,
+    **conversions.FUNCTIONS,
+    **containers.FUNCTIONS,
+    **binaries.FUNCTIONS,
+    **times.FUNCTIONS,
+}
+
+__all__ = ["FUNCTIONS", "Context", "Function", "Unusable"]

@@ -1,0 +1,37 @@
+"""How large a rule and what it makes of one message may be."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from rules.model import MAX_SQL_CHARACTERS
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that keep one rule from taking the engine's time or memory from the others."""
+
+    sql_characters: int = MAX_SQL_CHARACTERS
+    depth: int = 40
+    """Of brackets, CASE and calls inside each other, and of the tree of operators."""
+
+    select_items: int = 200
+    filters: int = 64
+    path_segments: int = 32
+    list_items: int = 1_000
+    """Of IN and of an array written out."""
+
+    regular_expression_characters: int = 512
+    expression_characters: int = 131_072
+    """Of the Spark SQL a rule becomes; names given with AS are put in wherever they are used."""
+
+    foreach_elements: int = 10_000
+    """Of one message; more is an error of that message."""
+
+    foreach_bytes: int = 67_108_864
+    """Elements times the payload's size, where the rows repeat parts of the payload."""
+
+    text_characters: int = 65_536
+    """Of what padding and repeating make of a text."""
+
+
+DEFAULT_LIMITS: Final = Limits()

@@ -1,0 +1,179 @@
+"""Names: which expression a name of the rule stands for."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rules.columns import Column
+from rules.language.compiled import Field
+from rules.language.output import Tree, put, structure
+from rules.language.quoting import quoted
+from rules.language.values import Kind, Value, as_output, field_of, json
+
+_KINDS = {
+    "text": Kind.TEXT,
+    "binary": Kind.BINARY,
+    "integer": Kind.INTEGER,
+    "boolean": Kind.BOOLEAN,
+    "json": Kind.JSON,
+}
+
+_PROPERTY_NAMES = {
+    "Payload-Format-Indicator": "payload_format_indicator",
+    "Message-Expiry-Interval": "message_expiry_interval",
+    "Content-Type": "content_type",
+    "Response-Topic": "response_topic",
+    "Correlation-Data": "correlation_data",
+    "Subscription-Identifier": "subscription_identifier",
+    "Topic-Alias": "topic_alias",
+}
+"""EMQX's names of properties, and theirs in the record."""
+
+_PAIRS = "array<array<string>>"
+
+
+class UnknownName(Exception):  # noqa: N818 - it names what was found
+    """A name that stands for nothing; `hint` may say what was meant."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem)
+        self.hint = hint
+
+
+class Scope:
+    """The names of one rule: its columns, and those it gives itself, which come first."""
+
+    def __init__(self, columns: Iterable[Column]) -> None:
+        self._columns = {column.name: column for column in columns}
+        self._aliases: Tree = {}
+        self._alias_reads: dict[str, dict[str, Field]] = {}
+        self._item: tuple[str, ...] = ()
+        self._item_value: Value | None = None
+        self._reading: dict[str, Field] = {}
+        self.reads: dict[str, Field] = {}
+
+    @contextmanager
+    def reading(self) -> Iterator[dict[str, Field]]:
+        """Collect what is read while the context is open."""
+        outer, self._reading = self._reading, {}
+        try:
+            yield self._reading
+        finally:
+            outer.update(self._reading)
+            self._reading = outer
+
+    def give(self, path: Sequence[str], value: Value, reads: dict[str, Field]) -> None:
+        """Let a name stand for a value from here on."""
+        put(self._aliases, path, value)
+        self._alias_reads.setdefault(path[0], {}).update(reads)
+
+    def give_item(self, names: Iterable[str], value: Value) -> None:
+        """Let names stand for the element that FOREACH is at."""
+        self._item = tuple(names)
+        self._item_value = value
+
+    def selected(self) -> Iterator[tuple[str, Value]]:
+        """Yield what `*` stands for: the columns, in FOREACH also given names and the element."""
+        for name, column in self._columns.items():
+            if column.is_selected:
+                yield name, self.column(name, ())
+        if self._item_value is not None:
+            for name in (*self._aliases, *self._item):
+                yield name, self.value_of(name, ())
+
+    def value_of(self, name: str, segments: Sequence[str | int]) -> Value:
+        """Return what a name with fields and indexes stands for.
+
+        Raises:
+            UnknownName: Nothing.
+        """
+        if self._item_value is not None and name in self._item:
+            return _inside(self._item_value, segments)
+        aliased = self._aliased(name, segments)
+        if aliased is not None:
+            self._note(self._alias_reads[name])
+            return aliased
+        return self.column(name, segments)
+
+    def column(self, name: str, segments: Sequence[str | int]) -> Value:
+        """Return a column, or a field of it, whatever the rule gives its name to.
+
+        Raises:
+            UnknownName: There is no such column.
+        """
+        column = self._columns.get(name)
+        if column is None:
+            raise self._unknown(name)
+        value = self._column_value(column, segments)
+        shown = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in segments)
+        self._note({name + shown: Field(name + shown, as_output(value))})
+        return value
+
+    def note_position(self) -> None:
+        """Note that the place of the message is read, which tells it from all others."""
+        self.column("id" if "id" in self._columns else "timestamp", ())
+
+    def _aliased(self, name: str, segments: Sequence[str | int]) -> Value | None:
+        found: Tree | Value | None = self._aliases.get(name)
+        for position, segment in enumerate(segments):
+            if isinstance(found, dict):
+                found = found.get(segment) if isinstance(segment, str) else None
+            elif found is not None:
+                return _inside(found, segments[position:])
+        if isinstance(found, dict):
+            if name in self._columns:
+                return None
+            return json(f"to_variant_object({structure(found)})", name=name)
+        return found
+
+    def _column_value(self, column: Column, segments: Sequence[str | int]) -> Value:
+        if not segments:
+            if column.name == "user_properties":
+                return json(_all_user_properties(), name=column.name)
+            return Value(_KINDS[column.kind], column.expression, name=column.name)
+        first, rest = segments[0], segments[1:]
+        if column.name == "payload":
+            return _inside(json("payload_json", name="payload"), segments)
+        if column.name == "user_properties" and isinstance(first, str):
+            return _inside(_user_property(first), rest)
+        if column.name == "pub_props":
+            if first in ("User-Property", "user_property") and rest and isinstance(rest[0], str):
+                return _inside(_user_property(rest[0]), rest[1:])
+            known = _PROPERTY_NAMES.get(str(first), first)
+            return _inside(json("properties", name="pub_props"), (known, *rest))
+        return _inside(Value(_KINDS[column.kind], column.expression, name=column.name), segments)
+
+    def _note(self, reads: dict[str, Field]) -> None:
+        self._reading.update(reads)
+        self.reads.update(reads)
+
+    def _unknown(self, name: str) -> UnknownName:
+        known = [*self._columns, *self._aliases, *self._item]
+        if "payload" in self._columns:
+            fallback = f"a field of the payload is payload.{name}; text is in single quotes"
+        else:
+            fallback = f"there are: {', '.join(self._columns)}"
+        close = difflib.get_close_matches(name, known, 1, 0.8)
+        same = [other for other in known if other.lower() == name.lower()]
+        meant = (same or close or [""])[0]
+        hint = f"did you mean {meant}?" if meant else fallback
+        return UnknownName(f"unknown column {name[:100]}", hint)
+
+
+def _inside(value: Value, segments: Sequence[str | int]) -> Value:
+    for segment in segments:
+        value = field_of(value, segment)
+    return value
+
+
+def _user_property(name: str) -> Value:
+    pairs = f"try_variant_get(properties, '$.user_property', '{_PAIRS}')"
+    last = f"try_element_at(filter({pairs}, p -> get(p, 0) = {quoted(name)}), -1)"
+    return Value(Kind.TEXT, f"get({last}, 1)", name=f"user_properties.{name}")
+
+
+def _all_user_properties() -> str:
+    pairs = f"try_variant_get(properties, '$.user_property', '{_PAIRS}')"
+    keys = f"array_distinct(transform({pairs}, p -> get(p, 0)))"
+    last = f"get(try_element_at(filter({pairs}, p -> get(p, 0) = k), -1), 1)"
+    return f"to_variant_object(map_from_arrays({keys}, transform({keys}, k -> {last})))"

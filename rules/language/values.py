@@ -1,0 +1,297 @@
+"""What an expression of the language is in Spark SQL: its kind, its text, and its conversions.
+
+A field of the payload has no type until a message comes: it is of kind `JSON`, a VARIANT, and the
+place where it is used asks for it as what it needs there (`as_text`, `as_double`, …). None of these
+conversions fails: what has no such form is NULL. `operand`, for arithmetic, is the exception.
+"""
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from rules.language.quoting import is_expressible, quoted, variant_path
+
+
+class Kind(Enum):
+    """What is known of a value before a message comes."""
+
+    JSON = "a field"
+    TEXT = "text"
+    BINARY = "bytes"
+    INTEGER = "an integer"
+    DOUBLE = "a number"
+    NUMBER = "a result of arithmetic"
+    """Integer where everything in it is an integer and 64 bits are enough, else a double."""
+    BOOLEAN = "a condition"
+    ARRAY = "an array"
+    NULL = "null"
+
+
+NUMERIC: Final = frozenset({Kind.INTEGER, Kind.DOUBLE, Kind.NUMBER})
+TEXTUAL: Final = frozenset({Kind.TEXT, Kind.BINARY})
+EXACT_IN_DOUBLE: Final = 2**53
+_INFINITY: Final = "double('Infinity')"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An expression in Spark SQL.
+
+    Attributes:
+        kind: What it yields.
+        sql: Its text, closed in itself: usable beside any operator. Of a `NUMBER` the double.
+        exact: Of a `NUMBER` its BIGINT, NULL where it is none.
+        path: Of a `JSON` what is taken out of `sql`, a VARIANT.
+        literal: The value of a constant, in Python.
+        name: How the rule calls it, for error messages.
+    """
+
+    kind: Kind
+    sql: str
+    exact: str = ""
+    path: tuple[str | int, ...] = ()
+    literal: Any = field(default=None)
+    name: str = ""
+
+    @property
+    def variant(self) -> str:
+        """A `JSON` as VARIANT."""
+        return f"variant_get({self.sql}, {variant_path(self.path)})" if self.path else self.sql
+
+    def get(self, spark_type: str) -> str:
+        """A `JSON` as a Spark type, NULL where it has no such form."""
+        return f"try_variant_get({self.sql}, {variant_path(self.path)}, '{spark_type}')"
+
+    @property
+    def json_type(self) -> str:
+        """A `JSON`'s type at run time, as text: `BIGINT`, `STRING`, `DECIMAL(3,1)`, `OBJECT<…>`."""
+        return f"schema_of_variant({self.variant})"
+
+
+def integer(sql: str) -> Value:
+    return Value(Kind.INTEGER, sql)
+
+
+def double(sql: str) -> Value:
+    return Value(Kind.DOUBLE, sql)
+
+
+def text(sql: str) -> Value:
+    return Value(Kind.TEXT, sql)
+
+
+def boolean(sql: str) -> Value:
+    return Value(Kind.BOOLEAN, sql)
+
+
+def json(sql: str, path: tuple[str | int, ...] = (), name: str = "") -> Value:
+    return Value(Kind.JSON, sql, path=path, name=name)
+
+
+NULL: Final = Value(Kind.NULL, "NULL")
+
+
+def constant(value: Any) -> Value:
+    """Return a constant of the language."""
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return Value(Kind.BOOLEAN, "true" if value else "false", literal=value)
+    if isinstance(value, str):
+        return Value(Kind.TEXT, quoted(value), literal=value)
+    if isinstance(value, int):
+        if -(2**63) < value < 2**63:
+            sql = f"{value}L" if value >= 0 else f"(- {-value}L)"
+            return Value(Kind.INTEGER, sql, literal=value)
+        value = float(value)
+    sql = f"{abs(value)!r}D"
+    return Value(Kind.DOUBLE, sql if math.copysign(1, value) > 0 else f"(- {sql})", literal=value)
+
+
+def field_of(value: Value, key: str | int) -> Value:
+    """Take a field (by name) or an element (from 1, or from the end below 0) out of a value."""
+    name = f"{value.name}[{key}]" if isinstance(key, int) else f"{value.name}.{key}"
+    if value.kind is not Kind.JSON:
+        value = json(as_parsed(value), name=value.name)
+    if isinstance(key, int):
+        if key > 0:
+            return json(value.sql, (*value.path, key - 1), name)
+        return json(f"try_element_at({value.get('array<variant>')}, {key})", name=name)
+    if is_expressible(key):
+        return json(value.sql, (*value.path, key), name)
+    return json(f"try_element_at({value.get('map<string,variant>')}, {quoted(key)})", name=name)
+
+
+def as_text(value: Value) -> str:
+    """STRING: numbers and booleans as JSON writes them, objects and arrays as JSON."""
+    if value.kind is Kind.JSON:
+        return value.get("string")
+    if value.kind is Kind.TEXT:
+        return value.sql
+    if value.kind is Kind.NUMBER:
+        return f"coalesce(CAST({value.exact} AS STRING), CAST({value.sql} AS STRING))"
+    if value.kind is Kind.ARRAY:
+        return f"to_json({value.sql}, map('ignoreNullFields', 'false'))"
+    if value.kind is Kind.DOUBLE:
+        return f"CAST({_finite(value)} AS STRING)"
+    return f"CAST({value.sql} AS STRING)"
+
+
+def as_bytes(value: Value) -> str:
+    """BINARY: bytes as they are, everything else as the UTF-8 of its text."""
+    return value.sql if value.kind is Kind.BINARY else f"CAST({as_text(value)} AS BINARY)"
+
+
+def as_double(value: Value) -> str:
+    """DOUBLE: of numbers and of text that is one."""
+    if value.kind is Kind.JSON:
+        return value.get("double")
+    if value.kind in TEXTUAL:
+        return f"try_cast({as_text(value)} AS DOUBLE)"
+    if value.kind is Kind.INTEGER:
+        if value.literal is not None:
+            return constant(float(value.literal)).sql
+        return f"CAST({value.sql} AS DOUBLE)"
+    if value.kind is Kind.NUMBER:
+        return f"coalesce(CAST({value.exact} AS DOUBLE), {value.sql})"
+    return value.sql if value.kind is Kind.DOUBLE else "CAST(NULL AS DOUBLE)"
+
+
+def as_integer(value: Value) -> str:
+    """BIGINT: of numbers, cut towards zero, and of text that is an integer."""
+    if value.kind is Kind.JSON:
+        return value.get("bigint")
+    if value.kind in TEXTUAL:
+        return f"try_cast({as_text(value)} AS BIGINT)"
+    if value.kind is Kind.INTEGER:
+        return f"CAST({value.sql} AS BIGINT)" if value.literal is None else value.sql
+    if value.kind is Kind.DOUBLE:
+        return f"try_cast({value.sql} AS BIGINT)"
+    if value.kind is Kind.NUMBER:
+        return f"coalesce({value.exact}, try_cast({value.sql} AS BIGINT))"
+    return "CAST(NULL AS BIGINT)"
+
+
+def as_int(value: Value) -> str:
+    """INT, as Spark's functions take places and lengths; NULL beyond 32 bits."""
+    literal = value.literal
+    if isinstance(literal, int) and not isinstance(literal, bool) and 0 <= literal < 2**31:
+        return str(literal)
+    return f"try_cast({as_integer(value)} AS INT)"
+
+
+def as_array(value: Value) -> str:
+    """ARRAY<VARIANT>; text is parsed as JSON."""
+    if value.kind is Kind.ARRAY:
+        return value.sql
+    parsed = value if value.kind is Kind.JSON else json(as_parsed(value))
+    return parsed.get("array<variant>")
+
+
+def as_map(value: Value) -> str:
+    """MAP<STRING, VARIANT>; text is parsed as JSON."""
+    parsed = value if value.kind is Kind.JSON else json(as_parsed(value))
+    return parsed.get("map<string,variant>")
+
+
+def as_parsed(value: Value) -> str:
+    """VARIANT, text taken for JSON."""
+    if value.kind is Kind.BINARY and value.sql == "payload":
+        return "payload_json"
+    if value.kind in TEXTUAL:
+        return f"try_parse_json({as_text(value)})"
+    return as_variant(value)
+
+
+def as_variant(value: Value) -> str:
+    """VARIANT: the value as it stands in JSON."""
+    if value.kind is Kind.JSON:
+        return value.variant
+    if value.kind is Kind.NULL:
+        return "CAST(NULL AS VARIANT)"
+    if value.kind is Kind.ARRAY:
+        return f"to_variant_object({value.sql})"
+    if value.kind is Kind.NUMBER:
+        return as_output(value)
+    return f"CAST({as_output(value)} AS VARIANT)"
+
+
+def as_output(value: Value) -> str:
+    """Anything that `to_json` writes as the language says: see `docs/rules.md`."""
+    if value.kind is Kind.JSON:
+        return value.variant
+    if value.kind is Kind.BINARY:
+        return f"coalesce(try_validate_utf8(CAST({value.sql} AS STRING)), base64({value.sql}))"
+    if value.kind is Kind.BOOLEAN:
+        return as_condition(value)
+    if value.kind is Kind.NULL:
+        return "CAST(NULL AS STRING)"
+    if value.kind is Kind.NUMBER:
+        too_large = failure("the number is out of range")
+        finite = f"IF(abs({value.sql}) >= {_INFINITY}, {too_large}, {value.sql})"
+        return f"coalesce(CAST({value.exact} AS VARIANT), CAST({finite} AS VARIANT))"
+    if value.kind is Kind.DOUBLE:
+        return _finite(value)
+    return value.sql
+
+
+def _finite(value: Value) -> str:
+    """DOUBLE, NULL for what JSON has no number for; NaN is above infinity to Spark."""
+    if value.literal is not None:
+        return value.sql
+    return f"IF(abs({value.sql}) >= {_INFINITY}, NULL, {value.sql})"
+
+
+def as_condition(value: Value) -> str:
+    """BOOLEAN without NULL."""
+    return value.sql if value.literal is not None else f"coalesce({as_possible(value)}, false)"
+
+
+def as_possible(value: Value) -> str:
+    """BOOLEAN where NULL means false; only for kinds that `is_condition` accepts."""
+    return f"({value.get('string')} = 'true')" if value.kind is Kind.JSON else value.sql
+
+
+def is_condition(value: Value) -> bool:
+    return value.kind in (Kind.BOOLEAN, Kind.JSON)
+
+
+def measured(value: Value) -> tuple[str, str]:
+    """Return the BIGINT (or NULL) and the DOUBLE (or NULL) of a value, for functions."""
+    if value.kind is Kind.INTEGER:
+        return as_integer(value), as_double(value)
+    if value.kind is Kind.NUMBER:
+        return value.exact, value.sql
+    if value.kind is Kind.JSON:
+        return f"IF({value.json_type} = 'BIGINT', {value.get('bigint')}, NULL)", as_double(value)
+    return "CAST(NULL AS BIGINT)", as_double(value)
+
+
+def operand(value: Value) -> tuple[str, str]:
+    """Return the BIGINT (or NULL) and the DOUBLE of a value in arithmetic.
+
+    What is not a number fails the rule for this message, as arithmetic on it has no result.
+    """
+    if value.kind is Kind.INTEGER:
+        return as_integer(value), as_double(value)
+    if value.kind is Kind.DOUBLE:
+        return "CAST(NULL AS BIGINT)", f"coalesce({value.sql}, {_not_a_number(value)})"
+    if value.kind is Kind.NUMBER:
+        return value.exact, value.sql
+    if value.kind is Kind.JSON:
+        kind = value.json_type
+        exact = f"IF({kind} = 'BIGINT', {value.get('bigint')}, NULL)"
+        as_number = f"IF(left({kind}, 3) IN ('BIG', 'DOU', 'DEC'), {value.get('double')}, NULL)"
+        return exact, f"coalesce({as_number}, {_not_a_number(value)})"
+    return "CAST(NULL AS BIGINT)", _not_a_number(value)
+
+
+def failure(message: str) -> str:
+    """Fail the rule for this message; NULL to the type checker."""
+    return f"raise_error({quoted(message)})"
+
+
+def _not_a_number(value: Value) -> str:
+    name = value.name[:100] or "an operand"
+    return f"CAST({failure(f'{name} is not a number')} AS DOUBLE)"

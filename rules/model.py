@@ -1,0 +1,56 @@
+"""A rule as users define it and as the log topic `mqlake.rules` keeps it.
+
+Field names are those of EMQX's `/api/v5/rules`, so that definitions can be carried over.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_SQL_CHARACTERS: Final = 16_384
+MAX_ACTIONS: Final = 16
+MAX_VERSIONS: Final = 100
+"""Of one rule; older ones are forgotten."""
+
+RuleId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+
+
+class ActionSpec(BaseModel):
+    """One action of a rule: which function, with which arguments.
+
+    The arguments are checked by the function's own model, see `rules.actions`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    function: str = Field(description="republish, table, log, http, sql or console")
+    args: dict[str, Any] = Field(default_factory=dict, description="arguments of the function")
+    fallback: tuple["ActionSpec", ...] = Field(
+        default=(), max_length=4, description="run instead, in order, when this one has given up"
+    )
+
+
+class RuleBody(BaseModel):
+    """What a user says of a rule."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(default="", max_length=200, description="for people")
+    description: str = Field(default="", max_length=2_000, description="for people")
+    sql: str = Field(min_length=1, max_length=MAX_SQL_CHARACTERS, description="the statement")
+    enable: bool = Field(default=True, description="whether it runs")
+    actions: tuple[ActionSpec, ...] = Field(default=(), max_length=MAX_ACTIONS)
+
+
+class Rule(RuleBody):
+    """One version of a rule."""
+
+    id: RuleId
+    tenant: str = "default"
+    version: int = Field(default=1, ge=1, description="counts up with each change")
+    created_at: int = Field(description="of version 1, milliseconds UTC")
+    updated_at: int = Field(description="of this version, milliseconds UTC")
+
+
+RuleState = Literal["starting", "running", "stopped", "failed", "paused"]
+"""Of a rule as a whole: `starting` until the engine has answered for the newest version."""

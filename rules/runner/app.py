@@ -1,0 +1,128 @@
+"""The process that carries out actions: settings in, exit code out."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import sys
+from typing import Final
+
+import uvloop
+
+from mqlake.clock import SystemClock
+from mqlake.errors import MqlakeError, OperationalError
+from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.logs import set_up_logging
+from mqlake.records import RUNNER
+from rules.runner.checkpoint import CONFIG
+from rules.runner.kafka import KafkaTarget, LogAdmin
+from rules.runner.ownership import Ownership, hold_name
+from rules.runner.runner import Runner
+from rules.runner.settings import RulesSettings
+
+logger = logging.getLogger(__name__)
+
+SWITCH_SECONDS: Final = 0.000_5
+"""How long a thread that reads what an action missed may keep the event loop from running; Python's
+default is ten times as much, and all of it latency."""
+
+
+def main(settings: RulesSettings) -> int:
+    """Run actions until SIGTERM or SIGINT; return the exit code."""
+    set_up_logging(settings.log_level, settings.log_file)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    failures: list[Exception] = []
+    try:
+        uvloop.run(_Process(settings).run())
+    except* MqlakeError as errors:
+        failures.extend(errors.exceptions)
+    for failure in failures:
+        logger.critical("actions stop: %s", failure)
+    return 1 if failures else 0
+
+
+class _Process:
+    """One run of the process."""
+
+    def __init__(self, settings: RulesSettings) -> None:
+        self._settings = settings
+        self._ended: asyncio.Future[str]
+        self._runner: Runner | None = None
+        self._waits_for = "the log"
+
+    async def run(self) -> None:
+        """Run until a signal comes.
+
+        Raises:
+            MqlakeError: It cannot go on; started anew it may.
+        """
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end, "")
+        beat = asyncio.create_task(self._beat())
+        work = asyncio.create_task(self._work())
+        try:
+            await asyncio.wait((work, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+            beat.cancel()
+        if reason := self._ended.result() if self._ended.done() else "":
+            raise OperationalError(reason)
+
+    def _end(self, reason: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(reason)
+
+    @property
+    def _is_orderly(self) -> bool:
+        return self._ended.done() and not self._ended.result()
+
+    async def _work(self) -> None:
+        settings = self._settings
+        servers = settings.log.bootstrap_servers
+        with hold_name(servers, settings.name):
+            await self._take_part(servers)
+
+    async def _take_part(self, servers: str) -> None:
+        settings = self._settings
+        await asyncio.to_thread(LogAdmin(servers).ensure, RUNNER, CONFIG)
+        ownership = Ownership(servers, settings.name, RUNNER, self._end)
+        options = {"bootstrap.servers": servers, "client.id": settings.name}
+        target = KafkaTarget(options, self._end)
+        try:
+            self._waits_for = "another runner, which works"
+            await ownership.acquire()
+            runner = Runner(settings, target, SystemClock(), self._end, secrets.token_hex(4))
+            try:
+                await runner.start()
+                self._runner = runner
+                await runner.run()
+            finally:
+                await runner.close(is_orderly=self._is_orderly)
+        finally:
+            # Another runner may look already for what this one has published.
+            await target.close(5.0 if self._is_orderly else 0.0)
+            await ownership.close()
+
+    async def _beat(self) -> None:
+        path = self._settings.heartbeat_file
+        while path is not None:
+            runner = self._runner
+            healthy, detail = runner.health() if runner else (False, f"waits for {self._waits_for}")
+            figures = runner.figures() if runner else {}
+            try:
+                await asyncio.to_thread(
+                    write_heartbeat,
+                    path,
+                    self._settings.name,
+                    healthy=healthy,
+                    detail=detail,
+                    figures=figures,
+                )
+            except OSError as exc:  # a full disk: actions go on all the same
+                logger.warning("no heartbeat", extra={"fields": {"reason": str(exc)}})
+            await asyncio.sleep(INTERVAL_SECONDS)

@@ -1,0 +1,153 @@
+"""Where the runner stands, as one record of `mqlake.runner`.
+
+The record is written about once a second while something changes, and at the end. It holds
+
+- per partition of `mqlake.outputs` the first offset that is not done with, and the marks up to
+  there: per source the last output that was seen, so that repeated ones are known;
+- each action that has fallen behind, with the place and the marks of its own;
+- per partition of `mqlake.inbound` an offset before everything that was published for outputs from
+  the first place on: where a new run begins to look for what is published already.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from mqlake.errors import InvalidRecord
+from mqlake.records import RECORD_VERSION
+
+CHECKPOINT_KEY: Final = b"checkpoint"
+CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(8 * 1024 * 1024),
+    "segment.ms": str(10 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.3",
+    "max.compaction.lag.ms": str(60 * 60 * 1000),
+}
+"""Of the log topic."""
+
+Mark = tuple[int, str, int]
+"""Of an output: offset of the source record, rule, index; see `rule_records.Output.mark`."""
+
+Marks = dict[str, Mark]
+"""Per source the last output seen in a partition of `mqlake.outputs`."""
+
+
+class LaneKey(NamedTuple):
+    """One action of one version of a rule."""
+
+    tenant: str
+    rule: str
+    version: int
+    action: int
+
+
+@dataclass(slots=True)
+class Place:
+    """Where to read on in a partition of `mqlake.outputs`."""
+
+    offset: int
+    marks: Marks = field(default_factory=dict)
+    """Of what is before; not changed once it is here."""
+
+
+Places = dict[int, Place]
+"""By partition."""
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    places: Places
+    behind: dict[LaneKey, Places]
+    published_from: dict[int, int]
+    """By partition of `mqlake.inbound`."""
+    is_clean: bool = False
+    """Written at an orderly end: nothing was done beyond it."""
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Return the value of the record."""
+    return json.dumps(
+        {
+            "v": RECORD_VERSION,
+            "clean": checkpoint.is_clean,
+            "places": _encode_places(checkpoint.places),
+            "behind": [
+                {**key._asdict(), "places": _encode_places(places)}
+                for key, places in checkpoint.behind.items()
+            ],
+            "published_from": checkpoint.published_from,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint:
+    """Undo `encode_checkpoint`.
+
+    Raises:
+        InvalidRecord: Not of our version, or malformed.
+    """
+    try:
+        fields = json.loads(data)
+        if fields["v"] != RECORD_VERSION:
+            raise InvalidRecord(f"checkpoint has version {fields['v']}, expected {RECORD_VERSION}")
+        return Checkpoint(
+            places=_decode_places(fields["places"]),
+            behind={
+                LaneKey(lane["tenant"], lane["rule"], lane["version"], lane["action"]): (
+                    _decode_places(lane["places"])
+                )
+                for lane in fields["behind"]
+            },
+            published_from={int(p): at for p, at in fields["published_from"].items()},
+            is_clean=fields["clean"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise InvalidRecord(f"checkpoint is malformed: {exc!r}") from exc
+
+
+def _encode_places(places: Places) -> dict[int, Any]:
+    return {partition: [place.offset, place.marks] for partition, place in places.items()}
+
+
+def _decode_places(fields: dict[str, Any]) -> Places:
+    return {
+        int(partition): Place(
+            offset, {source: (at, rule, index) for source, (at, rule, index) in marks.items()}
+        )
+        for partition, (offset, marks) in fields.items()
+    }
+
+
+class PublishedFrom:
+    """Remembers where `mqlake.inbound` ended when outputs were first handed to actions.
+
+    A message for an output is appended after the output was handed over, so behind every end that
+    was asked for before that. Ends are asked for about once a second.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[dict[int, int], dict[int, int]]] = []
+
+    def note(self, ends: dict[int, int], frontier: dict[int, int]) -> None:
+        """Note ends, asked for before outputs from the frontier on were handed over."""
+        if self._known and self._known[-1][1] == frontier:
+            self._known[-1] = (ends, frontier)
+        else:
+            self._known.append((ends, frontier))
+
+    def before(self, places: Places) -> dict[int, int]:
+        """Return the latest ends before everything that is not done with; forget older ones."""
+        while len(self._known) > 1 and _is_at_most(self._known[1][1], places):
+            del self._known[0]
+        return self._known[0][0] if self._known else {}
+
+
+def _is_at_most(frontier: dict[int, int], places: Places) -> bool:
+    return all(at <= places[p].offset for p, at in frontier.items() if p in places)
+
+
+def mark_before(mark: Mark) -> Mark:
+    """Return a mark that lets this output pass, and what is before it not."""
+    return mark[0], mark[1], mark[2] - 1

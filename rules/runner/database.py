@@ -1,0 +1,157 @@
+"""Statements on behalf of rules in PostgreSQL, by asyncpg.
+
+All values travel as text, and the server reads them as the type that the statement wants: `"21.5"`
+or `21.5` for numeric, `"2026-01-01T00:00:00Z"` for timestamptz, any JSON value for jsonb.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import asyncpg
+
+from rules.actions.contract import ActionError, Failure
+from rules.runner.settings import PostgresConnection
+from rules.templates import to_text
+
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 300.0
+
+_AS_TEXT: Final = (
+    *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "money"),
+    *("date", "time", "timetz", "timestamp", "timestamptz", "interval"),
+    *("json", "jsonb", "uuid", "bytea", "inet", "cidr", "macaddr"),
+    *("text", "varchar", "bpchar", "name"),
+)
+_UNAVAILABLE: Final = frozenset({"08", "53", "57", "58", "25", "28", "3D"})
+"""Classes of SQLSTATE that say nothing of the statement: connection, resources, intervention,
+system, a server that only reads for the moment, a user or database that it does not know (yet)."""
+_AGAIN: Final = frozenset({"40", "55"})
+"""Classes after which the same may work: rolled back, object in use."""
+
+
+class PostgresDatabase:
+    """A pool of connections, opened when the first is wanted. Keeps the contract `Database`."""
+
+    def __init__(self, name: str, settings: PostgresConnection) -> None:
+        self._name = name
+        self._settings = settings
+        self._pool: asyncpg.Pool | None = None
+        self._opening = asyncio.Lock()
+
+    async def execute(
+        self,
+        statement: str,
+        rows: Sequence[Sequence[Any]],
+        *,
+        timeout_seconds: float,
+        done_table: str | None = None,
+        done_ids: Sequence[str] = (),
+    ) -> None:
+        """Run a statement for each row in one transaction; see the contract."""
+        try:
+            async with asyncio.timeout(timeout_seconds + CONNECT_TIMEOUT_SECONDS):
+                pool = await self._open()
+                async with (
+                    pool.acquire(timeout=CONNECT_TIMEOUT_SECONDS) as connection,
+                    asyncio.timeout(timeout_seconds),
+                    connection.transaction(),
+                ):
+                    await _execute(connection, statement, rows, done_table, done_ids)
+        except asyncpg.PostgresError as exc:
+            raise self._problem(exc) from exc
+        except TimeoutError as exc:
+            raise ActionError(
+                f"database {self._name}: not done within {timeout_seconds:g} s", Failure.UNAVAILABLE
+            ) from exc
+        except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as exc:
+            if isinstance(exc, asyncpg.DataError):
+                raise ActionError(f"database {self._name}: {exc}") from exc
+            raise ActionError(f"database {self._name}: {exc}", Failure.UNAVAILABLE) from exc
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            try:
+                async with asyncio.timeout(2.0):
+                    await self._pool.close()
+            except TimeoutError:
+                self._pool.terminate()
+
+    def _problem(self, exc: asyncpg.PostgresError) -> ActionError:
+        state: str = exc.sqlstate or "08000"
+        if state[:2] in _UNAVAILABLE:
+            failure = Failure.UNAVAILABLE
+        else:
+            failure = Failure.FAILED if state[:2] in _AGAIN else Failure.REFUSED
+        return ActionError(f"database {self._name}: {exc} ({state})", failure)
+
+    async def _open(self) -> asyncpg.Pool:
+        async with self._opening:
+            if self._pool is None:
+                settings = self._settings
+                self._pool = await asyncpg.create_pool(
+                    host=settings.host,
+                    port=settings.port,
+                    database=settings.database,
+                    user=settings.user,
+                    password=self._password,
+                    ssl=_tls(settings),
+                    min_size=0,
+                    max_size=settings.max_connections,
+                    timeout=CONNECT_TIMEOUT_SECONDS,
+                    max_inactive_connection_lifetime=IDLE_SECONDS,
+                    init=_set_up,
+                    server_settings={"application_name": "mqlake"},
+                )
+            return self._pool
+
+    def _password(self) -> str:
+        settings = self._settings
+        if settings.password_file is not None:
+            return settings.password_file.read_text(encoding="utf-8").strip()
+        return "" if settings.password is None else settings.password.get_secret_value()
+
+
+def _tls(settings: PostgresConnection) -> Any:
+    if settings.ca_certificates is None:
+        return settings.tls
+    import ssl
+
+    context = ssl.create_default_context(cafile=settings.ca_certificates)
+    context.check_hostname = settings.tls == "verify-full"
+    return context
+
+
+async def _set_up(connection: Any) -> None:
+    for name in _AS_TEXT:
+        await connection.set_type_codec(
+            name, schema="pg_catalog", encoder=_to_text, decoder=str, format="text"
+        )
+
+
+async def _execute(
+    connection: Any,
+    statement: str,
+    rows: Sequence[Sequence[Any]],
+    done_table: str | None,
+    done_ids: Sequence[str],
+) -> None:
+    if done_table is not None:
+        # Of the same identifier twice in a batch the first counts.
+        new = await connection.fetch(
+            # The name is checked when the rule is made: lower case letters, digits, _ and a dot.
+            f"INSERT INTO {done_table} (output_id) SELECT DISTINCT unnest($1::text[]) "
+            "ON CONFLICT DO NOTHING RETURNING output_id",
+            list(done_ids),
+        )
+        wanted = {row[0] for row in new}
+        chosen = {
+            number: row for row, number in zip(rows, done_ids, strict=True) if number in wanted
+        }
+        rows = list(chosen.values())
+    if rows:
+        await connection.executemany(statement, rows)
+
+
+def _to_text(value: Any) -> str:
+    return to_text(value)

@@ -1,0 +1,113 @@
+"""Which actions an output has: those of the version of its rule that made it."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from mqlake.errors import InvalidRecord
+from mqlake.rule_records import decode_activation, decode_rules_key
+from rules.model import ActionSpec
+from rules.runner.kafka import Record
+
+logger = logging.getLogger(__name__)
+
+KNOWN_SECONDS: Final = 10.0
+"""How long the actions of an output are waited for: they are in the log before it is."""
+
+RuleKey = tuple[str, str]
+"""Tenant and rule."""
+
+
+class Definitions:
+    """What `mqlake.rules` says of actions, kept up to date by `apply`.
+
+    Args:
+        on_deleted: Told of rules that have been deleted.
+        on_changed: Told of rules of which more is known.
+    """
+
+    def __init__(
+        self, on_deleted: Callable[[RuleKey], None], on_changed: Callable[[RuleKey], None]
+    ) -> None:
+        self._on_deleted = on_deleted
+        self._on_changed = on_changed
+        self._versions: dict[RuleKey, dict[int, tuple[ActionSpec, ...]]] = {}
+        self._activated: dict[RuleKey, dict[int, tuple[ActionSpec, ...]]] = {}
+        self._deleted: set[RuleKey] = set()
+        self._changed = asyncio.Event()
+        self.next_offset = 0
+
+    def apply(self, records: list[Record]) -> None:
+        """Take records of `mqlake.rules`, in order."""
+        for record in records:
+            try:
+                self._apply(record)
+            except (InvalidRecord, ValidationError, ValueError, KeyError, TypeError) as exc:
+                fields = {"key": record.key, "reason": str(exc)}
+                logger.warning("record of a rule not understood", extra={"fields": fields})
+            self.next_offset = record.offset + 1
+        self._changed.set()
+
+    def find(self, tenant: str, rule: str, version: int) -> tuple[ActionSpec, ...] | None:
+        """Return the actions of a version, None when it is not known."""
+        key = tenant, rule
+        found = self._activated.get(key, {}).get(version)
+        return self._versions.get(key, {}).get(version) if found is None else found
+
+    async def wait_for(self, tenant: str, rule: str, version: int) -> tuple[ActionSpec, ...] | None:
+        """Likewise, and wait a while for it to become known."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + KNOWN_SECONDS
+        while (found := self.find(tenant, rule, version)) is None:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
+            except TimeoutError:
+                return None
+        return found
+
+    async def wait_until(self, offset: int) -> None:
+        """Wait until all before an offset is applied."""
+        while self.next_offset < offset:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def is_deleted(self, tenant: str, rule: str) -> bool:
+        """Tell whether a rule is known to be deleted; of one that never was nothing is known."""
+        return (tenant, rule) in self._deleted
+
+    def _apply(self, record: Record) -> None:
+        key = decode_rules_key(record.key or b"")
+        if key is None:
+            return
+        rule = key.tenant, key.rule
+        match key.kind:
+            case "definition":
+                if record.value is not None:
+                    self._deleted.discard(rule)
+                else:
+                    self._deleted.add(rule)
+                    self._on_deleted(rule)
+            case "version":
+                assert key.version is not None
+                versions = self._versions.setdefault(rule, {})
+                if record.value is None:
+                    versions.pop(key.version, None)
+                else:
+                    versions[key.version] = _specs(json.loads(record.value)["actions"])
+            case "activation":
+                if record.value is None:
+                    self._activated.pop(rule, None)
+                else:
+                    spans = decode_activation(record.value).spans
+                    self._activated[rule] = {span.version: _specs(span.actions) for span in spans}
+        self._on_changed(rule)
+
+
+def _specs(actions: Any) -> tuple[ActionSpec, ...]:
+    return tuple(ActionSpec.model_validate(action) for action in actions)

@@ -1,0 +1,175 @@
+"""Requests on behalf of rules: no redirects, no proxies, no cookies, checked addresses only."""
+
+import asyncio
+import ssl
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import httpcore
+
+from rules.actions.contract import ActionError, Failure, Request
+from rules.runner.addresses import is_public
+from rules.runner.settings import HttpSettings
+
+KEEP_ALIVE_SECONDS: Final = 30.0
+MAX_READ_BYTES: Final = 64 * 1024
+"""Of an answer; what is longer costs the connection."""
+MAX_RETRY_AFTER_SECONDS: Final = 600.0
+MAX_TOLD_CHARACTERS: Final = 200
+
+UNAVAILABLE_STATUS: Final = frozenset({408, 425, 429, 502, 503, 504})
+"""Answers that say nothing of the request."""
+
+
+class HttpClientPool:
+    """Connections of one action. Keeps the contract `HttpClient`."""
+
+    def __init__(
+        self, settings: HttpSettings, *, concurrency: int, timeout_seconds: float, verify_tls: bool
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=make_ssl_context(settings.ca_certificates, verify=verify_tls),
+            max_connections=concurrency,
+            max_keepalive_connections=concurrency,
+            keepalive_expiry=KEEP_ALIVE_SECONDS,
+            http2=False,
+            retries=0,
+            network_backend=CheckedBackend(settings),
+        )
+
+    async def send(self, request: Request) -> None:
+        """Send a request and wait until it is answered with 2xx.
+
+        Raises:
+            ActionError: It was not.
+        """
+        timeouts = dict.fromkeys(("connect", "read", "write", "pool"), self._timeout_seconds)
+        headers = [("Host", _host(request.url)), *request.headers]
+        try:
+            async with (
+                asyncio.timeout(self._timeout_seconds),
+                self._pool.stream(
+                    request.method,
+                    request.url,
+                    headers=[(name.encode(), value.encode()) for name, value in headers],
+                    content=request.body or None,
+                    extensions={"timeout": timeouts},
+                ) as response,
+            ):
+                text = await _read(response)
+        except TimeoutError as exc:
+            raise ActionError(
+                f"no answer within {self._timeout_seconds:g} s", Failure.UNAVAILABLE
+            ) from exc
+        except (httpcore.UnsupportedProtocol, httpcore.LocalProtocolError) as exc:
+            raise ActionError(f"request is not valid: {exc}") from exc
+        except httpcore.TimeoutException as exc:
+            raise ActionError(
+                f"no answer within {self._timeout_seconds:g} s", Failure.UNAVAILABLE
+            ) from exc
+        except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as exc:
+            raise ActionError(f"no answer: {exc!r}"[:500], Failure.UNAVAILABLE) from exc
+        _check_status(response, text)
+
+    async def close(self) -> None:
+        await self._pool.aclose()
+
+
+class CheckedBackend(httpcore.AsyncNetworkBackend):
+    """Opens connections to addresses that have been checked, and to no others."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        self._settings = settings
+        self._backend = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's signature
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        addresses = await self._addresses(host, port)
+        problem: Exception | None = None
+        for address in addresses:
+            try:
+                return await self._backend.connect_tcp(
+                    address, port, timeout, local_address, socket_options
+                )
+            except httpcore.ConnectError as exc:
+                problem = exc
+        raise httpcore.ConnectError(f"{host}:{port}: {problem}") from problem
+
+    async def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
+        raise ActionError("Unix sockets are not for rules")
+
+    async def sleep(self, seconds: float) -> None:
+        await self._backend.sleep(seconds)
+
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host; one that is not public spoils all of them."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host.strip("[]"), port, type=_STREAM)
+        except (OSError, UnicodeError) as exc:
+            raise httpcore.ConnectError(f"{host}: {exc}") from exc
+        addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+        if not self._settings.allow_internal_addresses:
+            for address in addresses:
+                if not is_public(address, self._settings.allowed_networks):
+                    raise ActionError(
+                        f"{host} is the address {address}, which is not public; "
+                        "http.allowed_networks in the settings of the process allows such"
+                    )
+        return addresses
+
+
+_STREAM: Final = 1  # socket.SOCK_STREAM
+
+
+@lru_cache(maxsize=8)
+def make_ssl_context(ca_certificates: Path | None, *, verify: bool) -> ssl.SSLContext:
+    """Return a context; reading the machine's authorities takes long, so they are shared."""
+    context = ssl.create_default_context()
+    if ca_certificates is not None:
+        context.load_verify_locations(cafile=ca_certificates)
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def _read(response: httpcore.Response) -> str:
+    """Read the answer to its end if that is near, so that the connection can be used again."""
+    read = bytearray()
+    async for chunk in response.aiter_stream():
+        read += chunk
+        if len(read) > MAX_READ_BYTES:
+            break
+    return read[: MAX_TOLD_CHARACTERS * 4].decode(errors="replace")
+
+
+def _check_status(response: httpcore.Response, text: str) -> None:
+    status = response.status
+    if 200 <= status < 300:
+        return
+    told = " ".join(text.split())[:MAX_TOLD_CHARACTERS]
+    message = f"answer {status}" + (f": {told}" if told else "")
+    if status in UNAVAILABLE_STATUS:
+        raise ActionError(message, Failure.UNAVAILABLE, retry_after_seconds=_retry_after(response))
+    raise ActionError(message, Failure.FAILED if status >= 500 else Failure.REFUSED)
+
+
+def _retry_after(response: httpcore.Response) -> float:
+    for name, value in response.headers:
+        if name.lower() == b"retry-after" and value.strip().isdigit():
+            return min(float(value), MAX_RETRY_AFTER_SECONDS)
+    return 0.0
+
+
+def _host(url: str) -> str:
+    return url.split("/", 3)[2]

@@ -1,0 +1,119 @@
+"""How far the runner is in `mqlake.outputs`: what is handed over, and what is done with.
+
+Outputs are handed over in batches of one partition. A batch is done when every action that counts
+is done with all its outputs; a place moves over the batches that are done, in order. An action that
+takes too long is detached: it then keeps places of its own, and no longer counts.
+"""
+
+from collections import deque
+from typing import Final
+
+from rules.runner.checkpoint import Mark, Marks, Place, Places
+
+MAX_SOURCES: Final = 50
+"""Marks of one partition."""
+BACKFILL: Final = "b"
+"""Sources that begin so are jobs."""
+
+
+class Origin:
+    """Where some outputs of a partition were read.
+
+    Attributes:
+        marks: Of all that is before the first of them; not changed.
+    """
+
+    __slots__ = ("marks",)
+
+    def __init__(self, marks: Marks) -> None:
+        self.marks = marks
+
+
+class Batch(Origin):
+    """Outputs of one partition that were handed over together."""
+
+    __slots__ = ("_progress", "end", "left")
+
+    def __init__(self, progress: "PartitionProgress", marks: Marks) -> None:
+        super().__init__(marks)
+        self._progress = progress
+        self.left = 1
+        """Outputs that an action is not done with, and one more until `close`."""
+        self.end: Place | None = None
+
+    def close(self, end: Place) -> None:
+        """Say that no more outputs come, and what is behind them."""
+        self.end = end
+        self.release()
+
+    def release(self) -> None:
+        """Count one output less."""
+        self.left -= 1
+        if not self.left:
+            self._progress.advance()
+
+
+class PartitionProgress:
+    """Of one partition.
+
+    Attributes:
+        place: Everything before it is done with.
+        next_offset: First offset that is not handed over.
+        marks: Of all that is handed over.
+    """
+
+    __slots__ = ("_batches", "marks", "next_offset", "place")
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.next_offset = place.offset
+        self.marks = dict(place.marks)
+        self._batches: deque[Batch] = deque()
+
+    def begin(self) -> Batch:
+        batch = Batch(self, dict(self.marks))
+        self._batches.append(batch)
+        return batch
+
+    def mark(self, source: str, mark: Mark) -> None:
+        """Note the last output of a source."""
+        if source not in self.marks and len(self.marks) >= MAX_SOURCES:
+            # Jobs end: the first of them that is noted here is the longest over.
+            ended = next((name for name in self.marks if name.startswith(BACKFILL)), None)
+            if ended is not None:
+                del self.marks[ended]
+        self.marks[source] = mark
+
+    def advance(self) -> None:
+        batches = self._batches
+        while batches and not batches[0].left:
+            end = batches.popleft().end
+            assert end is not None
+            self.place = end
+
+    def snapshot(self) -> Place:
+        """Return where the next output will be handed over."""
+        return Place(self.next_offset, dict(self.marks))
+
+
+class Progress:
+    """Of all partitions."""
+
+    def __init__(self, places: Places) -> None:
+        self.partitions = {p: PartitionProgress(place) for p, place in places.items()}
+
+    def done(self) -> Places:
+        """Return the places before which everything is done with."""
+        return {p: progress.place for p, progress in self.partitions.items()}
+
+    def frontier(self) -> dict[int, int]:
+        """Return the next offset to be handed over, per partition."""
+        return {p: progress.next_offset for p, progress in self.partitions.items()}
+
+    def snapshot(self) -> Places:
+        return {p: progress.snapshot() for p, progress in self.partitions.items()}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything handed over is done with."""
+        return all(p.place.offset == p.next_offset for p in self.partitions.values())

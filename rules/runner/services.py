@@ -1,0 +1,112 @@
+"""What the process gives to actions; keeps the contract `rules.actions.contract.Services`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mqlake.clock import Clock
+from mqlake.identifiers import MessageIdentifiers, machine_number
+from rules.actions.contract import ActionError, Database, HttpClient, LogTarget
+from rules.runner.database import PostgresDatabase
+from rules.runner.http_client import HttpClientPool
+from rules.runner.kafka import KafkaTarget
+from rules.runner.settings import KafkaConnection, PostgresConnection, RulesSettings
+
+
+class RunnerServices:
+    """Make it inside the event loop.
+
+    Attributes:
+        published: What an earlier run has published and may not have noted; see `is_published`.
+    """
+
+    def __init__(
+        self, settings: RulesSettings, target: LogTarget, clock: Clock, stop: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._target = target
+        self._stop = stop
+        self._origin = f"{settings.site}/{settings.name}".encode()
+        self._identifiers = MessageIdentifiers(
+            clock, datacenter=settings.datacenter, machine=machine_number()
+        )
+        self._clusters: dict[str, KafkaTarget] = {}
+        self._databases: dict[str, PostgresDatabase] = {}
+        self.published: set[bytes] = set()
+
+    def log(self, connection: str | None) -> LogTarget:
+        if connection is None:
+            return self._target
+        settings = self._connection(connection)
+        if not isinstance(settings, KafkaConnection):
+            raise ActionError(f"connection {connection} is no Kafka cluster")
+        if connection not in self._clusters:
+            self._clusters[connection] = KafkaTarget(_kafka_options(settings), self._stop)
+        return self._clusters[connection]
+
+    def database(self, connection: str) -> Database:
+        settings = self._connection(connection)
+        if not isinstance(settings, PostgresConnection):
+            raise ActionError(f"connection {connection} is no database")
+        if connection not in self._databases:
+            self._databases[connection] = PostgresDatabase(connection, settings)
+        return self._databases[connection]
+
+    def http(self, *, concurrency: int, timeout_seconds: float, verify_tls: bool) -> HttpClient:
+        return HttpClientPool(
+            self._settings.http,
+            concurrency=concurrency,
+            timeout_seconds=timeout_seconds,
+            verify_tls=verify_tls,
+        )
+
+    def is_published(self, action_id: bytes) -> bool:
+        return action_id in self.published
+
+    def next_message_id(self) -> bytes:
+        return self._identifiers.next()
+
+    @property
+    def origin(self) -> bytes:
+        return self._origin
+
+    def stop(self, reason: str) -> None:
+        self._stop(reason)
+
+    async def close(self) -> None:
+        for cluster in self._clusters.values():
+            await cluster.close()
+        for database in self._databases.values():
+            await database.close()
+
+    def _connection(self, name: str) -> PostgresConnection | KafkaConnection:
+        connection = self._settings.connections.get(name)
+        if connection is None:
+            raise ActionError(
+                f"there is no connection {name}; connections are in the settings of the process "
+                "that runs actions"
+            )
+        return connection
+
+
+def _kafka_options(settings: KafkaConnection) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "client.id": "mqlake-rules",
+        "security.protocol": settings.security_protocol,
+        # A cluster that is away must be reported in time for the lane to fall behind.
+        "delivery.timeout.ms": 10_000,
+    }
+    if settings.ca_certificates is not None:
+        options["ssl.ca.location"] = str(settings.ca_certificates)
+    if settings.security_protocol.startswith("sasl"):
+        password = ""
+        if settings.password_file is not None:
+            password = settings.password_file.read_text(encoding="utf-8").strip()
+        elif settings.password is not None:
+            password = settings.password.get_secret_value()
+        options |= {
+            "sasl.mechanism": settings.sasl_mechanism,
+            "sasl.username": settings.user,
+            "sasl.password": password,
+        }
+    return options

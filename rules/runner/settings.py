@@ -1,0 +1,108 @@
+"""Settings of the process that runs actions; `conf/rules.toml` lists them with their defaults."""
+
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from mqlake.settings import LogSettings, ProcessSettings, SettingsGroup
+
+
+class HttpSettings(SettingsGroup):
+    """What the action `http` may reach."""
+
+    allow_internal_addresses: bool = Field(
+        default=False, description="whether requests may go to addresses that are not public"
+    )
+    allowed_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        default=(), description="networks that are not public and may be reached all the same"
+    )
+    ca_certificates: Path | None = Field(
+        default=None, description="PEM file of authorities to trust beside the machine's own"
+    )
+
+
+class PostgresConnection(SettingsGroup):
+    """A database for the action `sql`."""
+
+    kind: Literal["postgresql"] = "postgresql"
+    host: str = Field(description="name, address, or folder of a Unix socket")
+    port: int = Field(default=5432, ge=1, le=65535)
+    database: str = Field(min_length=1)
+    user: str = Field(min_length=1)
+    password: SecretStr | None = None
+    password_file: Path | None = Field(default=None, description="read at each connection")
+    tls: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] = Field(
+        default="prefer", description="as libpq's sslmode"
+    )
+    ca_certificates: Path | None = None
+    max_connections: int = Field(default=4, ge=1, le=64)
+
+    @model_validator(mode="after")
+    def _one_password(self) -> "PostgresConnection":
+        if self.password is not None and self.password_file is not None:
+            raise ValueError("password and password_file exclude each other")
+        return self
+
+
+class KafkaConnection(SettingsGroup):
+    """A cluster for the action `log`."""
+
+    kind: Literal["kafka"] = "kafka"
+    bootstrap_servers: str = Field(min_length=1)
+    security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    user: str = ""
+    password: SecretStr | None = None
+    password_file: Path | None = None
+    ca_certificates: Path | None = None
+
+
+Connection = Annotated[PostgresConnection | KafkaConnection, Field(discriminator="kind")]
+
+
+class RulesSettings(ProcessSettings):
+    """One runner of actions."""
+
+    model_config = SettingsConfigDict(env_prefix="MQLAKE_RULES_")
+
+    log: LogSettings = LogSettings()
+
+    name: str = Field(
+        default="rules",
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        description="unique among the runners of a log: one of them works, others stand by",
+    )
+    site: str = Field(default="local", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    datacenter: int = Field(default=0, ge=0, le=255, description="part of message identifiers")
+
+    max_queued_outputs: int = Field(
+        default=1_000,
+        ge=10,
+        le=100_000,
+        description="outputs in memory for one action; one that has more reads them itself later",
+    )
+    max_queued_bytes: int = Field(
+        default=4 * 1024 * 1024, ge=64 * 1024, description="likewise, their rows together"
+    )
+    patience_seconds: float = Field(
+        default=2.0,
+        gt=0,
+        le=60,
+        description="how long an output may take before its action no longer counts for where the "
+        "process stands, and keeps its own place",
+    )
+    behind_readers: int = Field(
+        default=2, ge=1, le=16, description="actions that read what they missed, at the same time"
+    )
+    checkpoint_seconds: float = Field(default=1.0, ge=0.1, le=60)
+    drain_seconds: float = Field(
+        default=5.0, ge=0, le=300, description="how long the end waits for what is under way"
+    )
+
+    http: HttpSettings = HttpSettings()
+    connections: dict[str, Connection] = Field(
+        default_factory=dict, description="databases and clusters that actions name"
+    )

@@ -1,0 +1,224 @@
+"""The query that keeps the tables of rules: `rule_<name>`, one for each action, `dead_letters`."""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from mqlake.clock import Clock
+from mqlake.records import DEAD_LETTERS, OUTPUTS
+from mqlake.tables import DEAD_LETTERS as DEAD_LETTERS_TABLE
+from streaming.jvm.priority import give_way
+from streaming.rules.program import TableAction
+from streaming.rules.tables import (
+    Marks,
+    dead_letter_rows,
+    is_evaluation,
+    last_marks,
+    later,
+    new_outputs,
+    parsed,
+    table_rows,
+)
+from streaming.settings import StreamingSettings
+from streaming.sources import read_log
+from streaming.spark import OUTPUTS_POOL, small_session, use_pool
+from streaming.state import query_id
+from streaming.tables import grow_rule_table, rule_table_path, table_path
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "outputs"
+MOST_RECORDS: Final = 50_000
+KEPT_MARKS: Final = 20
+REST: Final = 6.0
+"""A batch is followed by a rest of so many times what it took: messages come before tables."""
+MOST_REST_SECONDS: Final = 10.0
+
+
+Version = tuple[str, str, int]
+"""Tenant, rule and version."""
+
+
+def checkpoint(settings: StreamingSettings) -> Path:
+    """Return the folder of the query's checkpoint."""
+    return settings.data_dir.absolute() / "checkpoints" / NAME
+
+
+def start(spark: SparkSession, settings: StreamingSettings, outputs: "Outputs") -> StreamingQuery:
+    """Start the query from its checkpoint; a batch that was not noted there comes again."""
+    use_pool(spark, OUTPUTS_POOL)
+    options = {
+        "maxOffsetsPerTrigger": str(MOST_RECORDS),
+        "kafka.fetch.max.wait.ms": "10",  # as in the history
+    }
+    return (
+        read_log(small_session(spark), settings, OUTPUTS, DEAD_LETTERS, **options)
+        .writeStream.queryName(NAME)
+        .foreachBatch(outputs)
+        .option("checkpointLocation", str(checkpoint(settings)))
+        .trigger(processingTime=f"{round(settings.outputs_interval_seconds * 1000)} milliseconds")
+        .start()
+    )
+
+
+class Outputs:
+    """What foreachBatch calls: a batch into the tables, each row once.
+
+    Args:
+        settings: Where tables and checkpoints are.
+        clock: For the rest after a batch.
+        find: Returns where the rows of a version go.
+        rest: Waits so many seconds, less when the application stops.
+    """
+
+    def __init__(
+        self,
+        settings: StreamingSettings,
+        clock: Clock,
+        find: Callable[[Version], tuple[TableAction, ...]],
+        rest: Callable[[float], object],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._find = find
+        self._rest = rest
+        self._checkpoint = checkpoint(settings)
+        self._lock = threading.Lock()
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write a batch, then rest."""
+        begin = self._clock.monotonic()
+        give_way(batch.sparkSession, "mqlake-outputs")
+        with self._lock:
+            self.apply(batch, batch_id)
+        self._rest(min((self._clock.monotonic() - begin) * REST, MOST_REST_SECONDS))
+
+    def apply(self, batch: DataFrame, batch_id: int) -> None:
+        """Write a batch; one that comes again leaves the tables as if it had come once."""
+        marks = self._read_marks(batch_id)
+        records = parsed(batch).coalesce(1).persist()
+        try:
+            outputs = records.where(F.col("topic") == OUTPUTS)
+            letters = records.where(F.col("topic") == DEAD_LETTERS)
+            self._append_outputs(outputs, marks.get(OUTPUTS, {}), batch_id)
+            self._append_letters(letters, marks.get(DEAD_LETTERS, {}), batch_id)
+            self._write_marks(
+                batch_id,
+                {
+                    OUTPUTS: later(marks.get(OUTPUTS, {}), last_marks(outputs)),
+                    DEAD_LETTERS: later(
+                        marks.get(DEAD_LETTERS, {}), last_marks(letters.where(is_evaluation()))
+                    ),
+                },
+            )
+        finally:
+            records.unpersist()
+
+    def _append_outputs(self, outputs: DataFrame, marks: Marks, batch_id: int) -> None:
+        versions = [
+            tuple(row) for row in outputs.select("tenant", "rule", "version").distinct().collect()
+        ]
+        by_action: dict[TableAction, list[Version]] = {}
+        for version in versions:
+            for action in self._find(version):
+                by_action.setdefault(action, []).append(version)
+        if not by_action:
+            return
+        by_table: dict[str, list[DataFrame]] = {}
+        new = new_outputs(outputs, marks).persist()
+        try:
+            spark = outputs.sparkSession
+            for (table, ddl), its_versions in by_action.items():
+                with _left_out(table):
+                    schema = columns(ddl)
+                    types = grow_rule_table(spark, self._settings, table, schema)
+                    rows = table_rows(new, schema, its_versions, types)
+                    by_table.setdefault(table, []).append(rows)
+            for table, parts in by_table.items():
+                with _left_out(table):
+                    whole = parts[0]
+                    for part in parts[1:]:
+                        whole = whole.unionByName(part, allowMissingColumns=True)
+                    self._append(whole, rule_table_path(self._settings, table), batch_id)
+        finally:
+            new.unpersist()
+
+    def _append_letters(self, letters: DataFrame, marks: Marks, batch_id: int) -> None:
+        if letters.isEmpty():
+            return
+        evaluated = new_outputs(letters.where(is_evaluation()), marks)
+        others = letters.where(~is_evaluation())
+        rows = dead_letter_rows(evaluated.unionByName(others))
+        self._append(rows, table_path(self._settings, DEAD_LETTERS_TABLE), batch_id)
+
+    def _append(self, rows: DataFrame, path: Path, batch_id: int) -> None:
+        (
+            rows.coalesce(1)
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", query_id(self._checkpoint))
+            .option("txnVersion", batch_id)
+            .save(str(path))
+        )
+
+    # Marks are files of their own, one for each batch: written before Spark notes the batch, so
+    # that those of the batch before are always there when one comes, or comes again.
+
+    def _marks_file(self, batch_id: int) -> Path:
+        folder = self._checkpoint.with_name(f"{NAME}-marks")
+        return folder / f"{query_id(self._checkpoint)}-{batch_id}.json"
+
+    def _read_marks(self, batch_id: int) -> dict[str, Marks]:
+        path = self._marks_file(batch_id - 1)
+        if not path.exists():
+            return {}
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            log_topic: {
+                (source, partition): (offset, rule, index)
+                for source, partition, offset, rule, index in marks
+            }
+            for log_topic, marks in stored.items()
+        }
+
+    def _write_marks(self, batch_id: int, marks: dict[str, Marks]) -> None:
+        path = self._marks_file(batch_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stored = {
+            log_topic: [[*source, *mark] for source, mark in of_topic.items()]
+            for log_topic, of_topic in marks.items()
+        }
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(stored), encoding="utf-8")
+        temporary.replace(path)
+        self._marks_file(batch_id - KEPT_MARKS).unlink(missing_ok=True)
+
+
+@contextmanager
+def _left_out(table: str) -> Iterator[None]:
+    """Go on without a table that cannot take its rows: others wait for theirs."""
+    try:
+        yield
+    except AnalysisException as error:
+        fields = {"table": table, "reason": str(error).partition("\n")[0]}
+        logger.exception("rows of a rule left out of their table", extra={"fields": fields})
+
+
+def columns(ddl: str) -> dict[str, str]:
+    """Return column and type of a row's DDL; what is always null is text."""
+    schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType)
+    return {
+        field.name: field.dataType.simpleString().replace("void", "string")
+        for field in schema.fields
+    }

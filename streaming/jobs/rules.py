@@ -1,0 +1,113 @@
+"""The query that evaluates rules: `mqlake.inbound` and `mqlake.events` to `mqlake.outputs`."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from mqlake.records import EVENTS, INBOUND
+from streaming.rules.evaluation import register_rule_functions, rule_outputs
+from streaming.settings import StreamingSettings
+from streaming.sources import client_config, read_log
+from streaming.spark import RULES_POOL, use_pool
+
+NAME: Final = "rules"
+SOURCES: Final = (INBOUND, EVENTS)
+
+Offsets = dict[str, dict[int, int]]
+"""By log topic and partition."""
+
+_CONSUMER: Final = {"kafka.fetch.max.wait.ms": "100"}  # as in the router
+_PRODUCER: Final = {
+    # Order within an inbound partition holds because the producer is idempotent (the default).
+    "kafka.acks": "all",
+    "kafka.linger.ms": "0",
+    "kafka.max.request.size": str(300 * 1024 * 1024),
+    "kafka.max.block.ms": "30000",
+}
+
+
+def checkpoint(settings: StreamingSettings) -> Path:
+    """Return the folder of the query's checkpoint."""
+    return settings.data_dir.absolute() / "checkpoints" / NAME
+
+
+def start(
+    spark: SparkSession, settings: StreamingSettings, first: Offsets, *, real_time: bool
+) -> StreamingQuery:
+    """Start the query from its checkpoint; what came of records since its last batch comes again.
+
+    Args:
+        spark: The session.
+        settings: How to reach the log, where the checkpoint is, how long a batch is.
+        first: No version of a rule counts before these offsets. Where the checkpoint is older, it
+            is given up: the query would read for nothing what came while there were no rules.
+        real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
+    """
+    register_rule_functions(spark, client_config(settings))
+    use_pool(spark, RULES_POOL)
+    folder = checkpoint(settings)
+    if _is_before(committed(folder), first):
+        shutil.rmtree(folder, ignore_errors=True)
+    options = {**_CONSUMER, "startingOffsets": _to_json(first)}
+    writer = (
+        rule_outputs(read_log(spark, settings, *SOURCES, **options))
+        .writeStream.queryName(NAME)
+        .format("kafka")
+        .options(**{f"kafka.{key}": value for key, value in client_config(settings).items()})
+        .options(**_PRODUCER)
+        .option("checkpointLocation", str(folder))
+        .outputMode("update")
+    )
+    if real_time:
+        milliseconds = f"{round(settings.router_batch_seconds * 1000)} milliseconds"
+        # pyspark's overloads for type checkers do not list this trigger yet.
+        writer = writer.trigger(realTime=milliseconds)  # type: ignore[call-overload]
+    else:
+        writer = writer.options(  # as in the router
+            asyncProgressTrackingEnabled="true", asyncProgressTrackingCheckpointIntervalMs="0"
+        ).trigger(processingTime="0 seconds")
+    return writer.start()
+
+
+def committed(folder: Path) -> Offsets | None:
+    """Return how far the query has certainly come; None without a finished batch.
+
+    From the checkpoint: `commits/<batch>` says that a batch is done, `offsets/<batch>` up to where
+    it went; a line with the format's version, one of metadata, then one for each source.
+    """
+    batches = [int(path.name) for path in (folder / "commits").glob("*") if path.name.isdecimal()]
+    for batch in sorted(batches, reverse=True):
+        try:
+            text = (folder / "offsets" / str(batch)).read_text(encoding="utf-8")
+            ends = json.loads(text.splitlines()[2])
+        except (OSError, ValueError, IndexError):
+            continue
+        return {
+            log_topic: {int(partition): offset for partition, offset in partitions.items()}
+            for log_topic, partitions in ends.items()
+        }
+    return None
+
+
+def _is_before(done: Offsets | None, first: Offsets) -> bool:
+    """Tell whether nothing is left to be done below `first`."""
+    if done is None:
+        return True
+    return all(
+        done.get(log_topic, {}).get(partition, 0) <= offset
+        for log_topic, partitions in first.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def _to_json(offsets: Offsets) -> str:
+    return json.dumps(
+        {
+            log_topic: {str(partition): offset for partition, offset in partitions.items()}
+            for log_topic, partitions in offsets.items()
+        }
+    )

@@ -1,0 +1,267 @@
+package mqlake.streaming;
+
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.ObjectInputStream;
+import java.io.ObjectOutputStream;
+import java.lang.ref.WeakReference;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.spark.SparkConf;
+import org.apache.spark.sql.catalyst.analysis.Analyzer;
+import org.apache.spark.sql.catalyst.analysis.FunctionRegistry$;
+import org.apache.spark.sql.catalyst.catalog.InMemoryCatalog;
+import org.apache.spark.sql.catalyst.catalog.SessionCatalog;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.BoundReference;
+import org.apache.spark.sql.catalyst.expressions.Cast;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.MutableProjection;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
+import org.apache.spark.sql.catalyst.expressions.PlanExpression;
+import org.apache.spark.sql.catalyst.expressions.StringSplit;
+import org.apache.spark.sql.catalyst.expressions.StructsToJson;
+import org.apache.spark.sql.catalyst.expressions.codegen.GenerateMutableProjection$;
+import org.apache.spark.sql.catalyst.expressions.variant.VariantGet;
+import org.apache.spark.sql.catalyst.optimizer.ConstantFolding$;
+import org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions$;
+import org.apache.spark.sql.catalyst.parser.CatalystSqlParser$;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation$;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.SQLConf$;
+import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructType;
+import scala.Function1;
+import scala.Option;
+import scala.collection.immutable.Nil$;
+import scala.collection.immutable.Seq;
+import scala.runtime.AbstractFunction0;
+import scala.runtime.AbstractPartialFunction;
+
+/**
+ * Turns the Spark SQL of a rule into code, by Catalyst alone: it needs no session, so it works in any
+ * executor.
+ *
+ * What many rules ask of one message (a field of its payload, say) is taken out of them and becomes a
+ * column of the row, computed once for a message and only when a rule gets as far as to need it.
+ */
+public final class RuleCompiler {
+    /** Columns that may be taken out of rules; more stay where they are. They are never given up. */
+    private static final int MOST_SHARED = 4096;
+
+    private static final SQLConf CONF = conf();
+    private static final StructType SCHEMA = StructType.fromDDL(MessageRow.COLUMNS);
+    private static final LocalRelation ROW = LocalRelation$.MODULE$.apply(SCHEMA);
+    /** Text to the rule compiled from it, while anybody holds it. */
+    private static final ConcurrentHashMap<String, WeakReference<CompiledRule>> COMPILED =
+            new ConcurrentHashMap<String, WeakReference<CompiledRule>>();
+
+    // Guarded by the lock: expression over the columns to its ordinal, and the other way round.
+    private static final Object LOCK = new Object();
+    private static final ConcurrentHashMap<Expression, Integer> SHARED =
+            new ConcurrentHashMap<Expression, Integer>();
+    private static volatile Expression[] shared = new Expression[0];
+
+    private RuleCompiler() {
+    }
+
+    /** Return the columns that an expression may use, as DDL. */
+    public static String columns() {
+        return MessageRow.COLUMNS;
+    }
+
+    /**
+     * Compile the expression of a rule.
+     *
+     * @throws IllegalArgumentException It is not Spark SQL over the columns, or not array<string>.
+     */
+    public static CompiledRule compile(final String text) {
+        WeakReference<CompiledRule> known = (WeakReference<CompiledRule>) COMPILED.get(text);
+        CompiledRule rule = known == null ? null : (CompiledRule) known.get();
+        if (rule != null) {
+            return rule;
+        }
+        try {
+            rule = (CompiledRule) SQLConf$.MODULE$.withExistingConf(CONF, new AbstractFunction0() {
+                public Object apply() {
+                    Expression resolved = resolved(text);
+                    String schema = rowSchema(resolved);
+                    return new CompiledRule(schema, executable(resolved));
+                }
+            });
+        } catch (StackOverflowError error) {
+            throw new IllegalArgumentException("the expression is nested too deeply", error);
+        } catch (Exception error) { // Scala's are not declared
+            throw new IllegalArgumentException(firstLine(error), error);
+        }
+        COMPILED.put(text, new WeakReference<CompiledRule>(rule));
+        if (COMPILED.size() > 10000) {
+            COMPILED.clear();
+        }
+        return rule;
+    }
+
+    private static Expression resolved(String text) {
+        Expression parsed = CatalystSqlParser$.MODULE$.parseExpression(text);
+        Analyzer analyzer = new Analyzer(
+                new SessionCatalog(
+                        new InMemoryCatalog(new SparkConf(false), new Configuration(false)),
+                        FunctionRegistry$.MODULE$.builtin()));
+        LogicalPlan plan = (LogicalPlan) analyzer.execute(project(parsed));
+        analyzer.checkAnalysis(plan);
+        Expression resolved = expression(plan);
+        if (!(resolved.dataType() instanceof ArrayType)
+                || !(((ArrayType) resolved.dataType()).elementType() instanceof StringType)) {
+            throw new IllegalArgumentException(
+                    "the expression gives " + resolved.dataType().sql() + ", expected ARRAY<STRING>");
+        }
+        return resolved;
+    }
+
+    private static Expression executable(Expression resolved) {
+        LogicalPlan plan = ReplaceExpressions$.MODULE$.apply(project(resolved));
+        plan = ConstantFolding$.MODULE$.apply(plan);
+        return (Expression) expression(plan).transformUp(new Binding());
+    }
+
+    private static LogicalPlan project(Expression expression) {
+        Alias alias = new Alias(
+                expression, "rows", NamedExpression$.MODULE$.newExprId(),
+                (Seq) Nil$.MODULE$, Option.empty(), (Seq) Nil$.MODULE$);
+        return new Project(Nil$.MODULE$.$colon$colon(alias), ROW);
+    }
+
+    private static Expression expression(LogicalPlan plan) {
+        if (!(plan instanceof Project)) {
+            throw new IllegalArgumentException("not an expression of one row");
+        }
+        return ((Alias) ((Project) plan).projectList().head()).child();
+    }
+
+    /** Return the columns of an output row as DDL; null when it is not made by to_json. */
+    private static String rowSchema(Expression expression) {
+        if (expression instanceof StructsToJson) {
+            Object type = ((Expression) expression.children().head()).dataType();
+            return type instanceof StructType ? ((StructType) type).toDDL() : null;
+        }
+        // Conditions stand before what they are for.
+        for (int i = expression.children().size() - 1; i >= 0; i--) {
+            String found = rowSchema((Expression) expression.children().apply(i));
+            if (found != null) {
+                return found;
+            }
+        }
+        return null;
+    }
+
+    /** Replace columns by their ordinals, and what rules share by a column of its own. */
+    private static final class Binding extends AbstractPartialFunction {
+        public boolean isDefinedAt(Object node) {
+            return true;
+        }
+
+        public Object applyOrElse(Object node, Function1 otherwise) {
+            if (node instanceof PlanExpression) {
+                throw new IllegalArgumentException("a rule cannot hold a query");
+            }
+            if (node instanceof AttributeReference) {
+                AttributeReference column = (AttributeReference) node;
+                return new BoundReference(
+                        SCHEMA.fieldIndex(column.name()), column.dataType(), true);
+            }
+            return isShared((Expression) node) ? share((Expression) node) : node;
+        }
+    }
+
+    private static boolean isShared(Expression node) {
+        if (!(node instanceof VariantGet || node instanceof StringSplit || node instanceof Cast)) {
+            return false;
+        }
+        Object child = node.children().head();
+        if (!(child instanceof BoundReference)
+                || ((BoundReference) child).ordinal() >= MessageRow.COLUMN_COUNT) {
+            return false;
+        }
+        if (node instanceof Cast) {
+            return node.dataType() instanceof StringType
+                    && ((BoundReference) child).ordinal() == MessageRow.PAYLOAD;
+        }
+        for (int i = 1; i < node.children().size(); i++) {
+            if (!((Expression) node.children().apply(i)).foldable()) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private static Expression share(Expression node) {
+        Integer ordinal = (Integer) SHARED.get(node);
+        if (ordinal == null) {
+            synchronized (LOCK) {
+                ordinal = (Integer) SHARED.get(node);
+                if (ordinal == null) {
+                    if (shared.length >= MOST_SHARED) {
+                        return node;
+                    }
+                    ordinal = Integer.valueOf(MessageRow.COLUMN_COUNT + shared.length);
+                    Expression[] longer = new Expression[shared.length + 1];
+                    System.arraycopy(shared, 0, longer, 0, shared.length);
+                    longer[shared.length] = node;
+                    shared = longer;
+                    SHARED.put(node, ordinal);
+                }
+            }
+        }
+        return new BoundReference(ordinal.intValue(), node.dataType(), true);
+    }
+
+    /** Return a copy of what computes a column that rules share; each lane has its own. */
+    static Expression sharedColumn(int ordinal) {
+        return copy(shared[ordinal - MessageRow.COLUMN_COUNT]);
+    }
+
+    /** Return code for an expression; it is for one thread at a time. */
+    static MutableProjection generate(final Expression expression) {
+        return (MutableProjection) SQLConf$.MODULE$.withExistingConf(CONF, new AbstractFunction0() {
+            public Object apply() {
+                return GenerateMutableProjection$.MODULE$.generate(
+                        Nil$.MODULE$.$colon$colon(expression), true);
+            }
+        });
+    }
+
+    /** Copy an expression with all that it holds while it is evaluated, as Spark does for each task. */
+    static Expression copy(Expression expression) {
+        try {
+            ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+            ObjectOutputStream out = new ObjectOutputStream(bytes);
+            out.writeObject(expression);
+            out.close();
+            return (Expression)
+                    new ObjectInputStream(new ByteArrayInputStream(bytes.toByteArray())).readObject();
+        } catch (IOException error) {
+            throw new IllegalStateException("an expression cannot be copied", error);
+        } catch (ClassNotFoundException error) {
+            throw new IllegalStateException("an expression cannot be copied", error);
+        }
+    }
+
+    static String firstLine(Throwable error) {
+        String text = error.getMessage() == null ? error.toString() : error.getMessage();
+        int end = text.indexOf('\n');
+        return end < 0 ? text : text.substring(0, end);
+    }
+
+    private static SQLConf conf() {
+        // As rules are tested and run over history: Spark's defaults, times in UTC.
+        SQLConf conf = new SQLConf();
+        conf.setConfString("spark.sql.session.timeZone", "UTC");
+        return conf;
+    }
+}

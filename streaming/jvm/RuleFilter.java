@@ -1,0 +1,89 @@
+package mqlake.streaming;
+
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.spark.sql.api.java.UDF3;
+
+/**
+ * Spark function: (log topic, key, value) to whether any rule has a filter for the record. What has
+ * none, which is most, costs no more than this.
+ *
+ * On the barrier of a change it waits until the change is in the table.
+ */
+public final class RuleFilter implements UDF3 {
+    private static final long serialVersionUID = 1L;
+    private static final byte[] BARRIER = "\0rules/".getBytes(StandardCharsets.US_ASCII);
+
+    private final Map<String, String> clientConfig;
+    private final String rulesTopic;
+    private final String eventsTopic;
+    private transient volatile RuleFollower follower;
+
+    public RuleFilter(Map<String, String> clientConfig, Map<String, String> logTopics) {
+        this.clientConfig = new HashMap<String, String>(clientConfig);
+        this.rulesTopic = (String) logTopics.get("rules");
+        this.eventsTopic = (String) logTopics.get("events");
+    }
+
+    /** The raw signature: Janino writes no bridge methods. */
+    public Object call(Object logTopic, Object keyBytes, Object value) {
+        byte[] key = (byte[]) keyBytes;
+        if (key == null) {
+            return Boolean.FALSE;
+        }
+        RuleFollower rules = follower;
+        if (rules == null) {
+            rules = RuleFollower.of(clientConfig, rulesTopic);
+            follower = rules;
+        }
+        if (key.length > 0 && key[0] == 0) {
+            awaitChange(key, rules);
+            return Boolean.FALSE;
+        }
+        int slash = slash(key);
+        if (slash < 0) {
+            return Boolean.FALSE; // not ours: somebody else wrote to the topic
+        }
+        RuleTable table = rules.table();
+        String tenant = new String(key, 0, slash, StandardCharsets.UTF_8);
+        if (!table.hasRules(tenant)) {
+            return Boolean.FALSE;
+        }
+        String topicName;
+        if (eventsTopic.equals(logTopic)) {
+            MessageRow.Event event = MessageRow.Event.read((byte[]) value);
+            if (event == null) {
+                return Boolean.FALSE;
+            }
+            topicName = event.topicName;
+        } else {
+            topicName = new String(key, slash + 1, key.length - slash - 1, StandardCharsets.UTF_8);
+        }
+        return Boolean.valueOf(table.matches(tenant, topicName));
+    }
+
+    private static void awaitChange(byte[] key, RuleFollower rules) {
+        for (int i = 0; i < BARRIER.length; i++) {
+            if (key.length <= i || key[i] != BARRIER[i]) {
+                return;
+            }
+        }
+        try {
+            rules.awaitDecided(Long.parseLong(new String(
+                    key, BARRIER.length, key.length - BARRIER.length, StandardCharsets.US_ASCII)));
+        } catch (NumberFormatException error) {
+            return; // somebody else's
+        }
+    }
+
+    /** Return where the tenant ends in a key; -1 when it is not the key of a message. */
+    static int slash(byte[] key) {
+        for (int i = 0; i < key.length; i++) {
+            if (key[i] == '/') {
+                return i;
+            }
+        }
+        return -1;
+    }
+}

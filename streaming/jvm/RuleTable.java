@@ -1,0 +1,167 @@
+package mqlake.streaming;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.concurrent.ConcurrentHashMap;
+
+/**
+ * Which rules are to be evaluated on a record: by tenant a trie of topic filters, at each filter the
+ * versions that have it.
+ *
+ * One thread writes, any number read without a lock. What stands at a filter is replaced as a whole,
+ * and a version keeps its filters, so a reader finds a version that counts before and after as well as
+ * during a change.
+ */
+public final class RuleTable {
+    private static final RuleVersion[] NONE = new RuleVersion[0];
+
+    /** By identifier, which is also the order in which they are evaluated. */
+    private static final class ByRule implements Comparator {
+        public int compare(Object left, Object right) {
+            RuleVersion one = (RuleVersion) left;
+            RuleVersion other = (RuleVersion) right;
+            int order = one.rule.compareTo(other.rule);
+            return order != 0 ? order : one.version - other.version;
+        }
+    }
+
+    private static final Comparator BY_RULE = new ByRule();
+
+    /** Tenant to its trie of RuleVersion[], each sorted. */
+    private final ConcurrentHashMap<String, TopicTrie> tries =
+            new ConcurrentHashMap<String, TopicTrie>();
+    /** `<tenant>/<rule>` to its versions. */
+    private final ConcurrentHashMap<String, RuleVersion[]> rules =
+            new ConcurrentHashMap<String, RuleVersion[]>();
+    /** What came of changes up to this one is in the table. */
+    volatile long decided = -1;
+
+    /**
+     * Apply a record of mqlake.rules; those that do not concern the engine do nothing.
+     *
+     * @throws IOException It is not JSON.
+     * @throws IllegalArgumentException It is of another form.
+     */
+    public void apply(String key, byte[] value) throws IOException {
+        if (key.equals("c")) {
+            decided = Activation.decided(value);
+        } else if (key.startsWith("a/")) {
+            String[] parts = key.split("/");
+            if (parts.length != 3) {
+                throw new IllegalArgumentException("not the key of an activation: " + key);
+            }
+            replace(parts[1], parts[2], Activation.versions(parts[1], parts[2], value));
+        }
+    }
+
+    /** Replace the versions of a rule; none takes it out. */
+    void replace(String tenant, String rule, RuleVersion[] versions) {
+        String name = tenant + "/" + rule;
+        RuleVersion[] old = (RuleVersion[]) rules.get(name);
+        if (old == null) {
+            old = NONE;
+        }
+        TopicTrie trie = (TopicTrie) tries.get(tenant);
+        if (trie == null) {
+            if (versions.length == 0) {
+                return;
+            }
+            trie = new TopicTrie();
+            tries.put(tenant, trie);
+        }
+        for (int i = 0; i < versions.length; i++) {
+            for (int j = 0; j < versions[i].filters.length; j++) {
+                set(trie, versions[i].filters[j], rule, versions);
+            }
+        }
+        for (int i = 0; i < old.length; i++) {
+            for (int j = 0; j < old[i].filters.length; j++) {
+                set(trie, old[i].filters[j], rule, versions);
+            }
+        }
+        if (versions.length == 0) {
+            rules.remove(name);
+            if (trie.isEmpty()) {
+                tries.remove(tenant);
+            }
+        } else {
+            rules.put(name, versions);
+        }
+    }
+
+    /** Set what a rule has at one filter to those of its versions that name it. */
+    private static void set(
+            TopicTrie trie, String filter, String rule, RuleVersion[] versions) {
+        RuleVersion[] before = (RuleVersion[]) trie.get(filter);
+        ArrayList<RuleVersion> after = new ArrayList<RuleVersion>();
+        for (int i = 0; before != null && i < before.length; i++) {
+            if (!before[i].rule.equals(rule)) {
+                after.add(before[i]);
+            }
+        }
+        for (int i = 0; i < versions.length; i++) {
+            if (Arrays.asList(versions[i].filters).contains(filter)) {
+                after.add(versions[i]);
+            }
+        }
+        RuleVersion[] sorted = (RuleVersion[]) after.toArray(new RuleVersion[after.size()]);
+        Arrays.sort(sorted, BY_RULE);
+        trie.put(filter, sorted.length == 0 ? null : sorted);
+    }
+
+    /** Tell whether any rule, at whatever position, has a filter that matches. */
+    boolean matches(String tenant, String topicName) {
+        TopicTrie trie = (TopicTrie) tries.get(tenant);
+        if (trie == null) {
+            return false;
+        }
+        ArrayList<Object> found = new ArrayList<Object>(4);
+        trie.match(topicName, found);
+        return !found.isEmpty();
+    }
+
+    boolean hasRules(String tenant) {
+        return tries.containsKey(tenant);
+    }
+
+    /** Add the versions that count for a record to a list, each rule once, in order. */
+    void match(
+            String tenant, String topicName, String logTopic, int partition, long offset,
+            ArrayList<RuleVersion> candidates) {
+        TopicTrie trie = (TopicTrie) tries.get(tenant);
+        if (trie == null) {
+            return;
+        }
+        ArrayList<Object> found = new ArrayList<Object>(4);
+        trie.match(topicName, found);
+        for (int i = 0; i < found.size(); i++) {
+            RuleVersion[] versions = (RuleVersion[]) found.get(i);
+            for (int j = 0; j < versions.length; j++) {
+                if (versions[j].counts(logTopic, partition, offset)) {
+                    candidates.add(versions[j]);
+                }
+            }
+        }
+        if (found.size() > 1) {
+            candidates.sort(BY_RULE);
+        }
+        // Several filters of one rule may match; and during a change an old object of a version may
+        // be found at one filter and its successor at another.
+        int kept = 0;
+        for (int i = 0; i < candidates.size(); i++) {
+            RuleVersion candidate = (RuleVersion) candidates.get(i);
+            if (kept == 0 || !((RuleVersion) candidates.get(kept - 1)).rule.equals(candidate.rule)) {
+                candidates.set(kept++, candidate);
+            }
+        }
+        for (int i = candidates.size() - 1; i >= kept; i--) {
+            candidates.remove(i);
+        }
+    }
+
+    public boolean isEmpty() {
+        return tries.isEmpty() && rules.isEmpty();
+    }
+}

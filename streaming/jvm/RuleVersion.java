@@ -1,0 +1,47 @@
+package mqlake.streaming;
+
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+
+/** One version of a rule and where it counts; immutable but for its counters. */
+final class RuleVersion {
+    final String tenant;
+    final String rule;
+    final int version;
+    final String[] filters;
+    /** Log topic to the first offset of each partition that counts, and the first that no longer does. */
+    private final HashMap<String, long[][]> ranges;
+    /** Null when the expression does not compile. */
+    final CompiledRule code;
+    final RuleCounters counters;
+
+    // As they stand in every record of the rule.
+    final byte[] key;
+    final byte[] versionHeader;
+
+    RuleVersion(
+            String tenant, String rule, int version, String[] filters,
+            HashMap<String, long[][]> ranges, CompiledRule code, RuleCounters counters) {
+        this.tenant = tenant;
+        this.rule = rule;
+        this.version = version;
+        this.filters = filters;
+        this.ranges = ranges;
+        this.code = code;
+        this.counters = counters;
+        this.key = (tenant + "/" + rule).getBytes(StandardCharsets.UTF_8);
+        this.versionHeader = Integer.toString(version).getBytes(StandardCharsets.US_ASCII);
+    }
+
+    /** Tell whether this version is the one for a record; a partition that is new counts from 0. */
+    boolean counts(String logTopic, int partition, long offset) {
+        long[][] range = (long[][]) ranges.get(logTopic);
+        if (range == null) {
+            return false;
+        }
+        long from = partition < range[0].length ? range[0][partition] : 0;
+        long[] ends = range[1];
+        return offset >= from
+                && (ends == null || partition < ends.length && offset < ends[partition]);
+    }
+}

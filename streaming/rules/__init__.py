@@ -1,0 +1,1 @@
+"""The rule engine: what evaluates rules on records, and what puts versions of rules in force."""

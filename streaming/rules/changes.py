@@ -1,0 +1,189 @@
+"""What a change of rules does: definitions and what was active to what is active from now on.
+
+Pure: no log, no Spark, no clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from mqlake.records import EVENTS, INBOUND
+from mqlake.rule_records import Activation, ActivationState, Range, Span
+from rules.model import Rule
+
+RuleKey = tuple[str, str]
+"""Tenant and rule."""
+
+Offsets = Mapping[str, tuple[int, ...]]
+"""By log topic, for each of its partitions."""
+
+Position = dict[str, dict[int, int]]
+"""By log topic and partition; how far the evaluation has come, or where it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A version of a rule that can be evaluated."""
+
+    filters: tuple[str, ...]
+    is_events: bool
+    expression: str
+    actions: tuple[dict[str, Any], ...]
+    schema: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to become of one rule.
+
+    Attributes:
+        key: Which rule.
+        state: Its state from now on.
+        version: The version of its definition that was looked at.
+        updated_at: Of that version.
+        program: What runs from now on; None when nothing does.
+        error: Why it does not run.
+    """
+
+    key: RuleKey
+    state: ActivationState
+    version: int
+    updated_at: int
+    program: Program | None = None
+    error: str | None = None
+
+
+def is_settled(definition: Rule | None, activation: Activation | None) -> bool:
+    """Tell whether the engine has answered for the newest version of a definition."""
+    if definition is None:
+        return activation is None or activation.current is None
+    if activation is None:
+        return False
+    if (activation.version, activation.updated_at) != (definition.version, definition.updated_at):
+        return False
+    return definition.enable == (activation.state != "stopped")
+
+
+def next_activation(
+    step: Step, activation: Activation | None, change: int, barriers: Offsets
+) -> Activation:
+    """Return what is active after a change.
+
+    Args:
+        step: What is to become of the rule.
+        activation: What was active before.
+        change: Its number.
+        barriers: Where the change stands in the sources.
+    """
+    spans = () if activation is None else activation.spans
+    ended = tuple(span if span.is_ended else _end(span, barriers) for span in spans)
+    tenant, rule = step.key
+    return Activation(
+        tenant=tenant,
+        rule=rule,
+        state=step.state,
+        version=step.version,
+        change=change,
+        error=step.error,
+        spans=ended if step.program is None else (*ended, _begin(step, step.program, barriers)),
+        updated_at=step.updated_at,
+    )
+
+
+def _begin(step: Step, program: Program, barriers: Offsets) -> Span:
+    source = EVENTS if program.is_events else INBOUND
+    return Span(
+        version=step.version,
+        filters=program.filters,
+        expression=program.expression,
+        actions=program.actions,
+        schema=program.schema,
+        sources={source: Range(barriers[source])},
+    )
+
+
+def _end(span: Span, barriers: Offsets) -> Span:
+    sources = {
+        log_topic: range_ if range_.ends is not None else Range(range_.starts, barriers[log_topic])
+        for log_topic, range_ in span.sources.items()
+    }
+    return replace(span, sources=sources)
+
+
+def is_done(span: Span, done: Position | None) -> bool:
+    """Tell whether the evaluation has certainly passed a version, never to come back to it."""
+    return all(
+        range_.ends is not None
+        and all(
+            (done or {}).get(log_topic, {}).get(partition, 0) >= end
+            for partition, end in enumerate(range_.ends)
+        )
+        for log_topic, range_ in span.sources.items()
+    )
+
+
+def first_needed(
+    activations: Mapping[RuleKey, Activation], done: Position | None, ends: Offsets
+) -> Position | None:
+    """Return where the evaluation has to begin at the latest; None when there is none to be done.
+
+    Args:
+        activations: All there are.
+        done: How far it has certainly come.
+        ends: Somewhere near the end of each source; where it begins with a source of no rule.
+    """
+    needed = [
+        span
+        for activation in activations.values()
+        for span in activation.spans
+        if not is_done(span, done)
+    ]
+    if not needed:
+        return None
+    first: Position = {}
+    for log_topic, offsets in ends.items():
+        starts = [span.sources[log_topic].starts for span in needed if log_topic in span.sources]
+        first[log_topic] = {
+            partition: min((start[partition] for start in starts), default=end)
+            for partition, end in enumerate(offsets)
+        }
+    return first
+
+
+WINDOW_SECONDS: Final = 60.0
+
+
+class Failures:
+    """Watches how often a rule fails.
+
+    Args:
+        most: Failures within a minute from which on a rule may be taken for failing.
+        share: Of its evaluations in that minute; above it, it is.
+    """
+
+    def __init__(self, most: int, share: float) -> None:
+        self._most = most
+        self._share = share
+        self._seen: list[tuple[float, int, int]] = []
+
+    def add(self, at: float, evaluated: int, failed: int) -> bool:
+        """Take the counters of now; tell whether the rule fails too often.
+
+        Args:
+            at: Seconds of a monotonic clock.
+            evaluated: How many records it was evaluated on in this run of the engine.
+            failed: Of those, how many failed.
+        """
+        if not self._seen:
+            self._seen.append((at, 0, 0))
+        # One reading older than the window stays, to measure the window from.
+        while len(self._seen) > 1 and self._seen[1][0] <= at - WINDOW_SECONDS:
+            self._seen.pop(0)
+        self._seen.append((at, evaluated, failed))
+        _, evaluated_before, failed_before = self._seen[0]
+        failures = failed - failed_before
+        return failures >= self._most and failures > self._share * (evaluated - evaluated_before)
+
+    def restart(self) -> None:
+        """Count from now on: what failed was another version."""
+        del self._seen[:-1]

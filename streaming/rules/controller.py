@@ -1,0 +1,335 @@
+"""Puts versions of rules in force, and out of it.
+
+The definitions and activations in `mqlake.rules` decide what there is to do, so a controller that
+is killed at any point is followed by one that goes on. A change is a barrier through the sources,
+then the activations, then the record that says the change is decided; changes that come together
+share one barrier.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Protocol
+
+from pydantic import ValidationError
+
+from mqlake.clock import Clock
+from mqlake.errors import InvalidRecord, LogError
+from mqlake.records import METRICS
+from mqlake.rule_records import (
+    DECIDED_KEY,
+    Activation,
+    RuleMetricsKey,
+    RulesKey,
+    decode_activation,
+    decode_decided,
+    decode_rule_metrics_key,
+    decode_rules_key,
+    encode_activation,
+    encode_decided,
+    rules_key,
+)
+from rules.errors import RuleError
+from rules.model import Rule
+from streaming.rules.changes import (
+    Failures,
+    Offsets,
+    Position,
+    RuleKey,
+    Step,
+    first_needed,
+    is_done,
+    is_settled,
+    next_activation,
+)
+from streaming.rules.log import RuleLog, RuleRecord
+from streaming.rules.program import Compile, TableAction, table_actions
+
+logger = logging.getLogger(__name__)
+
+KEPT_SECONDS: Final = 600.0
+"""How long a version stays known after it is out of force."""
+TIDY_SECONDS: Final = 60.0
+READ_SECONDS: Final = 0.5
+COMPILING_THREADS: Final = 2
+"""Compiling a rule takes some 20 ms, most of it in Java; routing needs the other processors."""
+ENGINE: Final = "engine"
+"""Name of the process in the metrics of evaluation."""
+
+
+class Settings(Protocol):
+    """What the controller may be told."""
+
+    @property
+    def rules_pause_failures(self) -> int: ...
+
+    @property
+    def rules_pause_share(self) -> float: ...
+
+
+class RuleController:
+    """Follows definitions and writes activations; `step` does what is due.
+
+    Args:
+        log: Where rules are.
+        compile_: Makes a rule's definition something that can be evaluated.
+        settings: When a rule that fails is paused.
+        clock: For how long ended versions are kept.
+        done: Tells how far the evaluation has certainly come.
+
+    Attributes:
+        first: Where the evaluation has to begin at the latest; None when there is nothing to
+            evaluate. Another thread reads it.
+    """
+
+    def __init__(
+        self,
+        log: RuleLog,
+        compile_: Compile,
+        settings: Settings,
+        clock: Clock,
+        done: Callable[[], Position | None] = lambda: None,
+    ) -> None:
+        self._log = log
+        self._compile = compile_
+        self._settings = settings
+        self._clock = clock
+        self._done = done
+        self._definitions: dict[RuleKey, Rule] = {}
+        self._activations: dict[RuleKey, Activation] = {}
+        self._ended_at: dict[RuleKey, float] = {}
+        self._changed: set[RuleKey] = set()
+        self._failing: dict[RuleKey, str] = {}
+        self._failures: dict[RuleMetricsKey, Failures] = {}
+        self._change = 0
+        self._is_ready = False
+        self._tidied_at = clock.monotonic()
+        self._ends: Offsets = {}
+        self._threads = ThreadPoolExecutor(COMPILING_THREADS, "rules-compile")
+        self._table_actions: dict[tuple[str, str, int], tuple[TableAction, ...]] = {}
+        self.first: Position | None = None
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether there are any, in force or not."""
+        return self._is_ready and bool(self._activations)
+
+    def table_actions(self, version: tuple[str, str, int]) -> tuple[TableAction, ...]:
+        """Return the tables that the rows of a version (tenant, rule, version) go to."""
+        return self._table_actions.get(version, ())
+
+    def run(self, stopping: threading.Event) -> None:
+        """Step until told to stop; for a thread of its own."""
+        while not stopping.is_set():
+            try:
+                self.step()
+            except LogError as error:
+                logger.warning("rules not changed", extra={"fields": {"reason": str(error)}})
+                stopping.wait(1.0)
+            except Exception:
+                # Whatever is wrong with a rule, the next change must find a controller.
+                logger.exception("rules not changed")
+                stopping.wait(1.0)
+        self._threads.shutdown()
+        self._log.close()
+
+    def step(self, timeout_seconds: float = READ_SECONDS) -> None:
+        """Read what is new and make the change it asks for.
+
+        Raises:
+            LogError: The change could not be written; the next step makes it anew.
+        """
+        for record in self._log.read(timeout_seconds):
+            self._apply(record)
+        if not self._is_ready:
+            if not self._log.is_caught_up():
+                return
+            self._begin()
+        steps = self._steps()
+        if steps:
+            self._make_change(steps)
+        elif self._clock.monotonic() - self._tidied_at >= TIDY_SECONDS:
+            self._tidy()
+        self._look_where_to_begin()
+
+    def _begin(self) -> None:
+        """Take over from a controller that may have been killed at any point."""
+        # The number after the last may be that of a barrier whose writer was killed. Said to be
+        # decided, it keeps nobody waiting.
+        change = self._change + 1
+        self._ends = self._log.append_barriers(change)
+        self._log.write([(DECIDED_KEY, encode_decided(change))])
+        self._change = change
+        self._changed |= self._definitions.keys() | self._activations.keys()
+        self._is_ready = True
+
+    def _apply(self, record: RuleRecord) -> None:
+        try:
+            if record.log_topic == METRICS:
+                self._apply_metrics(record)
+            elif record.key == DECIDED_KEY:
+                if record.value is not None:
+                    self._change = max(self._change, decode_decided(record.value))
+            elif (key := decode_rules_key(record.key)) is not None:
+                self._apply_rule(key, record.value)
+        except (InvalidRecord, ValidationError, ValueError) as error:
+            fields = {"key": record.key.decode(errors="replace"), "reason": str(error)}
+            logger.warning("record of rules ignored", extra={"fields": fields})
+
+    def _apply_rule(self, key: RulesKey, value: bytes | None) -> None:
+        rule = key.tenant, key.rule
+        if key.kind == "definition":
+            if value is None:
+                self._definitions.pop(rule, None)
+            else:
+                self._definitions[rule] = Rule.model_validate_json(value)
+            self._changed.add(rule)
+        elif key.kind == "activation" and not self._is_ready:
+            # Later on it is one that was written here, and may be older than what is known.
+            if value is None:
+                self._activations.pop(rule, None)
+            else:
+                self._note(rule, decode_activation(value))
+            self._changed.add(rule)
+
+    def _apply_metrics(self, record: RuleRecord) -> None:
+        key = decode_rule_metrics_key(record.key)
+        if key is None or key.process != ENGINE or record.value is None:
+            return
+        counters: dict[str, Any] = json.loads(record.value)
+        failures = self._failures.setdefault(
+            key,
+            Failures(self._settings.rules_pause_failures, self._settings.rules_pause_share),
+        )
+        rule = key.tenant, key.rule
+        evaluated, failed = int(counters["matched"]), int(counters["failed"])
+        if failures.add(self._clock.monotonic(), evaluated, failed):
+            activation = self._activations.get(rule)
+            if activation is not None and activation.current is not None:
+                self._failing[rule] = (
+                    "paused: it failed again and again; the dead letters say why; a change of the "
+                    "rule starts it again"
+                )
+                self._changed.add(rule)
+
+    def _steps(self) -> list[Step]:
+        """Return what is to become of the rules of which something is new."""
+        steps: list[Step] = []
+        unsettled: list[RuleKey] = []
+        for rule in sorted(self._changed):
+            activation = self._activations.get(rule)
+            if not is_settled(self._definitions.get(rule), activation):
+                unsettled.append(rule)
+            elif rule in self._failing and activation is not None and activation.current:
+                error = self._failing[rule]
+                version, updated_at = activation.version, activation.updated_at
+                steps.append(Step(rule, "paused", version, updated_at, error=error))
+        self._changed.clear()
+        self._failing.clear()
+        return [*steps, *self._threads.map(self._step, unsettled)]
+
+    def _step(self, rule: RuleKey) -> Step:
+        definition, activation = self._definitions.get(rule), self._activations.get(rule)
+        if definition is None:
+            assert activation is not None
+            return Step(rule, "stopped", activation.version, activation.updated_at)
+        version, updated_at = definition.version, definition.updated_at
+        if not definition.enable:
+            return Step(rule, "stopped", version, updated_at)
+        try:
+            program = self._compile(definition)
+        except RuleError as error:
+            return Step(rule, "failed", version, updated_at, error=str(error))
+        except Exception as error:
+            # Of one rule; the others of this change are not to be lost for it.
+            logger.exception("rule not compiled", extra={"fields": {"rule": rule[1]}})
+            return Step(rule, "failed", version, updated_at, error=f"not compiled: {error!r}")
+        return Step(rule, "running", version, updated_at, program)
+
+    def _make_change(self, steps: list[Step]) -> None:
+        change = self._change + 1
+        begin = time.monotonic()
+        try:
+            barriers = self._log.append_barriers(change)
+        except LogError:
+            self._give_up(change, steps)
+            raise
+        activations = {
+            step.key: next_activation(step, self._activations.get(step.key), change, barriers)
+            for step in steps
+        }
+        records: list[tuple[bytes, bytes | None]] = [
+            (rules_key(RulesKey("activation", *rule)), encode_activation(activation))
+            for rule, activation in activations.items()
+        ]
+        try:
+            self._log.write([*records, (DECIDED_KEY, encode_decided(change))])
+        except LogError:
+            # What of it is in the log is read from there, and decides. Its number stays the next
+            # one, so that never more than one is open.
+            self._is_ready = False
+            raise
+        self._change = change
+        self._ends = barriers
+        for rule, activation in activations.items():
+            self._note(rule, activation)
+            self._ended_at[rule] = self._clock.monotonic()
+            for key, failures in self._failures.items():
+                if (key.tenant, key.rule) == rule:
+                    failures.restart()
+        milliseconds = round((time.monotonic() - begin) * 1000)
+        fields = {"change": change, "rules": len(steps), "milliseconds": milliseconds}
+        logger.info("rules changed", extra={"fields": fields})
+
+    def _note(self, rule: RuleKey, activation: Activation) -> None:
+        self._activations[rule] = activation
+        for span in activation.spans:
+            found = table_actions(span.actions, span.schema)
+            if found:
+                self._table_actions[(*rule, span.version)] = found
+
+    def _give_up(self, change: int, steps: list[Step]) -> None:
+        """Say that nothing comes of a change, and come back to what it was to do."""
+        self._changed |= {step.key for step in steps}
+        self._failing |= {step.key: step.error or "" for step in steps if step.state == "paused"}
+        self._is_ready = False
+        self._log.write([(DECIDED_KEY, encode_decided(change))])
+        self._change = change
+        self._is_ready = True
+
+    def _tidy(self) -> None:
+        """Forget versions that nobody needs any more."""
+        now = self._clock.monotonic()
+        self._tidied_at = now
+        done = self._done()
+        records: list[tuple[bytes, bytes | None]] = []
+        for rule, activation in list(self._activations.items()):
+            if now - self._ended_at.setdefault(rule, now) < KEPT_SECONDS:
+                continue
+            kept = tuple(span for span in activation.spans if not is_done(span, done))
+            key = rules_key(RulesKey("activation", *rule))
+            if not kept and rule not in self._definitions:
+                del self._activations[rule]
+                records.append((key, None))
+            elif kept != activation.spans:
+                changed = Activation(
+                    activation.tenant,
+                    activation.rule,
+                    activation.state,
+                    activation.version,
+                    activation.change,
+                    activation.error,
+                    kept,
+                    activation.updated_at,
+                )
+                self._activations[rule] = changed
+                records.append((key, encode_activation(changed)))
+        if records:
+            self._log.write(records)
+
+    def _look_where_to_begin(self) -> None:
+        if self._is_ready:
+            self.first = first_needed(self._activations, self._done(), self._ends)

@@ -1,0 +1,72 @@
+"""What rules make of records, by the rule functions.
+
+records(key, value, headers, topic, partition, offset, timestamp) of `mqlake.inbound` and
+`mqlake.events` -> records(topic, partition, key, value, headers) for `mqlake.outputs` and
+`mqlake.dead_letters`
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
+
+from mqlake.records import DEAD_LETTERS, EVENTS, METRICS, OUTPUTS, RULES
+from streaming.jvm.functions import java_map, register
+
+_FILTER: Final = "mqlake_has_rules"
+_FILTER_CLASS: Final = "mqlake.streaming.RuleFilter"
+_FUNCTION: Final = "mqlake_rules"
+_FUNCTION_CLASS: Final = "mqlake.streaming.RuleFunction"
+_RETURN_TYPE: Final = (
+    "array<struct<topic:string,partition:int,key:binary,value:binary,"
+    "headers:array<struct<key:string,value:binary>>>>"
+)
+
+
+def register_rule_functions(spark: SparkSession, client_config: dict[str, str]) -> None:
+    """Make the rule functions known to this session.
+
+    Args:
+        spark: Its JVM has our classes on the class path (`streaming.spark`).
+        client_config: How a Kafka client in the executors reaches the log.
+    """
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    config = java_map(spark, client_config)
+    log_topics = java_map(
+        spark,
+        {
+            "rules": RULES,
+            "metrics": METRICS,
+            "events": EVENTS,
+            "outputs": OUTPUTS,
+            "dead_letters": DEAD_LETTERS,
+        },
+    )
+    filter_ = getattr(jvm, _FILTER_CLASS)(config, log_topics)
+    register(spark, _FILTER, filter_, 3, "boolean")
+    function = getattr(jvm, _FUNCTION_CLASS)(config, log_topics)
+    register(spark, _FUNCTION, function, 8, _RETURN_TYPE)
+
+
+def rule_outputs(records: DataFrame) -> DataFrame:
+    """Evaluate the rules on each record, in order; barriers of changes wait there."""
+    concerned = records.where(
+        F.call_function(_FILTER, F.col("topic"), F.col("key"), F.col("value"))
+    )
+    made = concerned.select(
+        F.explode(
+            F.call_function(
+                _FUNCTION,
+                F.col("topic"),
+                F.col("partition"),
+                F.col("offset"),
+                F.unix_millis("timestamp"),
+                F.col("key"),
+                F.col("value"),
+                F.col("headers.key"),
+                F.col("headers.value"),
+            )
+        ).alias("made")
+    )
+    return made.select("made.*")

@@ -1,0 +1,178 @@
+"""The log as the rule controller uses it: it follows rules and metrics and appends changes."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from mqlake.errors import LogError
+from mqlake.records import METRICS, RULES
+from mqlake.rule_records import rules_barrier_key
+
+APPEND_SECONDS: Final = 5.0
+"""Longest that an append takes. Twice as long is less than the evaluation waits at a barrier, so a
+change that is not decided in time is not decided later either."""
+_REQUEST_SECONDS: Final = 5.0
+_MOST_RECORDS: Final = 1000
+
+
+class RuleRecord(NamedTuple):
+    """A record of `mqlake.rules` or `mqlake.metrics`."""
+
+    log_topic: str
+    key: bytes
+    value: bytes | None
+
+
+class RuleLog(Protocol):
+    """What the controller needs of a log."""
+
+    def read(self, timeout_seconds: float) -> list[RuleRecord]:
+        """Return what is new, all of `mqlake.rules` from its beginning; wait for it a while."""
+
+    def is_caught_up(self) -> bool:
+        """Tell whether all was read that `mqlake.rules` had at this moment."""
+
+    def append_barriers(self, change: int) -> dict[str, tuple[int, ...]]:
+        """Append the barrier of a change to every partition of the sources; return where.
+
+        Raises:
+            LogError: Not in time; some of them may be there.
+        """
+
+    def write(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Append records to `mqlake.rules`, in order, and wait until they are safe.
+
+        Raises:
+            LogError: Not in time; the first of them may be there.
+        """
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class KafkaRuleLog:
+    """A `RuleLog` by librdkafka; each call blocks.
+
+    Args:
+        bootstrap_servers: host:port[,host:port…].
+        partitions: Of each source.
+    """
+
+    def __init__(self, bootstrap_servers: str, partitions: dict[str, int]) -> None:
+        self._partitions = partitions
+        common = {
+            "bootstrap.servers": bootstrap_servers,
+            "client.id": "mqlake-rule-controller",
+            "allow.auto.create.topics": False,
+            "log_level": 2,
+        }
+        self._producer = Producer(
+            {
+                **common,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "delivery.timeout.ms": round(APPEND_SECONDS * 1000),
+                "queue.buffering.max.messages": 100_000,
+            }
+        )
+        self._consumer = Consumer(
+            {
+                **common,
+                "group.id": "mqlake",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 500,
+            }
+        )
+        self._consumer.assign(
+            [
+                TopicPartition(RULES, 0, OFFSET_BEGINNING),
+                TopicPartition(METRICS, 0, OFFSET_END),
+            ]
+        )
+        self._next = 0
+
+    def read(self, timeout_seconds: float) -> list[RuleRecord]:
+        records: list[RuleRecord] = []
+        # To ask for many would wait for many: the first one ends the wait.
+        first = self._consumer.poll(timeout_seconds)
+        if first is None:
+            return records
+        for message in (first, *self._consumer.consume(_MOST_RECORDS, 0)):
+            if message.error() is not None:
+                continue  # librdkafka tries again by itself
+            if message.topic() == RULES:
+                self._next = (message.offset() or 0) + 1
+            key, value = message.key(), message.value()
+            records.append(RuleRecord(message.topic() or "", _bytes(key) or b"", _bytes(value)))
+        return records
+
+    def is_caught_up(self) -> bool:
+        rules = TopicPartition(RULES, 0)
+        try:
+            _, end = self._consumer.get_watermark_offsets(rules, timeout=_REQUEST_SECONDS)
+        except KafkaException:
+            return False
+        positions = self._consumer.position([rules])
+        return end == 0 or max(self._next, positions[0].offset) >= end
+
+    def append_barriers(self, change: int) -> dict[str, tuple[int, ...]]:
+        key = rules_barrier_key(change)
+        places = [
+            (log_topic, partition, key, None)
+            for log_topic, count in self._partitions.items()
+            for partition in range(count)
+        ]
+        offsets = iter(self._append(places))
+        return {
+            log_topic: tuple(next(offsets) for _ in range(count))
+            for log_topic, count in self._partitions.items()
+        }
+
+    def write(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        self._append([(RULES, 0, key, value) for key, value in records])
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _append(self, records: Sequence[tuple[str, int, bytes, bytes | None]]) -> list[int]:
+        """Append records; return their offsets."""
+        offsets: dict[int, int] = {}
+        errors: list[KafkaError] = []
+
+        def report(number: int, error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                errors.append(error)
+            else:
+                offsets[number] = message.offset() or 0
+
+        for number, (log_topic, partition, key, value) in enumerate(records):
+            self._producer.produce(
+                log_topic,
+                value,
+                key,
+                partition,
+                on_delivery=partial(report, number),
+            )
+        left = self._producer.flush(2 * APPEND_SECONDS)
+        if errors or left or len(offsets) < len(records):
+            reason = errors[0].str() if errors else "no answer"
+            raise LogError(f"a change of rules was not written: {reason}", definite=False)
+        return [offsets[number] for number in range(len(records))]
+
+
+def _bytes(data: Any) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data

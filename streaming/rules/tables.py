@@ -1,0 +1,194 @@
+"""What rules make of messages, as rows of tables.
+
+outputs(key, value, headers, partition, offset, timestamp) -> rows of `rule_<name>`
+dead_letters(the same) -> columns of `mqlake.tables.DEAD_LETTERS`
+
+The evaluation repeats after a crash what it did since its last checkpoint. What comes of one source
+and partition is in order, so whatever is not above the last mark (offset, rule, index) came before.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from mqlake.records import (
+    EVENTS,
+    HEADER_ACTION,
+    HEADER_CLIENT_ID,
+    HEADER_ERROR,
+    HEADER_OUTPUT,
+    HEADER_RULE,
+    HEADER_STAGE,
+    HEADER_TOPIC,
+    HEADER_TS,
+    INBOUND,
+)
+from mqlake.tables import DEAD_LETTERS
+from streaming.sources import header
+
+Mark = tuple[int, str, int]
+"""Offset, rule, index."""
+
+Marks = dict[tuple[str, int], Mark]
+"""By source and partition."""
+
+_MARKS: Final = StructType(
+    [
+        StructField("source", StringType()),
+        StructField("source_partition", IntegerType()),
+        StructField("marked_offset", LongType()),
+        StructField("marked_rule", StringType()),
+        StructField("marked_index", IntegerType()),
+    ]
+)
+_MARK: Final = ("source_offset", "rule", "index")
+
+
+def parsed(records: DataFrame) -> DataFrame:
+    """Return what is in key and headers; records of another form are left out.
+
+    Returns:
+        (value, headers, timestamp, partition, offset, tenant, rule, version, source,
+        source_partition, source_offset, index)
+    """
+    position = F.split(_text(HEADER_OUTPUT), ":")
+    name = F.split(F.col("key").cast("string"), "/")
+    return records.select(
+        "*",
+        F.get(name, F.lit(0)).alias("tenant"),
+        F.get(name, F.lit(1)).alias("rule"),
+        _text(HEADER_RULE).try_cast("int").alias("version"),
+        F.get(position, F.lit(0)).alias("source"),
+        F.get(position, F.lit(1)).try_cast("int").alias("source_partition"),
+        F.get(position, F.lit(2)).try_cast("bigint").alias("source_offset"),
+        F.get(position, F.lit(3)).try_cast("int").alias("index"),
+    ).where("rule IS NOT NULL AND version IS NOT NULL AND index IS NOT NULL")
+
+
+def new_outputs(outputs: DataFrame, marks: Marks) -> DataFrame:
+    """Return those that did not come before.
+
+    Args:
+        outputs: From `parsed`.
+        marks: The last of each source and partition before this batch.
+    """
+    spark = outputs.sparkSession
+    rows = [(*source, *mark) for source, mark in marks.items()]
+    known = F.broadcast(spark.createDataFrame(rows, _MARKS))
+    mark = F.struct(*_MARK)
+    marked = F.struct("marked_offset", "marked_rule", "marked_index")
+    before = (
+        Window.partitionBy("source", "source_partition")
+        .orderBy("partition", "offset")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    compared = outputs.withColumn("highest", F.max(mark).over(before)).join(
+        known, ["source", "source_partition"], "left"
+    )
+    is_new = (F.col("highest").isNull() | (mark > F.col("highest"))) & (
+        F.col("marked_offset").isNull() | (mark > marked)
+    )
+    return compared.where(is_new).drop("highest", "marked_offset", "marked_rule", "marked_index")
+
+
+def last_marks(outputs: DataFrame) -> Marks:
+    """Return the highest mark of each source and partition."""
+    highest = outputs.groupBy("source", "source_partition").agg(F.max(F.struct(*_MARK)).alias("m"))
+    return {
+        (row["source"], row["source_partition"]): (row["m"][0], row["m"][1], row["m"][2])
+        for row in highest.collect()
+    }
+
+
+def later(marks: Marks, others: Marks) -> Marks:
+    """Return the higher mark of each source and partition."""
+    return {
+        source: max(mark for mark in (marks.get(source), others.get(source)) if mark is not None)
+        for source in marks.keys() | others.keys()
+    }
+
+
+def table_rows(
+    outputs: DataFrame,
+    schema: Mapping[str, str],
+    versions: Iterable[tuple[str, str, int]],
+    types: Mapping[str, str],
+) -> DataFrame:
+    """Return the rows that some versions of rules add to a table.
+
+    Args:
+        outputs: New ones.
+        schema: Of the rows of these versions: column to type.
+        versions: Tenant, rule and version of each.
+        types: Of the table's columns. A value that its column cannot hold becomes null.
+    """
+    ours = F.lit(False)
+    for tenant, rule, version in versions:
+        is_it = (
+            (F.col("tenant") == tenant) & (F.col("rule") == rule) & (F.col("version") == version)
+        )
+        ours = ours | is_it
+    ddl = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in schema.items())
+    made = outputs.where(ours).withColumn("row", F.from_json(F.col("value").cast("string"), ddl))
+    columns = [
+        F.concat_ws(
+            "/", F.col("rule"), F.col("version").cast("string"), _text(HEADER_OUTPUT)
+        ).alias("output_id"),
+        F.col("rule"),
+        F.col("version").alias("rule_version"),
+        F.timestamp_millis(_text(HEADER_TS).try_cast("bigint")).alias("ts"),
+    ]
+    for name, type_ in schema.items():
+        value = F.col("row").getField(name)
+        wanted = types.get(name.lower(), type_)
+        if wanted != type_.lower():
+            value = _converted(value, type_, wanted)
+        columns.append(value.alias(name))
+    return made.select(*columns)
+
+
+def _converted(value: Column, type_: str, wanted: str) -> Column:
+    nested = ("struct", "array", "map", "variant")
+    if wanted == "string" and type_.lower().startswith(nested):
+        return F.to_json(value)
+    if wanted.startswith(nested) or type_.lower().startswith(nested):
+        return F.lit(None).cast(wanted)
+    return value.try_cast(wanted)
+
+
+def dead_letter_rows(letters: DataFrame) -> DataFrame:
+    """Return the rows of the table `dead_letters`; from `parsed` records."""
+    sources = F.when(F.col("source") == "i", F.lit(INBOUND)).when(
+        F.col("source") == "e", F.lit(EVENTS)
+    )
+    columns: dict[str, Any] = {
+        "ts": F.col("timestamp"),
+        "rule_version": F.col("version"),
+        "stage": _text(HEADER_STAGE),
+        "action": _text(HEADER_ACTION),
+        "error": _text(HEADER_ERROR),
+        "topic": _text(HEADER_TOPIC),
+        "client_id": _text(HEADER_CLIENT_ID),
+        "value": F.coalesce("value", F.lit(b"")),
+        "source": F.coalesce(sources, F.col("source")),
+        "log_partition": F.col("source_partition"),
+        "log_offset": F.col("source_offset"),
+    }
+    return letters.select(
+        *(
+            columns.get(column.name, F.col(column.name)).cast(column.type).alias(column.name)
+            for column in DEAD_LETTERS.columns
+        )
+    )
+
+
+def is_evaluation() -> Column:
+    """Tell of a dead letter whether the engine wrote it, which may write it again."""
+    return _text(HEADER_STAGE) == "evaluate"
+
+
+def _text(name: str) -> Column:
+    return F.make_valid_utf8(header(name).cast("string"))

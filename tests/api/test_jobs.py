@@ -1,0 +1,107 @@
+import threading
+from typing import Any
+
+import pytest
+
+from api.jobs import KEPT_SECONDS, MAX_KEPT, MAX_WAITING, WORKERS, Job, Jobs, TooManyJobs
+from api.spark import Cancelled
+from mqlake.clock import ManualClock
+from mqlake.errors import MqlakeError
+from mqlake.local.testing import await_condition
+from tests.api.conftest import Api
+
+
+def start(jobs: Jobs, work: Any, rule_id: str = "r1") -> Job:
+    return jobs.start("dry_run", "default", rule_id, work)
+
+
+def await_end(job: Job) -> None:
+    await_condition(lambda: job.finished_at is not None, "the job has ended")
+
+
+def test_a_job_has_progress_an_end_and_a_result(api: Api) -> None:
+    jobs: Jobs = api.client.app.state.jobs
+    go = threading.Event()
+
+    def work(job: Job) -> dict[str, Any]:
+        job.advance(0.5, "half")
+        assert go.wait(10)
+        return {"done": True}
+
+    job = start(jobs, work)
+    await_condition(lambda: job.progress > 0, "it has begun")
+    shown = api.get(f"/jobs/{job.id}")
+    assert (shown["state"], shown["progress"], shown["note"]) == ("running", 0.5, "half")
+    assert (shown["result"], shown["finished_at"]) == (None, None)
+    go.set()
+    await_end(job)
+    shown = api.get(f"/jobs/{job.id}")
+    assert (shown["state"], shown["progress"], shown["result"]) == ("succeeded", 1, {"done": True})
+    (listed,) = api.get("/jobs", rule_id="r1")["items"]
+    assert listed == {**shown, "result": None}
+    assert api.get("/jobs", rule_id="r2")["items"] == []
+    assert api.request("DELETE", f"/jobs/{job.id}").status_code == 202
+    for method in ("GET", "DELETE"):
+        assert api.request(method, f"/jobs/{job.id}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(MqlakeError("no table"), "no table"), (KeyError("x"), "an unexpected")]
+)
+def test_what_a_job_raises_is_its_error(error: Exception, said: str) -> None:
+    def work(_job: Job) -> dict[str, Any]:
+        raise error
+
+    jobs = Jobs(ManualClock())
+    job = start(jobs, work)
+    await_end(job)
+    assert job.state == "failed"
+    assert job.error is not None
+    assert job.error.startswith(said)
+    jobs.close()
+
+
+def test_few_run_at_once_more_wait_and_too_many_are_refused() -> None:
+    go = threading.Event()
+    jobs = Jobs(ManualClock())
+
+    def work(job: Job) -> dict[str, Any]:
+        while not go.wait(0.01):
+            job.check()
+        return {}
+
+    running = [start(jobs, work) for _ in range(WORKERS)]
+    await_condition(lambda: all(job.state == "running" for job in running), "they run")
+    waiting = [start(jobs, work) for _ in range(MAX_WAITING)]
+    with pytest.raises(TooManyJobs):
+        start(jobs, work)
+    assert jobs.cancel(waiting[0].id) is waiting[0]
+    assert waiting[0].state == "cancelled"
+    jobs.cancel(running[0].id)
+    await_end(running[0])
+    assert running[0].state == "cancelled"
+    go.set()
+    for job in waiting[1:]:
+        await_end(job)
+    assert {job.state for job in waiting[1:]} == {"succeeded"}
+    assert jobs.cancel("unknown") is None
+    jobs.close()
+
+
+def test_old_jobs_are_forgotten() -> None:
+    clock = ManualClock()
+    jobs = Jobs(clock)
+    for _ in range(MAX_KEPT + 5):
+        await_end(start(jobs, lambda _job: {}))
+    assert len(jobs.all()) == MAX_KEPT
+    clock.advance(KEPT_SECONDS + 1)
+    assert jobs.all() == []
+    jobs.close()
+
+
+def test_a_cancelled_job_says_so_where_it_looks() -> None:
+    job = Job("1", "dry_run", "default", "r1", 0)
+    job.check()
+    job.cancelling.set()
+    with pytest.raises(Cancelled):
+        job.check()

@@ -1,0 +1,221 @@
+"""Rules of a running system, from REST to what a subscriber gets."""
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from mqlake.local import testing
+from mqlake.local.testing import LocalSystem, await_condition
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+SQL = "SELECT payload.t AS t, clientid FROM 'rules-api/in' WHERE payload.t > 50"
+PUBLISHER = "rules-api-publisher"
+
+
+class Rest:
+    """Asks the API of a system."""
+
+    def __init__(self, system: LocalSystem) -> None:
+        self._url = f"{system.api_url}/api/v1"
+        self._token = system.api_token
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
+        request = urllib.request.Request(
+            self._url + path,
+            None if body is None else json.dumps(body).encode(),
+            {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
+            method=method,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                data = answer.read()
+                return answer.status, json.loads(data) if data else None
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def get(self, path: str) -> Any:
+        status, found = self.ask("GET", path)
+        assert status == 200, found
+        return found
+
+    def run(self, path: str, body: dict[str, Any]) -> Any:
+        """Run a job to its end; return its result."""
+        status, job = self.ask("POST", path, body)
+        assert status == 202, job
+        await_condition(
+            lambda: self.get(f"/jobs/{job['id']}")["state"] not in ("queued", "running"),
+            "the job has ended",
+            timeout_seconds=120,
+        )
+        job = self.get(f"/jobs/{job['id']}")
+        assert job["state"] == "succeeded", job
+        return job["result"]
+
+
+class Listener:
+    """A client that publishes and keeps what it gets."""
+
+    def __init__(self, port: int) -> None:
+        self.messages: list[tuple[str, Any]] = []
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, PUBLISHER)
+        self._client.on_message = self._keep
+        subscribed: list[int] = []
+        self._client.on_subscribe = lambda _c, _u, mid, _r, _p: subscribed.append(mid)
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+        self._client.subscribe("rules-api/out/#", 1)
+        await_condition(lambda: bool(subscribed), "subscribed")
+
+    def _keep(self, _client: mqtt.Client, _user: object, message: mqtt.MQTTMessage) -> None:
+        self.messages.append((message.topic, json.loads(message.payload)))
+
+    def publish(self, value: Any) -> None:
+        self._client.publish("rules-api/in", json.dumps(value), 1).wait_for_publish(30)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+@pytest.fixture(scope="module")
+def rest(system: LocalSystem) -> Rest:
+    return Rest(system)
+
+
+@pytest.fixture(scope="module")
+def listener(system: LocalSystem) -> Iterator[Listener]:
+    found = Listener(system.mqtt_port)
+    yield found
+    found.close()
+
+
+def republish(place: str) -> dict[str, Any]:
+    return {"function": "republish", "args": {"topic": f"rules-api/out/{place}", "qos": 1}}
+
+
+def test_a_rule_lives_from_its_making_to_its_end(rest: Rest, listener: Listener) -> None:
+    listener.publish({"t": 99, "n": 0})  # before the rule
+    begin = time.monotonic()
+    rule = {"id": "api-rule", "sql": SQL, "actions": [republish("one")]}
+    status, made = rest.ask("POST", "/rules", rule)
+    assert (status, made["state"]) == (201, "running"), made
+    assert time.monotonic() - begin < 5
+    listener.publish({"t": 60})
+    listener.publish({"t": 40})
+    row = {"t": 60, "clientid": PUBLISHER}
+    await_condition(lambda: listener.messages == [("rules-api/out/one", row)], "republished")
+
+    body = {"sql": SQL.replace("> 50", "> 30"), "actions": [republish("two")]}
+    status, changed = rest.ask("PUT", "/rules/api-rule", body)
+    assert (status, changed["version"], changed["state"]) == (200, 2, "running"), changed
+    listener.publish({"t": 41})
+    row = {"t": 41, "clientid": PUBLISHER}
+    await_condition(lambda: listener.messages[1:] == [("rules-api/out/two", row)], "by version 2")
+
+    assert "-  actions" not in rest.get("/rules/api-rule/versions/1/diff/2")["diff"]
+    status, back = rest.ask("POST", "/rules/api-rule/versions/1/rollback")
+    assert (status, back["version"], back["state"]) == (200, 3, "running"), back
+    listener.publish({"t": 42})
+    listener.publish({"t": 70})
+    row = {"t": 70, "clientid": PUBLISHER}
+    await_condition(lambda: listener.messages[2:] == [("rules-api/out/one", row)], "by version 3")
+
+    def counted() -> bool:
+        metrics = rest.get("/rules/api-rule/metrics")
+        actions = metrics["actions"][0]["success"] if metrics["actions"] else 0
+        return (metrics["matched"], metrics["passed"], metrics["failed"], actions) == (5, 3, 0, 3)
+
+    await_condition(counted, "all is counted")
+    status, reset = rest.ask("PUT", "/rules/api-rule/metrics/reset")
+    assert (status, reset["matched"]) == (200, 0)
+
+    explained = rest.get("/rules/api-rule/explain")
+    assert explained["spans"][-1]["version"] == 3
+    assert explained["sources"] == ["mqlake.inbound"]
+
+    status, off = rest.ask("PUT", "/rules/api-rule", {**body, "enable": False})
+    assert (status, off["state"]) == (200, "stopped")
+    listener.publish({"t": 90})
+
+
+def test_a_test_and_a_dry_run_tell_what_live_evaluation_did(rest: Rest, listener: Listener) -> None:
+    del listener  # its messages are in the history
+    context = {"topic": "rules-api/in", "payload": {"t": 60}, "clientid": "c"}
+    status, tried = rest.ask("POST", "/rule_test", {"sql": SQL, "context": context})
+    assert (status, tried["outputs"]) == (200, [{"t": 60, "clientid": "c"}])
+    durations = []
+    for number in range(10):
+        begin = time.monotonic()
+        context["payload"] = {"t": number}
+        rest.ask("POST", "/rule_test", {"sql": SQL, "context": context})
+        durations.append(time.monotonic() - begin)
+    assert sorted(durations)[5] < 1.0
+
+    await_condition(
+        lambda: rest.run("/rules/api-rule/dry_run", {"sql": SQL})["matched"] == 7,
+        "the history is written",
+    )
+    result = rest.run("/rules/api-rule/dry_run", {"sql": SQL})
+    assert (result["passed"], result["failed"], result["outputs"]) == (4, 0, 4)
+    assert {sample["outputs"][0]["t"] for sample in result["samples"]} == {99, 60, 70, 90}
+
+
+def test_a_backfill_and_live_evaluation_take_each_message_once(
+    rest: Rest, listener: Listener
+) -> None:
+    listener.messages.clear()
+    sql = "SELECT payload.t AS t FROM 'rules-api/in'"
+    made = {"id": "api-backfill", "sql": sql, "actions": [republish("filled")]}
+    for number in range(200):
+        listener.publish({"t": 1000 + number})
+        if number == 100:
+            status, rule = rest.ask("POST", "/rules", made)
+            assert (status, rule["state"]) == (201, "running"), rule
+        if number == 150:
+            status, job = rest.ask("POST", "/rules/api-backfill/backfill", {})
+            assert status == 202, job
+    await_condition(
+        lambda: rest.get(f"/jobs/{job['id']}")["state"] not in ("queued", "running"),
+        "it ends",
+        timeout_seconds=120,
+    )
+    assert rest.get(f"/jobs/{job['id']}")["state"] == "succeeded", rest.get(f"/jobs/{job['id']}")
+    wanted = sorted([99, 60, 40, 41, 42, 70, 90, *range(1000, 1200)])
+    await_condition(lambda: len(listener.messages) >= len(wanted), "every message")
+    assert sorted(row["t"] for _, row in listener.messages) == wanted
+
+
+def test_the_command_line_applies_files(system: LocalSystem, tmp_path: Path) -> None:
+    path = tmp_path / "rule.yaml"
+    path.write_text(f"id: from-file\nsql: {SQL}\nactions: [{{function: console}}]\n")
+
+    def rules(command: str, *rest: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [str(testing.PROGRAM), "rules", command, "--data-dir", str(system.data_dir), *rest],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert rules("plan", str(path)).returncode == 2
+    assert rules("apply", str(path)).stdout == "+ from-file: running\n"
+    assert rules("plan", str(path)).returncode == 0
+    topic = ("--topic", "rules-api/in")
+    tested = rules("test", "from-file", *topic, "--payload", '{"t":51}')
+    assert (tested.returncode, tested.stdout) == (0, '{"t": 51, "clientid": "test"}\n')
+    tested = rules("test", "from-file", *topic, "--payload", '{"t":50}')
+    assert (tested.returncode, "payload.t is 50" in tested.stdout) == (2, True)
+    run = rules("dry-run", "from-file", "--limit", "5")
+    assert (run.returncode, run.stdout.startswith("5 matched")) == (0, True), run
+    assert rules("delete", "from-file").returncode == 0

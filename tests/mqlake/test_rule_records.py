@@ -1,0 +1,216 @@
+import contextlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqlake.errors import InvalidRecord
+from mqlake.records import Headers
+from mqlake.rule_records import (
+    Activation,
+    DeadLetter,
+    Output,
+    Position,
+    Range,
+    RuleMetricsKey,
+    RulesKey,
+    Span,
+    dead_letter_headers,
+    decode_activation,
+    decode_dead_letter,
+    decode_decided,
+    decode_output,
+    decode_position,
+    decode_rule_metrics_key,
+    decode_rules_key,
+    encode_activation,
+    encode_decided,
+    output_headers,
+    rule_metrics_key,
+    rule_record_key,
+    rules_barrier_key,
+    rules_key,
+)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,12}", fullmatch=True)
+OFFSETS = st.lists(st.integers(0, 2**62), min_size=1, max_size=4).map(tuple)
+VERSIONS = st.integers(1, 2**31)
+SPANS = st.builds(
+    Span,
+    version=VERSIONS,
+    filters=st.lists(TEXT).map(tuple),
+    expression=TEXT,
+    actions=st.lists(st.dictionaries(TEXT, TEXT, max_size=2), max_size=2).map(tuple),
+    schema=st.none() | TEXT,
+    sources=st.dictionaries(NAMES, st.builds(Range, OFFSETS, st.none() | OFFSETS), max_size=2),
+)
+ACTIVATIONS = st.builds(
+    Activation,
+    tenant=NAMES,
+    rule=NAMES,
+    state=st.sampled_from(["running", "stopped", "failed", "paused"]),
+    version=VERSIONS,
+    change=st.integers(0, 2**53),
+    error=st.none() | TEXT,
+    spans=st.lists(SPANS, max_size=3).map(tuple),
+    updated_at=st.integers(0, 2**45),
+)
+POSITIONS = st.builds(
+    Position,
+    source=st.sampled_from(["i", "e", "bjob-1"]),
+    partition=st.integers(0, 1000),
+    offset=st.integers(0, 2**62),
+    index=st.integers(0, 10_000),
+)
+OUTPUTS = st.builds(
+    Output,
+    tenant=NAMES,
+    rule=NAMES,
+    version=VERSIONS,
+    row=st.binary(),
+    position=POSITIONS,
+    received_at_ms=st.integers(0, 2**45),
+    topic_name=TEXT,
+    client_id=TEXT,
+    message_id=st.none() | st.binary(min_size=16, max_size=16),
+    chain=st.lists(NAMES, max_size=3).map(tuple),
+)
+DEAD_LETTERS = st.builds(
+    DeadLetter,
+    tenant=NAMES,
+    rule=NAMES,
+    version=VERSIONS,
+    value=st.binary(),
+    position=POSITIONS,
+    stage=st.sampled_from(["evaluate", "action"]),
+    error=TEXT,
+    topic_name=TEXT,
+    client_id=TEXT,
+    action=st.none() | TEXT,
+)
+
+
+@given(
+    st.builds(RulesKey, st.sampled_from(["definition", "activation"]), NAMES, NAMES)
+    | st.builds(RulesKey, st.just("version"), NAMES, NAMES, VERSIONS)
+)
+def test_a_key_of_the_rules_topic_comes_back(key: RulesKey) -> None:
+    assert decode_rules_key(rules_key(key)) == key
+
+
+@pytest.mark.parametrize(
+    "key", [b"", b"c", b"d/t", b"d/t/r/1", b"v/t/r", b"v/t/r/x", b"x/t/r", b"\xff"]
+)
+def test_other_keys_of_the_rules_topic_are_told_apart(key: bytes) -> None:
+    assert decode_rules_key(key) is None
+
+
+def test_a_barrier_of_rules_looks_like_no_message() -> None:
+    assert rules_barrier_key(17) == b"\0rules/17"
+
+
+@given(ACTIVATIONS)
+def test_an_activation_comes_back_from_its_record(activation: Activation) -> None:
+    assert decode_activation(encode_activation(activation)) == activation
+
+
+def test_the_last_span_is_in_force_until_it_ends() -> None:
+    first = Span(1, ("a",), "x", (), None, {"mqlake.inbound": Range((1, 2), (3, 4))})
+    second = replace(first, version=2, sources={"mqlake.inbound": Range((3, 4))})
+    activation = Activation("t", "r", "running", 2, 1, spans=(first, second))
+    assert activation.current == second
+    assert replace(activation, spans=(first,)).current is None
+    assert replace(activation, spans=()).current is None
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"\xff", b"[]", b"{}", b'{"v":2}', b'{"v":1,"spans":[1]}', b'{"v":1}']
+)
+def test_an_activation_of_another_form_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        decode_activation(value)
+
+
+@given(st.integers(0, 2**53))
+def test_the_number_of_a_change_comes_back(change: int) -> None:
+    assert decode_decided(encode_decided(change)) == change
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b'{"v":1}', b'{"v":1,"change":"x"}'])
+def test_the_number_of_a_change_of_another_form_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        decode_decided(value)
+
+
+@given(OUTPUTS)
+def test_an_output_comes_back_from_its_record(output: Output) -> None:
+    key = rule_record_key(output.tenant, output.rule)
+    assert decode_output(key, output.row, output_headers(output)) == output
+
+
+@given(DEAD_LETTERS)
+def test_a_dead_letter_comes_back_from_its_record(letter: DeadLetter) -> None:
+    key = rule_record_key(letter.tenant, letter.rule)
+    assert decode_dead_letter(key, letter.value, dead_letter_headers(letter)) == letter
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["rule", "output", "ts", "topic", "stage", "action"]), st.binary()
+        )
+    ),
+    st.binary(),
+)
+def test_whatever_the_bytes_reading_gives_a_record_or_the_one_error(
+    headers: Headers, key: bytes
+) -> None:
+    output = Output("t", "r", 1, b"{}", Position("i", 0, 0, 0), 0, "a", "c")
+    letter = DeadLetter("t", "r", 1, b"", Position("i", 0, 0, 0), "evaluate", "e", "a", "c")
+    with contextlib.suppress(InvalidRecord):
+        decode_output(key, b"", [*output_headers(output), *headers])
+    with contextlib.suppress(InvalidRecord):
+        decode_dead_letter(key, b"", [*dead_letter_headers(letter), *headers])
+
+
+@pytest.mark.parametrize("missing", ["rule", "output", "ts", "topic", "client_id"])
+def test_an_output_lacks_no_header(missing: str) -> None:
+    output = Output("t", "r", 1, b"{}", Position("i", 0, 0, 0), 0, "a", "c")
+    kept = [header for header in output_headers(output) if header[0] != missing]
+    with pytest.raises(InvalidRecord, match=missing):
+        decode_output(b"t/r", b"{}", kept)
+
+
+@pytest.mark.parametrize("data", [b"", b"i:1:2", b"i:1:2:x", b"i:1:2:3:4", b"\xff:1:2:3"])
+def test_a_position_of_another_form_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        decode_position(data)
+
+
+def test_a_dead_letter_has_a_known_stage() -> None:
+    letter = DeadLetter("t", "r", 1, b"", Position("i", 0, 0, 0), "evaluate", "e", "a", "c")
+    headers = dict(dead_letter_headers(letter)) | {"stage": b"later"}
+    with pytest.raises(InvalidRecord, match="stage"):
+        decode_dead_letter(b"t/r", b"", list(headers.items()))
+    del headers["stage"]
+    with pytest.raises(InvalidRecord, match="stage"):
+        decode_dead_letter(b"t/r", b"", list(headers.items()))
+
+
+def test_outputs_of_one_partition_are_ordered_by_offset_rule_and_index() -> None:
+    first = Output("t", "a", 1, b"{}", Position("i", 0, 5, 9), 0, "x", "c")
+    second = replace(first, rule="b", position=Position("i", 0, 5, 0))
+    third = replace(first, position=Position("i", 0, 6, 0))
+    assert first.mark < second.mark < third.mark
+
+
+@given(st.builds(RuleMetricsKey, NAMES, NAMES, NAMES, NAMES))
+def test_the_key_of_metrics_comes_back(key: RuleMetricsKey) -> None:
+    assert decode_rule_metrics_key(rule_metrics_key(key)) == key
+
+
+def test_other_metrics_are_told_apart() -> None:
+    assert decode_rule_metrics_key(b"gateway/1/clients") is None
+    assert decode_rule_metrics_key(b"engine/1/other/t/r") is None

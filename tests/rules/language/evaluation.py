@@ -1,0 +1,153 @@
+"""Evaluating compiled rules on made-up messages, many in one Spark job.
+
+Spark runs in a JVM as the streaming application starts it, without anything of its own.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from rules.columns import ROW
+from rules.language import CompiledRule
+from streaming.jvm.jars import PYSPARK_JARS
+from streaming.jvm.process import start_jvm
+
+FAILED = "failed"
+"""What stands for the rows of a rule that failed."""
+
+_AT_ONCE = 10
+"""Rules in one expression: with more the JIT gives up on the generated code, with fewer Spark plans
+longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A record as the engine gives it to a rule; what is not named is as in most cases."""
+
+    payload: bytes = b"{}"
+    topic: str = "plant/7/temp"
+    username: str | None = "ann"
+    qos: int = 1
+    retain: bool = False
+    dup: bool = False
+    properties: dict[str, Any] | None = field(
+        default_factory=lambda: {
+            "content_type": "text/plain",
+            "user_property": [["unit", "K"], ["site", "b"], ["unit", "C"]],
+        }
+    )
+    event: str | None = None
+    event_fields: dict[str, Any] | None = None
+    id: str = "000102030405060708090a0b0c0d0e0f"
+    tenant: str = "default"
+    clientid: str = "c-1"
+    protocol_level: int = 5
+    publish_received_at: int = 1_700_000_000_123
+    timestamp: int = 1_700_000_000_123
+    peerhost: str | None = "192.0.2.7"
+    gateway: str = "gateway-1"
+    site: str = "local"
+    log_partition: int = 0
+    log_offset: int = 7
+
+    def with_fields(self, fields: dict[str, Any]) -> "Message":
+        """Return the message with some fields of a test's data; the payload is text or JSON."""
+        fields = dict(fields)
+        if "payload" in fields:
+            payload = fields["payload"]
+            text = payload if isinstance(payload, str) else json.dumps(payload)
+            fields["payload"] = text.encode()
+        return replace(self, **fields)
+
+
+_PARSED = {
+    "payload_json": "try_parse_json(try_validate_utf8(CAST(payload AS STRING)))",
+    "properties": "try_parse_json(properties)",
+    "event_fields": "try_parse_json(event_fields)",
+}
+
+
+@contextmanager
+def running_session() -> Iterator[SparkSession]:
+    """Run the smallest Spark there is, in a JVM of its own that leaves no trace in pyspark."""
+    if SparkContext._active_spark_context is not None:  # another test's
+        yield SparkSession.builder.getOrCreate()
+        return
+    jvm = start_jvm(
+        ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx1g"], [str(PYSPARK_JARS / "*")]
+    )
+    jvm.export()
+    try:
+        session: SparkSession = (
+            SparkSession.builder.appName("rules")
+            .master("local[1]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.sql.session.timeZone", "America/St_Johns")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+    finally:
+        jvm.stop(timeout_seconds=5)
+        SparkContext._gateway = SparkContext._jvm = None
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+
+
+def rows_of(spark: SparkSession, messages: Sequence[Message]) -> DataFrame:
+    """Return the messages as rows of `rules.columns.ROW`, with their number as `case_id`."""
+    plain = [column for column in ROW if column.name != "payload_json"]
+    schema = "case_id INT, " + ", ".join(
+        f"{column.name} {'STRING' if column.type == 'VARIANT' else column.type}" for column in plain
+    )
+    data = []
+    for number, message in enumerate(messages):
+        values: list[Any] = [number]
+        for column in plain:
+            value = getattr(message, column.name)
+            values.append(json.dumps(value) if isinstance(value, dict) else value)
+        data.append(tuple(values))
+    frame = spark.createDataFrame(data, schema)
+    columns = (f"{_PARSED.get(column.name, column.name)} AS {column.name}" for column in ROW)
+    return frame.selectExpr("case_id", *columns)
+
+
+def evaluate(
+    spark: SparkSession, cases: Sequence[tuple[CompiledRule, Message]]
+) -> list[list[Any] | None]:
+    """Return the output rows of each rule on its message; none of them may fail."""
+    columns = []
+    for first in range(0, len(cases), _AT_ONCE):
+        numbered = list(enumerate(cases))[first : first + _AT_ONCE]
+        whens = " ".join(f"WHEN {number} THEN {rule.expression}" for number, (rule, _) in numbered)
+        columns.append(f"CASE case_id {whens} END AS c{first}")
+    frame = rows_of(spark, [message for _, message in cases]).selectExpr("case_id", *columns)
+    found: list[list[Any] | None] = [None] * len(cases)
+    for row in frame.collect():
+        outputs = row[1 + row[0] // _AT_ONCE]
+        found[row[0]] = None if outputs is None else [json.loads(output) for output in outputs]
+    return found
+
+
+def failure(spark: SparkSession, rule: CompiledRule, message: Message) -> str | None:
+    """Return why a rule fails on a message, None when it does not."""
+    try:
+        rows_of(spark, [message]).selectExpr(rule.expression).collect()
+    except (Py4JJavaError, PySparkException) as exc:
+        return str(exc)
+    return None
+
+
+def values(spark: SparkSession, message: Message, expressions: Iterable[str]) -> list[Any]:
+    """Return what expressions yield on a message."""
+    (row,) = rows_of(spark, [message]).selectExpr(*expressions).collect()
+    return list(row)

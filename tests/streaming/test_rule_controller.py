@@ -1,0 +1,396 @@
+"""The controller on a log in memory: what it writes, and what it does after it was killed."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mqlake.clock import ManualClock
+from mqlake.errors import LogError
+from mqlake.records import EVENTS, INBOUND, METRICS, RULES
+from mqlake.rule_records import (
+    DECIDED_KEY,
+    Activation,
+    RuleMetricsKey,
+    RulesKey,
+    decode_activation,
+    decode_decided,
+    decode_rules_key,
+    encode_activation,
+    rule_metrics_key,
+    rules_barrier_key,
+    rules_key,
+)
+from rules.errors import RuleError
+from rules.model import ActionSpec, Rule
+from streaming.rules.changes import Failures, Program, first_needed
+from streaming.rules.controller import KEPT_SECONDS, TIDY_SECONDS, RuleController
+from streaming.rules.log import RuleRecord
+from streaming.rules.program import TableAction
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@dataclass
+class MemoryLog:
+    """A log that can be made to fail, or to kill its user, at any append.
+
+    Attributes:
+        inbound: Keys of the records of two partitions.
+        events: Likewise of one.
+        rules: Key and value of all records.
+        fail: Told before each append; raises what is to happen there.
+    """
+
+    inbound: tuple[list[bytes], list[bytes]] = field(default_factory=lambda: ([], []))
+    events: list[bytes] = field(default_factory=list)
+    rules: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    metrics: list[RuleRecord] = field(default_factory=list)
+    fail: Callable[[], None] = lambda: None
+    next: int = 0
+
+    def read(self, timeout_seconds: float) -> list[RuleRecord]:
+        new = [RuleRecord(RULES, *record) for record in self.rules[self.next :]]
+        self.next = len(self.rules)
+        metrics, self.metrics = self.metrics, []
+        return new + metrics
+
+    def is_caught_up(self) -> bool:
+        return self.next == len(self.rules)
+
+    def append_barriers(self, change: int) -> dict[str, tuple[int, ...]]:
+        for partition in (*self.inbound, self.events):
+            self.fail()
+            partition.append(rules_barrier_key(change))
+        offsets = tuple(len(partition) - 1 for partition in self.inbound)
+        return {INBOUND: offsets, EVENTS: (len(self.events) - 1,)}
+
+    def write(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        for record in records:
+            self.fail()
+            self.rules.append(record)
+
+    def close(self) -> None:
+        pass
+
+    # What a test does with it.
+
+    def define(self, name: str, version: int, **fields: Any) -> None:
+        values: dict[str, Any] = {"sql": "good", "created_at": 0, "updated_at": version}
+        rule = Rule(id=name, version=version, **(values | fields))
+        key = rules_key(RulesKey("definition", "default", name))
+        self.rules.append((key, rule.model_dump_json().encode()))
+
+    def delete(self, name: str) -> None:
+        self.rules.append((rules_key(RulesKey("definition", "default", name)), None))
+
+    def activations(self) -> dict[str, Activation]:
+        found: dict[str, Activation] = {}
+        for data, value in self.rules:
+            key = decode_rules_key(data)
+            if key is not None and key.kind == "activation":
+                if value is None:
+                    found.pop(key.rule, None)
+                else:
+                    found[key.rule] = decode_activation(value)
+        return found
+
+    def decided(self) -> list[int]:
+        return [decode_decided(value or b"") for key, value in self.rules if key == DECIDED_KEY]
+
+    def barriers(self) -> list[int]:
+        return [int(key.rpartition(b"/")[2]) for key in self.inbound[0]]
+
+
+def compile_(rule: Rule) -> Program:
+    if rule.sql == "bad":
+        raise RuleError("no statement")
+    if rule.sql == "breaks":
+        raise RecursionError("deep")
+    actions = tuple(action.model_dump(mode="json") for action in rule.actions)
+    return Program((rule.sql,), rule.sql == "events", rule.sql, actions, "x INT")
+
+
+@dataclass
+class PauseSettings:
+    rules_pause_failures: int = 100
+    rules_pause_share: float = 0.5
+
+
+def a_controller(log: MemoryLog, clock: ManualClock | None = None, **more: Any) -> RuleController:
+    log.next = 0
+    return RuleController(log, compile_, PauseSettings(), clock or ManualClock(), **more)
+
+
+def test_many_rules_share_one_change() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    controller.step()
+    assert controller.first is None
+    for number in range(500):
+        log.define(f"r{number}", 1)
+    controller.step()
+    assert log.barriers() == [1, 2], "one when it began, one for all rules"
+    found = log.activations()
+    assert len(found) == 500
+    assert {one.state for one in found.values()} == {"running"}
+    assert {one.change for one in found.values()} == {2}
+    assert log.rules[-1][0] == DECIDED_KEY
+    assert log.decided() == [1, 2]
+    assert controller.first == {INBOUND: {0: 1, 1: 1}, EVENTS: {0: 1}}
+    controller.step()
+    assert len(log.barriers()) == 2, "nothing more to do"
+
+
+def test_a_new_version_begins_where_the_old_one_ends() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1)
+    controller.step()
+    for partition in log.inbound:
+        partition.append(b"default/a")
+    log.define("r", 2)
+    controller.step()
+    (found,) = log.activations().values()
+    old, new = found.spans
+    assert (found.state, found.version, old.version, new.version) == ("running", 2, 1, 2)
+    assert old.sources[INBOUND].ends == new.sources[INBOUND].starts == (3, 3)
+    assert new.sources[INBOUND].ends is None
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [({"enable": False}, "stopped"), ({"sql": "bad"}, "failed"), ({"sql": "events"}, "running")],
+)
+def test_what_becomes_of_a_rule_that_ran(change: dict[str, Any], state: str) -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1)
+    controller.step()
+    log.define("r", 2, **change)
+    controller.step()
+    found = log.activations()["r"]
+    assert (found.state, found.version, found.spans[0].is_ended) == (state, 2, True)
+    assert (found.error is not None) == (state == "failed")
+    assert [list(span.sources) for span in found.spans[1:]] == (
+        [[EVENTS]] if state == "running" else []
+    )
+    log.define("r", 3)
+    controller.step()
+    assert log.activations()["r"].state == "running"
+
+
+def test_a_rule_that_the_compiler_breaks_on_keeps_no_other_back() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("broken", 1, sql="breaks")
+    log.define("fine", 1)
+    controller.step()
+    assert {name: found.state for name, found in log.activations().items()} == {
+        "broken": "failed",
+        "fine": "running",
+    }
+
+
+def test_a_rule_that_is_deleted_and_made_again_runs() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1)
+    controller.step()
+    log.delete("r")
+    log.define("r", 1, sql="other", updated_at=99)
+    controller.step()
+    found = log.activations()["r"]
+    assert [span.filters for span in found.spans] == [("good",), ("other",)]
+    log.delete("r")
+    controller.step()
+    assert log.activations()["r"].state == "stopped"
+
+
+def test_records_of_another_form_stop_nothing() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    for key in (b"d/default/x", b"a/default/x", b"c", b"\xff", b""):
+        log.rules.append((key, b"{"))
+    log.define("r", 1)
+    controller.step()
+    key, value = log.rules[-2]
+    assert key == b"a/default/r"
+    assert decode_activation(value or b"").state == "running"
+
+
+def test_ended_versions_are_forgotten_when_nothing_comes_back_to_them() -> None:
+    log, clock = MemoryLog(), ManualClock()
+    done: dict[str, dict[int, int]] = {}
+    controller = a_controller(log, clock, done=lambda: done)
+    log.define("r", 1)
+    log.define("gone", 1)
+    controller.step()
+    log.define("r", 2)
+    log.delete("gone")
+    controller.step()
+    clock.advance(KEPT_SECONDS + TIDY_SECONDS)
+    controller.step()
+    assert len(log.activations()["r"].spans) == 2, "the evaluation may come back"
+    done[INBOUND] = {0: 100, 1: 100}
+    clock.advance(TIDY_SECONDS)
+    controller.step()
+    assert [span.version for span in log.activations()["r"].spans] == [2]
+    assert "gone" not in log.activations()
+
+
+def test_there_is_nothing_to_evaluate_once_all_versions_have_ended_and_are_passed() -> None:
+    log = MemoryLog()
+    done: dict[str, dict[int, int]] = {}
+    controller = a_controller(log, done=lambda: done)
+    log.define("r", 1)
+    controller.step()
+    log.define("r", 2, enable=False)
+    controller.step()
+    assert controller.first is not None
+    done[INBOUND] = {0: 2, 1: 1}
+    controller.step()
+    assert controller.first is not None
+    done[INBOUND] = {0: 2, 1: 2}
+    controller.step()
+    assert controller.first is None
+    assert first_needed({}, None, {}) is None
+
+
+def test_the_tables_of_a_version_are_known_after_a_restart() -> None:
+    log = MemoryLog()
+    action = ActionSpec(function="table", args={"name": "t"})
+    log.define("r", 1, actions=(action,))
+    a_controller(log).step()
+    controller = a_controller(log)
+    assert not controller.has_rules
+    controller.step()
+    assert controller.has_rules
+    assert controller.table_actions(("default", "r", 1)) == (TableAction("rule_t", "x INT"),)
+    assert controller.table_actions(("default", "r", 2)) == ()
+
+
+def report(log: MemoryLog, matched: int, failed: int, rule: str = "r") -> None:
+    key = rule_metrics_key(RuleMetricsKey("engine", "1", "default", rule))
+    value = json.dumps({"matched": matched, "failed": failed}).encode()
+    log.metrics.append(RuleRecord(METRICS, key, value))
+
+
+def test_a_rule_that_fails_again_and_again_is_paused_until_it_is_changed() -> None:
+    log, clock = MemoryLog(), ManualClock()
+    controller = a_controller(log, clock)
+    log.define("r", 1)
+    controller.step()
+    report(log, 198, 99)
+    controller.step()
+    assert log.activations()["r"].state == "running"
+    clock.advance(1)
+    report(log, 202, 102)
+    controller.step()
+    paused = log.activations()["r"]
+    assert (paused.state, paused.current) == ("paused", None)
+    assert "failed" in (paused.error or "")
+    clock.advance(1)
+    report(log, 202, 102)
+    controller.step()
+    log.define("r", 2)
+    controller.step()
+    report(log, 210, 110)
+    controller.step()
+    assert log.activations()["r"].state == "running", "what failed before no longer counts"
+
+
+def test_failures_count_for_a_minute() -> None:
+    failures = Failures(100, 0.5)
+    assert not failures.add(0.0, 1000, 99)
+    assert not failures.add(30.0, 1060, 150)
+    assert not failures.add(90.0, 1100, 190)
+    assert not failures.add(91.0, 1200, 249)
+    assert failures.add(92.0, 1201, 291)
+
+
+class FailingOnce:
+    """Fails at the nth append."""
+
+    def __init__(self, number: int, error: BaseException) -> None:
+        self._left = number
+        self._error = error
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise self._error
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["define", "define", "disable", "delete"]),
+            st.sampled_from(["r1", "r2"]),
+            st.integers(0, 12),
+            st.booleans(),
+        ),
+        max_size=8,
+    )
+)
+def test_wherever_it_is_killed_or_the_log_fails_the_next_one_goes_on(steps: list[Any]) -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    wanted: dict[str, tuple[str, int]] = {}
+    for version, (what, name, fails_at, is_killed) in enumerate(steps, 1):
+        if what == "delete":
+            log.delete(name)
+            if name in wanted:
+                wanted[name] = ("stopped", wanted[name][1])
+        else:
+            log.define(name, version, enable=what == "define")
+            wanted[name] = ("running" if what == "define" else "stopped", version)
+        log.fail = FailingOnce(fails_at, Killed() if is_killed else LogError("x", definite=False))
+        try:
+            controller.step()
+        except Killed:
+            controller = a_controller(log)
+        except LogError:
+            pass
+    log.fail = lambda: None
+    for _ in range(3):
+        controller.step()
+    found = log.activations()
+    for name, (state, at_version) in wanted.items():
+        if name in found:
+            assert found[name].state == state
+            assert state == "stopped" or found[name].version == at_version
+            assert (found[name].current is not None) == (state == "running")
+        else:
+            assert state == "stopped", "never seen by a controller before it was deleted"
+    for activation in found.values():
+        for earlier, later in zip(activation.spans, activation.spans[1:], strict=False):
+            assert earlier.sources[INBOUND].ends is not None
+            pairs = zip(earlier.sources[INBOUND].ends, later.sources[INBOUND].starts, strict=True)
+            assert all(end <= start for end, start in pairs), "never two versions at once"
+    assert log.decided() == sorted(log.decided())
+    assert max(log.barriers(), default=0) <= log.decided()[-1], "no barrier waits for ever"
+    # What a reader of the log sees at a barrier: an activation that names it stands before the
+    # record that says it is decided.
+    decided = 0
+    for data, value in log.rules:
+        if data == DECIDED_KEY:
+            decided = decode_decided(value or b"")
+        elif data.startswith(b"a/") and value is not None:
+            assert decode_activation(value).change > decided
+
+
+def test_an_activation_comes_back_as_it_was_written() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1)
+    controller.step()
+    (found,) = log.activations().values()
+    assert decode_activation(encode_activation(found)) == found

@@ -1,0 +1,34 @@
+"""From where the rules query begins: its checkpoint, unless that is older than every rule."""
+
+import json
+from pathlib import Path
+
+from mqlake.records import EVENTS, INBOUND
+from streaming.jobs.rules import _is_before, _to_json, committed
+
+
+def batch(folder: Path, number: int, ends: dict[str, dict[str, int]], *, done: bool = True) -> None:
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "offsets" / str(number)).write_text("\n".join(["v1", "{}", json.dumps(ends)]))
+    if done:
+        (folder / "commits" / str(number)).write_text("v1\n{}")
+
+
+def test_what_is_certainly_done_is_the_last_batch_that_was_committed(tmp_path: Path) -> None:
+    assert committed(tmp_path) is None
+    batch(tmp_path, 9, {INBOUND: {"0": 1}})
+    batch(tmp_path, 10, {INBOUND: {"0": 5, "1": 6}, EVENTS: {"0": 7}})
+    batch(tmp_path, 11, {INBOUND: {"0": 50}}, done=False)
+    assert committed(tmp_path) == {INBOUND: {0: 5, 1: 6}, EVENTS: {0: 7}}
+    (tmp_path / "offsets" / "10").write_text("torn")
+    assert committed(tmp_path) == {INBOUND: {0: 1}}
+
+
+def test_a_checkpoint_is_given_up_only_when_nothing_is_left_to_do_before_the_first_rule() -> None:
+    first = {INBOUND: {0: 10, 1: 20}}
+    assert _is_before(None, first)
+    assert _is_before({INBOUND: {0: 10, 1: 20}}, first)
+    assert _is_before({INBOUND: {0: 3}}, first)
+    assert not _is_before({INBOUND: {0: 11, 1: 3}}, first)
+    assert json.loads(_to_json(first)) == {INBOUND: {"0": 10, "1": 20}}

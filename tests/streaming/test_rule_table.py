@@ -1,0 +1,353 @@
+"""The Java rule table and evaluation: which rules, by which version, give what."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mqlake.matching import TopicFilterTrie
+from mqlake.records import (
+    DEAD_LETTERS,
+    EVENTS,
+    INBOUND,
+    OUTPUTS,
+    Headers,
+    Message,
+    message_headers,
+    message_key,
+)
+from mqlake.rule_records import (
+    Activation,
+    DeadLetter,
+    Output,
+    Range,
+    Span,
+    decode_dead_letter,
+    decode_output,
+    encode_activation,
+    encode_decided,
+)
+from rules.columns import ROW
+from rules.language import compile_rule
+
+pytestmark = pytest.mark.spark
+
+LEVELS = st.sampled_from(["a", "b", "$SYS", "ä€𝄞"])
+TOPICS = st.lists(LEVELS, min_size=1, max_size=3).map("/".join)
+FILTERS = st.one_of(
+    TOPICS, TOPICS.map("{}/#".format), TOPICS.map("+/{}".format), st.just("#"), st.just("+")
+)
+
+
+class Engine:
+    """A rule table, what is put into it and what it makes of records."""
+
+    def __init__(self, jvm: Any, gateway: Any) -> None:
+        self._gateway = gateway
+        self._jvm = jvm
+        self.table = jvm.mqlake.streaming.RuleTable()
+        self._evaluation = jvm.mqlake.streaming.RuleEvaluation(EVENTS, OUTPUTS, DEAD_LETTERS)
+
+    def activate(self, *spans: Span, rule: str = "r", tenant: str = "default") -> None:
+        activation = Activation(tenant, rule, "running", 1, 1, spans=spans)
+        self.table.apply(f"a/{tenant}/{rule}", encode_activation(activation))
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes = b"{}",
+        *,
+        partition: int = 0,
+        offset: int = 0,
+        chain: bytes = b"",
+        **fields: Any,
+    ) -> list[Output | DeadLetter]:
+        values: dict[str, Any] = {
+            "qos": 1,
+            "retain": False,
+            "message_id": bytes(15) + b"\x7f",
+            "client_id": "c",
+            "received_at_ms": 5,
+            "origin": "site/gateway",
+        }
+        message = Message("default", topic, payload, **(values | fields))
+        headers = message_headers(message)
+        if chain:
+            headers.append(("chain", chain))
+        key = message_key("default", topic)
+        return self.evaluate(INBOUND, partition, offset, key, payload, headers)
+
+    def evaluate(
+        self,
+        log_topic: str,
+        partition: int,
+        offset: int,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+    ) -> list[Output | DeadLetter]:
+        names = self._gateway.new_array(self._jvm.java.lang.String, len(headers))
+        values = self._jvm.java.lang.reflect.Array.newInstance(
+            self._jvm.java.lang.Class.forName("[B"), len(headers)
+        )
+        for number, (name, header) in enumerate(headers):
+            names[number] = name
+            values[number] = header
+        made = self._evaluation.evaluate(
+            self.table, log_topic, partition, offset, 5, key, value, names, values
+        )
+        return [self._decode(row) for row in made]
+
+    @staticmethod
+    def _decode(row: Any) -> Output | DeadLetter:
+        key, value = bytes(row.get(2)), bytes(row.get(3))
+        headers = [(header.get(0), bytes(header.get(1))) for header in row.get(4)]
+        if row.get(0) == OUTPUTS:
+            return decode_output(key, value, headers)
+        assert (row.get(0), row.get(1)) == (DEAD_LETTERS, 0)
+        return decode_dead_letter(key, value, headers)
+
+
+@pytest.fixture
+def engine(routing_jvm: Any, routing_gateway: Any) -> Engine:
+    return Engine(routing_jvm, routing_gateway)
+
+
+def a_span(
+    sql: str,
+    version: int = 1,
+    begin: tuple[int, ...] = (0, 0),
+    end: tuple[int, ...] | None = None,
+) -> Span:
+    rule = compile_rule(sql)
+    source = EVENTS if rule.is_events else INBOUND
+    sources = {source: Range(begin, end)}
+    return Span(version, rule.filters, rule.expression, (), None, sources)
+
+
+def rows(made: list[Output | DeadLetter]) -> list[Any]:
+    return [json.loads(one.row) for one in made if isinstance(one, Output)]
+
+
+def test_the_row_has_the_columns_that_rules_are_compiled_for(routing_jvm: Any) -> None:
+    columns = routing_jvm.mqlake.streaming.RuleCompiler.columns()
+    assert columns == ", ".join(f"{column.name} {column.type}" for column in ROW)
+
+
+def test_a_row_has_what_the_record_says(engine: Engine) -> None:
+    engine.activate(a_span('SELECT *, payload.t + 1 AS t, topic(2) AS second FROM "a/+"'))
+    properties = {"content_type": "text", "user_property": [("k", "v")]}
+    (made,) = engine.publish(
+        "a/b",
+        b'{"t": 41}',
+        partition=1,
+        offset=17,
+        retain=True,
+        username="u",
+        properties=properties,
+    )
+    assert isinstance(made, Output)
+    assert (made.tenant, made.rule, made.version, str(made.position)) == (
+        *("default", "r", 1),
+        "i:1:17:0",
+    )
+    assert (made.topic_name, made.client_id, made.received_at_ms) == ("a/b", "c", 5)
+    assert made.message_id == bytes(15) + b"\x7f"
+    row = json.loads(made.row)
+    assert row["t"] == 42
+    assert row["second"] == "b"
+    assert (row["id"], row["clientid"], row["username"]) == ("00" * 15 + "7f", "c", "u")
+    assert (row["topic"], row["qos"], row["retain"], row["dup"]) == ("a/b", 1, True, False)
+    assert (row["payload"], row["publish_received_at"]) == ('{"t": 41}', 5)
+    assert (row["gateway"], row["tenant"], row["peerhost"]) == ("gateway", "default", None)
+    assert row["pub_props"]["content_type"] == "text"
+
+
+def test_an_event_is_evaluated_by_its_name(engine: Engine) -> None:
+    engine.activate(a_span('SELECT clientid, reason FROM "$events/client_disconnected"'))
+    engine.activate(a_span('SELECT 1 AS x FROM "#"'), rule="other")
+    value = b'{"v":1,"event":"client.disconnected","ts":7,"client_id":"c","reason":"gone"}'
+    (made,) = engine.evaluate(EVENTS, 0, 3, b"default/c", value, [])
+    assert isinstance(made, Output)
+    assert json.loads(made.row) == {"clientid": "c", "reason": "gone"}
+    assert (made.topic_name, str(made.position)) == ("$events/client_disconnected", "e:0:3:0")
+    for other in (b'{"v":1,"event":"client.connected"}', b"[]", b"{}", b'{"event":1}', None, b""):
+        assert engine.evaluate(EVENTS, 0, 3, b"default/c", other, []) == []
+
+
+def test_a_version_counts_from_its_first_offset_up_to_its_end(engine: Engine) -> None:
+    engine.activate(
+        a_span('SELECT 1 AS v FROM "a"', 1, (5, 50), (10, 60)),
+        a_span('SELECT 2 AS v FROM "a"', 2, (10, 60)),
+    )
+    given_ = {
+        (partition, offset): [
+            row["v"] for row in rows(engine.publish("a", partition=partition, offset=offset))
+        ]
+        for partition in (0, 1)
+        for offset in (4, 5, 9, 10, 49, 50, 59, 60)
+    }
+    assert given_ == {
+        (0, 4): [],
+        (0, 5): [1],
+        (0, 9): [1],
+        (0, 10): [2],
+        (0, 49): [2],
+        (0, 50): [2],
+        (0, 59): [2],
+        (0, 60): [2],
+        (1, 4): [],
+        (1, 5): [],
+        (1, 9): [],
+        (1, 10): [],
+        (1, 49): [],
+        (1, 50): [1],
+        (1, 59): [1],
+        (1, 60): [2],
+    }
+
+
+def test_a_rule_whose_filters_all_match_is_evaluated_once(engine: Engine) -> None:
+    engine.activate(a_span('SELECT 1 AS x FROM "a/#", "+/b", "a/b"'))
+    assert rows(engine.publish("a/b")) == [{"x": 1}]
+
+
+def test_rules_are_evaluated_in_the_order_of_their_identifiers(engine: Engine) -> None:
+    for rule, topic_filter in (("c", "a/#"), ("a", "+/b"), ("b", "a/b")):
+        engine.activate(a_span(f'SELECT 1 AS x FROM "{topic_filter}"'), rule=rule)
+    made = engine.publish("a/b")
+    assert [one.rule for one in made] == ["a", "b", "c"]
+
+
+def test_a_rule_that_throws_gives_a_dead_letter_and_others_go_on(engine: Engine) -> None:
+    engine.activate(a_span('SELECT 1 / payload.zero AS x FROM "a"'), rule="bad")
+    engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="good")
+    broken = Span(1, ("a",), "no_such_function(1)", (), None, {INBOUND: Range((0,))})
+    engine.activate(broken, rule="broken")
+    made = engine.publish("a", b'{"zero": 0}', offset=9)
+    assert [type(one) for one in made] == [DeadLetter, DeadLetter, Output]
+    letter = made[0]
+    assert isinstance(letter, DeadLetter)
+    assert (letter.rule, letter.stage, letter.value) == ("bad", "evaluate", b'{"zero": 0}')
+    assert (str(letter.position), letter.topic_name) == ("i:0:9:0", "a")
+    assert "zero" in letter.error.lower()
+    assert isinstance(made[1], DeadLetter)
+    assert "compile" in made[1].error
+
+
+def test_a_message_that_came_through_a_rule_does_not_come_to_it_again(engine: Engine) -> None:
+    engine.activate(a_span('SELECT 1 AS x FROM "#"'))
+    engine.activate(a_span('SELECT 1 AS x FROM "#"'), rule="other")
+    made = {one.rule: one for one in engine.publish("a", chain=b"other,q")}
+    assert isinstance(made["other"], DeadLetter)
+    assert made["other"].error.startswith("loop")
+    output = made["r"]
+    assert isinstance(output, Output)
+    assert output.chain == ("other", "q")
+    long_chain = ",".join(f"rule-{number}" for number in range(16)).encode()
+    assert all(isinstance(one, DeadLetter) for one in engine.publish("a", chain=long_chain))
+
+
+def test_several_rows_of_a_record_are_numbered(engine: Engine) -> None:
+    engine.activate(a_span('FOREACH payload.items AS i DO i.v AS v INCASE i.v > 1 FROM "a"'))
+    made = engine.publish("a", b'{"items": [{"v": 1}, {"v": 2}, {"v": 3}]}')
+    assert rows(made) == [{"v": 2}, {"v": 3}]
+    assert [one.position.index for one in made] == [0, 1]
+    assert engine.publish("a", b'{"items": []}') == []
+
+
+@pytest.mark.parametrize("payload", [b"", b"no json", b"\xff\xfe", b"[1]", b"1", b'{"t": "x"}'])
+def test_whatever_the_payload_a_condition_on_a_field_is_false(
+    engine: Engine, payload: bytes
+) -> None:
+    engine.activate(a_span('SELECT 1 AS x FROM "a" WHERE payload.t > 1'))
+    assert engine.publish("a", payload) == []
+
+
+def test_records_of_others_give_nothing(engine: Engine) -> None:
+    engine.activate(a_span('SELECT 1 AS x FROM "#"'))
+    assert engine.evaluate(INBOUND, 0, 0, b"no slash", b"", []) == []
+    assert engine.evaluate(INBOUND, 0, 0, b"default/a", b"", []) == []
+    assert engine.evaluate(INBOUND, 0, 0, b"default/a", b"", [("mqtt", b"\x02\x04\x00")]) == []
+    fine = engine.evaluate(INBOUND, 0, 0, b"default/a", None, [("mqtt", b"\x01\x04\x00")])
+    assert rows(fine) == [{"x": 1}]
+
+
+def test_an_activation_of_another_form_is_refused_and_changes_nothing(engine: Engine) -> None:
+    engine.activate(a_span('SELECT 1 AS x FROM "a"'))
+    for value in (b"", b"{}", b"[]", b'{"spans": [{}]}', b"\xff"):
+        with pytest.raises(Exception, match="Exception"):
+            engine.table.apply("a/default/r", value)
+    assert rows(engine.publish("a")) == [{"x": 1}]
+    engine.table.apply("d/default/r", b"not ours to read")
+    engine.table.apply("c", encode_decided(3))
+
+
+OFFSETS = 12
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["r1", "r2", "r3"]),
+        st.none() | st.lists(FILTERS, min_size=1, max_size=2, unique=True),
+        st.integers(0, OFFSETS - 1),
+    ),
+    max_size=12,
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(changes=CHANGES, topics=st.lists(TOPICS, min_size=OFFSETS, max_size=OFFSETS))
+def test_live_and_replayed_evaluation_give_the_same(
+    routing_jvm: Any, routing_gateway: Any, changes: list[Any], topics: list[str]
+) -> None:
+    """Records and changes in turn, live; then all records again, from any point, and a model."""
+    live, replayed = (Engine(routing_jvm, routing_gateway) for _ in range(2))
+    spans: dict[str, list[Span]] = {}
+    trie: dict[tuple[str, int], TopicFilterTrie[bool]] = {}
+    version = 0
+    made_live: list[list[Any]] = []
+    for offset, topic in enumerate(topics):
+        for rule, filters, at in changes:
+            if at != offset:
+                continue
+            version += 1
+            before = spans.setdefault(rule, [])
+            if before and before[-1].sources[INBOUND].ends is None:
+                last = before[-1]
+                begin = last.sources[INBOUND].starts
+                before[-1] = Span(
+                    *(last.version, last.filters, last.expression, (), None),
+                    {INBOUND: Range(begin, (offset,))},
+                )
+            if filters is not None:
+                expression = f"array(to_json(named_struct('version', {version}, 'topic', topic)))"
+                sources = {INBOUND: Range((offset,))}
+                before.append(Span(version, tuple(filters), expression, (), None, sources))
+                trie[rule, version] = TopicFilterTrie()
+                for topic_filter in filters:
+                    trie[rule, version].insert(topic_filter, True)
+            live.activate(*before, rule=rule)
+        made_live.append(live.publish(topic, offset=offset))
+    for rule, its_spans in spans.items():
+        replayed.activate(*its_spans, rule=rule)
+    for offset, topic in enumerate(topics):
+        made = made_live[offset]
+        assert replayed.publish(topic, offset=offset) == made
+        assert live.publish(topic, offset=offset) == made
+        modelled = [
+            (rule, span.version)
+            for rule, its_spans in sorted(spans.items())
+            for span in its_spans
+            if span.sources[INBOUND].starts[0] <= offset
+            and (span.sources[INBOUND].ends is None or offset < span.sources[INBOUND].ends[0])
+            and trie[rule, span.version].match(topic)
+        ]
+        assert [(one.rule, one.version) for one in made] == modelled
+    for rule in spans:
+        live.activate(rule=rule)
+    assert live.table.isEmpty(), "removal prunes every level"
