@@ -1,4 +1,11 @@
-"""Order of the tests: whatever only computes first, whole systems last."""
+"""Order of the tests: whatever only computes first, whole systems last.
+
+With several workers (`-n`) one of them takes all that runs a broker, Spark or a system, one after
+the other, from the beginning; what only computes runs beside it.
+"""
+
+import os
+from typing import Final
 
 import hypothesis
 import pytest
@@ -7,7 +14,7 @@ import pytest
 hypothesis.settings.register_profile("mqlake", deadline=None)
 hypothesis.settings.load_profile("mqlake")
 
-_LATE = ("kafka", "spark", "system")
+_LATE: Final = ("kafka", "spark", "system")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -16,11 +23,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def rank(item: pytest.Item) -> int:
-        if "tests/integration" not in item.path.as_posix():
-            return 0
-        needs = {marker.name for marker in item.iter_markers()}
-        return 1 + max((_LATE.index(need) for need in needs.intersection(_LATE)), default=0)
+    items.sort(key=_lateness)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        for item in items:
+            if _needs(item):
+                item.add_marker(pytest.mark.xdist_group("one at a time"))
+        items.sort(key=lambda item: not _needs(item))
 
-    items.sort(key=rank)
+
+def _needs(item: pytest.Item) -> set[str]:
+    return {marker.name for marker in item.iter_markers()}.intersection(_LATE)
+
+
+def _lateness(item: pytest.Item) -> int:
+    if "tests/integration" not in item.path.as_posix():
+        return 0
+    return 1 + max((_LATE.index(need) for need in _needs(item)), default=0)
