@@ -279,6 +279,8 @@ _TRANSIENT_CODES: Final = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.NOT_CONTROLLER,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,  # right after a topic was created
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.INVALID_REPLICATION_FACTOR,  # brokers register one by one
     }
