@@ -33,7 +33,9 @@ def test_first_minute_does_what_it_says(system: LocalSystem, tmp_path: Path) -> 
     assert script.count("bin/mqlake ") >= 3
     for here, there in (("1883", system.mqtt_port), ("1884", system.mqtt_port + 1)):
         script = script.replace(f"-p {here}", f"-p {there}")
-    script = re.sub(r"bin/mqlake (\w+)", rf"'{PROGRAM}' \1 --data-dir '{system.data_dir}'", script)
+    script = re.sub(
+        r"bin/mqlake ((?:rules )?[\w-]+)", rf"'{PROGRAM}' \1 --data-dir '{system.data_dir}'", script
+    )
     # A person types slower than a script: the second line when the first has subscribed.
     script = script.replace(
         " -v &", f" -v -d -C 1 > '{received}' &\nuntil grep -q SUBACK '{received}'; do :; done"
