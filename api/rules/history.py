@@ -13,6 +13,10 @@ from mqlake.topics import SEPARATOR
 
 OFFSET_BITS: Final = 48
 
+TASKS: Final = 2
+"""That evaluate history at once. There are slots for many more, and so many threads would leave the
+router little of the processors."""
+
 _PAYLOAD_JSON: Final = "try_parse_json(CAST({} AS STRING))"
 
 COLUMNS: Final[dict[str, str]] = {
@@ -73,15 +77,13 @@ def guarded(expression: str) -> str:
 SESSION_SETTINGS: Final = {
     # Would compute what an expression has twice outside of `try_to_binary`.
     "spark.sql.subexpressionElimination.enabled": "false",
-    # Short tasks: they take turns with those of the queries that route and write history.
-    "spark.sql.files.maxPartitionBytes": "4m",
-    "spark.sql.files.openCostInBytes": "1m",
 }
 
 
 def source(table_version: int, where: str) -> str:
-    """Return the table at a version, filtered, for a FROM clause."""
-    return f"(SELECT * FROM {MESSAGES.name} VERSION AS OF {table_version:d} WHERE {where})"  # noqa: S608
+    """Return the table at a version, filtered, for a FROM clause; read by few tasks."""
+    table = f"{MESSAGES.name} VERSION AS OF {table_version:d}"
+    return f"(SELECT /*+ COALESCE({TASKS}) */ * FROM {table} WHERE {where})"  # noqa: S608
 
 
 def between(from_ms: int | None, to_ms: int | None) -> list[str]:

@@ -18,7 +18,17 @@ from ingest.log.kafka_errors import to_log_error
 from mqlake.errors import LogError
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.ports import free_ports
-from mqlake.records import EVENTS, GATEWAYS, INBOUND, ROUTES, SESSIONS
+from mqlake.records import (
+    DEAD_LETTERS,
+    EVENTS,
+    GATEWAYS,
+    INBOUND,
+    METRICS,
+    OUTPUTS,
+    ROUTES,
+    RULES,
+    SESSIONS,
+)
 
 DEADLINE_SECONDS = 30.0
 
@@ -154,13 +164,14 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
                 timeout_seconds=DEADLINE_SECONDS,
             )
             assert admin.partition_count(bootstrap_servers, INBOUND, DEADLINE_SECONDS) == 4
-            for log_topic in (ROUTES, SESSIONS, EVENTS, GATEWAYS):
+            assert admin.partition_count(bootstrap_servers, OUTPUTS, DEADLINE_SECONDS) == 4
+            for log_topic in (ROUTES, SESSIONS, EVENTS, GATEWAYS, RULES, METRICS, DEAD_LETTERS):
                 assert admin.partition_count(bootstrap_servers, log_topic, DEADLINE_SECONDS) == 1
         inbound = admin.topic_config(bootstrap_servers, INBOUND, DEADLINE_SECONDS)
         assert int(inbound["retention.bytes"]) == retention_bytes // 4
         assert inbound["retention.ms"] == "86400000"
         assert inbound["cleanup.policy"] == "delete"
-    for log_topic in (ROUTES, SESSIONS, GATEWAYS):
+    for log_topic in (ROUTES, SESSIONS, GATEWAYS, RULES, METRICS):
         config = admin.topic_config(bootstrap_servers, log_topic, DEADLINE_SECONDS)
         assert config["cleanup.policy"] == "compact"
         assert config["delete.retention.ms"] == "86400000"
