@@ -23,13 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if _needs(item):
+        item.add_marker(pytest.mark.xdist_group("systems"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_lateness)
     if "PYTEST_XDIST_WORKER" in os.environ:
-        for item in items:
-            if _needs(item):
-                item.add_marker(pytest.mark.xdist_group("one at a time"))
         items.sort(key=lambda item: not _needs(item))
 
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import py4j.java_gateway
+import py4j.protocol
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -100,6 +102,8 @@ def running_session() -> Iterator[SparkSession]:
     finally:
         jvm.stop(timeout_seconds=5)
         SparkContext._gateway = SparkContext._jvm = None
+        # pyspark put its own here, which asks the context about each error in Java.
+        py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
 
 

@@ -186,10 +186,12 @@ def test_second_runner_stands_by_and_takes_over(stage: Stage) -> None:
         assert len(stage.published("shared")) == total
 
     publishes(100)
-    beat = second.heartbeat()
-    assert beat is not None
-    assert not beat.healthy
-    assert "another runner" in beat.detail
+
+    def stands_by() -> bool:
+        beat = second.heartbeat()
+        return beat is not None and not beat.healthy and "another runner" in beat.detail
+
+    await_condition(stands_by, "the second stands by")
     assert first.is_healthy()
     first.kill()
     await_condition(second.is_healthy, "it takes over", timeout_seconds=40)
