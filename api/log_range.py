@@ -4,9 +4,10 @@ import time
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as KafkaMessage
 
 from mqlake.errors import LogError
-from mqlake.records import INBOUND
+from mqlake.records import HEADER_MQTT, INBOUND, RECORD_VERSION
 
 TIMEOUT_SECONDS: Final = 20.0
 _BATCH: Final = 1_000
@@ -51,13 +52,25 @@ def _has_messages(consumer: Consumer, partition: int, begin: int, end: int) -> b
                 if error.code() == KafkaError._PARTITION_EOF:
                     return False
                 continue  # librdkafka tries again by itself
-            offset, key = record.offset(), record.key() or b""
+            offset = record.offset()
             assert offset is not None
-            assert isinstance(key, bytes)
             if offset >= end:
                 return False
-            if not key.startswith(b"\0"):
+            if _is_message(record):
                 return True
             if offset == end - 1:
                 return False
     raise LogError(f"reading {INBOUND}: no answer within {TIMEOUT_SECONDS:g} s", definite=True)
+
+
+def _is_message(record: KafkaMessage) -> bool:
+    """Tell whether the history takes a record: what others write to the log it leaves out."""
+    key = record.key() or b""
+    assert isinstance(key, bytes)
+    mqtt = dict(record.headers() or ()).get(HEADER_MQTT)
+    if key.startswith(b"\0") or not isinstance(mqtt, bytes):
+        return False
+    try:
+        return len(mqtt) == 3 and mqtt[0] == RECORD_VERSION and "/" in key.decode()
+    except UnicodeDecodeError:
+        return False

@@ -11,10 +11,12 @@ from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
+from confluent_kafka import Producer
 from paho.mqtt.enums import CallbackAPIVersion
 
 from mqlake.local import testing
 from mqlake.local.testing import LocalSystem, await_condition
+from mqlake.records import INBOUND
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -171,8 +173,18 @@ def test_a_test_and_a_dry_run_tell_what_live_evaluation_did(rest: Rest, listener
     assert {sample["outputs"][0]["t"] for sample in result["samples"]} == {99, 60, 70, 90}
 
 
+def write_foreign_records(system: LocalSystem) -> None:
+    """End each partition with a record that is no message: the table never has it."""
+    servers = system.state().bootstrap_servers
+    producer = Producer({"bootstrap.servers": servers})
+    partitions = producer.list_topics(INBOUND, timeout=10).topics[INBOUND].partitions
+    for partition in partitions:
+        producer.produce(INBOUND, key=b"default/rules-api/in", value=b"", partition=partition)
+    assert producer.flush(10) == 0
+
+
 def test_a_backfill_and_live_evaluation_take_each_message_once(
-    rest: Rest, listener: Listener
+    system: LocalSystem, rest: Rest, listener: Listener
 ) -> None:
     listener.messages.clear()
     sql = "SELECT payload.t AS t FROM 'rules-api/in'"
@@ -180,6 +192,7 @@ def test_a_backfill_and_live_evaluation_take_each_message_once(
     for number in range(200):
         listener.publish({"t": 1000 + number})
         if number == 100:
+            write_foreign_records(system)
             status, rule = rest.ask("POST", "/rules", made)
             assert (status, rule["state"]) == (201, "running"), rule
         if number == 150:
