@@ -10,9 +10,9 @@ import java.util.zip.CRC32;
 /**
  * Which gateways have subscribers for a topic: one trie of topic filters per tenant.
  *
- * The twin of mqlake/matching.py and mqlake/sharing.py; they pass the same generated cases. One thread writes, any number
- * read without a lock: maps are concurrent, what stands at a level is replaced as a whole. A reader
- * that starts after apply() returned sees its effect, which is all that a barrier needs.
+ * The twin of mqlake/matching.py and mqlake/sharing.py; they pass the same generated cases. One
+ * thread writes, any number read without a lock, as TopicTrie has it. A reader that starts after
+ * apply() returned sees its effect, which is all that a barrier needs.
  *
  * Written for Janino: casts where generics would infer, no lambdas.
  */
@@ -32,21 +32,6 @@ public final class RouteTable {
             new String[] {"round_robin", "random", "sticky", "hash_topic", "hash_client_id"};
     /** 2^64 divided by the golden ratio: multiples of it spread evenly, whatever their distance. */
     private static final long GOLDEN = 0x9e3779b97f4a7c15L;
-
-    /** One level of a trie. Both fields are null rather than empty, so that a leaf is small. */
-    private static final class Level {
-        volatile ConcurrentHashMap<String, Level> children;
-        volatile Targets targets;
-
-        Level child(String name) {
-            ConcurrentHashMap<String, Level> below = children;
-            return below == null ? null : (Level) below.get(name);
-        }
-
-        boolean isEmpty() {
-            return targets == null && children == null;
-        }
-    }
 
     /** What one filter leads to; immutable. */
     private static final class Targets {
@@ -127,7 +112,8 @@ public final class RouteTable {
         }
     }
 
-    private final ConcurrentHashMap<String, Level> tenants = new ConcurrentHashMap<String, Level>();
+    private final ConcurrentHashMap<String, TopicTrie> tenants =
+            new ConcurrentHashMap<String, TopicTrie>();
     /** Tenant to the gateways that want its retain-flagged messages, sorted; never an empty array. */
     private final ConcurrentHashMap<String, String[]> retained = new ConcurrentHashMap<String, String[]>();
 
@@ -158,51 +144,18 @@ public final class RouteTable {
                 plain = topicFilter.substring(end + 1);
             }
         }
-        ArrayList<Object> path = new ArrayList<Object>();
-        Level level = (Level) tenants.get(tenant);
-        if (level == null) {
+        TopicTrie trie = (TopicTrie) tenants.get(tenant);
+        if (trie == null) {
             if (members == 0) {
                 return;
             }
-            level = new Level();
-            tenants.put(tenant, level);
+            trie = new TopicTrie();
+            tenants.put(tenant, trie);
         }
-        int from = 0;
-        while (from >= 0) {
-            int slash = plain.indexOf('/', from);
-            String name = slash < 0 ? plain.substring(from) : plain.substring(from, slash);
-            from = slash < 0 ? -1 : slash + 1;
-            Level child = level.child(name);
-            if (child == null) {
-                if (members == 0) {
-                    return;
-                }
-                child = new Level();
-                if (level.children == null) {
-                    level.children = new ConcurrentHashMap<String, Level>(1);
-                }
-                level.children.put(name, child);
-            }
-            path.add(level);
-            path.add(name);
-            level = child;
-        }
-        level.targets =
-                replace(
-                        level.targets,
-                        gateway,
-                        sharedFilter,
-                        new Weight(members, strategy, since));
-        for (int i = path.size() - 2; i >= 0 && level.isEmpty(); i -= 2) {
-            Level parent = (Level) path.get(i);
-            parent.children.remove(path.get(i + 1));
-            if (parent.children.isEmpty()) {
-                parent.children = null;
-            }
-            level = parent;
-        }
-        if (level.isEmpty()) {
-            tenants.remove(tenant, level);
+        Weight weight = new Weight(members, strategy, since);
+        trie.put(plain, replace((Targets) trie.get(plain), gateway, sharedFilter, weight));
+        if (trie.isEmpty()) {
+            tenants.remove(tenant, trie);
         }
     }
 
@@ -251,56 +204,19 @@ public final class RouteTable {
 
     private LinkedHashMap<String, ArrayList<String>> matchFilters(
             String tenant, String topicName, String publisher, int partition, long offset) {
-        Level root = (Level) tenants.get(tenant);
-        if (root == null) {
+        TopicTrie trie = (TopicTrie) tenants.get(tenant);
+        if (trie == null) {
             return null;
         }
-        // Levels that the topic has reached so far; a filter reaches a level in one way only, so
-        // there are never more than the trie has. Walked without recursion: a topic of 64 KiB has
-        // as many levels.
-        Level[] reached = new Level[4];
-        Level[] below = new Level[4];
-        reached[0] = root;
-        int count = 1;
-        LinkedHashMap<String, ArrayList<String>> found = null;
-        boolean wildcards = !topicName.startsWith("$");
-        int from = 0;
-        while (from >= 0 && count > 0) {
-            int slash = topicName.indexOf('/', from);
-            String name = slash < 0 ? topicName.substring(from) : topicName.substring(from, slash);
-            from = slash < 0 ? -1 : slash + 1;
-            if (below.length < count * 2) {
-                below = new Level[count * 4];
-            }
-            int next = 0;
-            for (int i = 0; i < count; i++) {
-                ConcurrentHashMap<String, Level> children = reached[i].children;
-                if (children == null) {
-                    continue;
-                }
-                if (wildcards) {
-                    found = collect(
-                            (Level) children.get("#"), topicName, publisher, partition, offset, found);
-                    Level child = (Level) children.get("+");
-                    if (child != null) {
-                        below[next++] = child;
-                    }
-                }
-                Level child = (Level) children.get(name);
-                if (child != null) {
-                    below[next++] = child;
-                }
-            }
-            Level[] spare = reached;
-            reached = below;
-            below = spare;
-            count = next;
-            wildcards = true;
+        ArrayList<Object> matching = new ArrayList<Object>();
+        trie.match(topicName, matching);
+        if (matching.isEmpty()) {
+            return null;
         }
-        for (int i = 0; i < count; i++) {
-            found = collect(reached[i], topicName, publisher, partition, offset, found);
-            found =
-                    collect(reached[i].child("#"), topicName, publisher, partition, offset, found);
+        LinkedHashMap<String, ArrayList<String>> found =
+                new LinkedHashMap<String, ArrayList<String>>();
+        for (int i = 0; i < matching.size(); i++) {
+            collect((Targets) matching.get(i), topicName, publisher, partition, offset, found);
         }
         return found;
     }
@@ -310,20 +226,13 @@ public final class RouteTable {
         return tenants.isEmpty() && retained.isEmpty();
     }
 
-    private static LinkedHashMap<String, ArrayList<String>> collect(
-            Level level,
+    private static void collect(
+            Targets targets,
             String topicName,
             String publisher,
             int partition,
             long offset,
             LinkedHashMap<String, ArrayList<String>> found) {
-        Targets targets = level == null ? null : level.targets;
-        if (targets == null) {
-            return found;
-        }
-        if (found == null) {
-            found = new LinkedHashMap<String, ArrayList<String>>();
-        }
         addAll(found, targets.gateways);
         for (int i = 0; i < targets.groups.length; i++) {
             Group group = targets.groups[i];
@@ -335,7 +244,6 @@ public final class RouteTable {
             }
             sharedFilters.add(group.sharedFilter);
         }
-        return found;
     }
 
     private static void addAll(
