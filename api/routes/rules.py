@@ -19,7 +19,7 @@ from api.pages import (
     Page,
     Tenant,
     read_cursor,
-    write_cursor,
+    to_page,
 )
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.rules.book import Entry, RuleBook
@@ -110,11 +110,7 @@ def get_rules(
     if topic is None:
         asked = asked[: limit + 1]  # to see the filters a statement is compiled
     found = [view for view in map(view_rule, asked) if topic is None or topic in view.topics]
-    more = len(found) > limit
-    return Page(
-        items=found[:limit],
-        next_cursor=write_cursor(found[limit - 1].id) if more else None,
-    )
+    return to_page(found[: limit + 1], limit, lambda view: (view.id,))
 
 
 @router.post("/rules", status_code=HTTPStatus.CREATED, responses=_CHANGE)
