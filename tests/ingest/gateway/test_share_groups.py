@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import chain
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ingest.gateway.draining import Drain
-from ingest.log.memory import MemoryLog
 from ingest.protocol.packets import (
     Disconnect,
     Pingreq,
@@ -23,7 +23,6 @@ from ingest.protocol.packets import (
     Subscribe,
     Subscription,
 )
-from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import SubackReasonCode
 from ingest.session.share_parts import PartRecord, PartState
 from mqlake.clock import ManualClock
@@ -31,30 +30,17 @@ from mqlake.records import delivery_topic
 from tests.ingest.gateway.harness import (
     Client,
     Harness,
-    MemoryRouter,
-    new_log,
     running_gateway,
     until,
 )
-from tests.ingest.gateway.test_survival import die_out
+from tests.ingest.gateway.test_survival import FIRST, NEVER, SECOND, die_out, site
+
+if TYPE_CHECKING:
+    from ingest.protocol.properties import Properties
 
 pytestmark = pytest.mark.anyio
 
-NEVER: Properties = {"session_expiry_interval": 0xFFFF_FFFF}
-FIRST, SECOND = "gateway-1", "gateway-2"
 SHARED = "$share/g/a/#"
-
-
-@contextlib.asynccontextmanager
-async def site() -> AsyncIterator[tuple[MemoryLog, MemoryRouter]]:
-    """A log and a router that outlive the gateways."""
-    log = new_log(FIRST, SECOND)
-    router = MemoryRouter(log)
-    await router.start()
-    try:
-        yield log, router
-    finally:
-        await router.close()
 
 
 @contextlib.asynccontextmanager
