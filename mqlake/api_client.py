@@ -1,9 +1,11 @@
 """Ask the REST API of a running system, with the standard library alone."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -63,8 +65,33 @@ class ApiClient:
     def put(self, path: str, body: dict[str, Any] | None = None, **parameters: Any) -> Any:
         return self._ask("PUT", path, parameters, body)
 
+    def upload(self, path: str, data: bytes, content_type: str, **parameters: Any) -> Any:
+        """PUT bytes as they are."""
+        return self._ask("PUT", path, parameters, data, content_type)
+
     def delete(self, path: str, **parameters: Any) -> Any:
         return self._ask("DELETE", path, parameters)
+
+    @contextmanager
+    def stream(
+        self, path: str, body: dict[str, Any], *, timeout_seconds: float, **parameters: Any
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Post, and give the answer to be read piece by piece.
+
+        Raises:
+            ApiError: The API answers with an error.
+            OperationalError: It does not answer, or stops in the middle.
+        """
+        request = self._request("POST", path, parameters, body)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:  # noqa: S310
+                yield answer
+        except urllib.error.HTTPError as exc:
+            raise ApiError(_problem(exc), exc.code) from exc
+        except BrokenPipeError:
+            raise
+        except (OSError, ValueError, http.client.HTTPException) as exc:
+            raise OperationalError(f"the API at {self._url} does not answer: {exc}") from exc
 
     def items(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """Yield the items of a list, asking for a page when the one before is used up."""
@@ -76,32 +103,70 @@ class ApiClient:
             if cursor is None:
                 return
 
+    def events(self, path: str, **parameters: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the events of a live stream, each with its name, until it ends.
+
+        Raises:
+            ApiError: The API answers with an error.
+            OperationalError: It does not answer, or no more.
+        """
+        request = self._request("GET", path, parameters)
+        try:
+            # A stream says something every 15 seconds.
+            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+                name = ""
+                for line in answer:
+                    field, _, text = line.decode().rstrip("\n").partition(": ")
+                    if field == "event":
+                        name = text
+                    elif field == "data":
+                        yield name, json.loads(text)
+        except urllib.error.HTTPError as exc:
+            raise ApiError(_problem(exc), exc.code) from exc
+        except (OSError, ValueError, http.client.HTTPException) as exc:
+            raise OperationalError(f"the API at {self._url} does not answer: {exc}") from exc
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        parameters: dict[str, Any],
+        body: dict[str, Any] | bytes | None = None,
+        content_type: str = "application/json",
+    ) -> urllib.request.Request:
+        given = {name: _text(value) for name, value in parameters.items() if value is not None}
+        url = self._url + quote(path) + (f"?{urlencode(given, doseq=True)}" if given else "")
+        headers = {"Authorization": f"Bearer {self._token}"}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        data = json.dumps(body).encode() if isinstance(body, dict) else body
+        return urllib.request.Request(  # noqa: S310 - the address is our own system's
+            url, data, headers, method=method
+        )
+
     def _ask(
         self,
         method: str,
         path: str,
         parameters: dict[str, Any],
-        body: dict[str, Any] | None = None,
+        body: dict[str, Any] | bytes | None = None,
+        content_type: str = "application/json",
     ) -> Any:
-        given = {name: _text(value) for name, value in parameters.items() if value is not None}
-        url = self._url + quote(path) + (f"?{urlencode(given)}" if given else "")
-        headers = {"Authorization": f"Bearer {self._token}"}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(  # noqa: S310 - the address is our own system's
-            url, None if body is None else json.dumps(body).encode(), headers, method=method
-        )
+        request = self._request(method, path, parameters, body, content_type)
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
-                data = answer.read()
-                return json.loads(data) if data else None
+                found = answer.read()
+                return json.loads(found) if found else None
         except urllib.error.HTTPError as exc:
             raise ApiError(_problem(exc), exc.code) from exc
         except (OSError, ValueError) as exc:
             raise OperationalError(f"the API at {self._url} does not answer: {exc}") from exc
 
 
-def _text(value: Any) -> str:
+def _text(value: Any) -> Any:
+    """Return a parameter as the API reads it; a list is given several times."""
+    if isinstance(value, list | tuple):
+        return value
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -114,6 +179,10 @@ def _problem(error: urllib.error.HTTPError) -> str:
                 [str(found["detail"])]
                 + [f"{one['field']}: {one['problem']}" for one in found.get("errors") or []]
             )
+            if found.get("line") is not None and f"line {found['line']}" not in detail:
+                detail += f" (line {found['line']}, column {found['column']})"
+            if found.get("hint"):
+                detail += f": {found['hint']}"
         except (OSError, ValueError, KeyError, TypeError):
             return f"the API answers {error.code} {HTTPStatus(error.code).phrase}"
     return detail

@@ -34,11 +34,13 @@ KEY_BYTES: Final = 32
 
 _SECRET_NAME: Final = "unknown-users"  # noqa: S105 - a name
 _BASE64: Final = r"[A-Za-z0-9+/]+={0,2}"
-_USER: Final = re.compile(
-    # The name is greedy: it may hold a colon.
-    rf"(?P<name>.+):SCRAM-SHA-256\$(?P<iterations>[0-9]{{1,8}}):(?P<salt>{_BASE64})"
+_VERIFIER_PATTERN: Final = (
+    rf"SCRAM-SHA-256\$(?P<iterations>[0-9]{{1,8}}):(?P<salt>{_BASE64})"
     rf"\$(?P<stored_key>{_BASE64}):(?P<server_key>{_BASE64})"
 )
+_VERIFIER: Final = re.compile(_VERIFIER_PATTERN)
+# The name is greedy: it may hold a colon.
+_USER: Final = re.compile(rf"(?P<name>.+):{_VERIFIER_PATTERN}")
 
 
 class CredentialsError(MqlakeError):
@@ -97,6 +99,20 @@ def make_verifier(
     salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
     salted = hashlib.pbkdf2_hmac("sha256", prepare(password, "password").encode(), salt, iterations)
     return Verifier(salt, iterations, stored_key_of(client_key_of(salted)), server_key_of(salted))
+
+
+def read_verifier(text: str) -> Verifier:
+    """Undo `str` of a verifier.
+
+    Raises:
+        CredentialsError: It is of another form.
+    """
+    found = _VERIFIER.fullmatch(text)
+    if found is None:
+        raise CredentialsError(
+            "expected SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>"
+        )
+    return _verifier(found)
 
 
 class Credentials:
@@ -204,21 +220,25 @@ def _parse(line: str) -> tuple[str, Verifier] | None:
         raise CredentialsError(
             "expected <name>:SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>"
         )
+    verifier = _verifier(found)
+    name = prepare(found["name"], "user name")
+    if name != found["name"]:
+        raise CredentialsError("the user name is not in the form that SASLprep gives it")
+    return name, verifier
+
+
+def _verifier(found: re.Match[str]) -> Verifier:
     iterations = int(found["iterations"])
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise CredentialsError(
             f"{iterations} iterations, expected {MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
-    verifier = Verifier(
+    return Verifier(
         _decode(found["salt"], "salt"),
         iterations,
         _decode(found["stored_key"], "stored key", KEY_BYTES),
         _decode(found["server_key"], "server key", KEY_BYTES),
     )
-    name = prepare(found["name"], "user name")
-    if name != found["name"]:
-        raise CredentialsError("the user name is not in the form that SASLprep gives it")
-    return name, verifier
 
 
 def _decode(text: str, what: str, size: int | None = None) -> bytes:

@@ -34,11 +34,13 @@ class LogError(MqlakeError):
 
     Attributes:
         definite: True when the record is certainly not in the log, False when it may be.
+        passing: Whether the log may take the same record later, if it is definite.
     """
 
-    def __init__(self, message: str, *, definite: bool) -> None:
+    def __init__(self, message: str, *, definite: bool, passing: bool = False) -> None:
         super().__init__(message)
         self.definite = definite
+        self.passing = passing
 
 
 class OperationalError(MqlakeError):

@@ -56,10 +56,19 @@ class MessageIdentifiers:
         return _PAIR.pack(ms << 16 | self._high, self._low | sequence)
 
 
+def identifier_ms(message_id: bytes) -> int:
+    """Return when an identifier was made, UTC epoch (its process's view of it)."""
+    ms: int = _PAIR.unpack(message_id)[0] >> 16
+    return ms + EPOCH_MS
+
+
 def identifier_time(message_id: bytes) -> datetime:
-    """Return when an identifier was made (its process's view of UTC)."""
-    ms = (_PAIR.unpack(message_id)[0] >> 16) + EPOCH_MS
-    return datetime.fromtimestamp(ms / 1000, tz=UTC)
+    """Return the same as a time.
+
+    Raises:
+        ValueError: It is beyond the year 9999, so it is none that was made.
+    """
+    return datetime.fromtimestamp(identifier_ms(message_id) / 1000, tz=UTC)
 
 
 def machine_number() -> int:

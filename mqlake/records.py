@@ -24,7 +24,9 @@ RULES: Final = "mqlake.rules"
 OUTPUTS: Final = "mqlake.outputs"
 DEAD_LETTERS: Final = "mqlake.dead_letters"
 METRICS: Final = "mqlake.metrics"
+ACCESS: Final = "mqlake.access"
 RUNNER: Final = "mqlake.runner"
+JOBS: Final = "mqlake.jobs"
 DELIVERY_PREFIX: Final = "mqlake.delivery."
 
 # Header names. `mqtt` is three bytes: record version, publisher's protocol level (3, 4, 5), flags.
@@ -39,6 +41,7 @@ HEADER_EXCHANGE: Final = "exchange"
 HEADER_BY: Final = "by"
 HEADER_VERSION: Final = "v"
 HEADER_PEERHOST: Final = "peerhost"
+HEADER_TRACEPARENT: Final = "traceparent"
 # Of rules, see `mqlake.rule_records`.
 HEADER_RULE: Final = "rule"
 HEADER_OUTPUT: Final = "output"
@@ -48,6 +51,9 @@ HEADER_TOPIC: Final = "topic"
 HEADER_STAGE: Final = "stage"
 HEADER_ACTION: Final = "action"
 HEADER_ERROR: Final = "error"
+HEADER_TABLE: Final = "table"
+HEADER_EVENT_TIME: Final = "event_time"
+HEADER_WATERMARK: Final = "watermark"
 
 FLAG_QOS: Final = 0b0000_0011
 FLAG_RETAIN: Final = 0b0000_0100
@@ -55,6 +61,7 @@ FLAG_DUP: Final = 0b0000_1000
 
 # No tenant name starts with U+0000, so a barrier or a control record never looks like a message.
 BARRIER_KEY_PREFIX: Final = b"\0barrier/"
+_NO_MESSAGE: Final = b"\0"
 CONTROL_KEY_PREFIX: Final = b"\0control/"
 
 # U+0000 cannot stand in a client's filter, so this route is never a subscription.
@@ -204,6 +211,35 @@ def encode_source(source: Source) -> bytes:
     return "\n".join((position, *source.shared_filters)).encode()
 
 
+IS_MESSAGE: Final = (
+    "NOT startswith(key, X'00') AND octet_length(mqtt) = 3"
+    f" AND substring(mqtt, 1, 1) = X'{RECORD_VERSION:02x}'"
+    " AND is_valid_utf8(CAST(key AS STRING)) AND contains(CAST(key AS STRING), '/')"
+)
+"""`is_message` in Spark SQL, over the key and the header `mqtt` of a record."""
+
+
+def is_message(key: bytes | None, headers: Mapping[str, bytes]) -> bool:
+    """Tell whether a record of `mqlake.inbound` is a message.
+
+    Barriers are none, nor is what others may write there: readers pass over it.
+    """
+    return not _reason_for_none(key, headers)
+
+
+def _reason_for_none(key: bytes | None, headers: Mapping[str, bytes]) -> str:
+    if key is None or key.startswith(_NO_MESSAGE):
+        return f"key {key!r} is not that of a message"
+    mqtt = headers.get(HEADER_MQTT, b"")
+    if len(mqtt) != 3 or mqtt[0] != RECORD_VERSION:
+        return f"header {HEADER_MQTT!r} is {mqtt!r}, expected version {RECORD_VERSION}"
+    try:
+        has_tenant = "/" in key.decode()
+    except UnicodeDecodeError as exc:
+        return f"record is not UTF-8 where it must be: {exc}"
+    return "" if has_tenant else f"key {key!r} has no tenant"
+
+
 def decode_message(
     key: bytes, value: bytes | None, headers: Headers, received_at_ms: int
 ) -> Message:
@@ -213,16 +249,12 @@ def decode_message(
         InvalidRecord: A header is missing or malformed, or the version is not ours.
     """
     found = dict(headers)
-    mqtt = found.get(HEADER_MQTT, b"")
-    if len(mqtt) != 3 or mqtt[0] != RECORD_VERSION:
-        raise InvalidRecord(
-            f"header {HEADER_MQTT!r} is {mqtt!r}, expected version {RECORD_VERSION}"
-        )
+    if reason := _reason_for_none(key, found):
+        raise InvalidRecord(reason)
+    mqtt = found[HEADER_MQTT]
     flags = mqtt[2]
     try:
-        tenant, separator, topic_name = key.decode().partition("/")
-        if not separator:
-            raise InvalidRecord(f"key {key!r} has no tenant")
+        tenant, _, topic_name = key.decode().partition("/")
         username = found.get(HEADER_USERNAME)
         properties = found.get(HEADER_PROPERTIES)
         return Message(

@@ -7,8 +7,9 @@ says from which offset of each partition on a version counts, and up to which. S
 comes again gives the same outputs, with the same identifiers.
 """
 
+import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
 from mqlake.errors import InvalidRecord
@@ -17,12 +18,16 @@ from mqlake.records import (
     HEADER_CHAIN,
     HEADER_CLIENT_ID,
     HEADER_ERROR,
+    HEADER_EVENT_TIME,
     HEADER_ID,
     HEADER_OUTPUT,
     HEADER_RULE,
     HEADER_STAGE,
+    HEADER_TABLE,
     HEADER_TOPIC,
+    HEADER_TRACEPARENT,
     HEADER_TS,
+    HEADER_WATERMARK,
     RECORD_VERSION,
     Headers,
 )
@@ -33,14 +38,33 @@ RULES_BARRIER_PREFIX: Final = b"\0rules/"
 DECIDED_KEY: Final = b"c"
 """In `mqlake.rules`, value `{"v":1,"change":n}`: what came of changes up to n stands before it."""
 
+RUN_PREFIX: Final = "w"
+"""Sources that begin so are runs of rules with memory."""
+
 MAX_CHAIN: Final = 16
 """Rules a message may have come through; beyond, it is taken for a loop."""
 
+UNNAMED_RULE: Final = "*"
+"""Stands in a chain for a rule that is not known by name: what a rule with memory makes is of many
+messages, and only through how many rules they have come is remembered."""
+
+EVENTS_PREFIX: Final = "$events/"
+"""Of the topics that stand for events: `$events/client_connected` for `client.connected`."""
+
+RULE_FAILED: Final = "rule.failed"
+
+MAX_FAILURES_TOLD: Final = 10
+"""Events `rule.failed` of one rule a second, in each process; the next one says how many it is."""
+RERUN: Final = "r"
+"""Source of what comes of dead letters that are run again. Who does that looks first what there is
+already: these outputs come once, in any order, and readers keep no mark of them."""
+
 KeyKind = Literal["definition", "version", "activation"]
 ActivationState = Literal["running", "stopped", "failed", "paused"]
-Stage = Literal["evaluate", "action"]
+Stage = Literal["evaluate", "late", "action", "rerun"]
 
 _LETTERS: Final[dict[KeyKind, str]] = {"definition": "d", "version": "v", "activation": "a"}
+_RERUN_LETTER: Final = "x"
 _KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
 
 
@@ -71,6 +95,17 @@ def decode_rules_key(data: bytes) -> RulesKey | None:
     return RulesKey(kind, parts[1], parts[2], int(parts[3])) if parts[3].isdecimal() else None
 
 
+def rerun_key(tenant: str, rule: str) -> bytes:
+    """Return the key in `mqlake.rules` of where the last run of a rule's dead letters began."""
+    return f"{_RERUN_LETTER}/{tenant}/{rule}".encode()
+
+
+def decode_rerun_key(data: bytes) -> tuple[str, str] | None:
+    """Return tenant and rule; None for a key of another kind."""
+    parts = data.decode(errors="replace").split("/")
+    return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == _RERUN_LETTER else None
+
+
 def rules_barrier_key(change: int) -> bytes:
     return RULES_BARRIER_PREFIX + str(change).encode("ascii")
 
@@ -91,14 +126,24 @@ class Span:
 
     version: int
     filters: tuple[str, ...]
-    expression: str
-    """Spark SQL over the columns of `rules.columns`, an array<string> of JSON objects or null."""
+    expression: str | None
+    """Spark SQL over the columns of `rules.columns`, an array<string> of JSON objects or null; None
+    for a rule that has a plan."""
     actions: tuple[dict[str, Any], ...]
     """As in the definition."""
     schema: str | None
     """Of the output row, as DDL; only where an action needs it."""
     sources: dict[str, Range]
     """By log topic."""
+    first: dict[str, tuple[int, ...]] | None = None
+    """By log topic, from where on this version of the rule has counted, when it was compiled again
+    because a schema has changed; None: since `sources` begin."""
+    plan: dict[str, Any] | None = None
+    """Of a rule with memory: `rules.language.plan` as JSON has it."""
+    change: int = 0
+    """Number of the change that put it in force; with the rule it names its run."""
+    ended_at_ms: int | None = None
+    """When it was put out of force, UTC; of rules with memory."""
 
     @property
     def is_ended(self) -> bool:
@@ -120,13 +165,26 @@ class Activation:
     spans: tuple[Span, ...] = ()
     """In order of their offsets; those that no replay needs any more are left out."""
     updated_at: int = 0
-    """Of that version: a rule that was deleted and made again begins with version 1 again."""
+    """Of that version; that of a rule deleted and made again is another, whatever its number."""
+    schemas: dict[str, int] = field(default_factory=dict)
+    """Of those that the rule names without a version, the version it was compiled with; 0 for one
+    that was not there."""
 
     @property
     def current(self) -> Span | None:
         """The version in force, None when the rule does not run."""
         last = self.spans[-1] if self.spans else None
         return None if last is None or last.is_ended else last
+
+
+def events_read(activation: Activation) -> frozenset[str]:
+    """Return the events that the version in force reads, `message_delivered` say."""
+    current = activation.current
+    return frozenset(
+        one.removeprefix(EVENTS_PREFIX)
+        for one in (() if current is None else current.filters)
+        if one.startswith(EVENTS_PREFIX)
+    )
 
 
 def encode_activation(activation: Activation) -> bytes:
@@ -136,12 +194,16 @@ def encode_activation(activation: Activation) -> bytes:
             "version": span.version,
             "filters": span.filters,
             "expression": span.expression,
+            "plan": span.plan,
+            "change": span.change,
+            "ended_at": span.ended_at_ms,
             "actions": span.actions,
             "schema": span.schema,
             "sources": {
                 log_topic: {"from": range_.starts, "to": range_.ends}
                 for log_topic, range_ in span.sources.items()
             },
+            "first": span.first,
         }
         for span in activation.spans
     ]
@@ -155,6 +217,7 @@ def encode_activation(activation: Activation) -> bytes:
             "error": activation.error,
             "change": activation.change,
             "updated_at": activation.updated_at,
+            "schemas": activation.schemas,
             "spans": spans,
         }
     )
@@ -176,6 +239,7 @@ def decode_activation(data: bytes) -> Activation:
             change=fields["change"],
             error=fields["error"],
             updated_at=fields.get("updated_at", 0),
+            schemas=dict(fields.get("schemas", {})),
             spans=tuple(map(_decode_span, fields["spans"])),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as exc:
@@ -195,6 +259,12 @@ def _decode_span(fields: dict[str, Any]) -> Span:
             )
             for log_topic, range_ in fields["sources"].items()
         },
+        first=None
+        if fields.get("first") is None
+        else {log_topic: tuple(starts) for log_topic, starts in fields["first"].items()},
+        plan=fields.get("plan"),
+        change=fields.get("change", 0),
+        ended_at_ms=fields.get("ended_at"),
     )
 
 
@@ -223,15 +293,24 @@ class Position:
     """
 
     source: str
-    """`i` for `mqlake.inbound`, `e` for `mqlake.events`, `b` and a job's identifier for a backfill;
-    each is an order of its own in every partition."""
+    """`i` for `mqlake.inbound`, `e` for `mqlake.events`, `b` and a job's identifier for a backfill,
+    `run_name` for a rule with memory; what such a rule fails on comes from `i.` or `e.` and its
+    run. Each is an order of its own in every partition. `r` for what was run again, see `RERUN`."""
     partition: int
+    """Of the source record; of a rule with memory that of the output itself."""
     offset: int
+    """Of the source record; of a rule with memory the number of its query's batch."""
     index: int
-    """Counts the outputs of one rule for one source record."""
+    """Counts the outputs of one rule for one source record or batch."""
 
     def __str__(self) -> str:
         return f"{self.source}:{self.partition}:{self.offset}:{self.index}"
+
+
+def run_name(tenant: str, rule: str, change: int) -> str:
+    """Name one version of a rule with memory, from the change that put it in force."""
+    digest = hashlib.sha256(rule_record_key(tenant, rule)).hexdigest()
+    return f"{RUN_PREFIX}{change}-{digest[:12]}"
 
 
 def decode_position(data: bytes) -> Position:
@@ -265,6 +344,8 @@ class Output:
     """None for the output of an event."""
     chain: tuple[str, ...] = ()
     """Rules that the message has come through before this one."""
+    traceparent: bytes = b""
+    """Of the span that accepted the message; empty when it is not sampled."""
 
     @property
     def mark(self) -> tuple[int, str, int]:
@@ -294,6 +375,8 @@ def output_headers(output: Output) -> Headers:
         headers.append((HEADER_ID, output.message_id))
     if output.chain:
         headers.append((HEADER_CHAIN, encode_chain(output.chain)))
+    if output.traceparent:
+        headers.append((HEADER_TRACEPARENT, output.traceparent))
     return headers
 
 
@@ -317,6 +400,7 @@ def decode_output(key: bytes, value: bytes | None, headers: Headers) -> Output:
             client_id=found[HEADER_CLIENT_ID].decode(),
             message_id=found.get(HEADER_ID),
             chain=decode_chain(found.get(HEADER_CHAIN, b"")),
+            traceparent=found.get(HEADER_TRACEPARENT, b""),
         )
     except KeyError as exc:
         raise InvalidRecord(f"header {exc} is missing") from exc
@@ -342,7 +426,7 @@ class DeadLetter:
     rule: str
     version: int
     value: bytes
-    """Stage `evaluate`: the payload; stage `action`: the output row."""
+    """Stages `evaluate` and `late`: the payload; `action`: the output row; `rerun`: nothing."""
     position: Position
     stage: Stage
     error: str
@@ -350,6 +434,10 @@ class DeadLetter:
     client_id: str
     action: str | None = None
     """`<index>/<function>` of the stage `action`."""
+    event_time_ms: int | None = None
+    """Of the stage `late`: the message's time."""
+    watermark_ms: int | None = None
+    """Of the stage `late`: everything up to this time was taken for complete."""
 
 
 def dead_letter_headers(letter: DeadLetter) -> Headers:
@@ -364,7 +452,28 @@ def dead_letter_headers(letter: DeadLetter) -> Headers:
     ]
     if letter.action is not None:
         headers.append((HEADER_ACTION, letter.action.encode()))
+    if letter.event_time_ms is not None:
+        headers.append((HEADER_EVENT_TIME, str(letter.event_time_ms).encode("ascii")))
+    if letter.watermark_ms is not None:
+        headers.append((HEADER_WATERMARK, str(letter.watermark_ms).encode("ascii")))
     return headers
+
+
+STAGE_FALLBACK: Final = b"fallback"
+"""Header `stage` of what is no dead letter: an output that goes to a table instead."""
+
+
+def table_row_headers(output: Output, action: int, table: str) -> Headers:
+    """Return the headers of an output that an action gave up and a table gets.
+
+    A record of `mqlake.dead_letters`; its key is `rule_record_key`, its value the row.
+    """
+    return [
+        *output_headers(output),
+        (HEADER_STAGE, STAGE_FALLBACK),
+        (HEADER_ACTION, f"{action}/table".encode("ascii")),
+        (HEADER_TABLE, table.encode("ascii")),
+    ]
 
 
 def decode_dead_letter(key: bytes, value: bytes | None, headers: Headers) -> DeadLetter:
@@ -377,9 +486,10 @@ def decode_dead_letter(key: bytes, value: bytes | None, headers: Headers) -> Dea
     try:
         tenant, rule = key.decode().split("/")
         stage = found[HEADER_STAGE].decode()
-        if stage not in ("evaluate", "action"):
+        if stage not in ("evaluate", "late", "action", "rerun"):
             raise InvalidRecord(f"header {HEADER_STAGE!r} is {stage!r}")
         action = found.get(HEADER_ACTION)
+        event_time, watermark = found.get(HEADER_EVENT_TIME), found.get(HEADER_WATERMARK)
         return DeadLetter(
             tenant=tenant,
             rule=rule,
@@ -391,6 +501,8 @@ def decode_dead_letter(key: bytes, value: bytes | None, headers: Headers) -> Dea
             topic_name=found[HEADER_TOPIC].decode(),
             client_id=found[HEADER_CLIENT_ID].decode(),
             action=None if action is None else action.decode(),
+            event_time_ms=None if event_time is None else int(event_time),
+            watermark_ms=None if watermark is None else int(watermark),
         )
     except KeyError as exc:
         raise InvalidRecord(f"header {exc} is missing") from exc

@@ -136,6 +136,17 @@ class RetainedScan:
 
 
 @dataclass(slots=True)
+class HistoryRecord:
+    """What subscriptions that asked for history have not got yet; they are not in force before."""
+
+    topic_filters: list[str]
+    from_ms: int
+    """Messages accepted before are left out, UTC epoch."""
+    cursor: list[int]
+    """Per partition the next offset; everything before it was handed over."""
+
+
+@dataclass(slots=True)
 class ProgressRecord:
     """How far a session has come in `mqlake.inbound`."""
 
@@ -156,6 +167,8 @@ class ProgressRecord:
     """What new subscriptions have not got yet of the retained messages."""
     shared: dict[int, str] = field(default_factory=dict)
     """Packet identifier -> the shared subscription for which a message of `outgoing` came."""
+    histories: list[HistoryRecord] = field(default_factory=list)
+    """Whose subscriptions count from their own cursors."""
 
 
 @dataclass(slots=True)
@@ -324,6 +337,8 @@ def encode_progress(progress: ProgressRecord) -> bytes:
         members["retained"] = [_scan_members(scan) for scan in progress.scans]
     if progress.shared:
         members["shared"] = list(progress.shared.items())
+    if progress.histories:
+        members["history"] = [_history_members(one) for one in progress.histories]
     return _dump(members)
 
 
@@ -344,6 +359,7 @@ def decode_progress(data: bytes) -> ProgressRecord:
         storing_from=_integers(found, "storing_from", 0),
         scans=[_scan(item) for item in _member({"retained": []} | found, "retained", _LIST)],
         shared=_shared(found.get("shared", [])),
+        histories=[_history(item) for item in _member({"history": []} | found, "history", _LIST)],
     )
 
 
@@ -449,6 +465,23 @@ def _scan(item: Any) -> RetainedScan:
         limits=_integers(item, "limits", 0),
         position=_optional(_text, item, "position"),
     )
+
+
+def _history_members(history: HistoryRecord) -> dict[str, Any]:
+    return {
+        "filters": history.topic_filters,
+        "from": history.from_ms,
+        "cursor": history.cursor,
+    }
+
+
+def _history(item: Any) -> HistoryRecord:
+    if type(item) is not dict:
+        raise InvalidRecord(f"a history is {_short(item)}, expected an object")
+    filters = _member(item, "filters", _LIST)
+    if any(type(one) is not str for one in filters):
+        raise _refusal("filters", filters, "a list of topic filters")
+    return HistoryRecord(filters, _integer(item, "from"), _integers(item, "cursor", 0))
 
 
 def _shared(pairs: Any) -> dict[int, str]:

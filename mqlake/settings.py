@@ -19,6 +19,7 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from mqlake.errors import SettingsError
+from mqlake.logs import LogFormat
 
 
 class SettingsGroup(BaseModel):
@@ -32,6 +33,31 @@ class LogSettings(SettingsGroup):
 
     bootstrap_servers: str = Field(
         default="127.0.0.1:9092", description="Kafka bootstrap servers, host:port[,host:port…]"
+    )
+
+
+class MetricsSettings(SettingsGroup):
+    """Where Prometheus finds the metrics of the process; nobody is asked who he is there."""
+
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(
+        default=0, ge=0, le=65535, description="TCP port; 0: none, `up` then chooses a free one"
+    )
+
+
+class TracingSettings(SettingsGroup):
+    """Who is told how messages go through the process."""
+
+    otlp_endpoint: str = Field(
+        default="",
+        pattern=r"^(https?://\S+)?$",
+        description="URL of an OpenTelemetry collector that takes OTLP over HTTP; empty: no traces",
+    )
+    sample_ratio: float = Field(
+        default=0.01,
+        ge=0.0,
+        le=1.0,
+        description="share of the messages that are traced when their publishers do not say",
     )
 
 
@@ -49,6 +75,10 @@ class ProcessSettings(BaseSettings):
         default=None, description="log file, rotated at 10 MiB, 3 kept; standard error without one"
     )
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+    log_format: LogFormat = Field(
+        default="text", description="of the log's lines: text, or json with an object each"
+    )
+    metrics: MetricsSettings = MetricsSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -76,6 +76,8 @@ class SystemState:
     connect_port: int
     gateways: tuple[GatewayAddress, ...]
     processes: tuple[ProcessReport, ...] = ()
+    metrics: dict[str, str] = field(default_factory=dict)
+    """Process -> where Prometheus finds its metrics."""
 
     @property
     def is_alive(self) -> bool:
@@ -182,6 +184,7 @@ def report(state: SystemState, *, now: float | None = None) -> dict[str, Any]:
         },
         "api": state.api_url,
         "log": state.bootstrap_servers,
+        "metrics": state.metrics,
         "processes": processes,
     }
 

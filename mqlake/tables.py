@@ -159,12 +159,18 @@ DEAD_LETTERS: Final = Table(
         Column("tenant", "string", "tenant of the rule"),
         Column("rule", "string", "identifier of the rule"),
         Column("rule_version", "int", "version of the rule"),
-        Column("stage", "string", "evaluate: the rule failed; action: one of its actions did"),
+        Column(
+            "stage",
+            "string",
+            "evaluate: the rule failed; action: one of its actions did; rerun: it no longer fails",
+        ),
         Column("action", "string", "index and function of the action; null for evaluate"),
         Column("error", "string", "what went wrong"),
         Column("topic", "string", "topic name of the message, or $events/… of the event"),
         Column("client_id", "string", "client identifier of the publisher"),
-        Column("value", "binary", "evaluate: payload or event; action: the output row"),
+        Column(
+            "value", "binary", "evaluate: payload or event; action: the output row; rerun: empty"
+        ),
         Column("source", "string", "log topic of the record, or the job of a backfill"),
         Column("log_partition", "int", "partition of the record"),
         Column("log_offset", "bigint", "offset of the record in that partition"),
@@ -172,7 +178,51 @@ DEAD_LETTERS: Final = Table(
     ),
 )
 
-TABLES: Final = (MESSAGES, RETAINED, SESSIONS, SUBSCRIPTIONS, EVENTS, DROPS, DEAD_LETTERS)
+LATE: Final = Table(
+    name="late",
+    comment="Messages that came too late for a window, join or detection of a rule; appended",
+    columns=(
+        Column("ts", "timestamp", "when it was left out, UTC, milliseconds"),
+        Column("tenant", "string", "tenant of the rule"),
+        Column("rule", "string", "identifier of the rule"),
+        Column("rule_version", "int", "version of the rule"),
+        Column("topic", "string", "topic name of the message, or $events/… of the event"),
+        Column("client_id", "string", "client identifier of the publisher"),
+        Column("event_time", "timestamp", "the message's time, as the rule takes it"),
+        Column("watermark", "timestamp", "everything up to it was taken for complete"),
+        Column("value", "binary", "payload or event"),
+        Column("source", "string", "log topic of the record"),
+        Column("log_partition", "int", "partition of the record"),
+        Column("log_offset", "bigint", "offset of the record in that partition"),
+    ),
+)
+
+RULES: Final = Table(
+    name="rules",
+    comment="Every rule: its newest version and what became of it",
+    columns=(
+        Column("tenant", "string", "tenant of the rule"),
+        Column("id", "string", "identifier of the rule; with the tenant the key of the row"),
+        Column("version", "int", "newest version; counts up with each change"),
+        Column("name", "string", "for people"),
+        Column("description", "string", "for people"),
+        Column("sql", "string", "the statement"),
+        Column("enabled", "boolean", "whether it is to run"),
+        Column("actions", "string", "its actions as a JSON array"),
+        Column("created_at", "timestamp", "when version 1 was made, UTC"),
+        Column("updated_at", "timestamp", "when this version was made, UTC"),
+        Column("state", "string", "running, stopped, failed or paused; null before the first"),
+        Column("state_version", "int", "version that the state is of"),
+        Column("error", "string", "why it does not run; null without an error"),
+        Column("log_offset", "bigint", "offset in mqlake.rules of the definition"),
+        Column("activation_offset", "bigint", "offset there of the state; null before the first"),
+    ),
+)
+
+TABLES: Final = (
+    *(MESSAGES, RETAINED, SESSIONS, SUBSCRIPTIONS),
+    *(EVENTS, DROPS, DEAD_LETTERS, LATE, RULES),
+)
 
 RULE_TABLE_PREFIX: Final = "rule_"
 RULE_TABLE_PATTERN: Final = r"rule_[a-z][a-z0-9_]{0,62}"
@@ -183,4 +233,5 @@ RULE_TABLE_COLUMNS: Final = (
     Column("rule", "string", "identifier of the rule"),
     Column("rule_version", "int", "version of the rule"),
     Column("ts", "timestamp", "when the gateway accepted the message, UTC, milliseconds"),
+    Column("tenant", "string", "tenant of the rule"),
 )

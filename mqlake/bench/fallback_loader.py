@@ -48,6 +48,8 @@ class Options:
     probes: int
     probe_interval_seconds: float
     prefix: str
+    answers: str
+    answered: int
 
 
 @dataclass(slots=True)
@@ -167,7 +169,7 @@ class _Publisher(_Client):
         group = number % options.subscribers if options.subscribers else 0
         topic = encode_text(f"{options.prefix}/{group}/c{number}".encode())
         self._head = b"\x32" + encode_length(len(topic) + 2 + options.payload_bytes) + topic
-        self._filling = bytes(options.payload_bytes - _NUMBERS.size)
+        self._payload_bytes = options.payload_bytes
 
     def can_publish(self) -> bool:
         options = self.load.options
@@ -183,10 +185,21 @@ class _Publisher(_Client):
             if self._packet_id not in self._due:
                 break
         self._due[self._packet_id] = due
-        numbers = _NUMBERS.pack(due, self.number, self.sent)
+        payload = self._payload(due)
         self.sent += 1
         self.load.tally.published += 1
-        return self._head + self._packet_id.to_bytes(2, "big") + numbers + self._filling
+        return self._head + self._packet_id.to_bytes(2, "big") + payload
+
+    def _payload(self, due: int) -> bytes:
+        if not self.load.options.answers:
+            numbers = _NUMBERS.pack(due, self.number, self.sent)
+            return numbers.ljust(self._payload_bytes, b"\0")
+        begin = b'{"due":%d,"publisher":%d,"number":%d,"celsius":21.5,"filling":"' % (
+            due,
+            self.number,
+            self.sent,
+        )
+        return begin.ljust(self._payload_bytes - 2, b"x") + b'"}'
 
     def take_puback(self, packet_id: int) -> None:
         now = time.monotonic_ns()
@@ -215,7 +228,11 @@ class _Subscriber(_Client):
         if first >> 1 & 3:
             self.transport.write(b"\x40\2" + body[at : at + 2])
             at += 2
-        due, number, sequence = _NUMBERS.unpack_from(body, at)
+        if self.load.options.answers:
+            row = json.loads(body[at:])
+            due, number, sequence = row["due"], row["publisher"], row["number"]
+        else:
+            due, number, sequence = _NUMBERS.unpack_from(body, at)
         if sequence in self._seen[number]:
             tally.duplicated += 1
             return
@@ -259,7 +276,11 @@ class _Load:
         return self.tally
 
     def expected(self) -> int:
-        return self.tally.published * self.copies if self.options.subscribers else 0
+        if not self.options.subscribers:
+            return 0
+        answered = self.options.answered
+        sent = sum(publisher.sent for publisher in self.publishers[: answered or None])
+        return sent * self.copies
 
     async def _open(
         self, make: Callable[[], Any], address: tuple[str, int], kind: str, *, clean: bool = True
@@ -278,8 +299,11 @@ class _Load:
             subscriber = await self._open(
                 partial(_Subscriber, self, number), address, "s", clean=not options.persistent
             )
-            group = "#" if options.everyone else f"{number}/+"
-            await subscriber.subscribe(1, f"{options.prefix}/{group}")
+            if options.answers:
+                topic_filter = f"{options.answers}/{number}/#"
+            else:
+                topic_filter = f"{options.prefix}/" + ("#" if options.everyone else f"{number}/+")
+            await subscriber.subscribe(1, topic_filter)
             self.subscribers.append(subscriber)
         for number in range(options.publishers):
             address = options.publish_to[number % len(options.publish_to)]
@@ -418,6 +442,8 @@ def _parse(arguments: list[str]) -> Options:
     parser.add_argument("--probes", type=int, default=0)
     parser.add_argument("--probe-interval-seconds", type=float, default=0.02)
     parser.add_argument("--prefix", default="bench")
+    parser.add_argument("--answers", default="")
+    parser.add_argument("--answered", type=int, default=0)
     return Options(**vars(parser.parse_args(arguments)))
 
 

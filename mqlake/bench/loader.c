@@ -6,12 +6,16 @@
  * in order. Publishers and subscribers share one clock because they share the process. With --persistent the
  * sessions of the subscribers outlive their connections; they are ended when the run has ended.
  *
+ * With --answers the messages are JSON objects, and what subscribers get are not these but others that rules
+ * make of them: below that topic, objects with the same `due`, `publisher` and `number`.
+ *
  * One JSON object goes to standard output; an error is one line on standard error and exit code 1.
  * fallback_loader.py is this program for machines without a C compiler: same options, same answer.
  */
 #include "common.h"
 
 #define MIN_PAYLOAD 16          /* due time in ns (8), publisher (4), sequence (4) */
+#define MIN_JSON_PAYLOAD 100
 #define MAX_PACKET_ID 65535
 #define MAX_IN_FLIGHT 60000     /* per publisher; below the number of packet ids */
 #define FLUSH_BYTES (64 * 1024) /* try to write once so much is collected */
@@ -32,6 +36,8 @@ static struct {
     int probes;           /* subscribe this often to new filters, one after the other */
     double probe_interval_seconds;
     const char *prefix;
+    const char *answers;  /* subscribe below this to what rules make of the messages */
+    int answered;         /* publishers whose messages are answered; 0: all */
 } options = {.publishers = 0, .subscribers = 0, .window = 100, .seconds = 5, .warmup_seconds = 1,
              .drain_seconds = 10, .subscribe_qos = 1, .payload_bytes = 100, .probe_interval_seconds = 0.02,
              .prefix = "bench"};
@@ -57,6 +63,8 @@ static void parse_options(int count, char **words) {
         else if (!strcmp(name, "--probes")) options.probes = atoi(value);
         else if (!strcmp(name, "--probe-interval-seconds")) options.probe_interval_seconds = atof(value);
         else if (!strcmp(name, "--prefix")) options.prefix = value;
+        else if (!strcmp(name, "--answers")) options.answers = value;
+        else if (!strcmp(name, "--answered")) options.answered = atoi(value);
         else die("unknown option %s", name);
     }
     if (count % 2 == 0) die("option %s has no value", words[count - 1]);
@@ -66,11 +74,14 @@ static void parse_options(int count, char **words) {
         die("subscribers need --subscribe-to");
     if (options.payload_bytes < MIN_PAYLOAD || options.payload_bytes > 60000)
         die("payload is %d bytes, expected %d to 60000", options.payload_bytes, MIN_PAYLOAD);
+    if (options.answers && options.payload_bytes < MIN_JSON_PAYLOAD)
+        die("payload is %d bytes, expected %d at least for JSON", options.payload_bytes, MIN_JSON_PAYLOAD);
     if (options.window < 1 || options.window > MAX_IN_FLIGHT)
         die("window is %d, expected 1 to %d", options.window, MAX_IN_FLIGHT);
     if (options.subscribe_qos < 0 || options.subscribe_qos > 1)
         die("QoS of subscriptions is %d, expected 0 or 1", options.subscribe_qos);
-    if (strlen(options.prefix) > 60) die("prefix is longer than 60 bytes");
+    if (strlen(options.prefix) > 60 || (options.answers && strlen(options.answers) > 60))
+        die("prefix is longer than 60 bytes");
 }
 
 /* ---------------------------------------------------------------- connections */
@@ -228,9 +239,22 @@ static int can_publish(const Connection *c) {
     return unfinished < limit && c->in_flight < MAX_IN_FLIGHT;
 }
 
+/* What is at the begin of each payload: numbers, or JSON up to the filling. */
+static size_t put_payload_begin(uint8_t *at, const Connection *c, int64_t due) {
+    uint32_t number = (uint32_t)c->number;
+    if (options.answers)
+        return (size_t)sprintf((char *)at,
+                               "{\"due\":%lld,\"publisher\":%u,\"number\":%u,\"celsius\":21.5,\"filling\":\"",
+                               (long long)due, number, c->sent);
+    memcpy(at, &due, 8);
+    memcpy(at + 8, &number, 4);
+    memcpy(at + 12, &c->sent, 4);
+    return MIN_PAYLOAD;
+}
+
 static void publish(Connection *c, int64_t due) {
-    uint8_t head[16], numbers[MIN_PAYLOAD], packet_id[2];
-    static const uint8_t filling[60000] = {0};
+    static uint8_t filling[60000];
+    uint8_t head[16], begin[MIN_JSON_PAYLOAD], packet_id[2];
     do c->packet_id = c->packet_id == MAX_PACKET_ID ? 1 : c->packet_id + 1;
     while (c->due[c->packet_id]);
     c->due[c->packet_id] = due;
@@ -243,12 +267,11 @@ static void publish(Connection *c, int64_t due) {
     packet_id[0] = (uint8_t)(c->packet_id >> 8);
     packet_id[1] = (uint8_t)c->packet_id;
     put(c, packet_id, 2);
-    uint32_t number = (uint32_t)c->number;
-    memcpy(numbers, &due, 8);
-    memcpy(numbers + 8, &number, 4);
-    memcpy(numbers + 12, &c->sent, 4);
-    put(c, numbers, MIN_PAYLOAD);
-    put(c, filling, (size_t)(options.payload_bytes - MIN_PAYLOAD));
+    size_t begin_bytes = put_payload_begin(begin, c, due), end_bytes = options.answers ? 2 : 0;
+    if (options.answers && !filling[0]) memset(filling, 'x', sizeof filling);
+    put(c, begin, begin_bytes);
+    put(c, filling, (size_t)options.payload_bytes - begin_bytes - end_bytes);
+    put(c, "\"}", end_bytes);
     c->sent++;
     c->in_flight++;
     published++;
@@ -266,10 +289,31 @@ static void process_puback(Connection *c, uint16_t packet_id, int64_t now) {
     if (due >= measure_ns) take_sample(&ack_latency, now - due);
 }
 
+static int64_t json_number(const char *text, const char *name) {
+    const char *at = strstr(text, name);
+    if (!at) die("no %s in %s", name, text);
+    return strtoll(at + strlen(name), NULL, 10);
+}
+
+static void read_payload(const uint8_t *at, size_t count, int64_t *due, uint32_t *number, uint32_t *sequence) {
+    if (count < MIN_PAYLOAD) die("payload of %zu bytes that is not ours", count);
+    if (options.answers) {
+        char text[512];
+        snprintf(text, sizeof text, "%.*s", (int)count, (const char *)at);
+        *due = json_number(text, "\"due\":");
+        *number = (uint32_t)json_number(text, "\"publisher\":");
+        *sequence = (uint32_t)json_number(text, "\"number\":");
+        return;
+    }
+    memcpy(due, at, 8);
+    memcpy(number, at + 8, 4);
+    memcpy(sequence, at + 12, 4);
+}
+
 static void process_publish(Connection *c, const uint8_t *body, size_t count, int flags, int64_t now) {
     size_t topic_bytes = (size_t)body[0] << 8 | body[1], at = 2 + topic_bytes;
     int qos = flags >> 1 & 3;
-    if (at + (qos ? 2 : 0) + MIN_PAYLOAD > count) die("PUBLISH of %zu bytes that is not ours", count);
+    if (at + (qos ? 2 : 0) > count) die("PUBLISH of %zu bytes that is not ours", count);
     if (qos) {
         uint8_t puback[4] = {0x40, 2, body[at], body[at + 1]};
         put(c, puback, 4);
@@ -277,9 +321,7 @@ static void process_publish(Connection *c, const uint8_t *body, size_t count, in
     }
     int64_t due;
     uint32_t number, sequence;
-    memcpy(&due, body + at, 8);
-    memcpy(&number, body + at + 8, 4);
-    memcpy(&sequence, body + at + 12, 4);
+    read_payload(body + at, count - at, &due, &number, &sequence);
     if (number >= (uint32_t)options.publishers) die("message of publisher %u that is not ours", number);
     Track *track = &tracks[(size_t)c->number * (size_t)options.publishers + number];
     if (sequence / 8 >= track->seen_bytes) {
@@ -340,7 +382,10 @@ static void receive(Connection *c) {
 /* ---------------------------------------------------------------- the run */
 
 static uint64_t expected_deliveries(void) {
-    return published * copies();
+    if (!options.answered) return published * copies();
+    uint64_t sent = 0;
+    for (int i = 0; i < options.answered && i < options.publishers; i++) sent += publishers[i].sent;
+    return sent * copies();
 }
 
 /* Send what is due; returns when the next is, or 0 when publishing has ended. */
@@ -384,7 +429,8 @@ static void open_all(void) {
     for (int i = 0; i < options.subscribers; i++) {
         open_connection(&subscribers[i], &options.subscribe_to.address[i % options.subscribe_to.count], "s", i,
                         !options.persistent);
-        if (options.everyone) snprintf(filter, sizeof filter, "%s/#", options.prefix);
+        if (options.answers) snprintf(filter, sizeof filter, "%s/%d/#", options.answers, i);
+        else if (options.everyone) snprintf(filter, sizeof filter, "%s/#", options.prefix);
         else snprintf(filter, sizeof filter, "%s/%d/+", options.prefix, i);
         subscribe(&subscribers[i], 1, filter);
         start_polling(&subscribers[i]);

@@ -4,7 +4,7 @@ import json
 import subprocess
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from mqlake.errors import OperationalError
@@ -41,6 +41,12 @@ class Load:
     probes: int = 0
     """New filters to subscribe to, one after the other."""
     probe_interval_seconds: float = 0.02
+    prefix: str = ""
+    """Of the topics; a new one with each run when none is given."""
+    answers: str = ""
+    """Messages are JSON, and subscribers get what rules make of them below this topic."""
+    answered: int = 0
+    """Publishers whose messages are answered; 0: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +88,38 @@ class LoadResult:
             and not self.out_of_order
         )
 
+    def completed(self, what: str) -> "LoadResult":
+        """Return it when it is complete; a latency of what came would hide what did not.
+
+        Raises:
+            OperationalError: It is not; `what` says of which load.
+        """
+        if not self.is_complete:
+            raise OperationalError(
+                f"{what}: of {self.expected} messages {self.lost} were lost, {self.duplicated} "
+                f"came twice, {self.out_of_order} out of order, "
+                f"{self.published - self.acknowledged} were not acknowledged"
+            )
+        return self
+
+
+def new_prefix() -> str:
+    """Return the first levels of topics that nobody has used."""
+    return f"bench/{uuid.uuid4().hex[:12]}"
+
 
 def run_load(command: Sequence[str], load: Load) -> LoadResult:
-    """Put a load on and return what came of it; topics and filters are new with each run.
+    """Put a load on and return what came of it.
 
     Raises:
         OperationalError: The loader could not do its work; the message is its own.
     """
-    arguments = ["--prefix", f"bench/{uuid.uuid4().hex[:12]}"]
-    for name, value in asdict(load).items():
-        if isinstance(value, (list, tuple)):
+    arguments = []
+    for name, value in asdict(replace(load, prefix=load.prefix or new_prefix())).items():
+        if isinstance(value, (str, list, tuple)):
             if not value:
                 continue
-            text = ",".join(value)
+            text = value if isinstance(value, str) else ",".join(value)
         else:
             text = str(int(value) if isinstance(value, bool) else value)
         arguments += [f"--{name.replace('_', '-')}", text]

@@ -5,16 +5,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from mqlake.bench.api import measure_api_publish, measure_live_feed
 from mqlake.bench.codec import measure_codec
 from mqlake.bench.connections import measure_connection_memory, measure_connects
 from mqlake.bench.figures import Figures, figure, percentiles
-from mqlake.bench.loader import Latency, Load, LoadResult
+from mqlake.bench.loader import Latency, Load
+from mqlake.bench.painting import measure_first_paint
 from mqlake.bench.processes import cpu_percent_of, processes_of, usage_of
+from mqlake.bench.querying import measure_sql_day, measure_sql_point
 from mqlake.bench.resuming import measure_resume, measure_resume_crowd, measure_resume_history
+from mqlake.bench.rules import (
+    measure_rules_300,
+    measure_rules_500,
+    measure_rules_change,
+    measure_rules_dry_run,
+    measure_rules_latency,
+)
 from mqlake.bench.starting import measure_cold_start
 from mqlake.bench.system import Bench
 from mqlake.errors import OperationalError
 
+WARM_UP_SECONDS: Final = 60.0
 IDLE_SETTLE_SECONDS: Final = 8.0
 IDLE_SECONDS: Final = 15.0
 
@@ -57,6 +68,25 @@ def measure_memory(bench: Bench) -> Figures:
     return figures
 
 
+def _steady(publish_to: str, subscribe_to: str, rate: int, seconds: float) -> Load:
+    """Return so many messages a second from one gateway to another, or to the same."""
+    return Load(
+        publish_to=[publish_to],
+        subscribe_to=[subscribe_to],
+        publishers=10,
+        subscribers=2,
+        rate=float(rate),
+        seconds=seconds,
+        warmup_seconds=2.0,
+    )
+
+
+def warm_up(bench: Bench) -> None:
+    """Have messages flow until Java has compiled what they pass: a system runs for months."""
+    load = _steady(bench.gateways[0], bench.gateways[-1], 1000, WARM_UP_SECONDS)
+    bench.run(load).completed("messages to warm up")
+
+
 def measure_latency_100(bench: Bench) -> Figures:
     """Publish to PUBACK and to delivery at 100 messages a second."""
     return _latency(bench, 100)
@@ -74,16 +104,8 @@ def _latency(bench: Bench, rate: int) -> Figures:
         paths["across gateways"] = gateways[1]
     figures: Figures = {}
     for path, subscribe_to in paths.items():
-        load = Load(
-            publish_to=gateways[:1],
-            subscribe_to=[subscribe_to],
-            publishers=10,
-            subscribers=2,
-            rate=float(rate),
-            seconds=LATENCY_SECONDS[rate],
-            warmup_seconds=2.0,
-        )
-        result = _complete(bench.run(load), f"{rate}/s {path}")
+        load = _steady(gateways[0], subscribe_to, rate, LATENCY_SECONDS[rate])
+        result = bench.run(load).completed(f"{rate}/s {path}")
         if subscribe_to == gateways[0]:
             figures |= percentiles(f"publish to PUBACK at {rate:,}/s", result.ack_ms)
         figures |= percentiles(f"publish to delivery {path} at {rate:,}/s", result.delivery_ms)
@@ -95,21 +117,13 @@ def measure_persistent_1000(bench: Bench) -> list[Figures]:
 
     In turn, so that both see the same machine; the second pair the other way round.
     """
-    load = Load(
-        publish_to=bench.gateways[:1],
-        subscribe_to=bench.gateways[-1:],
-        publishers=10,
-        subscribers=2,
-        rate=1000.0,
-        seconds=LATENCY_SECONDS[1000],
-        warmup_seconds=2.0,
-    )
+    load = _steady(bench.gateways[0], bench.gateways[-1], 1000, LATENCY_SECONDS[1000])
     results: list[Figures] = []
     for pair in range(PERSISTENT_PAIRS):
         found: dict[bool, Latency] = {}
         for persistent in (False, True) if pair % 2 == 0 else (True, False):
             result = bench.run(replace(load, persistent=persistent))
-            latency = _complete(result, "sessions at 1,000/s").delivery_ms
+            latency = result.completed("sessions at 1,000/s").delivery_ms
             assert latency is not None
             found[persistent] = latency
         clean, stored = found[False], found[True]
@@ -139,9 +153,7 @@ def measure_fan_out(bench: Bench) -> Figures:
         rate=50.0,
         seconds=8.0,
     )
-    return percentiles(
-        "fan-out 1 to 100 at 50/s", _complete(bench.run(load), "fan-out").delivery_ms
-    )
+    return percentiles("fan-out 1 to 100 at 50/s", bench.run(load).completed("fan-out").delivery_ms)
 
 
 def measure_fan_out_1000(bench: Bench) -> Figures:
@@ -158,7 +170,7 @@ def measure_fan_out_1000(bench: Bench) -> Figures:
         await_delivery=True,
         seconds=5.0,
     )
-    result = _complete(bench.run(load), "fan-out to 1,000")
+    result = bench.run(load).completed("fan-out to 1,000")
     name = "fan-out 1 to 1,000, QoS 0"
     return {figure(name, "deliveries/s"): result.delivered_per_second}
 
@@ -211,16 +223,6 @@ def _sustained(bench: Bench, load: Load) -> float:
     return result.delivered / (publishing + result.last_delivery_seconds_after_end)
 
 
-def _complete(result: LoadResult, what: str) -> LoadResult:
-    if not result.is_complete:
-        raise OperationalError(
-            f"{what}: of {result.expected} messages {result.lost} were lost, {result.duplicated} "
-            f"came twice, {result.out_of_order} out of order, "
-            f"{result.published - result.acknowledged} were not acknowledged"
-        )
-    return result
-
-
 Measurement = Callable[[Bench], Sequence[Figures]]
 """What is taken several times comes several times; the figures are medians."""
 
@@ -234,6 +236,9 @@ WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Figures]]] = {"codec": measure_c
 """Taken before a system is started."""
 REPETITIONS_WITHOUT_SYSTEM: Final = 5
 
+COLD: Final = frozenset({"ready", "idle"})
+"""Of a system that has just started."""
+
 MEASUREMENTS: Final[Mapping[str, Measurement]] = {
     "ready": times(1, measure_ready),
     "idle": times(1, measure_idle),
@@ -241,16 +246,26 @@ MEASUREMENTS: Final[Mapping[str, Measurement]] = {
     "latency-1000": times(1, measure_latency_1000),
     "persistent-1000": measure_persistent_1000,
     "subscribe": times(1, measure_subscribe),
+    "api-publish": times(1, measure_api_publish),
+    "live-feed": times(1, measure_live_feed),
+    "first-paint": measure_first_paint,
     "connects": times(3, measure_connects),
     "fan-out": times(1, measure_fan_out),
     "fan-out-1000": times(3, measure_fan_out_1000),
     "acknowledged": times(1, measure_acknowledged),
     "sustained": times(1, measure_sustained),
+    "rules-latency": measure_rules_latency,
+    "rules-300": measure_rules_300,
+    "rules-change": times(1, measure_rules_change),
     "memory": times(1, measure_memory),
     "connection-memory": times(3, measure_connection_memory),
     "resume": times(5, measure_resume),
     "resume-crowd": times(3, measure_resume_crowd),
+    "rules-500": measure_rules_500,
     "resume-history": measure_resume_history,
+    "sql-point": measure_sql_point,
+    "sql-day": measure_sql_day,
+    "rules-dry-run": measure_rules_dry_run,
     "cold-start": measure_cold_start,
 }
 """In the order of a run: idle before any load, memory after all of it.

@@ -38,14 +38,27 @@ def usage_of(pids: Mapping[str, int]) -> dict[str, Usage]:
     return found
 
 
+class CpuWatch:
+    """Counts the processor time of processes from now on."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = pids
+        self._before, self._begin = usage_of(pids), time.monotonic()
+
+    def percent(self) -> dict[str, float]:
+        """Return per process the share of one core that it has used."""
+        after, elapsed = usage_of(self._pids), time.monotonic() - self._begin
+        return {
+            name: 100 * (after[name].cpu_seconds - self._before[name].cpu_seconds) / elapsed
+            for name in self._pids
+        }
+
+
 def cpu_percent_of(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
     """Watch for so many seconds; return per process the share of one core that it used."""
-    before, begin = usage_of(pids), time.monotonic()
+    watch = CpuWatch(pids)
     time.sleep(seconds)
-    after, elapsed = usage_of(pids), time.monotonic() - begin
-    return {
-        name: 100 * (after[name].cpu_seconds - before[name].cpu_seconds) / elapsed for name in pids
-    }
+    return watch.percent()
 
 
 def _sum(family: list[psutil.Process]) -> Usage:

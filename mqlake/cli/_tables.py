@@ -10,14 +10,15 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
     Clients choose their names: what would move a terminal's cursor is shown as an escape sequence.
     """
-    lines = [titles, *([_printable(cell) for cell in row] for row in rows)]
+    lines = [titles, *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         padded = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
         click.echo(padded.rstrip())
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return a text of somebody else's without what would move a terminal's cursor."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

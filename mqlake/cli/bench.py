@@ -5,26 +5,31 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
-from mqlake.bench.figures import Figures
 from mqlake.bench.measurements import (
+    COLD,
     MEASUREMENTS,
     REPETITIONS_WITHOUT_SYSTEM,
     WITHOUT_SYSTEM,
-    Measurement,
+    warm_up,
 )
 from mqlake.bench.programs import FALLBACK, Programs, build_programs
 from mqlake.bench.report import summarise, to_json, to_table
 from mqlake.bench.system import Bench
+from mqlake.cli._progress import progress_bar
 from mqlake.local.paths import RUNTIME
 from mqlake.local.testing import LocalSystem
 from mqlake.status import read_state
+
+if TYPE_CHECKING:
+    from mqlake.bench.figures import Figures
 
 
 @click.command()
@@ -50,7 +55,8 @@ def command(
 ) -> None:
     """Measure speed, memory and idle load on this machine.
 
-    Takes about fifteen minutes a run. The load comes from the same machine and shares its cores.
+    Takes about twenty minutes a run; what counts for a system at work is measured after a minute of
+    messages. The load comes from the same machine and shares its cores.
     """
     # As an exception, so that a system of our own is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -61,31 +67,42 @@ def command(
     alone = {name: take for name, take in WITHOUT_SYSTEM.items() if not only or name in only}
     within = {name: what for name, what in MEASUREMENTS.items() if not only or name in only}
     results: list[Figures] = []
-    for run in range(1, runs + 1):
-        of_runs = f" (run {run} of {runs})" if runs > 1 else ""
-        for name, take in alone.items():
-            with console.status(f"measuring {name}{of_runs}"):
-                results += [take() for _ in range(REPETITIONS_WITHOUT_SYSTEM)]
-        if within:
-            with _system(data_dir, gateways, programs, console) as bench:
-                results += _measure(bench, within, console, of_runs)
+    try:
+        with progress_bar(console) as bar:
+            step = bar.add_task("", total=runs * (len(alone) + len(within)))
+            for run in range(1, runs + 1):
+                of_runs = f" (run {run} of {runs})" if runs > 1 else ""
+                for name, take in alone.items():
+                    bar.update(step, description=f"measuring {name}{of_runs}")
+                    results += [take() for _ in range(REPETITIONS_WITHOUT_SYSTEM)]
+                    bar.advance(step)
+                if within:
+                    bar.update(step, description="starting a system")
+                    with _system(data_dir, gateways, programs, console) as bench:
+                        begin = time.monotonic()
+                        is_cold = bench.own is not None
+                        for name, measurement in within.items():
+                            if is_cold and name not in COLD:
+                                bar.update(step, description=f"warming up{of_runs}")
+                                warm_up(bench)
+                                is_cold = False
+                            bar.update(step, description=f"measuring {name}{of_runs}")
+                            results += measurement(bench)
+                            bar.advance(step)
+                            seconds = time.monotonic() - begin
+                            console.print(f"{seconds:5.0f} s  measured {name}{of_runs}")
+                        bar.update(step, description="stopping the system")
+    finally:  # what was measured before a measurement failed, or before somebody had enough
+        if results or as_json:
+            _print(results, programs, as_json=as_json)
+
+
+def _print(results: list["Figures"], programs: Programs, *, as_json: bool) -> None:
     summaries = summarise(results)
     if as_json:
         click.echo(json.dumps(to_json(summaries, loader=programs.language), indent=2))
     else:
         Console().print(to_table(summaries, loader=programs.language))
-
-
-def _measure(
-    bench: Bench, measurements: Mapping[str, Measurement], console: Console, of_runs: str
-) -> list[Figures]:
-    results: list[Figures] = []
-    begin = time.monotonic()
-    for name, measurement in measurements.items():
-        with console.status(f"measuring {name}{of_runs}"):
-            results += measurement(bench)
-        console.print(f"{time.monotonic() - begin:5.0f} s  measured {name}{of_runs}")
-    return results
 
 
 @contextmanager
@@ -105,10 +122,8 @@ def _system(
         system = LocalSystem.in_folder(Path(folder) / "data", gateways)
         begin = time.monotonic()
         try:
-            with console.status("starting a system"):
-                system.up()
+            system.up()
             ready_seconds = time.monotonic() - begin
             yield Bench(system.data_dir, programs, ready_seconds, system, note)
         finally:
-            with console.status("stopping the system"):
-                system.down()
+            system.down()

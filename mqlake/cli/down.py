@@ -9,10 +9,8 @@ import click
 
 from mqlake.cli import _options
 from mqlake.errors import OperationalError
-from mqlake.local.parts import STOP_TIMEOUT_SECONDS
+from mqlake.local.parts import SYSTEM_STOP_TIMEOUT_SECONDS
 from mqlake.status import load_state
-
-_TIMEOUT_SECONDS = sum(STOP_TIMEOUT_SECONDS.values()) + 15.0
 
 
 @click.command()
@@ -27,11 +25,11 @@ def command(data_dir: Path) -> None:
         click.echo(f"no system runs on {data_dir}", err=True)
         return
     os.kill(state.pid, signal.SIGTERM)
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    deadline = time.monotonic() + SYSTEM_STOP_TIMEOUT_SECONDS
     while state.is_alive:
         if time.monotonic() > deadline:
             raise OperationalError(
-                f"the system did not stop within {_TIMEOUT_SECONDS:.0f} s: see "
+                f"the system did not stop within {SYSTEM_STOP_TIMEOUT_SECONDS:.0f} s: see "
                 f"{data_dir / 'logs' / 'supervisor.log'}, or kill process {state.pid}"
             )
         time.sleep(0.05)

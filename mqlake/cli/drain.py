@@ -8,6 +8,7 @@ import click
 
 from mqlake.api_client import ApiClient
 from mqlake.cli import _options
+from mqlake.cli._progress import progress_bar
 from mqlake.errors import OperationalError
 
 _POLL_SECONDS: Final = 0.5
@@ -67,19 +68,24 @@ def command(
 
 
 def _await(api: ApiClient, gateway: str, state: str) -> None:
+    from rich.console import Console
+
     begin = time.monotonic()
-    while True:
-        found = api.get(f"/gateways/{gateway}")
-        if found["state"] == state:
-            click.echo(f"{gateway} is {state}")
-            return
-        if not found["alive"]:
-            raise OperationalError(f"{gateway} is gone, its last state was {found['state']}")
-        if time.monotonic() - begin > _BEGIN_SECONDS and not _is_moving(found, state):
-            raise OperationalError(
-                f"{gateway} is still {found['state']}: see its log, or ask again"
-            )
-        time.sleep(_POLL_SECONDS)
+    found = api.get(f"/gateways/{gateway}")
+    first = found["clients"]
+    with progress_bar(Console(stderr=True), quiet=state != "drained") as bar:
+        step = bar.add_task("clients that have gone", total=max(first, 1))
+        while found["state"] != state:
+            if not found["alive"]:
+                raise OperationalError(f"{gateway} is gone, its last state was {found['state']}")
+            if time.monotonic() - begin > _BEGIN_SECONDS and not _is_moving(found, state):
+                raise OperationalError(
+                    f"{gateway} is still {found['state']}: see its log, or ask again"
+                )
+            time.sleep(_POLL_SECONDS)
+            found = api.get(f"/gateways/{gateway}")
+            bar.update(step, completed=first - found["clients"])
+    click.echo(f"{gateway} is {state}")
 
 
 def _is_moving(found: dict[str, Any], state: str) -> bool:

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from mqlake.cli._progress import progress_bar
 from mqlake.errors import OperationalError
 from mqlake.local.testing import LocalSystem
 from mqlake.survival.kills import KILLS
@@ -80,11 +81,14 @@ def command(
     system = LocalSystem.in_folder(folder.absolute(), 2, environment=environment(messages))
     outcomes: list[Outcome] = []
     try:
-        with console.status("starting a system"):
+        with progress_bar(console) as bar:
+            names = only or tuple(KILLS)
+            step = bar.add_task("starting a system", total=times * len(names))
             system.up()
-        for run_seed in range(first_seed, first_seed + times):
-            for name in only or tuple(KILLS):
-                with console.status(f"killing {KILLS[name].what} (seed {run_seed})"):
+            for run_seed in range(first_seed, first_seed + times):
+                for name in names:
+                    what = f"killing {KILLS[name].what} (seed {run_seed})"
+                    bar.update(step, description=what)
                     found = run_trial(
                         system,
                         name,
@@ -94,9 +98,10 @@ def command(
                         messages=messages,
                         per_second=speed,
                     )
-                outcomes += found
-                for outcome in found:
-                    console.print(_line(outcome), highlight=False)
+                    outcomes += found
+                    for outcome in found:
+                        console.print(_line(outcome), highlight=False)
+                    bar.advance(step)
     finally:
         if as_json:
             click.echo(json.dumps([outcome.to_json() for outcome in outcomes], indent=2))

@@ -1,7 +1,6 @@
 """List retained messages."""
 
 import json
-from base64 import b64decode
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -45,21 +44,15 @@ def _row(message: dict[str, Any]) -> tuple[str, ...]:
         message["topic_name"],
         str(message["qos"]),
         str(message["payload_bytes"]),
-        _shown(message["payload"]),
+        shown(message["payload"]),
         message["received_at"],
         message["client_id"],
         message["expires_at"] or "",
     )
 
 
-def _shown(payload: str | None) -> str:
+def shown(payload: str | None) -> str:
     """Return the beginning of a payload that is text, else an ellipsis."""
-    if payload is None:
+    if payload is None or not payload.isprintable():
         return "…"
-    try:
-        text = b64decode(payload).decode()
-    except UnicodeDecodeError:
-        return "…"
-    if not text.isprintable():
-        return "…"
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    return payload if len(payload) <= _SHOWN_CHARACTERS else payload[: _SHOWN_CHARACTERS - 1] + "…"

@@ -9,6 +9,7 @@ import click
 
 from mqlake.api_client import ApiClient
 from mqlake.cli import _options
+from mqlake.cli._jobs import await_job
 from mqlake.cli._rule_files import Change, Existing, plan, read_existing, read_files
 from mqlake.cli._tables import print_table
 from mqlake.errors import OperationalError
@@ -20,6 +21,7 @@ CHANGES_EXIT_CODE: Final = 2
 _POLL_SECONDS: Final = 0.3
 _ENGINE_SECONDS: Final = 10.0
 """How long `apply` waits for the engine to answer for the last change."""
+_SHOWN_CHARACTERS: Final = 60
 _SIGNS: Final = {"create": "+", "change": "~", "delete": "-"}
 _COLOURS: Final = {"+": "green", "-": "red", "@": "cyan", "~": "yellow"}
 
@@ -225,7 +227,7 @@ def dry_run(
     }
     if file is not None:
         asked["sql"] = _one(file).sql
-    job = _await(api, api.post(f"/rules/{rule_id}/dry_run", asked), quiet=as_json)
+    job = await_job(api, api.post(f"/rules/{rule_id}/dry_run", asked), quiet=as_json)
     if as_json:
         click.echo(json.dumps(job["result"], indent=2, ensure_ascii=False))
     else:
@@ -237,15 +239,74 @@ def dry_run(
 @_options.data_dir
 @click.option("--from", "begin", help="Only messages received since: 2026-01-31T12:00:00Z.")
 @click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs a second.")
-def backfill(rule_id: str, data_dir: Path, begin: str | None, rate: int) -> None:
+@click.option("--resume", metavar="JOB", help="Go on with one that was interrupted or cancelled.")
+def backfill(
+    rule_id: str, data_dir: Path, begin: str | None, rate: int, resume: str | None
+) -> None:
     """Give the actions of a running rule what it makes of the messages before it."""
     api = ApiClient(data_dir)
-    asked = {"from": begin, "rate": rate}
-    job = _await(api, api.post(f"/rules/{rule_id}/backfill", asked), quiet=False)
+    if resume is not None:
+        started = api.post(f"/jobs/{resume}/resume", {})
+    else:
+        started = api.post(f"/rules/{rule_id}/backfill", {"from": begin, "rate": rate})
+    click.echo(f"job {started['id']}", err=True)
+    job = await_job(api, started, quiet=False)
     result = job["result"]
     names = ("matched", "passed", "no_result", "failed", "loops", "outputs")
     counts = ", ".join(f"{result[name]:,} {name}" for name in names)
     click.echo(f"{counts} in {job['seconds']:.1f} s")
+
+
+@command.command("dead-letters")
+@click.argument("rule_id", required=False)
+@_options.data_dir
+@click.option("--open", "only_open", is_flag=True, help="Only those not run again since.")
+@click.option("--error", help="Only those with this in their error.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, help="The newest.")
+@_as_json
+def list_dead_letters(
+    rule_id: str | None,
+    data_dir: Path,
+    only_open: bool,
+    error: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List what rules could not evaluate and actions could not carry out, the newest first."""
+    wanted = {"rule": rule_id, "error": error, "open": True if only_open else None}
+    letters = ApiClient(data_dir).get("/dead_letters", limit=limit, **wanted)["items"]
+    if as_json:
+        click.echo(json.dumps(letters, indent=2, ensure_ascii=False))
+        return
+    titles = ("given up at", "rule", "stage", "topic", "payload", "error")
+    print_table(titles, map(_dead_letter, letters))
+
+
+@command.command("rerun")
+@click.argument("rule_id")
+@_options.data_dir
+@click.option("--from", "begin", help="Given up not before: 2026-01-31T12:00:00Z.")
+@click.option("--to", "end", help="Given up before.")
+@click.option("--error", help="Only those with this in their error.")
+@click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs a second.")
+def rerun(
+    rule_id: str,
+    data_dir: Path,
+    begin: str | None,
+    end: str | None,
+    error: str | None,
+    rate: int,
+) -> None:
+    """Evaluate again what a rule could not evaluate, with the rule and its schemas as they are."""
+    api = ApiClient(data_dir)
+    asked = {"from": begin, "to": end, "error": error, "rate": rate}
+    job = await_job(api, api.post(f"/rules/{rule_id}/dead_letters/rerun", asked), quiet=False)
+    result = job["result"]
+    names = ("letters", "passed", "no_result", "failed", "not_matched", "loops", "outputs")
+    counts = ", ".join(f"{result[name]:,} {name}" for name in names)
+    click.echo(f"{counts} in {job['seconds']:.1f} s")
+    for failed in result["errors"]:
+        click.secho(f"{failed['topic']}: {failed['error']}", fg="red")
 
 
 def _plan(api: ApiClient, paths: tuple[Path, ...], *, prune: bool) -> list[Change]:
@@ -315,6 +376,19 @@ def _row(rule: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _dead_letter(letter: dict[str, Any]) -> tuple[str, ...]:
+    payload = letter["payload"]
+    shown = f"base64 {letter['payload_base64']}" if payload is None else payload
+    return (
+        letter["given_up_at"],
+        letter["rule_id"],
+        "run again" if letter["rerun"] else letter["action"] or letter["stage"],
+        letter["topic"],
+        shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…",
+        letter["error"],
+    )
+
+
 def _document(rule: dict[str, Any]) -> str:
     body = RuleBody(**{name: rule[name] for name in RuleBody.model_fields})
     return write_document(rule["id"], body)
@@ -346,32 +420,6 @@ def _context(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise OperationalError("--context is not a JSON object")
     return found
-
-
-def _await(api: ApiClient, job: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    """Show how far a job is until it has ended; Ctrl-C cancels it.
-
-    Raises:
-        OperationalError: It has failed, or was cancelled.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    path = f"/jobs/{job['id']}"
-    try:
-        with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
-            task = bar.add_task(job["state"], total=1.0)
-            while job["state"] in ("queued", "running"):
-                time.sleep(_POLL_SECONDS)
-                job = api.get(path)
-                bar.update(task, completed=job["progress"], description=job["note"] or job["state"])
-    except KeyboardInterrupt:
-        api.delete(path)
-        raise
-    if job["state"] != "succeeded":
-        raise OperationalError(f"the job has {job['state']}: {job['error'] or 'by request'}")
-    return job
 
 
 def _print_result(job: dict[str, Any]) -> None:

@@ -1,215 +1,164 @@
-"""`mqlake sql`: query the tables of the running system through Spark Connect."""
+"""Query the tables of the running system in SQL, through its API."""
 
-import csv
+import base64
 import json
-import logging
-import math
-import socket
+import shutil
 import sys
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
-from decimal import Decimal
-from itertools import islice
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import IO, Any, Final
 
 import click
 
-from mqlake.cli.select_check import QueryError, check_select
+from mqlake.api_client import ApiClient
+from mqlake.cli import _options
 from mqlake.errors import OperationalError
-from mqlake.local.state import connect_token, read_state
-
-if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
 
 TABLE_LIMIT: Final = 100
-"""Rows of `--format table` unless `--limit` says otherwise; the other formats have no limit."""
-_CONNECT_TIMEOUT_SECONDS: Final = 5.0
+"""Rows of `--format table` unless `--limit` says otherwise."""
+_FORMATS: Final = {"table": "json", "json": "jsonl", "csv": "csv", "parquet": "parquet"}
+"""What the API is asked for."""
+_PIECE: Final = 64 * 1024
 
 
 @click.command("sql")
 @click.argument("query")
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("data"),
-    show_default=True,
-    help="Data directory of the running system.",
-)
+@_options.data_dir
 @click.option(
     "--format",
     "output_format",
-    type=click.Choice(["table", "csv", "json"]),
+    type=click.Choice(list(_FORMATS)),
     default="table",
     show_default=True,
-    help="How rows are printed.",
+    help="How rows are written.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     default=None,
-    help=f"Most rows printed, 0 for all. Default: {TABLE_LIMIT} as table, all otherwise.",
+    help="Most rows, 0 for as many as the API gives (1,000,000 by default). "
+    f"Default: {TABLE_LIMIT} as table, 0 otherwise.",
 )
-def command(query: str, data_dir: Path, output_format: str, limit: int | None) -> None:
+@click.option("--timeout", type=click.FloatRange(min=1), default=300.0, help="Seconds.")
+@click.option("--tenant", default="default", show_default=True, help="Whose messages.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="File to write.  [default: standard output]",
+)
+def command(
+    query: str,
+    data_dir: Path,
+    output_format: str,
+    limit: int | None,
+    timeout: float,
+    tenant: str,
+    output: Path | None,
+) -> None:
     """Run one SELECT over the tables and print its rows.
 
     Example: mqlake sql "SELECT topic, count(*) FROM messages GROUP BY topic"
 
-    Binary values that are text are shown as text, others as hexadecimal digits; times are UTC.
+    docs/tables.md has the tables, their columns and the functions. Times are UTC. Binary values
+    are base64 in CSV and JSON; a table shows those that are text as text. Interrupt the command to
+    cancel the query.
     """
-    # The client library logs what it also raises, and it is the exception that we show.
-    logging.disable()
-    check_select(query)
     if limit is None:
         limit = TABLE_LIMIT if output_format == "table" else 0
-    spark = _connect(data_dir)
+    if output_format == "parquet" and output is None and sys.stdout.isatty():
+        raise OperationalError("Parquet is nothing for a terminal: name a file with --output")
+    body = {
+        "query": query,
+        "format": _FORMATS[output_format],
+        "limit": limit or None,
+        "timeout_seconds": timeout,
+    }
+    client = ApiClient(data_dir)
+    with client.stream("/sql", body, timeout_seconds=timeout + 30.0, tenant=tenant) as answer:
+        with _opened(output) as target:
+            if output_format == "table":
+                target.write(_to_table(json.load(answer), target.isatty()))
+            elif output_format == "json":
+                for piece in _to_array(answer):
+                    target.write(piece)
+            else:
+                shutil.copyfileobj(answer, target, _PIECE)
+        truncated = answer.headers["mqlake-truncated"] == "true"
+        rows = answer.headers["mqlake-rows"]
+    if truncated:
+        click.echo(f"first {rows} rows; --limit 0 gives as many as may be", err=True)
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[IO[bytes]]:
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
     try:
-        names, rows, more = _run(spark, query, limit)
-    finally:
-        spark.stop()
-    output = sys.stdout
-    if output_format == "csv":
-        _print_csv(names, rows, output)
-    elif output_format == "json":
-        _print_json(names, rows, output)
-    else:
-        _print_table(names, rows, output)
-    if more:
-        click.echo(f"first {limit} rows; --limit 0 prints all", err=True)
-
-
-def _connect(data_dir: Path) -> Any:
-    """Open a `pyspark.sql.connect` session on the running system.
-
-    Raises:
-        OperationalError: No system runs there, or its Spark does not answer.
-    """
-    state = read_state(data_dir)
-    try:
-        token = connect_token(data_dir)
+        file = path.open("wb")
     except OSError as exc:
-        raise OperationalError(f"cannot read {exc.filename}: {exc.strerror}") from exc
-    address = ("127.0.0.1", state.connect_port)
-    try:
-        # The client library would try for minutes.
-        socket.create_connection(address, timeout=_CONNECT_TIMEOUT_SECONDS).close()
-    except OSError as exc:
-        raise OperationalError(
-            f"Spark does not answer on port {state.connect_port}: {exc.strerror or exc}; "
-            "see: bin/mqlake status"
-        ) from exc
-    # Half a second of imports: only when there is somebody to talk to.
-    from pyspark.errors import PySparkException
-    from pyspark.sql.connect.session import SparkSession
-
-    # By this name and no other the client sends a token without TLS, and only over loopback.
-    url = f"sc://localhost:{state.connect_port}/;token={token}"
-    try:
-        return SparkSession(url)
-    except PySparkException as exc:
-        raise OperationalError(f"Spark does not take the session: {_sentence(exc)}") from exc
+        raise OperationalError(f"{path} cannot be written: {exc.strerror}") from exc
+    with file:
+        yield file
 
 
-def _run(spark: Any, query: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    """Return column names, rows ready to print, and whether there are more.
-
-    Raises:
-        QueryError: Spark does not take the query.
-    """
-    from pyspark.errors import PySparkException
-
-    try:
-        frame = spark.sql(query)
-        if limit:
-            frame = frame.limit(limit + 1)
-        names = list(frame.columns)
-        rows = list(_rows(frame))
-    except PySparkException as exc:
-        raise QueryError(_sentence(exc)) from exc
-    return names, list(islice(rows, limit)) if limit else rows, bool(limit) and len(rows) > limit
+def _to_array(lines: Any) -> Iterator[bytes]:
+    """Yield JSON lines as one array, an object a line."""
+    yield b"["
+    is_empty = True
+    for line in lines:
+        yield (b"\n " if is_empty else b",\n ") + line.rstrip(b"\n")
+        is_empty = False
+    yield b"]\n" if is_empty else b"\n]\n"
 
 
-def _rows(frame: "DataFrame") -> Iterator[tuple[Any, ...]]:
-    for batch in frame.toArrow().to_batches():
-        yield from zip(*([_plain(v) for v in c.to_pylist()] for c in batch.columns), strict=True)
+def _to_table(result: dict[str, Any], is_terminal: bool) -> bytes:
+    from io import StringIO
 
-
-def _sentence(error: Exception) -> str:
-    """Reduce Spark's error to one sentence and its position."""
-    message = str(error).strip()
-    first = message.partition("\n")[0].strip().removesuffix(".")
-    context = message.partition("== SQL")[2].partition("==")[0].strip(" ()")
-    return f"{first} ({context})" if context.startswith("line") else first
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as numbers, text, lists and maps only."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return value.hex()
-    if isinstance(value, datetime):
-        return _iso(value)
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value)
-
-
-def _iso(value: datetime) -> str:
-    if value.tzinfo is None:
-        return value.isoformat(timespec="milliseconds")
-    precision = "microseconds" if value.microsecond % 1000 else "milliseconds"
-    return value.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | dict):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
-
-
-def _print_csv(names: list[str], rows: list[tuple[Any, ...]], output: TextIO) -> None:
-    writer = csv.writer(output, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([_text(value) for value in row] for row in rows)
-
-
-def _print_json(names: list[str], rows: list[tuple[Any, ...]], output: TextIO) -> None:
-    """Print a JSON array, one object a line; an SQL null is a JSON null."""
-    output.write("[")
-    for number, row in enumerate(rows):
-        output.write(",\n " if number else "\n ")
-        output.write(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
-    output.write("\n]\n" if rows else "]\n")
-
-
-def _print_table(names: list[str], rows: list[tuple[Any, ...]], output: TextIO) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(names):
-        numeric = any(isinstance(row[index], int | float) for row in rows)
-        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_text(value)) for value in row))
-    terminal = output.isatty()
+    types = [column["type"] for column in result["columns"]]
+    for index, column in enumerate(result["columns"]):
+        numeric = any(isinstance(row[index], int | float) for row in result["rows"])
+        table.add_column(
+            Text(_printable(column["name"])),
+            justify="right" if numeric else "left",
+            overflow="fold",
+        )
+    for row in result["rows"]:
+        cells = (_text(value, type_) for value, type_ in zip(row, types, strict=True))
+        table.add_row(*(Text(_printable(cell)) for cell in cells))
+    output = StringIO()
     # Into a pipe every column gets the width it needs.
-    Console(file=output, width=None if terminal else 10_000, highlight=False).print(table)
+    width = shutil.get_terminal_size().columns if is_terminal else 10_000
+    Console(file=output, width=width, highlight=False).print(table)
+    return output.getvalue().encode()
+
+
+def _text(value: Any, type_: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    if type_ == "binary":
+        data = base64.b64decode(value)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return data.hex()
+    return str(value)
+
+
+def _printable(text: str) -> str:
+    """Return a text without what would move a terminal's cursor."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)

@@ -79,6 +79,9 @@ def _print_table(system: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     console.print(table)
     console.print(f"[dim]{' '.join(addresses)} {system['api']} log {system['log']}[/]")
+    shown = " ".join(f"{name}={url}" for name, url in system["metrics"].items())
+    if shown:
+        console.print(f"[dim]metrics {shown}[/]")
 
 
 def _duration(seconds: float) -> str:

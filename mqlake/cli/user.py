@@ -1,10 +1,10 @@
 """Add, remove and list the users of a credentials file."""
 
-import sys
 from pathlib import Path
 
 import click
 
+from mqlake.cli._passwords import read_password
 from mqlake.credentials import (
     DEFAULT_ITERATIONS,
     MAX_ITERATIONS,
@@ -14,7 +14,6 @@ from mqlake.credentials import (
     remove_user,
     set_user,
 )
-from mqlake.errors import OperationalError
 
 _file = click.option(
     "--file",
@@ -49,7 +48,7 @@ def add(name: str, path: Path, iterations: int) -> None:
     The password is asked for; without a terminal it is the first line of standard input. The file
     is made when there is none.
     """
-    is_new = set_user(path, name, make_verifier(_read_password(), iterations=iterations))
+    is_new = set_user(path, name, make_verifier(read_password(), iterations=iterations))
     click.echo(f"user {name} {'added' if is_new else 'changed'}", err=True)
 
 
@@ -68,14 +67,3 @@ def list_users(path: Path) -> None:
     """Print the user names, one a line."""
     for name in read_credentials(path):
         click.echo(name)
-
-
-def _read_password() -> str:
-    if sys.stdin.isatty():
-        password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
-        return password
-    try:
-        line = sys.stdin.buffer.readline().decode()
-    except UnicodeDecodeError as exc:
-        raise OperationalError("the password on standard input is not UTF-8 text") from exc
-    return line.removesuffix("\n").removesuffix("\r")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from api.settings import ApiSettings
 from ingest.gateway.settings import GatewaySettings
@@ -19,15 +20,17 @@ from mqlake.local import preflight
 from mqlake.local.java import find_java_home
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.listeners import listeners_of, reachable_addresses, wanted_ports
-from mqlake.local.parts import Plan
+from mqlake.local.metrics import SUPERVISOR, SupervisorMetrics, metrics_url
+from mqlake.local.parts import API, RULES, STREAMING, Plan
 from mqlake.local.paths import RUNTIME, DataDirectory
 from mqlake.local.ports import free_ports, is_free
 from mqlake.local.progress import PipeProgress, Progress, choose_progress, replay
 from mqlake.local.settings import LocalSettings
-from mqlake.local.supervisor import Interrupted, Supervisor
+from mqlake.local.supervisor import STOP_SIGNALS, Interrupted, Supervisor
 from mqlake.local.usage import members_of_sessions
 from mqlake.logs import set_up_logging
-from mqlake.settings import load
+from mqlake.metrics.server import MetricsServer, new_registry
+from mqlake.settings import MetricsSettings, load
 from mqlake.status import (
     GatewayAddress,
     SystemState,
@@ -37,6 +40,7 @@ from mqlake.status import (
     start_ticks,
     url_host,
 )
+from rules.runner.settings import RulesSettings
 from streaming.settings import StreamingSettings
 
 _logger = logging.getLogger(__name__)
@@ -71,7 +75,12 @@ def run_here(options: Options, progress: Progress) -> int:
         _end_leftovers(previous)
         for directory in (data.run, data.logs):
             directory.mkdir(exist_ok=True)
-        set_up_logging(plan.settings.log_level, data.logs / "supervisor.log")
+        set_up_logging(
+            plan.settings.log_level,
+            data.logs / "supervisor.log",
+            plan.settings.log_format,
+            SUPERVISOR,
+        )
         if not plan.kafka.log_dir.exists():
             progress.part("log", "formatting the storage")
             progress.tick()
@@ -169,6 +178,7 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
     gateway = load(GatewaySettings, _file(options, "gateway"))
     api = load(ApiSettings, _file(options, "api"))
     streaming = load(StreamingSettings, _file(options, "streaming"), connect_token="unused")  # noqa: S106
+    rules = load(RulesSettings, _file(options, "rules"))
     find_java_home(RUNTIME)
     preflight.check_contents(data)
     available = preflight.read_available_memory()
@@ -204,14 +214,33 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
                 "127.0.0.1", streaming.connect_port, "Spark Connect", "setting connect_port"
             )
         )
+    metrics = {
+        SUPERVISOR: settings.metrics,
+        STREAMING: streaming.metrics,
+        RULES: rules.metrics,
+        API: api.metrics,
+        **{name: _counted_up(gateway.metrics, number) for number, name in enumerate(names)},
+    }
+    wanted += [
+        preflight.WantedPort(one.host, one.port, f"metrics ({name})", "setting metrics.port")
+        for name, one in metrics.items()
+        if one.port
+    ]
     preflight.check_ports(wanted)
     taken = {want.port for want in wanted}
     earlier = _internal_ports(previous)
+    earlier_metrics = _metrics_ports(previous)
     log_port = settings.log_port or _earlier_or_free(earlier[0], taken)
     controller_port = _earlier_or_free(earlier[1], taken)
     connect_port = (
         streaming.connect_port if set_connect_port else _earlier_or_free(earlier[2], taken)
     )
+    metrics = {
+        name: one
+        if one.port
+        else _with_port(one, _earlier_or_free(earlier_metrics.get(name), taken))
+        for name, one in metrics.items()
+    }
     kafka = KafkaServer(
         data.kafka, data.logs, log_port, controller_port, heap_mebibytes=settings.log_heap_mb
     )
@@ -225,6 +254,7 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         api.host,
         api_port,
         options.config_dir,
+        metrics,
     )
 
 
@@ -244,16 +274,40 @@ def _supervise(plan: Plan, progress: Progress) -> None:
         api_url=api_url,
         connect_port=plan.connect_port,
         gateways=plan.gateways,
+        metrics={name: metrics_url(one.host, one.port) for name, one in plan.metrics.items()},
     )
+    last = [state]
+
+    def write_state(new: SystemState) -> None:
+        last[0] = new
+        replace_file(plan.data.state, new.to_json())
+
     supervisor = Supervisor(
         plan.parts(),
         plan.topics_program(),
         state,
         progress,
         ready_timeout_seconds=plan.settings.ready_timeout_seconds,
-        write_state=lambda new: replace_file(plan.data.state, new.to_json()),
+        write_state=write_state,
     )
-    supervisor.run(" ".join(("ready", *(gateway.url for gateway in plan.gateways), api_url)))
+    shown = SupervisorMetrics(lambda: last[0], plan.data.root)
+    with _signals_blocked():  # its threads are to leave them to the supervisor
+        served = MetricsServer(
+            plan.metrics[SUPERVISOR], new_registry(SUPERVISOR, shown.is_healthy, shown.read)
+        )
+    try:
+        supervisor.run(" ".join(("ready", *(gateway.url for gateway in plan.gateways), api_url)))
+    finally:
+        served.close()
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*STOP_SIGNALS, signal.SIGCHLD))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_leftovers(state: SystemState | None) -> None:
@@ -294,6 +348,21 @@ def _internal_ports(state: SystemState | None) -> tuple[int | None, int | None, 
         return None, None, None
     log_port = int(state.bootstrap_servers.rpartition(":")[2])
     return log_port, state.controller_port, state.connect_port
+
+
+def _metrics_ports(state: SystemState | None) -> dict[str, int]:
+    """Return by process the ports of metrics that a state names."""
+    urls = {} if state is None else state.metrics
+    return {name: urlsplit(url).port or 0 for name, url in urls.items()}
+
+
+def _counted_up(metrics: MetricsSettings, number: int) -> MetricsSettings:
+    """Return the settings of a further gateway."""
+    return _with_port(metrics, metrics.port + number) if metrics.port else metrics
+
+
+def _with_port(metrics: MetricsSettings, port: int) -> MetricsSettings:
+    return metrics.model_copy(update={"port": port})
 
 
 def _file(options: Options, process: str) -> Path | None:

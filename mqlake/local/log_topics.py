@@ -8,9 +8,9 @@ import asyncio
 import sys
 
 from ingest.gateway.retired import withdraw_retired_routes
-from ingest.log.admin import ensure_log_topics
-from ingest.log.kafka import KafkaLogReader, KafkaLogWriter
 from mqlake.errors import MqlakeError
+from mqlake.log.admin import ensure_log_topics
+from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
 
 
 def main(arguments: list[str]) -> int:

@@ -14,6 +14,7 @@ from mqlake.local.child import Program
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.paths import RUNTIME, DataDirectory
 from mqlake.local.settings import LocalSettings
+from mqlake.settings import MetricsSettings
 from mqlake.status import GatewayAddress
 
 LOG: Final = "log"
@@ -28,10 +29,13 @@ STOP_TIMEOUT_SECONDS: Final = {
     "api": 5.0,
     "gateway": 10.0,
     "rules": 15.0,
-    "streaming": 30.0,
+    "streaming": 75.0,  # once, when it writes the archive of its classes; else a few seconds
     "log": 30.0,
 }
 """How long a part of each kind may take to stop before it is killed."""
+
+SYSTEM_STOP_TIMEOUT_SECONDS: Final = sum(STOP_TIMEOUT_SECONDS.values()) + 15.0
+"""How long all of them may take, one kind after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class Plan:
     api_host: str
     api_port: int
     config_dir: Path
+    metrics: Mapping[str, MetricsSettings]
+    """Of each process."""
 
     def parts(self) -> list[Part]:
         return [
@@ -165,6 +171,7 @@ class Plan:
         values |= {
             f"{prefix}HEARTBEAT_FILE": str(heartbeat),
             f"{prefix}LOG_FILE": str(log),
+            f"{prefix}METRICS__PORT": str(self.metrics[name].port),
         }
         config = self.config_dir / f"{kind}.toml"
         arguments = ("--config", str(config)) if config.is_file() else ()

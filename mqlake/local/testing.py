@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqlake.errors import OperationalError
+from mqlake.local.parts import SYSTEM_STOP_TIMEOUT_SECONDS
 from mqlake.local.paths import CHECKOUT
 from mqlake.local.ports import consecutive_free_ports, free_ports
 from mqlake.status import SystemState, read_state
 
 PROGRAM: Final = CHECKOUT / "bin" / "mqlake"
 READY_TIMEOUT_SECONDS: Final = 180.0
-STOP_TIMEOUT_SECONDS: Final = 90.0
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class LocalSystem:
             capture_output=True,
             text=True,
             env=self._environment(),
-            timeout=READY_TIMEOUT_SECONDS + STOP_TIMEOUT_SECONDS,
+            timeout=READY_TIMEOUT_SECONDS + SYSTEM_STOP_TIMEOUT_SECONDS,
             check=False,
         )
 

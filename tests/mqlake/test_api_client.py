@@ -26,7 +26,7 @@ def served(api: Api) -> Iterator[Api]:
     """The same application, served."""
     (port,) = free_ports(1)
     app = api.client.app
-    config = uvicorn.Config(app, port=port, log_config=None, lifespan="off", ws="none")
+    config = uvicorn.Config(app, port=port, log_config=None, lifespan="off", ws="wsproto")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -64,7 +64,7 @@ def test_a_problem_is_an_error_in_its_words(served: Api) -> None:
     with pytest.raises(OperationalError, match=r"^the request is not valid; query\.limit: "):
         client.get("/clients", limit=0)
     (served.data_dir / "api-token").write_text("wrong")
-    with pytest.raises(OperationalError, match="send the token"):
+    with pytest.raises(OperationalError, match="send an API key"):
         ApiClient(served.data_dir).get("/clients")
     (served.data_dir / "api-token").unlink()
     with pytest.raises(OperationalError, match="the API's token"):

@@ -1,3 +1,4 @@
+import json
 import logging
 import re
 from collections.abc import Iterator
@@ -5,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.logs import KEPT_LOG_FILES, MAX_LOG_BYTES, set_up_logging
+from mqlake.logs import (
+    KEPT_LOG_FILES,
+    LEVELS,
+    MAX_LOG_BYTES,
+    OUR_NAMES,
+    logged_lines,
+    set_up_logging,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +77,40 @@ def test_a_log_is_rotated_and_old_ones_go(tmp_path: Path) -> None:
         logging.getLogger("x").info(line)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"x.log"} | {f"x.log.{number + 1}" for number in range(KEPT_LOG_FILES)}
+
+
+def test_lines_can_be_objects(tmp_path: Path) -> None:
+    log_file = tmp_path / "x.log"
+    set_up_logging("INFO", log_file, "json", "gateway-1")
+    logger = logging.getLogger("ingest.gateway")
+    fields = {"client_id": "a\nb", "bytes": b"\xff", "message": "theirs"}
+    logger.info("client %s", "connected", extra={"fields": fields})
+    try:
+        raise ValueError("no")
+    except ValueError:
+        logger.exception("failed")
+    first, second = map(json.loads, log_file.read_text(encoding="utf-8").splitlines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    assert first == {
+        "level": "INFO",
+        "logger": "ingest.gateway",
+        "message": "client connected",
+        "process": "gateway-1",
+        "client_id": "a\nb",
+        "bytes": "b'\\xff'",
+        "_message": "theirs",
+    }
+    assert second["exception"].splitlines()[-1] == "ValueError: no"
+    assert set(second) == set(OUR_NAMES)
+
+
+def test_lines_are_counted_by_level(tmp_path: Path) -> None:
+    before = logged_lines()
+    set_up_logging("INFO", tmp_path / "x.log")
+    logging.getLogger("x").debug("not written")
+    logging.getLogger("x").error("written")
+    after = logged_lines()
+    assert {level: after[level] - before[level] for level in LEVELS} == {
+        **dict.fromkeys(LEVELS, 0),
+        "ERROR": 1,
+    }

@@ -41,10 +41,13 @@ SPANS = st.builds(
     Span,
     version=VERSIONS,
     filters=st.lists(TEXT).map(tuple),
-    expression=TEXT,
+    expression=st.none() | TEXT,
     actions=st.lists(st.dictionaries(TEXT, TEXT, max_size=2), max_size=2).map(tuple),
     schema=st.none() | TEXT,
     sources=st.dictionaries(NAMES, st.builds(Range, OFFSETS, st.none() | OFFSETS), max_size=2),
+    plan=st.none() | st.dictionaries(TEXT, TEXT, max_size=2),
+    change=st.integers(0, 2**53),
+    ended_at_ms=st.none() | st.integers(0, 2**45),
 )
 ACTIVATIONS = st.builds(
     Activation,
@@ -76,6 +79,7 @@ OUTPUTS = st.builds(
     client_id=TEXT,
     message_id=st.none() | st.binary(min_size=16, max_size=16),
     chain=st.lists(NAMES, max_size=3).map(tuple),
+    traceparent=st.sampled_from([b"", b"00-1-2-01"]),
 )
 DEAD_LETTERS = st.builds(
     DeadLetter,

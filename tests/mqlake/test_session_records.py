@@ -12,6 +12,7 @@ from mqlake.session_records import (
     NEVER_EXPIRES,
     PROGRESS,
     SESSION,
+    HistoryRecord,
     MarksRecord,
     Outgoing,
     ProgressRecord,
@@ -110,6 +111,15 @@ PROGRESSES = st.builds(
             identifiers=st.lists(st.integers(1, 268_435_455), max_size=2).map(tuple),
             limits=OFFSETS,
             position=st.none() | TEXT,
+        ),
+        max_size=2,
+    ),
+    histories=st.lists(
+        st.builds(
+            HistoryRecord,
+            topic_filters=st.lists(TEXT, max_size=2),
+            from_ms=st.integers(0, 2**45),
+            cursor=OFFSETS,
         ),
         max_size=2,
     ),
@@ -241,6 +251,10 @@ def test_the_values_are_the_documented_json() -> None:
     )
     progress.shared = {1: "$share/g/a"}
     assert encode_progress(progress).endswith(b',"shared":[[1,"$share/g/a"]]}')
+    progress.histories = [HistoryRecord(["a/#"], 12, [5, 6])]
+    assert encode_progress(progress).endswith(
+        b',"history":[{"filters":["a/#"],"from":12,"cursor":[5,6]}]}'
+    )
     assert encode_marks(MarksRecord("i1", [-1, 8], 9)) == (
         b'{"v":1,"incarnation":"i1","marks":[-1,8],"next":9}'
     )
@@ -334,6 +348,11 @@ def test_a_will_with_a_member_of_another_form_is_refused(name: str, value: Any) 
             ]
         },
         {"retained": [{"filter": "a", "qos": 1, "identifiers": [], "limits": [], "position": 1}]},
+        {"history": None},
+        {"history": [1]},
+        {"history": [{"filters": [1], "from": 0, "cursor": []}]},
+        {"history": [{"filters": ["a"], "from": "0", "cursor": []}]},
+        {"history": [{"filters": ["a"], "from": 0, "cursor": [-1]}]},
     ],
 )
 def test_progress_with_a_member_of_another_form_is_refused(change: dict[str, Any]) -> None:

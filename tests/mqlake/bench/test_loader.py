@@ -18,6 +18,7 @@ class Broker(socketserver.ThreadingTCPServer):
     Attributes:
         fault: `lose`, `double` or `swap` is done once, to the 20th message.
         acknowledges: Whether PUBACK is sent at all.
+        answers: Deliver below this topic what the first publisher publishes, as rules do.
     """
 
     daemon_threads = True
@@ -25,12 +26,18 @@ class Broker(socketserver.ThreadingTCPServer):
     request_queue_size = 100
 
     def __init__(
-        self, fault: str = "", *, acknowledges: bool = True, refuses: bool = False
+        self,
+        fault: str = "",
+        *,
+        acknowledges: bool = True,
+        refuses: bool = False,
+        answers: bytes = b"",
     ) -> None:
         super().__init__(("127.0.0.1", 0), Connection)
         self.fault = fault
         self.acknowledges = acknowledges
         self.refuses = refuses
+        self.answers = answers
         self.lock = threading.Lock()
         self.subscribers: list[tuple[bytes, int, Connection]] = []
         self.connects: list[tuple[bytes, bool]] = []
@@ -53,6 +60,10 @@ class Broker(socketserver.ThreadingTCPServer):
                 self.kept, copies = message, []
             elif self.kept is not None:
                 copies, self.kept = [message, self.kept], None
+            if self.answers:
+                if not topic.endswith(b"/c0"):
+                    return
+                topic = self.answers + b"/" + topic.split(b"/")[-2] + b"/out"
             for prefix, _, subscriber in self.subscribers:
                 if topic.startswith(prefix):
                     for copy in copies:
@@ -229,6 +240,18 @@ def test_large_payloads_arrive(loader: tuple[str, ...]) -> None:
     with running(Broker()) as address:
         result = run_load(loader, load(address, payload_bytes=10_000))
     assert result.is_complete
+
+
+def test_what_rules_make_of_messages_is_measured(loader: tuple[str, ...]) -> None:
+    broker = Broker(answers=b"answers")
+    with running(broker) as address:
+        asked = load(address, answers="answers", answered=1, payload_bytes=150, prefix="p")
+        result = run_load(loader, asked)
+    assert result.is_complete
+    assert 0 < result.expected <= result.published // 3 + 1
+    assert result.delivery_ms is not None
+    filters = {prefix for prefix, _, _ in broker.subscribers}
+    assert filters == {b"answers/0/", b"answers/1/"}
 
 
 def test_subscriptions_are_timed_one_by_one(loader: tuple[str, ...]) -> None:

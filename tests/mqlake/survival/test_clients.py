@@ -8,8 +8,8 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
-from ingest.log.memory import MemoryLog
 from mqlake.errors import OperationalError
+from mqlake.log.memory import MemoryLog
 from mqlake.records import BARRIER_KEY_PREFIX, INBOUND
 from mqlake.survival.clients import Attendant, ProvingClient, Publisher
 from mqlake.survival.ledger import Sent

@@ -1,4 +1,4 @@
-"""The promises of `ingest.log.contract`, asked of the fake and of a real broker alike."""
+"""The promises of `mqlake.log.contract`, asked of the fake and of a real broker alike."""
 
 import asyncio
 import itertools
@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import uvloop
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
-from ingest.log import admin
-from ingest.log.contract import (
+from mqlake.errors import LogError
+from mqlake.log import admin
+from mqlake.log.contract import (
     ANY_PARTITION,
     BEGINNING,
     END,
@@ -26,9 +27,8 @@ from ingest.log.contract import (
     LogWriter,
     Missing,
 )
-from ingest.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
-from ingest.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.errors import LogError
+from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 
 DEADLINE_SECONDS = 20.0
 PARTITIONS = 3
@@ -99,12 +99,8 @@ class KafkaCluster(Cluster):
         return log_topic
 
     def _create(self, log_topic: str, partitions: int, compacted: bool) -> None:
-        client = AdminClient({"bootstrap.servers": self._servers})
         config = {"cleanup.policy": "compact"} if compacted else {}
-        client.create_topics([NewTopic(log_topic, partitions, 1, config=config)])[
-            log_topic
-        ].result()
-        admin.offsets(self._servers, log_topic, admin.END_OFFSETS, DEADLINE_SECONDS)
+        admin.LogAdmin(self._servers, DEADLINE_SECONDS).ensure(log_topic, config, partitions)
 
     def writer(self, *, max_queued_records: int = 1000) -> LogWriter:
         return KafkaLogWriter(self._servers, max_queued_records=max_queued_records)
@@ -301,6 +297,19 @@ def test_a_record_has_no_value_or_an_empty_one_and_no_headers(run: Run) -> None:
             assert read.values() == [None, b""]
             assert [record.headers for record in read.records] == [[], []]
             assert all(record.timestamp_ms > 1_600_000_000_000 for record in read.records)
+
+    run(scenario)
+
+
+def test_a_record_may_have_no_key(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        async with writing(cluster) as writer, reading(cluster) as reader:
+            read = Read()
+            await writer.append_durably(log_topic, None, b"v", [])
+            await reader.start(log_topic, everywhere(BEGINNING), read.take, read.take_error)
+            await read.until_count(1)
+            assert [(record.key, record.value) for record in read.records] == [(None, b"v")]
 
     run(scenario)
 

@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from ingest.log.contract import BEGINNING, LogRecord
-from ingest.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
 from mqlake.errors import LogError
+from mqlake.log.contract import BEGINNING, LogRecord
+from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
 
 
 def test_held_appends_are_neither_reported_nor_readable_until_released() -> None:

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from ingest.log.contract import LogRecord, Missing, RangeConsumer
-from ingest.log.kafka_errors import error_of, to_log_error
-from ingest.log.kafka_reader import to_record
 from mqlake.errors import LogError
+from mqlake.log.contract import LogRecord, Missing, RangeConsumer
+from mqlake.log.kafka_errors import error_of, to_log_error
+from mqlake.log.kafka_reader import to_record
 
 POLL_SECONDS: Final = 0.1
 """How long the thread polls before it looks whether it should stop; bounds the time of a close."""

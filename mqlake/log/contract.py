@@ -1,7 +1,7 @@
-"""What the edge asks of a log: append, follow partitions, read ranges, read a compacted topic.
+"""What is asked of a log: append, follow partitions, read ranges, read a compacted topic.
 
-`ingest.log.kafka` keeps this contract with a real cluster, `ingest.log.memory` in memory; both pass
-the tests in `tests/ingest/log/test_contract.py`. Every object belongs to the event loop it was made
+`mqlake.log.kafka` keeps this contract with a real cluster, `mqlake.log.memory` in memory; both pass
+the tests in `tests/mqlake/log/test_contract.py`. Every object belongs to the event loop it was made
 in: all its methods are called there and all its callbacks come there, in batches.
 """
 
@@ -77,7 +77,7 @@ class LogWriter(Protocol):
     def append(
         self,
         log_topic: str,
-        key: bytes,
+        key: bytes | None,
         value: bytes | None,
         headers: Headers,
         on_appended: AppendCallback,
@@ -92,7 +92,7 @@ class LogWriter(Protocol):
 
         Args:
             log_topic: Where to; it must exist.
-            key: Chooses the partition unless `partition` does.
+            key: Chooses the partition unless `partition` does; without one it is any.
             value: None for a tombstone.
             headers: Kept by the writer until the report; do not change the list.
             on_appended: Called in the loop. Must not raise.
@@ -108,7 +108,7 @@ class LogWriter(Protocol):
     async def append_durably(
         self,
         log_topic: str,
-        key: bytes,
+        key: bytes | None,
         value: bytes | None,
         headers: Headers,
         *,

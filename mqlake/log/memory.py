@@ -14,7 +14,8 @@ from functools import partial as bind
 from typing import Final, Protocol
 from zlib import crc32
 
-from ingest.log.contract import (
+from mqlake.errors import LogError
+from mqlake.log.contract import (
     ANY_PARTITION,
     BEGINNING,
     END,
@@ -27,7 +28,6 @@ from ingest.log.contract import (
     RecordsCallback,
     settle,
 )
-from mqlake.errors import LogError
 from mqlake.records import Headers
 
 MAX_BATCH_RECORDS: Final = 500
@@ -108,7 +108,7 @@ class MemoryLog:
     def store(
         self,
         log_topic: str,
-        key: bytes,
+        key: bytes | None,
         value: bytes | None,
         headers: Headers,
         timestamp_ms: int,
@@ -117,7 +117,7 @@ class MemoryLog:
         """Append and return partition and offset, or raise what `fail_next` put in the way."""
         partitions = self.partitions(log_topic)
         if partition == ANY_PARTITION:
-            partition = crc32(key) % len(partitions)
+            partition = crc32(key or b"") % len(partitions)
         elif partition >= len(partitions):
             raise LogError(f"log topic {log_topic} has no partition {partition}", definite=True)
         fault = self._faults.popleft() if self._faults else None
@@ -156,7 +156,7 @@ class MemoryLog:
 @dataclass(slots=True)
 class _Append:
     log_topic: str
-    key: bytes
+    key: bytes | None
     value: bytes | None
     headers: Headers
     timestamp_ms: int
@@ -187,7 +187,7 @@ class MemoryLogWriter:
     def append(
         self,
         log_topic: str,
-        key: bytes,
+        key: bytes | None,
         value: bytes | None,
         headers: Headers,
         on_appended: AppendCallback,
@@ -197,7 +197,7 @@ class MemoryLogWriter:
     ) -> None:
         if self._closed:
             raise LogError("the log writer is closed", definite=True)
-        if len(key) + len(value or b"") > self._max_record_bytes:
+        if len(key or b"") + len(value or b"") > self._max_record_bytes:
             raise LogError(f"record is larger than {self._max_record_bytes} bytes", definite=True)
         if len(self._waiting) >= self._max_queued:
             raise LogFull(f"{len(self._waiting)} records wait for the log, no more fit")
@@ -209,7 +209,7 @@ class MemoryLogWriter:
     async def append_durably(
         self,
         log_topic: str,
-        key: bytes,
+        key: bytes | None,
         value: bytes | None,
         headers: Headers,
         *,

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-from ingest.log import admin
-from ingest.log.contract import BEGINNING, END, ErrorCallback, LogRecord, RecordsCallback
-from ingest.log.kafka_errors import to_log_error
 from mqlake.errors import LogError
+from mqlake.log import admin
+from mqlake.log.contract import BEGINNING, END, ErrorCallback, LogRecord, RecordsCallback
+from mqlake.log.kafka_errors import to_log_error
 
 POLL_SECONDS: Final = 0.2
 """How long the thread polls before it looks whether it should stop; bounds the time of a close."""

@@ -35,11 +35,19 @@ Not among them, on purpose: a timeout (`_MSG_TIMED_OUT`, the request may have ar
 failed at an unknown point of the write).
 """
 
+PASSING_CODES: Final = frozenset(
+    {KafkaError._QUEUE_FULL, KafkaError._PURGE_QUEUE, KafkaError.NOT_ENOUGH_REPLICAS}
+)
+"""Those of them that are the log's fault, not the record's."""
+
 
 def to_log_error(error: KafkaError, doing: str) -> LogError:
     """Translate an error reported for a record or by the client as a whole."""
+    code = error.code()
     return LogError(
-        f"{doing}: {error.str()} ({error.name()})", definite=error.code() in DEFINITE_CODES
+        f"{doing}: {error.str()} ({error.name()})",
+        definite=code in DEFINITE_CODES,
+        passing=code in PASSING_CODES,
     )
 
 

@@ -18,13 +18,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ingest.log.kafka_errors import error_of
 from mqlake.errors import LogError
+from mqlake.log.kafka_errors import error_of
 from mqlake.records import (
+    ACCESS,
     DEAD_LETTERS,
     EVENTS,
     GATEWAYS,
     INBOUND,
+    JOBS,
     METRICS,
     OUTPUTS,
     ROUTES,
@@ -60,6 +62,17 @@ KEPT_A_WEEK: Final[Mapping[str, str]] = {
     "segment.bytes": str(64 * MIB),
 }
 
+COMPACTED_LOG_TOPICS: Final = (ROUTES, SESSIONS, GATEWAYS, RULES, METRICS, JOBS, ACCESS)
+LOG_TOPICS_KEPT_A_WEEK: Final = (EVENTS, DEAD_LETTERS)
+PARTITIONED_LOG_TOPICS: Final = (INBOUND, OUTPUTS)
+SHARED_LOG_TOPICS: Final = (
+    *PARTITIONED_LOG_TOPICS,
+    *COMPACTED_LOG_TOPICS,
+    *LOG_TOPICS_KEPT_A_WEEK,
+)
+"""All that are not of one gateway."""
+
+REQUEST_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.05
 
 
@@ -97,14 +110,14 @@ def ensure_log_topics(
         "retention.bytes": str(per_partition),
         "segment.bytes": str(max(MIB, min(INBOUND_SEGMENT_BYTES, per_partition // 4))),
     }
-    for log_topic in (INBOUND, OUTPUTS):
+    for log_topic in PARTITIONED_LOG_TOPICS:
         if admin.partitions(log_topic):
             admin.configure(log_topic, inbound)
         else:
             admin.create(log_topic, partitions, inbound)
-    for compacted in (ROUTES, SESSIONS, GATEWAYS, RULES, METRICS):
-        admin.create(compacted, 1, COMPACTED)
-    for log_topic in (EVENTS, DEAD_LETTERS):
+    for log_topic in COMPACTED_LOG_TOPICS:
+        admin.create(log_topic, 1, COMPACTED)
+    for log_topic in LOG_TOPICS_KEPT_A_WEEK:
         admin.create(log_topic, 1, KEPT_A_WEEK)
 
 
@@ -149,11 +162,7 @@ def offsets(
     Raises:
         LogError: The log does not answer in time, or there is no such topic.
     """
-    admin = _Admin(bootstrap_servers, timeout_seconds)
-    count = admin.partitions(log_topic)
-    if not count:
-        raise LogError(f"log topic {log_topic} does not exist", definite=True)
-    return admin.offsets(log_topic, range(count), spec)
+    return LogAdmin(bootstrap_servers, timeout_seconds)._offsets(log_topic, spec)
 
 
 def topic_config(bootstrap_servers: str, log_topic: str, timeout_seconds: float) -> dict[str, str]:
@@ -163,6 +172,52 @@ def topic_config(bootstrap_servers: str, log_topic: str, timeout_seconds: float)
         LogError: The log does not answer in time, or there is no such topic.
     """
     return _Admin(bootstrap_servers, timeout_seconds).config(log_topic)
+
+
+class LogAdmin:
+    """An admin client that is kept: whoever asks each second opens no connection for it.
+
+    Args:
+        bootstrap_servers: host:port[,host:port…].
+        timeout_seconds: For each call.
+    """
+
+    def __init__(self, bootstrap_servers: str, timeout_seconds: float = REQUEST_SECONDS) -> None:
+        self._admin = _Admin(bootstrap_servers, timeout_seconds)
+
+    def ends(self, log_topic: str) -> dict[int, int]:
+        """Return the offset that the next record of each partition will get.
+
+        Raises:
+            LogError: The log does not answer in time, or there is no such topic.
+        """
+        return self._offsets(log_topic, END_OFFSETS)
+
+    def begins(self, log_topic: str) -> dict[int, int]:
+        """Likewise the oldest offset."""
+        return self._offsets(log_topic, BEGIN_OFFSETS)
+
+    def ends_before(self, log_topic: str, timestamp_ms: int) -> dict[int, int]:
+        """Return the offset of each partition's first record that is later, else its end."""
+        ends = self.ends(log_topic)
+        later = self._offsets(log_topic, OffsetSpec.for_timestamp(timestamp_ms))
+        return {p: end if later[p] < 0 else min(end, later[p]) for p, end in ends.items()}
+
+    def ensure(self, log_topic: str, config: Mapping[str, str], partitions: int = 1) -> None:
+        """Create a log topic unless it exists; wait until it can be used.
+
+        Raises:
+            LogError: The log does not answer in time or refuses.
+        """
+        self._admin.begin()
+        self._admin.create(log_topic, partitions, config)
+
+    def _offsets(self, log_topic: str, spec: OffsetSpec) -> dict[int, int]:
+        self._admin.begin()
+        count = self._admin.partitions(log_topic)
+        if not count:
+            raise LogError(f"log topic {log_topic} does not exist", definite=True)
+        return self._admin.offsets(log_topic, range(count), spec)
 
 
 class _Admin:
@@ -175,6 +230,10 @@ class _Admin:
         self._client = AdminClient(
             {"bootstrap.servers": bootstrap_servers, "client.id": "mqlake-admin", "log_level": 2}
         )
+
+    def begin(self) -> None:
+        """Have the whole time again."""
+        self._deadline = time.monotonic() + self._timeout
 
     def partitions(self, log_topic: str) -> int:
         """Return how many partitions the topic has; 0 when it does not exist."""

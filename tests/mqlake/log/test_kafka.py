@@ -11,18 +11,20 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError
 
-from ingest.log import admin
-from ingest.log.contract import END, LogRecord
-from ingest.log.kafka import KafkaLogReader, KafkaLogWriter
-from ingest.log.kafka_errors import to_log_error
 from mqlake.errors import LogError
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.ports import free_ports
+from mqlake.log import admin
+from mqlake.log.contract import END, LogRecord
+from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
+from mqlake.log.kafka_errors import to_log_error
 from mqlake.records import (
+    ACCESS,
     DEAD_LETTERS,
     EVENTS,
     GATEWAYS,
     INBOUND,
+    JOBS,
     METRICS,
     OUTPUTS,
     ROUTES,
@@ -165,13 +167,22 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
             )
             assert admin.partition_count(bootstrap_servers, INBOUND, DEADLINE_SECONDS) == 4
             assert admin.partition_count(bootstrap_servers, OUTPUTS, DEADLINE_SECONDS) == 4
-            for log_topic in (ROUTES, SESSIONS, EVENTS, GATEWAYS, RULES, METRICS, DEAD_LETTERS):
+            for log_topic in (
+                ROUTES,
+                SESSIONS,
+                EVENTS,
+                GATEWAYS,
+                RULES,
+                METRICS,
+                JOBS,
+                DEAD_LETTERS,
+            ):
                 assert admin.partition_count(bootstrap_servers, log_topic, DEADLINE_SECONDS) == 1
         inbound = admin.topic_config(bootstrap_servers, INBOUND, DEADLINE_SECONDS)
         assert int(inbound["retention.bytes"]) == retention_bytes // 4
         assert inbound["retention.ms"] == "86400000"
         assert inbound["cleanup.policy"] == "delete"
-    for log_topic in (ROUTES, SESSIONS, GATEWAYS, RULES, METRICS):
+    for log_topic in (ROUTES, SESSIONS, GATEWAYS, RULES, METRICS, JOBS, ACCESS):
         config = admin.topic_config(bootstrap_servers, log_topic, DEADLINE_SECONDS)
         assert config["cleanup.policy"] == "compact"
         assert config["delete.retention.ms"] == "86400000"

@@ -1,0 +1,108 @@
+"""The records of `mqlake.access`: who may use the API. `docs/records.md` is this module in prose.
+
+No record holds a secret: of keys and sessions there is a SHA-256 (their secrets are 256 random
+bits, which nobody guesses), of passwords a SCRAM verifier with its many rounds.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, get_args
+
+from mqlake.errors import InvalidRecord
+from mqlake.records import RECORD_VERSION
+
+Role = Literal["viewer", "editor", "admin"]
+"""Each may do what those before it may."""
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+
+SubjectKind = Literal["token", "key", "account"]
+"""What a caller has shown: the token in `<data-dir>/api-token`, a key, an account's password."""
+
+AccessKind = Literal["key", "account", "session"]
+
+_LETTERS: Final[dict[AccessKind, str]] = {"key": "k", "account": "a", "session": "s"}
+_KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
+
+
+@dataclass(slots=True, frozen=True)
+class ApiKey:
+    """Key `k/<id>`; made once and never changed."""
+
+    role: Role
+    description: str
+    hash: str
+    """SHA-256 of the secret, hexadecimal."""
+    created_at: int
+    """UTC epoch in milliseconds, as all times here."""
+    created_by: str
+    expires_at: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Account:
+    """Key `a/<name>`: somebody who logs in with a password."""
+
+    role: Role
+    verifier: str
+    """As in a credentials file, see `mqlake.credentials`."""
+    created_at: int
+    created_by: str
+    password_changed_at: int
+    """Sessions that began before are over."""
+
+
+@dataclass(slots=True, frozen=True)
+class LoginSession:
+    """Key `s/<id>`: somebody has logged in."""
+
+    subject_kind: SubjectKind
+    subject: str
+    """Identifier of the key, name of the account; empty for the token."""
+    hash: str
+    """SHA-256 of the secret in the cookie, hexadecimal."""
+    created_at: int
+    expires_at: int
+
+
+AccessValue = ApiKey | Account | LoginSession
+_CLASSES: Final[dict[AccessKind, type[AccessValue]]] = {
+    "key": ApiKey,
+    "account": Account,
+    "session": LoginSession,
+}
+
+
+def access_key(kind: AccessKind, name: str) -> bytes:
+    return f"{_LETTERS[kind]}/{name}".encode()
+
+
+def decode_access_key(data: bytes) -> tuple[AccessKind, str] | None:
+    """Read a key of `mqlake.access`; None for one of another kind."""
+    letter, separator, name = data.decode(errors="replace").partition("/")
+    kind = _KINDS.get(letter)
+    return None if kind is None or not separator or not name else (kind, name)
+
+
+def encode_access(value: AccessValue) -> bytes:
+    fields = {"v": RECORD_VERSION, **asdict(value)}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_access(kind: AccessKind, data: bytes) -> AccessValue:
+    """Undo `encode_access`; fields that we do not know are left out.
+
+    Raises:
+        InvalidRecord: Of another form or version.
+    """
+    class_ = _CLASSES[kind]
+    try:
+        fields: dict[str, Any] = json.loads(data)
+        if fields.pop("v") != RECORD_VERSION:
+            raise InvalidRecord(f"{kind} of another version, expected {RECORD_VERSION}")
+        known = {name: fields[name] for name in class_.__slots__ if name in fields}
+        value = class_(**known)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise InvalidRecord(f"{kind} is malformed: {exc!r}") from exc
+    if not isinstance(value, LoginSession) and value.role not in ROLES:
+        raise InvalidRecord(f"{kind} has the role {value.role!r}, expected one of {ROLES}")
+    return value

@@ -1,0 +1,81 @@
+"""Make, list and revoke keys of the API."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from mqlake.access_records import ROLES
+from mqlake.api_client import ApiClient
+from mqlake.cli import _options
+from mqlake.cli._tables import print_table
+
+_UNITS: Final = {"h": "hours", "d": "days", "w": "weeks"}
+_SPAN: Final = re.compile(r"(\d{1,5})([hdw])")
+
+
+@click.group()
+def command() -> None:
+    """Make, list and revoke keys of the API.
+
+    A key is shown when it is made and never again: the system keeps a hash.
+    """
+
+
+@command.command("create")
+@click.argument("description")
+@_options.data_dir
+@click.option("--role", type=click.Choice(ROLES), default="viewer", help="What it may do.")
+@click.option("--expires", metavar="SPAN", help="When it ends: 12h, 30d, 8w.  [default: never]")
+def create(description: str, data_dir: Path, role: str, expires: str | None) -> None:
+    """Make a key and print it."""
+    body = {"description": description, "role": role, "expires_at": _expiry(expires)}
+    click.echo(ApiClient(data_dir).post("/keys", body)["key"])
+
+
+@command.command("list")
+@_options.data_dir
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_keys(data_dir: Path, limit: int, as_json: bool) -> None:
+    """List keys, those that have expired too."""
+    found = list(islice(ApiClient(data_dir).items("/keys"), limit))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        titles = ("id", "role", "description", "made", "by", "ends")
+        print_table(titles, map(_row, found))
+
+
+@command.command("revoke")
+@click.argument("key_id", metavar="ID")
+@_options.data_dir
+def revoke(key_id: str, data_dir: Path) -> None:
+    """Revoke a key: it lets nobody in any more."""
+    ApiClient(data_dir).delete(f"/keys/{key_id}")
+    click.echo(f"key {key_id} revoked", err=True)
+
+
+def _expiry(span: str | None) -> str | None:
+    if span is None:
+        return None
+    found = _SPAN.fullmatch(span)
+    if found is None:
+        raise click.UsageError(f"--expires {span}: expected a number and h, d or w")
+    return (datetime.now(UTC) + timedelta(**{_UNITS[found[2]]: int(found[1])})).isoformat()
+
+
+def _row(key: dict[str, Any]) -> tuple[str, ...]:
+    ends = key["expires_at"] or "never"
+    return (
+        key["id"],
+        key["role"],
+        key["description"],
+        key["created_at"],
+        key["created_by"],
+        f"{ends} (expired)" if key["expired"] else ends,
+    )

@@ -1,0 +1,148 @@
+"""The supervisor, the processes, their heartbeats, the queries and Java."""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from mqlake.errors import OperationalError
+from mqlake.heartbeat import STALE_SECONDS as STALE_BEAT_SECONDS
+from mqlake.heartbeat import read_heartbeat
+from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
+from mqlake.local.java import find_java_home, java_version
+from mqlake.local.parts import STREAMING
+from mqlake.local.paths import RUNTIME
+from mqlake.status import STALE_SECONDS
+
+NO_HEARTBEAT: Final = {"supervisor", "log"}
+"""The supervisor writes the state, and asks the log itself."""
+ALWAYS: Final = ("router", "history", "state")
+"""Queries that run whether there are rules or not."""
+LAG_RECORDS: Final = 10_000
+LAG_SECONDS: Final = 30.0
+"""A query is behind when it is by more records than these, and than it reads in these seconds."""
+HEAP_SHARE: Final = 0.95
+JUST_STARTED_SECONDS: Final = 60.0
+
+
+def look_at_system(patient: Patient) -> Iterator[Finding]:
+    """Does it run, and does its supervisor get to run?"""
+    state = patient.state
+    if state is None or not state.is_alive:
+        yield error(
+            "system",
+            f"no system runs on {patient.data.root}",
+            f"start it: bin/mqlake up {patient.option}",
+        )
+        return
+    age = time.time() - state.written_at
+    if age > STALE_SECONDS:
+        yield error(
+            "system",
+            f"the supervisor (pid {state.pid}) has said nothing for {age:.0f} s",
+            f"see {patient.data.logs / 'supervisor.log'}; the machine may be out of memory or disk",
+        )
+    elif state.phase != "running":
+        yield error("system", f"it is {state.phase}", "wait: bin/mqlake status --wait 180")
+    else:
+        yield ok("system", f"it runs for {time.time() - state.started_at:.0f} s")
+
+
+def look_at_processes(patient: Patient) -> Iterator[Finding]:
+    """Is each process up and well, and has it been all the time?"""
+    processes = patient.running.processes
+    sick = 0
+    for process in processes:
+        log = patient.data.logs / f"{process.name}.log"
+        if process.pid is None or not process.healthy:
+            sick += 1
+            ended = f"; it ended before: {process.last_exit}" if process.last_exit else ""
+            yield error("processes", f"{process.name}: {process.detail}{ended}", f"see {log}")
+        elif process.restarts:
+            yield warning(
+                "processes",
+                f"{process.name} was started again {process.restarts} times, last "
+                f"{process.uptime_seconds:.0f} s ago: {process.last_exit}",
+                f"see {log}",
+            )
+    if not sick:
+        yield ok("processes", f"all {len(processes)} are well")
+
+
+def look_at_heartbeats(patient: Patient) -> Iterator[Finding]:
+    """Does each process say itself that it is well, and lately?"""
+    fresh = 0
+    for process in patient.running.processes:
+        if process.name in NO_HEARTBEAT or process.pid is None:
+            continue
+        beat = read_heartbeat(patient.data.heartbeat(process.name))
+        if beat is None or beat.pid != process.pid:
+            yield error(
+                "heartbeats",
+                f"{process.name} has not written {patient.data.heartbeat(process.name)}",
+                "wait until it has started; else look whether the disk is full",
+            )
+        elif not beat.is_fresh():
+            yield error(
+                "heartbeats",
+                f"{process.name} is stuck: no word for {time.time() - beat.written_at:.0f} s, "
+                f"after {STALE_BEAT_SECONDS:.0f} s it does not count",
+                f"kill {process.pid}; the supervisor starts it again",
+            )
+        else:
+            fresh += 1
+    yield ok("heartbeats", f"{fresh} are fresh")
+
+
+def look_at_queries(patient: Patient) -> Iterator[Finding]:
+    """Do the queries of Spark run, and do they keep up?"""
+    queries = patient.figures(STREAMING).get("queries", {})
+    log = patient.data.logs / "streaming.log"
+    if not queries:
+        yield warning("queries", "nothing is known of them yet", "ask again in some seconds")
+        return
+    names = {
+        name: f"{one['tenant']}/{one['rule']}" if one.get("rule") else name
+        for name, one in queries.items()
+    }
+    for name, one in queries.items():
+        lag, rate = one["lag_records"], one["input_rows_per_second"]
+        if not one["active"] and (name in ALWAYS or one["restarts"]):
+            yield error("queries", f"{names[name]} does not run", f"see {log}")
+        elif one["restarts"]:
+            times = one["restarts"]
+            yield warning("queries", f"{names[name]} failed {times} times", f"see {log}")
+        if lag is not None and lag > max(LAG_RECORDS, rate * LAG_SECONDS):
+            yield warning(
+                "queries",
+                f"{names[name]} is {lag} records behind and reads {rate:.0f} a second",
+                "it catches up when less comes in; else give Spark more cores or memory",
+            )
+    router = queries.get("router", {})
+    if router.get("active") and not router["real_time"]:
+        yield warning(
+            "queries",
+            "the router runs in micro-batches, which adds about 0.1 s to each message",
+            "give Spark more task slots: setting master in conf/streaming.toml",
+        )
+    yield ok("queries", f"{sum(one['active'] for one in queries.values())} run")
+
+
+def look_at_java(patient: Patient) -> Iterator[Finding]:
+    """Is there a Java, and has the engine's heap room?"""
+    try:
+        home = find_java_home(RUNTIME)
+    except OperationalError as exc:
+        yield error("java", str(exc), "set JAVA_HOME, or run bin/mqlake up once")
+        return
+    yield ok("java", f"version {java_version(home)} in {home}")
+    figures = patient.figures(STREAMING)
+    used, most = figures.get("heap_used_bytes", 0), figures.get("heap_max_bytes", 0)
+    process = patient.process(STREAMING)
+    if not most or process is None:
+        return
+    detail = f"heap of the engine: {used >> 20} of {most >> 20} MiB in use"
+    if used > HEAP_SHARE * most and process.uptime_seconds > JUST_STARTED_SECONDS:
+        advice = "raise driver_memory_mb in conf/streaming.toml, if that is so each time you look"
+        yield warning("java", detail, advice)
+    else:
+        yield ok("java", detail)

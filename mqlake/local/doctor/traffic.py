@@ -1,0 +1,249 @@
+"""The log, the API, a message through each gateway, and whether clocks agree."""
+
+import json
+import secrets
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+from mqlake.errors import OperationalError
+from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
+from mqlake.records import INBOUND, delivery_topic
+from mqlake.status import GatewayAddress
+
+ANSWER_SECONDS: Final = 5.0
+SKEW_SECONDS: Final = 2.0
+"""A gateway speaks twice a second; more than this between its clock and ours is no delay."""
+SLOW_SECONDS: Final = 1.0
+PROBE_TOPIC: Final = "mqlake/doctor/"
+"""Followed by something that nobody else has; so messages of this command are in the history."""
+_NOT_AUTHORIZED: Final = {"Not authorized", "Bad user name or password"}
+
+
+def look_at_log(patient: Patient) -> Iterator[Finding]:
+    """Does the log answer, and has each partition a leader and all its replicas?"""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    from mqlake.log.admin import SHARED_LOG_TOPICS
+
+    servers = patient.running.bootstrap_servers
+    log = patient.data.logs / "kafka.log"
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
+    try:
+        metadata = admin.list_topics(timeout=ANSWER_SECONDS)
+    except KafkaException as exc:
+        yield error("log", f"{servers} does not answer: {exc.args[0].str()}", f"see {log}")
+        return
+    wanted = [
+        *SHARED_LOG_TOPICS,
+        *(delivery_topic(gateway.name) for gateway in patient.running.gateways),
+    ]
+    missing = [log_topic for log_topic in wanted if log_topic not in metadata.topics]
+    if missing:
+        yield error(
+            "log",
+            f"log topics are missing: {', '.join(missing)}",
+            "restart the system: it makes them",
+        )
+    partitions = 0
+    for log_topic in wanted:
+        if log_topic in missing:
+            continue
+        for number, partition in metadata.topics[log_topic].partitions.items():
+            partitions += 1
+            place = f"partition {number} of {log_topic}"
+            if partition.leader < 0:
+                yield error("log", f"{place} has no leader", f"start its broker; see {log}")
+            elif len(partition.isrs) < len(partition.replicas):
+                held = f"{len(partition.isrs)} of {len(partition.replicas)} replicas"
+                yield warning("log", f"{place} has {held} in sync", "start the broker that is away")
+    yield ok(
+        "log",
+        f"{len(metadata.brokers)} brokers at {servers}, {len(wanted) - len(missing)} log topics, "
+        f"{partitions} partitions, {len(metadata.topics[INBOUND].partitions)} of {INBOUND}"
+        if INBOUND not in missing
+        else f"{len(metadata.brokers)} brokers at {servers}",
+    )
+
+
+def look_at_api(patient: Patient) -> Iterator[Finding]:
+    """Does the API answer, and take its own token?"""
+    log = patient.data.logs / "api.log"
+    try:
+        token = patient.data.api_token.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as exc:
+        yield error("api", f"its token cannot be read: {exc}", "run this as the system's user")
+        return
+    try:
+        _ask(patient, "/session", token)
+        begin = time.monotonic()
+        _ask(patient, "/ready", token)
+    except urllib.error.HTTPError as exc:
+        problem = exc.read().decode(errors="replace")
+        if exc.code == HTTPStatus.SERVICE_UNAVAILABLE:  # other checks name what is not
+            yield warning("api", f"not all is ready: {_detail(problem)}", "see what else is wrong")
+        else:
+            yield error("api", f"it answers {exc.code}: {_detail(problem)}", f"see {log}")
+    except OSError as exc:
+        url = patient.running.api_url
+        yield error("api", f"{url} does not answer: {exc}", f"see {log}")
+    else:
+        taken = (time.monotonic() - begin) * 1000
+        yield ok("api", f"{patient.running.api_url} answers in {taken:.0f} ms")
+
+
+def look_at_gateways(patient: Patient) -> Iterator[Finding]:
+    """Does a message come back that a client of each gateway publishes?"""
+    for gateway in patient.running.gateways:
+        log = patient.data.logs / f"{gateway.name}.log"
+        try:
+            accepted, delivered = round_trip(gateway, patient.username, patient.password)
+        except PermissionError as exc:
+            yield warning(
+                "gateways",
+                f"{gateway.name} lets nobody in without a name: {exc}",
+                "look again with --username and --password-file",
+            )
+        except (OSError, OperationalError) as exc:
+            yield error("gateways", f"{gateway.name} ({gateway.url}): {exc}", f"see {log}")
+        else:
+            found = f"{gateway.name}: acknowledged in {accepted * 1000:.1f} ms, "
+            found += f"delivered in {delivered * 1000:.1f} ms"
+            if delivered > SLOW_SECONDS:
+                yield warning("gateways", found, "the machine or the router is busy; ask again")
+            else:
+                yield ok("gateways", found)
+
+
+def look_at_clock(patient: Patient) -> Iterator[Finding]:
+    """Do the gateways' clocks agree with ours, and did ours not go back?"""
+    ahead = patient.running.written_at - time.time()
+    if ahead > SKEW_SECONDS:
+        yield error(
+            "clock",
+            f"the supervisor's last word is {ahead:.0f} s in the future: the clock went back",
+            "set the clock by NTP; message expiry and retention go by it",
+        )
+    try:
+        token = patient.data.api_token.read_text(encoding="ascii").strip()
+        gateways = _ask(patient, "/gateways", token)["items"]
+    except (OSError, ValueError, KeyError):
+        return  # the API is the matter of another check
+    agreeing = 0
+    for gateway in gateways:
+        if not gateway["alive"]:
+            continue
+        skew = datetime.fromisoformat(gateway["last_seen"]).timestamp() - time.time()
+        if abs(skew) > SKEW_SECONDS:
+            yield error(
+                "clock",
+                f"{gateway['name']} is {skew:+.1f} s from this machine's time",
+                "set the clocks by NTP; message expiry and latencies go by them",
+            )
+        else:
+            agreeing += 1
+    if agreeing:
+        yield ok("clock", f"{agreeing} gateways agree within {SKEW_SECONDS:g} s")
+
+
+def look_at_metrics(patient: Patient) -> Iterator[Finding]:
+    """Does each process tell its metrics?"""
+    urls = patient.running.metrics
+    told = 0
+    for name, url in urls.items():
+        try:
+            with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:  # noqa: S310
+                answer.read()
+        except OSError as exc:
+            log = patient.data.logs / f"{name}.log"
+            yield warning("metrics", f"{name} does not tell any at {url}: {exc}", f"see {log}")
+        else:
+            told += 1
+    if told:
+        yield ok("metrics", f"{told} processes tell them")
+
+
+def round_trip(
+    gateway: GatewayAddress, username: str | None, password: str | None
+) -> tuple[float, float]:
+    """Publish a message to ourselves; return the seconds to its PUBACK and to its coming back.
+
+    Raises:
+        PermissionError: The gateway wants to know who we are.
+        OperationalError: It does not answer in time.
+        OSError: It cannot be reached.
+    """
+    import paho.mqtt.client as mqtt
+    from paho.mqtt.enums import CallbackAPIVersion
+
+    refused: list[str] = []
+    connected, subscribed, accepted, delivered = (threading.Event() for _ in range(4))
+    times: dict[str, float] = {}
+    topic_name = PROBE_TOPIC + secrets.token_hex(8)
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, f"mqlake-doctor-{secrets.token_hex(4)}")
+    if username is not None:
+        client.username_pw_set(username, password)
+
+    def on_connect(_client: Any, _data: Any, _flags: Any, reason_code: Any, _more: Any) -> None:
+        if reason_code.is_failure:
+            refused.append(str(reason_code))
+        connected.set()
+
+    def on_publish(*_: Any) -> None:
+        times["accepted"] = time.monotonic()
+        accepted.set()
+
+    def on_message(*_: Any) -> None:
+        times["delivered"] = time.monotonic()
+        delivered.set()
+
+    client.on_connect = on_connect
+    client.on_subscribe = lambda *_: subscribed.set()
+    client.on_publish = on_publish
+    client.on_message = on_message
+    client.connect_timeout = ANSWER_SECONDS
+    client.connect(gateway.host, gateway.port)
+    client.loop_start()
+    try:
+        _await(connected, "CONNACK")
+        if refused:
+            problem = refused[0]
+            if problem in _NOT_AUTHORIZED:
+                raise PermissionError(problem)
+            raise OperationalError(f"it refuses the connection: {problem}")
+        client.subscribe(topic_name, 1)
+        _await(subscribed, "SUBACK (is the router running?)")
+        begin = time.monotonic()
+        client.publish(topic_name, b"doctor", 1)
+        _await(accepted, "PUBACK (does the log take records?)")
+        _await(delivered, "the message itself (does the router route?)")
+    finally:
+        client.disconnect()
+        client.loop_stop()
+    return times["accepted"] - begin, times["delivered"] - begin
+
+
+def _await(event: threading.Event, what: str) -> None:
+    if not event.wait(ANSWER_SECONDS):
+        raise OperationalError(f"no answer within {ANSWER_SECONDS:g} s, expected {what}")
+
+
+def _ask(patient: Patient, path: str, token: str) -> Any:
+    url = f"{patient.running.api_url}/api/v1{path}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310
+    with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310
+        return json.load(answer)
+
+
+def _detail(problem: str) -> str:
+    try:
+        found = json.loads(problem)
+    except ValueError:
+        return problem[:200]
+    return str(found.get("detail", problem)) if isinstance(found, dict) else problem[:200]

@@ -1,0 +1,50 @@
+"""What the supervisor tells Prometheus of the processes, and where it finds those of each.
+
+The supervisor alone knows of a process that is down.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from mqlake.metrics.families import Families
+from mqlake.status import SystemState, url_host
+
+SUPERVISOR: Final = "supervisor"
+
+
+def metrics_url(host: str, port: int) -> str:
+    return f"http://{url_host(host)}:{port}/metrics"
+
+
+class SupervisorMetrics:
+    """Adds what the state says of each process.
+
+    Args:
+        state: Returns it as it was written last.
+        data_dir: Whose disk is looked at.
+    """
+
+    def __init__(self, state: Callable[[], SystemState], data_dir: Path) -> None:
+        self._state = state
+        self._data_dir = data_dir
+
+    def is_healthy(self) -> bool:
+        state = self._state()
+        return state.phase == "running" and all(one.healthy for one in state.processes)
+
+    def read(self, families: Families) -> None:
+        """Add all there is to tell; from any thread."""
+        for process in self._state().processes:
+            values = {
+                "up": int(process.pid is not None),
+                "healthy": int(process.healthy),
+                "restarts_total": process.restarts,
+                "uptime_seconds": process.uptime_seconds,
+                "resident_memory_bytes": process.rss_bytes,
+                "cpu_seconds_total": process.cpu_seconds,
+            }
+            for name, value in values.items():
+                families.add(f"mqlake_process_{name}", value, process.name)
+        families.add("mqlake_data_free_bytes", shutil.disk_usage(self._data_dir).free)

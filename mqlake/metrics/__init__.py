@@ -1,0 +1,1 @@
+"""What processes offer to Prometheus: the names, and how they are served."""

@@ -1,0 +1,135 @@
+"""The metrics of each process: names, kinds, labels, words. `docs/observability.md` is this table.
+
+Units are in the names: seconds, bytes, records. Counters begin at zero when their process starts.
+Labels take few values; where users make them (rules, routes of requests), only the first `MOST`
+stand for themselves and the others are added up as `OTHER`.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+MOST: Final = 500
+OTHER: Final = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    words: str
+    labels: tuple[str, ...] = ()
+
+
+def _counter(name: str, words: str, *labels: str) -> Metric:
+    return Metric(f"mqlake_{name}_total", "counter", words, labels)
+
+
+def _gauge(name: str, words: str, *labels: str) -> Metric:
+    return Metric(f"mqlake_{name}", "gauge", words, labels)
+
+
+def _histogram(name: str, words: str, *labels: str) -> Metric:
+    return Metric(f"mqlake_{name}_seconds", "histogram", words, labels)
+
+
+EVERY_PROCESS: Final = (
+    _gauge("build_info", "1; the labels say what runs", "process", "version"),
+    _gauge("healthy", "1 when the process does what it is for, else 0", "process"),
+    _counter("logged_lines", "lines of its log", "level"),
+)
+
+GATEWAY: Final = (
+    _gauge("gateway_connections", "open network connections"),
+    _gauge("gateway_clients", "clients that are connected"),
+    _gauge("gateway_sessions", "sessions, connected or not"),
+    _gauge("gateway_subscriptions", "subscriptions"),
+    _gauge("gateway_retained_messages", "retained messages that it knows"),
+    _counter("gateway_connections_opened", "network connections"),
+    _counter("gateway_connections_refused", "of these, not let in"),
+    _counter("gateway_sessions_expired", "sessions that ended by their expiry"),
+    _counter("gateway_received_bytes", "bytes from clients"),
+    _counter("gateway_sent_bytes", "bytes to clients"),
+    _counter("gateway_packets_received", "control packets from clients"),
+    _counter("gateway_packets_sent", "control packets to clients"),
+    _counter("gateway_messages_received", "PUBLISH packets from clients", "qos"),
+    _counter("gateway_messages_sent", "PUBLISH packets to clients", "qos"),
+    _counter("gateway_payload_received_bytes", "bytes of payload from clients"),
+    _counter("gateway_payload_sent_bytes", "bytes of payload to clients"),
+    _counter("gateway_messages_stored", "messages of clients that the log has taken"),
+    _counter("gateway_messages_refused", "messages of clients that log or disk did not take"),
+    _counter(
+        "gateway_messages_dropped", "messages owed to a client that it does not get", "reason"
+    ),
+    _counter("gateway_deliveries_received", "records from the router"),
+    _counter("gateway_deliveries_repeated", "of these, sent again after a restart"),
+    _counter("gateway_deliveries_malformed", "of these, not to be read"),
+    _counter("gateway_deliveries_lost", "deliveries gone before it read them"),
+    _counter("gateway_events_lost", "events that the log did not take"),
+    _counter("gateway_events_left_out", "deliveries too many to tell rules of"),
+    _gauge("gateway_log_queue_records", "records on their way to the log"),
+    _gauge("gateway_waiting_messages", "messages that clients are owed or have not acknowledged"),
+    _gauge("gateway_waiting_wills", "wills for which the log has no room"),
+    _gauge("gateway_refusing_publishers", "1 while messages are refused for want of disk, else 0"),
+    _gauge(
+        "gateway_route_wait_seconds", "age of the oldest subscription that waits for the router"
+    ),
+    _histogram("gateway_accept", "from PUBLISH (QoS 1, 2) to PUBACK or PUBREC; of a sample"),
+    _histogram("gateway_route", "from the log to the delivery topic; of a sample"),
+    _histogram("gateway_deliver", "from PUBLISH to PUBLISH to subscribers; of a sample"),
+)
+
+_QUERY: Final = ("query", "tenant", "rule")
+
+STREAMING: Final = (
+    _gauge("query_active", "1 while the query runs, else 0", *_QUERY),
+    _gauge("query_lag_records", "offsets of the log that it has not come to", *_QUERY),
+    _gauge("query_input_records_per_second", "records read, over ten seconds", *_QUERY),
+    _gauge("query_batch_duration_seconds", "of the last batch; none in real time", *_QUERY),
+    _gauge("query_state_rows", "keys in its state", *_QUERY),
+    _counter("query_restarts", "after failures", *_QUERY),
+    _gauge("jvm_heap_used_bytes", "Java heap of the engine in use"),
+    _gauge("jvm_heap_max_bytes", "most that it may become"),
+)
+
+_ACTION: Final = ("tenant", "rule", "action", "function")
+
+RULES: Final = (
+    _counter("action_outputs_done", "outputs whose action succeeded", *_ACTION),
+    _counter("action_outputs_failed", "outputs given up", *_ACTION),
+    _counter("action_outputs_dropped", "outputs that were never tried", *_ACTION),
+    _counter("action_retries", "tries beyond the first", *_ACTION),
+    _gauge("action_queued_outputs", "outputs in memory", *_ACTION),
+    _gauge("action_behind_outputs", "outputs of all rules that it has to read again", *_ACTION),
+    _histogram("action_latency", "from the receipt of the message to the action's end", *_ACTION),
+)
+
+API: Final = (
+    _counter("api_requests", "requests answered", "method", "route", "status"),
+    _histogram(
+        "api_request_duration", "from a request to the beginning of its answer", "method", "route"
+    ),
+    _gauge("api_live_readers", "connections that read live streams"),
+)
+
+SUPERVISOR: Final = (
+    _gauge("process_up", "1 while the process runs, else 0", "process"),
+    _gauge("process_healthy", "1 while it says that it is well, else 0", "process"),
+    _counter("process_restarts", "times that it was started again", "process"),
+    _gauge("process_uptime_seconds", "since its last start", "process"),
+    _gauge("process_resident_memory_bytes", "of it and its children", "process"),
+    _counter("process_cpu_seconds", "of it and its children", "process"),
+    _gauge("data_free_bytes", "free on the disk of the data directory"),
+)
+
+BY_PROCESS: Final = {
+    "gateway": GATEWAY,
+    "streaming": STREAMING,
+    "rules": RULES,
+    "api": API,
+    "supervisor": SUPERVISOR,
+}
+"""Kind of process -> its metrics, beside `EVERY_PROCESS` and prometheus_client's `process_*`."""
+
+NAMES: Final = {
+    metric.name: metric for table in (EVERY_PROCESS, *BY_PROCESS.values()) for metric in table
+}

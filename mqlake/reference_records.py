@@ -1,0 +1,172 @@
+"""The records of reference tables, in `mqlake.rules`: what is asked for, and what came of it.
+
+`docs/records.md` is this module in prose. The API appends requests, the streaming application,
+which writes all tables, carries them out and appends a state. The rows themselves are in a file
+that the API has written before: `<data-dir>/references/<upload>`, a JSON object a line.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from mqlake.errors import InvalidRecord
+from mqlake.records import RECORD_VERSION
+
+DEFAULT_TENANT: Final = "default"
+REFERENCE_TABLE_PREFIX: Final = "reference_"
+UPLOADS: Final = "references"
+"""Folder of uploads in the data directory."""
+
+ColumnType = Literal["STRING", "BIGINT", "DOUBLE", "BOOLEAN"]
+COLUMN_TYPES: Final[tuple[ColumnType, ...]] = get_args(ColumnType)
+RequestKind = Literal["put", "rollback", "delete"]
+State = Literal["ready", "failed", "deleted"]
+KeyKind = Literal["request", "state"]
+Columns = tuple[tuple[str, ColumnType], ...]
+"""Name and type of each column, in order."""
+
+_LETTERS: Final[dict[KeyKind, str]] = {"request": "r", "state": "t"}
+_KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
+
+
+@dataclass(slots=True, frozen=True)
+class ReferenceKey:
+    """A key of `mqlake.rules` about a reference table."""
+
+    kind: KeyKind
+    tenant: str
+    reference: str
+
+
+def reference_key(key: ReferenceKey) -> bytes:
+    return f"{_LETTERS[key.kind]}/{key.tenant}/{key.reference}".encode()
+
+
+def decode_reference_key(data: bytes) -> ReferenceKey | None:
+    """Read a key of `mqlake.rules`; None for one that is of another kind."""
+    parts = data.decode(errors="replace").split("/")
+    kind = _KINDS.get(parts[0])
+    return ReferenceKey(kind, parts[1], parts[2]) if kind is not None and len(parts) == 3 else None
+
+
+@dataclass(slots=True, frozen=True)
+class ReferenceRequest:
+    """What the API asks for.
+
+    Attributes:
+        number: Counts up with each request for this reference, deleted or not.
+        upload: Name of the file with the rows; of put.
+        version: Of the table, to go back to; of rollback.
+        at: When it was asked for, milliseconds UTC.
+    """
+
+    tenant: str
+    reference: str
+    number: int
+    kind: RequestKind
+    at: int
+    upload: str | None = None
+    columns: Columns = ()
+    key: tuple[str, ...] = ()
+    rows: int = 0
+    bytes: int = 0
+    description: str = ""
+    version: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class ReferenceState:
+    """What came of a request, and the table as it is now.
+
+    Attributes:
+        number: Of the newest request that was carried out or given up.
+        state: `failed` is about that request; the table then is as it was before.
+        error: Why it failed.
+        version: Of the table; None when there is none. What follows is of this version.
+        at: When that version was asked for, milliseconds UTC.
+        created_at: When the first version was.
+    """
+
+    tenant: str
+    reference: str
+    number: int
+    state: State
+    error: str | None = None
+    version: int | None = None
+    columns: Columns = ()
+    key: tuple[str, ...] = ()
+    rows: int = 0
+    bytes: int = 0
+    description: str = ""
+    at: int = 0
+    created_at: int = 0
+
+
+def encode_reference_request(request: ReferenceRequest) -> bytes:
+    """Return the value of a request; its key is `reference_key`."""
+    return _encode(asdict(request))
+
+
+def decode_reference_request(data: bytes) -> ReferenceRequest:
+    """Undo `encode_reference_request`.
+
+    Raises:
+        InvalidRecord: It is something else.
+    """
+    try:
+        return ReferenceRequest(**_decode(data))
+    except (KeyError, TypeError, ValueError) as exc:
+        raise InvalidRecord(f"request for a reference table is malformed: {exc!r}") from exc
+
+
+def encode_reference_state(state: ReferenceState) -> bytes:
+    """Return the value of a state; its key is `reference_key`."""
+    return _encode(asdict(state))
+
+
+def decode_reference_state(data: bytes) -> ReferenceState:
+    """Undo `encode_reference_state`.
+
+    Raises:
+        InvalidRecord: It is something else.
+    """
+    try:
+        return ReferenceState(**_decode(data))
+    except (KeyError, TypeError, ValueError) as exc:
+        raise InvalidRecord(f"state of a reference table is malformed: {exc!r}") from exc
+
+
+def reference_table(tenant: str, reference: str) -> str:
+    """Return the name of the Delta table; no identifier of a reference holds two underscores."""
+    name = REFERENCE_TABLE_PREFIX + reference
+    if tenant == DEFAULT_TENANT:
+        return name
+    return f"{name}__{hashlib.sha256(tenant.encode()).hexdigest()[:12]}"
+
+
+def reference_table_path(data_dir: Path, tenant: str, reference: str) -> Path:
+    """Return the folder of the Delta table."""
+    return data_dir / "tables" / reference_table(tenant, reference)
+
+
+def _encode(fields: dict[str, Any]) -> bytes:
+    text = json.dumps({"v": RECORD_VERSION, **fields}, ensure_ascii=False, separators=(",", ":"))
+    return text.encode()
+
+
+def _decode(data: bytes) -> dict[str, Any]:
+    fields = json.loads(data)
+    if not isinstance(fields, dict) or fields.pop("v", None) != RECORD_VERSION:
+        raise ValueError(f"not a JSON object with v = {RECORD_VERSION}")
+    fields["columns"] = tuple((str(name), _type(type_)) for name, type_ in fields["columns"])
+    fields["key"] = tuple(fields["key"])
+    return fields
+
+
+def _type(text: str) -> ColumnType:
+    for type_ in COLUMN_TYPES:
+        if text == type_:
+            return type_
+    raise ValueError(f"type {text!r} of a column")

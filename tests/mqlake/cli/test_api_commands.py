@@ -1,0 +1,119 @@
+"""Keys, accounts, publish and tail against the application, behind a real server."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mqlake.api_client import ApiClient, ApiError
+from mqlake.cli.app import mqlake
+from mqlake.local.testing import await_condition
+from tests.api.conftest import Api, MemoryMessageFeed, api
+from tests.api.live.records import message
+from tests.mqlake.test_api_client import served
+
+__all__ = ["api", "served"]  # fixtures of others
+
+
+def run(api: Api, *arguments: str, stdin: str | bytes = "") -> Result:
+    result = CliRunner().invoke(mqlake, [*arguments, "--data-dir", str(api.data_dir)], input=stdin)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def role_of(api: Api, key: str) -> tuple[int, str | None]:
+    answer = api.request("GET", "/session", {"Authorization": f"Bearer {key}"})
+    return answer.status_code, answer.json().get("role")
+
+
+def test_a_key_is_made_listed_and_revoked(served: Api) -> None:
+    made = run(served, "keys", "create", "weather", "--role", "editor", "--expires", "30d")
+    key = made.stdout.strip()
+    assert role_of(served, key) == (200, "editor")
+    (listed,) = json.loads(run(served, "keys", "list", "--json").stdout)
+    assert (listed["description"], listed["role"]) == ("weather", "editor")
+    assert listed["expires_at"] is not None
+    assert "weather" in run(served, "keys", "list").stdout
+    run(served, "keys", "revoke", listed["id"])
+    assert role_of(served, key)[0] == 401
+    with pytest.raises(ApiError, match="there is no key"):
+        run(served, "keys", "revoke", listed["id"])
+
+
+def test_a_span_of_another_form_is_refused(served: Api) -> None:
+    result = run(served, "keys", "create", "x", "--expires", "soon")
+    assert result.exit_code == 2
+    assert "expected a number and h, d or w" in result.output
+
+
+def test_an_account_is_added_changed_listed_and_removed(served: Api) -> None:
+    run(served, "accounts", "add", "ann", "--role", "viewer", stdin="correct horse\n")
+    run(served, "accounts", "set", "ann", "--role", "admin")
+    run(served, "accounts", "set", "ann", "--password", stdin="battery staple\n")
+    (listed,) = json.loads(run(served, "accounts", "list", "--json").stdout)
+    assert (listed["name"], listed["role"]) == ("ann", "admin")
+    assert "ann" in run(served, "accounts", "list").stdout
+    login = {"username": "ann", "password": "battery staple"}
+    assert served.request("POST", "/login", {}, json=login).status_code == 200
+    run(served, "accounts", "remove", "ann")
+    assert json.loads(run(served, "accounts", "list", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "payloads"),
+    [
+        (["a/b", "21.5", "--qos", "1"], "", [b"21.5"]),
+        (["a/b", "--retain"], "", [b""]),
+        (["a/b", "--lines"], b"one\r\n\xff\n", [b"one", b"\xff"]),
+    ],
+)
+def test_messages_are_published(
+    served: Api, arguments: list[str], stdin: str | bytes, payloads: list[bytes]
+) -> None:
+    assert run(served, "publish", *arguments, stdin=stdin).exit_code == 0
+    assert [one.value for one in served.log.records] == payloads
+
+
+def test_a_file_is_published(served: Api, tmp_path: Path) -> None:
+    path = tmp_path / "payload"
+    path.write_bytes(b"\x00\xff")
+    assert run(served, "publish", "a/b", "--file", str(path)).exit_code == 0
+    assert served.log.records[-1].value == b"\x00\xff"
+    assert run(served, "publish", "a/b", "x", "--file", str(path)).exit_code == 2
+
+
+def give(api: Api, *records: Any) -> threading.Thread:
+    feed: MemoryMessageFeed = api.client.app.state.message_feed
+
+    def run() -> None:
+        await_condition(lambda: bool(feed.tenants), "a stream")
+        feed.receive(records)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_messages_are_shown_as_they_come(served: Api) -> None:
+    records = [message("a/1", b"one", at_ms=1_600_000_000_000), message("a/2\x1b[2J", b"\xff")]
+    thread = give(served, *records)
+    shown = run(served, "tail", "a/#", "--count", "2").stdout.splitlines()
+    thread.join()
+    assert shown[0] == "2020-09-13T12:26:40.000Z a/1 one"
+    assert shown[1].endswith(" a/2\\x1b[2J (1 bytes)")
+
+
+def test_messages_are_shown_as_json(served: Api) -> None:
+    thread = give(served, message("a", b"one"))
+    shown = json.loads(run(served, "tail", "a", "--count", "1", "--json").stdout)
+    thread.join()
+    assert (shown["topic_name"], shown["payload"]) == ("a", "one")
+
+
+def test_a_stream_that_is_refused_is_an_error_in_its_words(served: Api) -> None:
+    with pytest.raises(ApiError, match="last level"):
+        next(ApiClient(served.data_dir).events("/live/messages", topic_filter=["#/a"]))

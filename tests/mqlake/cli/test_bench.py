@@ -1,0 +1,29 @@
+"""`bin/mqlake bench` with measurements that take no time."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from mqlake.bench.figures import Figure, Figures
+from mqlake.cli import bench
+from mqlake.errors import OperationalError
+
+
+def test_what_was_measured_is_printed_when_a_measurement_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = iter((1.0, 3.0))
+
+    def take() -> Figures:
+        value = next(values, None)
+        if value is None:
+            raise OperationalError("the machine went away")
+        return {Figure("codec", "messages/s"): value}
+
+    monkeypatch.setattr(bench, "WITHOUT_SYSTEM", {"codec": take})
+    monkeypatch.setattr(bench, "REPETITIONS_WITHOUT_SYSTEM", 2)
+    result = CliRunner().invoke(bench.command, ["--only", "codec", "--runs", "2", "--json"])
+    assert isinstance(result.exception, OperationalError)
+    (figure,) = json.loads(result.stdout)["figures"]
+    assert figure["values"] == [1.0, 3.0]

@@ -1,0 +1,284 @@
+"""What the checks say of systems that are made up, and of none."""
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from mqlake.cli.doctor import command
+from mqlake.heartbeat import write_heartbeat
+from mqlake.local.doctor import machine, processes, traffic
+from mqlake.local.doctor.contract import Finding, Level, Patient
+from mqlake.local.doctor.examination import CHECKS, examine, new_patient, worst
+from mqlake.local.paths import DataDirectory
+from mqlake.status import STATE_FILE, GatewayAddress, ProcessReport, SystemState, replace_file
+from tests.ingest.gateway.harness import running_gateway
+from tests.mqlake.test_status import make_state
+
+Look = Callable[[Patient], Iterator[Finding]]
+QUERY = {
+    "active": True,
+    "real_time": True,
+    "lag_records": 0,
+    "input_rows_per_second": 0.0,
+    "restarts": 0,
+}
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+def patient(folder: Path, *reports: ProcessReport, **more: Any) -> Patient:
+    state = replace(make_state(), written_at=time.time(), processes=reports, **more)
+    return Patient(DataDirectory(folder), state)
+
+
+def engine(queries: dict[str, Any], **figures: Any) -> ProcessReport:
+    figures = {"queries": queries, **figures}
+    return ProcessReport("streaming", 8, True, "routing", uptime_seconds=900, figures=figures)
+
+
+def found(look: Look, one: Patient) -> dict[Level, list[str]]:
+    """Return details by level; each that is not well comes with advice."""
+    details: dict[Level, list[str]] = {level: [] for level in Level}
+    for finding in look(one):
+        assert (finding.level is Level.OK) == (not finding.advice)
+        details[finding.level].append(finding.detail)
+    return details
+
+
+def test_where_nothing_runs_only_what_is_there_is_looked_at(tmp_path: Path) -> None:
+    one, problems = new_patient(tmp_path)
+    assert problems == []
+    findings = list(examine(one))
+    assert findings[0].detail == f"no system runs on {tmp_path}"
+    assert findings[0].advice.startswith("start it: bin/mqlake up --data-dir")
+    offline = {check.name for check in CHECKS if not check.needs_running}
+    assert {finding.check for finding in findings} <= offline
+    assert worst(findings) is Level.ERROR
+
+
+def test_a_damaged_state_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / STATE_FILE).write_text("{")
+    _, problems = new_patient(tmp_path)
+    assert "damaged" in problems[0].detail
+
+
+def test_a_supervisor_that_does_not_get_to_run_is_found(tmp_path: Path) -> None:
+    one = patient(tmp_path)
+    assert found(processes.look_at_system, one)[Level.OK]
+    assert one.state is not None
+    late = replace(one, state=replace(one.state, written_at=time.time() - 60))
+    assert "said nothing for 60 s" in found(processes.look_at_system, late)[Level.ERROR][0]
+    begins = replace(one, state=replace(one.state, phase="starting"))
+    assert found(processes.look_at_system, begins)[Level.ERROR] == ["it is starting"]
+
+
+def test_processes_that_are_down_or_were_are_found(tmp_path: Path) -> None:
+    well = ProcessReport("api", 7, healthy=True, detail="serving")
+    assert found(processes.look_at_processes, patient(tmp_path, well))[Level.OK]
+    down = ProcessReport("log", None, healthy=False, detail="ended", last_exit="signal 9")
+    again = ProcessReport("rules", 9, True, "", restarts=3, last_exit="exit code 1")
+    details = found(processes.look_at_processes, patient(tmp_path, well, down, again))
+    assert details[Level.ERROR] == ["log: ended; it ended before: signal 9"]
+    assert "rules was started again 3 times" in details[Level.WARNING][0]
+    assert not details[Level.OK]
+
+
+def test_heartbeats_that_are_old_or_of_another_run_are_found(tmp_path: Path) -> None:
+    one = patient(
+        tmp_path,
+        ProcessReport("supervisor", 1, True, ""),
+        ProcessReport("api", os.getpid(), True, ""),
+        ProcessReport("rules", 4, True, ""),
+        ProcessReport("gateway-1", os.getpid(), True, ""),
+    )
+    one.data.run.mkdir()
+    for name in ("api", "rules", "gateway-1"):
+        write_heartbeat(one.data.heartbeat(name), name, healthy=True, detail="")
+    beat = json.loads(one.data.heartbeat("gateway-1").read_text())
+    beat["written_at"] -= 100
+    one.data.heartbeat("gateway-1").write_text(json.dumps(beat))
+    details = found(processes.look_at_heartbeats, one)
+    assert details[Level.OK] == ["1 are fresh"]
+    assert details[Level.ERROR][0].startswith("rules has not written ")
+    assert details[Level.ERROR][1].startswith("gateway-1 is stuck: no word for 100 s")
+
+
+def test_queries_that_fail_or_fall_behind_are_found(tmp_path: Path) -> None:
+    well = dict.fromkeys(processes.ALWAYS, QUERY)
+    idle = {"rules": {**QUERY, "active": False}}
+    assert found(processes.look_at_queries, patient(tmp_path, engine(well | idle))) == {
+        Level.OK: ["3 run"],
+        Level.WARNING: [],
+        Level.ERROR: [],
+    }
+    sick = {
+        "router": {**QUERY, "real_time": False},
+        "history": {**QUERY, "active": False},
+        "state": {**QUERY, "restarts": 2},
+        "w1": {**QUERY, "lag_records": 50_000, "tenant": "acme", "rule": "hot"},
+        "w2": {**QUERY, "lag_records": 50_000, "input_rows_per_second": 9e3},
+    }
+    details = found(processes.look_at_queries, patient(tmp_path, engine(sick)))
+    assert details[Level.ERROR] == ["history does not run"]
+    assert details[Level.WARNING] == [
+        "state failed 2 times",
+        "acme/hot is 50000 records behind and reads 0 a second",
+        "the router runs in micro-batches, which adds about 0.1 s to each message",
+    ]
+    assert found(processes.look_at_queries, patient(tmp_path))[Level.WARNING]
+
+
+@pytest.mark.parametrize(("used", "level"), [(10, Level.OK), (97, Level.WARNING)])
+def test_a_heap_that_is_full_is_found(tmp_path: Path, used: int, level: Level) -> None:
+    full = engine({}, heap_used_bytes=used << 20, heap_max_bytes=100 << 20)
+    details = found(processes.look_at_java, patient(tmp_path, full))
+    assert f"heap of the engine: {used} of 100 MiB in use" in details[level]
+
+
+def test_secrets_that_others_can_read_are_found(tmp_path: Path) -> None:
+    one = patient(tmp_path)
+    one.data.api_token.write_text("secret")
+    one.data.api_token.chmod(0o600)
+    details = found(machine.look_at_files, one)
+    assert details[Level.OK] == ["1 secrets are private"]
+    assert details[Level.ERROR] == [f"{one.data.connect_token} is missing"]
+    one.data.api_token.chmod(0o640)
+    tmp_path.chmod(0o777)
+    details = found(machine.look_at_files, one)
+    assert "can be read by others (mode 0640)" in details[Level.ERROR][0]
+    assert f"everybody may write to {tmp_path}" in details[Level.ERROR]
+
+
+def test_a_table_that_cannot_be_read_is_found(tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+    from pyarrow import table
+
+    one = patient(tmp_path)
+    write_deltalake(str(one.data.tables / "messages"), table({"a": [1]}))
+    assert found(machine.look_at_tables, one)[Level.OK] == ["1 can be read"]
+    log = one.data.tables / "messages" / "_delta_log" / f"{0:020}.json"
+    log.write_text("nonsense")
+    details = found(machine.look_at_tables, one)
+    assert details[Level.ERROR][0].startswith("messages cannot be read: ")
+
+
+def test_a_full_disk_and_a_large_checkpoint_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = patient(tmp_path)
+    (one.data.checkpoints / "history").mkdir(parents=True)
+    (one.data.checkpoints / "history" / "0").write_bytes(b"x" * 10_000)
+    assert found(machine.look_at_checkpoints, one)[Level.OK]
+    monkeypatch.setattr(machine, "LARGE_CHECKPOINT_BYTES", 5_000)
+    assert "history" in found(machine.look_at_checkpoints, one)[Level.WARNING][0]
+    monkeypatch.setattr(machine, "LITTLE_DISK_BYTES", 2**62)
+    assert "are free" in found(machine.look_at_disk, one)[Level.WARNING][0]
+    monkeypatch.setattr(machine, "LEAST_DISK_BYTES", 2**62)
+    assert "are free" in found(machine.look_at_disk, one)[Level.ERROR][0]
+
+
+def test_ports_where_nobody_listens_are_found(tmp_path: Path) -> None:
+    with socket.socket() as one, socket.socket(socket.AF_UNIX) as other:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        other.bind(str(tmp_path / "sock"))
+        other.listen()
+        port = one.getsockname()[1]
+        listener = (f"unix://{tmp_path / 'sock'}",)
+        details = found(
+            machine.look_at_ports,
+            patient(
+                tmp_path,
+                bootstrap_servers=f"127.0.0.1:{port}",
+                connect_port=port,
+                api_url=f"http://127.0.0.1:{port}",
+                gateways=(GatewayAddress("gateway-1", "127.0.0.1", port, listener),),
+                metrics={"api": "http://127.0.0.1:1/metrics"},
+            ),
+        )
+    assert details == {
+        Level.OK: ["5 are open"],
+        Level.WARNING: [],
+        Level.ERROR: ["nobody listens for metrics of api"],
+    }
+
+
+def test_a_state_from_the_future_is_found(tmp_path: Path) -> None:
+    one = patient(tmp_path)
+    assert one.state is not None
+    late = replace(one, state=replace(one.state, written_at=time.time() + 60))
+    assert "60 s in the future" in found(traffic.look_at_clock, late)[Level.ERROR][0]
+
+
+def test_an_api_and_metrics_that_do_not_answer_are_found(tmp_path: Path) -> None:
+    metrics = {"api": "http://127.0.0.1:1/metrics"}
+    one = patient(tmp_path, api_url="http://127.0.0.1:1", metrics=metrics)
+    assert "its token cannot be read" in found(traffic.look_at_api, one)[Level.ERROR][0]
+    one.data.api_token.write_text("secret")
+    assert "does not answer" in found(traffic.look_at_api, one)[Level.ERROR][0]
+    assert "does not tell any" in found(traffic.look_at_metrics, one)[Level.WARNING][0]
+
+
+@pytest.mark.anyio
+async def test_a_message_goes_through_each_gateway(tmp_path: Path) -> None:
+    async with running_gateway() as harness:
+        address = GatewayAddress("gateway-1", "127.0.0.1", harness.port)
+        one = patient(tmp_path, gateways=(address,))
+        details = await asyncio.to_thread(found, traffic.look_at_gateways, one)
+        assert details[Level.OK][0].startswith("gateway-1: acknowledged in ")
+        harness.router.pause()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(traffic, "ANSWER_SECONDS", 0.3)
+            details = await asyncio.to_thread(found, traffic.look_at_gateways, one)
+        assert "expected SUBACK (is the router running?)" in details[Level.ERROR][0]
+        harness.router.resume()
+
+
+@pytest.mark.anyio
+async def test_a_gateway_that_asks_for_a_name_is_no_error(tmp_path: Path) -> None:
+    async with running_gateway(allow_anonymous=False) as harness:
+        address = GatewayAddress("gateway-1", "127.0.0.1", harness.port)
+        one = patient(tmp_path, gateways=(address,))
+        details = await asyncio.to_thread(found, traffic.look_at_gateways, one)
+        assert "lets nobody in without a name" in details[Level.WARNING][0]
+
+
+def test_a_check_that_fails_itself_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_folder: Path) -> tuple[int, int]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(machine, "size_and_files", fail)
+    findings = {one.check: one for one in examine(Patient(DataDirectory(tmp_path), None))}
+    assert findings["disk"].detail == "the check itself failed: ZeroDivisionError()"
+
+
+def test_the_command_says_it_to_programs_and_by_its_exit_code(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, ["--data-dir", str(tmp_path), "--json"])
+    assert result.exit_code == 1
+    answer = json.loads(result.stdout)
+    assert answer["level"] == "error"
+    assert answer["findings"][0]["check"] == "system"
+    result = CliRunner().invoke(command, ["--data-dir", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "error    system       no system runs on" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("1 errors")
+
+
+def test_state_of_a_dead_supervisor_is_no_running_system(tmp_path: Path) -> None:
+    state: SystemState = replace(make_state(), start_ticks=1)
+    replace_file(tmp_path / STATE_FILE, state.to_json())
+    assert new_patient(tmp_path)[0].state is None
