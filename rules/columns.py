@@ -134,6 +134,16 @@ _EVENT_BASE: Final = (
     _field("timestamp", "integer", "ts", "when it happened, milliseconds UTC", is_nullable=False),
 )
 
+_DELIVERY: Final = (
+    _field("id", "text", "id", "message identifier, 32 hexadecimal digits"),
+    _field("topic", "text", "topic", "topic name"),
+    _field("qos", "integer", "qos", "QoS with which the client got it"),
+    _field("from_clientid", "text", "from_client_id", "client identifier of the publisher"),
+    _field(
+        "publish_received_at", "integer", "received_at", "when it was accepted, milliseconds UTC"
+    ),
+)
+
 EVENTS: Final[dict[str, tuple[Column, ...]]] = {
     "client_connected": (
         *_EVENT_BASE,
@@ -158,6 +168,8 @@ EVENTS: Final[dict[str, tuple[Column, ...]]] = {
         *_EVENT_BASE,
         _field("topic", "text", "filter", "the topic filter"),
     ),
+    "message_delivered": (*_EVENT_BASE, *_DELIVERY),
+    "message_acked": (*_EVENT_BASE, *_DELIVERY),
     "message_dropped": (
         *_EVENT_BASE,
         _field("topic", "text", "topic", "topic name"),
@@ -165,12 +177,17 @@ EVENTS: Final[dict[str, tuple[Column, ...]]] = {
         _field("reason", "text", "reason", "why: queue_full, slow_client, expired, too_large, …"),
         _field("count", "integer", "count", "how many of this client, topic and reason"),
     ),
+    "rule_failed": (
+        *_EVENT_BASE,
+        _field("rule", "text", "rule", "identifier of the rule", is_nullable=False),
+        _field("rule_version", "integer", "rule_version", "its version"),
+        _field(
+            "stage", "text", "stage", "evaluate: the rule failed; action: one of its actions did"
+        ),
+        _field("action", "text", "action", "index and function of the action"),
+        _field("error", "text", "error", "what went wrong"),
+        _field("topic", "text", "topic", "topic name of the message, or $events/… of the event"),
+        _field("count", "integer", "count", "failures of the rule since the last such event"),
+    ),
 }
 """What rules over `$events/<name>` select."""
-
-EVENTS_NOT_TOLD: Final = {
-    "message_delivered": "the gateways do not tell of deliveries",
-    "message_acked": "the gateways do not tell of acknowledgements",
-    "rule_failed": "failures are in the table dead_letters and in the rule's metrics",
-}
-"""Events of EMQX that are not in the log, and why."""

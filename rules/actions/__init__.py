@@ -24,11 +24,13 @@ class Function:
     make: Callable[[Any, Services], Action] | None
     """None for a function that another process carries out."""
     summary: str
+    make_fallback: Callable[[Any, Services], Action] | None = None
+    """Where a fallback is made otherwise."""
 
 
 FUNCTIONS: Final = {
     "republish": Function(republish.Args, republish.make, "publishes an MQTT message"),
-    "table": Function(table.Args, None, "appends a row to a Delta table"),
+    "table": Function(table.Args, None, "appends a row to a Delta table", table.make_fallback),
     "log": Function(log.Args, log.make, "appends a record to a Kafka topic"),
     "http": Function(webhook.Args, webhook.make, "sends an HTTP request"),
     "sql": Function(sql.Args, sql.make, "runs a statement in PostgreSQL"),
@@ -42,6 +44,7 @@ def check_actions(specs: Sequence[ActionSpec]) -> None:
     Raises:
         RuleError: A function is unknown, or an argument is missing, unknown or wrong.
     """
+    tables = {spec.args.get("name") for spec in specs if spec.function == "table"}
     for number, spec in enumerate(specs):
         parse_arguments(spec, f"actions[{number}]")
         for fallback, inner in enumerate(spec.fallback):
@@ -49,8 +52,10 @@ def check_actions(specs: Sequence[ActionSpec]) -> None:
             if inner.fallback:
                 raise RuleError(f"{place} has a fallback of its own, expected none")
             function = parse_arguments(inner, place)
-            if isinstance(function, table.Args):
-                raise RuleError(f"{place}: table cannot be a fallback")
+            if isinstance(function, table.Args) and function.name in tables:
+                raise RuleError(
+                    f"{place}: table {function.name} has every output of the rule already"
+                )
         if spec.fallback and spec.function == "table":
             raise RuleError(f"actions[{number}]: table never gives up, it takes no fallback")
 
@@ -84,7 +89,9 @@ def parse_arguments(spec: ActionSpec, place: str = "action") -> Arguments:
         ) from exc
 
 
-def make_action(spec: ActionSpec, services: Services) -> Action | None:
+def make_action(
+    spec: ActionSpec, services: Services, *, is_fallback: bool = False
+) -> Action | None:
     """Return what carries out an action; None when another process does.
 
     Raises:
@@ -92,7 +99,8 @@ def make_action(spec: ActionSpec, services: Services) -> Action | None:
         ActionError: It names a connection that this process does not have.
     """
     arguments = parse_arguments(spec)
-    make = FUNCTIONS[spec.function].make
+    function = FUNCTIONS[spec.function]
+    make = (is_fallback and function.make_fallback) or function.make
     return None if make is None else make(arguments, services)
 
 

@@ -44,6 +44,12 @@ class ActionError(MqlakeError):
         self.retry_after_seconds = retry_after_seconds
 
 
+def refusal(error: LogError) -> ActionError:
+    """Return what a failed append is for an action."""
+    is_ours = error.definite and not error.passing
+    return ActionError(str(error), Failure.REFUSED if is_ours else Failure.UNAVAILABLE)
+
+
 class Arguments(BaseModel):
     """Base of the `args` of all functions."""
 

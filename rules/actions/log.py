@@ -14,11 +14,11 @@ from rules.actions.contract import (
     ActionError,
     Append,
     Arguments,
-    Failure,
     Problems,
     Retry,
     Services,
     Work,
+    refusal,
 )
 from rules.actions.fields import ArgumentError, ConnectionName, TemplateText
 from rules.templates import MissingField, Template
@@ -88,8 +88,7 @@ class Log:
             except MissingField as exc:
                 problems[number] = ActionError(str(exc))
         for index, error in (await self._target.append(records)).items():
-            failure = Failure.REFUSED if error.definite else Failure.UNAVAILABLE
-            problems[numbers[index]] = ActionError(str(error), failure)
+            problems[numbers[index]] = refusal(error)
         return problems or NO_PROBLEMS
 
     async def close(self) -> None:

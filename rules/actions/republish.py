@@ -21,6 +21,7 @@ from mqlake.records import (
     HEADER_ORIGIN,
     HEADER_OUTPUT,
     HEADER_PROPERTIES,
+    HEADER_TRACEPARENT,
     INBOUND,
     Headers,
     encode_properties,
@@ -39,6 +40,7 @@ from rules.actions.contract import (
     Retry,
     Services,
     Work,
+    refusal,
 )
 from rules.actions.fields import ArgumentError, TemplateText, check_text
 from rules.templates import MissingField, Template, to_text
@@ -176,7 +178,7 @@ class Republish:
             if not error.definite:
                 self._services.stop(f"nobody knows whether a message was published: {error}")
                 raise ActionError(str(error), Failure.UNAVAILABLE)
-            problems[numbers[index]] = ActionError(str(error))
+            problems[numbers[index]] = refusal(error)
         return problems or NO_PROBLEMS
 
     async def close(self) -> None:
@@ -203,6 +205,8 @@ class Republish:
         ]
         if self._has_properties and (properties := self._render_properties(work)):
             headers.append((HEADER_PROPERTIES, encode_properties(properties)))
+        if output.traceparent:
+            headers.append((HEADER_TRACEPARENT, output.traceparent))
         return Append(INBOUND, message_key(output.tenant, topic_name), payload, headers)
 
     def _topic_name(self, work: Work) -> str:

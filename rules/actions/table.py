@@ -1,13 +1,27 @@
 """`table`: append the row to a Delta table of the rule's own.
 
-The streaming application carries it out; here are the arguments only.
+The streaming application carries it out, from `mqlake.outputs`. As a fallback it is the runner that
+knows which outputs are concerned: it hands them over in `mqlake.dead_letters`, and the application
+adds each once, by its identifier.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
 
-from rules.actions.contract import Arguments
+from mqlake.records import DEAD_LETTERS
+from mqlake.rule_records import rule_record_key, table_row_headers
+from rules.actions.contract import (
+    NO_PROBLEMS,
+    Append,
+    Arguments,
+    Problems,
+    Retry,
+    Services,
+    Work,
+    refusal,
+)
 
 TableName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 
@@ -16,3 +30,37 @@ class Args(Arguments):
     """Arguments of `table`."""
 
     name: TableName = Field(description="the table is called rule_<name>")
+
+
+def make_fallback(args: Args, services: Services) -> "TableFallback":
+    return TableFallback(args, services)
+
+
+class TableFallback:
+    """Hands outputs to the streaming application."""
+
+    max_batch = 100
+    concurrency = 1
+    may_fall_behind = True
+    runs_recovered = True
+    retry = Retry()
+
+    def __init__(self, args: Args, services: Services) -> None:
+        self._table = args.name
+        self._log = services.log(None)
+
+    async def run(self, batch: Sequence[Work]) -> Problems:
+        records = [self._record(work) for work in batch]
+        failed = await self._log.append(records)
+        problems = {index: refusal(error) for index, error in failed.items()}
+        return problems or NO_PROBLEMS
+
+    async def close(self) -> None:
+        pass
+
+    def _record(self, work: Work) -> Append:
+        output = work.output
+        headers = table_row_headers(output, work.action, self._table)
+        return Append(
+            DEAD_LETTERS, rule_record_key(output.tenant, output.rule), output.row, headers
+        )

@@ -1,6 +1,8 @@
-"""Choosing between values, and telling the ones that are missing."""
+"""What AND and OR join, choosing between values, and telling the ones that are missing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+from sqlglot import exp
 
 from rules.language.values import Kind, Value, as_integer, as_variant
 
@@ -17,6 +19,17 @@ def is_missing(value: Value) -> str:
 def is_there(value: Value) -> str:
     """Return the opposite of `is_missing`."""
     return f"(NOT {is_missing(value)})"
+
+
+def conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:
+    """Yield what AND joins, from left to right, without recursion."""
+    pending = [] if node is None else [node]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, exp.And):
+            pending += (one.expression, one.this)
+        else:
+            yield one
 
 
 def all_of(tests: Sequence[str]) -> str:

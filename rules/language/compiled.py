@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from rules.language.plan import Plan
+from rules.schemas.registry import SchemaUse
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -41,17 +44,23 @@ class CompiledRule:
         is_events: Whether the filters name events instead of topics.
         expression: Spark SQL over `rules.columns.ROW`, ARRAY<STRING>: the output rows, each a JSON
             object. NULL or empty when the message gives no row; it throws when the rule fails.
-        conditions: WHERE taken apart, in the order written.
+            None of a rule with memory, which has a plan.
+        conditions: WHERE taken apart, in the order written; of a plan what single messages have to
+            fulfil.
         fields: All columns and fields read.
         columns: The keys of an output row, in order; dotted where AS nests them.
         deterministic: Whether the same message always gives the same; so it is, as times and random
             numbers are made of the message.
+        schemas: What payloads are decoded by.
+        plan: Of a rule with memory.
     """
 
     filters: tuple[str, ...]
     is_events: bool
-    expression: str
+    expression: str | None
     conditions: tuple[Condition, ...]
     fields: tuple[Field, ...]
     columns: tuple[str, ...]
     deterministic: bool
+    schemas: tuple[SchemaUse, ...] = ()
+    plan: Plan | None = None

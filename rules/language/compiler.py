@@ -1,27 +1,25 @@
 """From a rule's text to what the engine runs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from sqlglot import exp
 
-from mqlake.errors import InvalidTopic
-from mqlake.topics import SHARE_PREFIX, validate_topic_filter
-from rules.columns import EVENTS, EVENTS_NOT_TOLD, MESSAGE, Column
 from rules.errors import RuleError
 from rules.language import dialect
-from rules.language.choosing import all_of
-from rules.language.compiled import CompiledRule, Condition
+from rules.language.choosing import all_of, conjuncts
+from rules.language.compiled import CompiledRule, Condition, Field
 from rules.language.expressions import Expressions
 from rules.language.limits import DEFAULT_LIMITS, Limits
 from rules.language.output import Tree, names, put, row
 from rules.language.parsing import parse
-from rules.language.places import error_at
 from rules.language.scope import Scope
+from rules.language.sources import decode_payload, read_source
+from rules.language.stateful import References, StatefulCompiler, is_stateful
 from rules.language.values import Value, as_array, as_condition, as_possible, failure, json
+from rules.schemas.registry import NO_SCHEMAS, SchemaLookup
 
-EVENTS_PREFIX: Final = "$events/"
 _ITEM: Final = "foreach_item"
 _INDEX: Final = "foreach_index"
 """The lambda's variables. Names of rules never reach the expression, so none can be equal."""
@@ -30,31 +28,48 @@ _EVERYTHING: Final = dialect.Item(this=exp.Star())
 """What FOREACH without DO yields."""
 
 
-def compile_rule(sql: str, limits: Limits = DEFAULT_LIMITS) -> CompiledRule:
+def compile_rule(
+    sql: str,
+    references: References | None = None,
+    *,
+    schemas: SchemaLookup = NO_SCHEMAS,
+    limits: Limits = DEFAULT_LIMITS,
+) -> CompiledRule:
     """Compile a rule.
 
     Args:
         sql: `SELECT … FROM …` or `FOREACH … FROM …`, see `docs/rules.md`.
+        references: The reference tables there are, of each the names and types of its columns;
+            None leaves open whether there are those that the rule joins.
         limits: How large it may be.
+        schemas: What payloads can be decoded by.
 
     Raises:
         RuleError: It is not a rule, or asks for what the language does not have.
     """
-    return _Compiler(sql, limits).compile()
+    statement = parse(sql, limits)
+    if is_stateful(statement):
+        return StatefulCompiler(sql, statement, limits, references, schemas).compile()
+    return _Compiler(sql, statement, limits, schemas).compile()
 
 
 class _Compiler:
-    """Compiles one rule; `limits` bound what it may become."""
+    """Compiles one rule over single messages; `limits` bound what it may become."""
 
-    def __init__(self, sql: str, limits: Limits) -> None:
+    def __init__(
+        self, sql: str, statement: dialect.Statement, limits: Limits, schemas: SchemaLookup
+    ) -> None:
         self._sql = sql
+        self._statement = statement
         self._limits = limits
+        self._schemas = schemas
 
     def compile(self) -> CompiledRule:
-        statement = parse(self._sql, self._limits)
-        filters, columns = self._sources(statement.args["filters"])
-        self._scope = Scope(columns)
-        self._expressions = Expressions(self._sql, self._scope, self._limits)
+        statement = self._statement
+        source = read_source(self._sql, statement.args["filters"], self._limits)
+        self._scope = Scope(source.columns, statement.args.get("alias"))
+        self._expressions = Expressions(self._sql, self._scope, self._limits, self._schemas)
+        decode_payload(self._expressions, self._scope, source, statement.args.get("decoding"))
         for listed in (statement.args["items"], statement.args.get("do") or ()):
             if len(listed) > self._limits.select_items:
                 limit = self._limits.select_items
@@ -75,54 +90,29 @@ class _Compiler:
                 hint="names given with AS are put in wherever they are used",
             )
         return CompiledRule(
-            filters=filters,
-            is_events=filters[0].startswith(EVENTS_PREFIX),
-            expression=expression,
-            conditions=conditions,
-            fields=tuple(self._scope.reads.values()),
+            filters=source.filters,
+            is_events=source.is_events,
+            expression=self._whole(expression),
+            conditions=tuple(
+                replace(
+                    one,
+                    expression=self._whole(one.expression),
+                    fields=tuple(map(self._whole_field, one.fields)),
+                )
+                for one in conditions
+            ),
+            fields=tuple(map(self._whole_field, self._scope.reads.values())),
             columns=tuple(names(tree)),
             deterministic=True,
+            schemas=tuple(self._expressions.schemas.uses),
         )
 
-    # FROM
+    def _whole(self, expression: str) -> str:
+        """Return an expression with the layouts that it names."""
+        return self._expressions.schemas.whole(expression)
 
-    def _sources(self, listed: Sequence[exp.Expr]) -> tuple[tuple[str, ...], tuple[Column, ...]]:
-        if len(listed) > self._limits.filters:
-            self._refuse(listed[-1], f"more than {self._limits.filters} topic filters")
-        events = [one for one in listed if one.this.startswith(EVENTS_PREFIX)]
-        if not events:
-            filters = dict.fromkeys(self._topic_filter(one) for one in listed)
-            return tuple(filters), MESSAGE
-        if len(events) < len(listed):
-            self._refuse(
-                events[0], "events and topics cannot be in one rule", hint="make two rules"
-            )
-        found = dict.fromkeys(self._event(one) for one in events)
-        return tuple(EVENTS_PREFIX + name for name in found), _event_columns(found)
-
-    def _topic_filter(self, node: exp.Expr) -> str:
-        topic_filter: str = node.this
-        if topic_filter.startswith(SHARE_PREFIX):
-            self._refuse(
-                node, "a rule has no shared subscriptions", hint="leave out $share/<name>/"
-            )
-        try:
-            validate_topic_filter(topic_filter)
-        except InvalidTopic as exc:
-            self._refuse(node, f"not a topic filter: {exc}")
-        return topic_filter
-
-    def _event(self, node: exp.Expr) -> str:
-        name: str = node.this.removeprefix(EVENTS_PREFIX).replace("/", "_").replace(".", "_")
-        if name in EVENTS_NOT_TOLD:
-            self._refuse(node, f"there is no $events/{name}", hint=EVENTS_NOT_TOLD[name])
-        if name not in EVENTS:
-            self._refuse(node, "unknown event", hint=f"there are: {', '.join(EVENTS)}")
-        return name
-
-    def _refuse(self, node: exp.Expr, problem: str, *, hint: str = "") -> None:
-        start, end = node.meta["start"], node.meta["end"]
-        raise error_at(self._sql, start, end + 1, problem, hint)
+    def _whole_field(self, field: Field) -> Field:
+        return replace(field, expression=self._whole(field.expression))
 
     # SELECT
 
@@ -138,19 +128,8 @@ class _Compiler:
             path = item.args.get("path")
             if path:
                 self._scope.give(path, value, reads)
-            put(tree, path or self._name_of(item.this), value)
+            put(tree, path or self._expressions.name_of(item.this), value)
         return tree
-
-    def _name_of(self, node: exp.Expr) -> Sequence[str]:
-        """Return the name of what has none of its own: its path, else what the rule says there."""
-        if isinstance(node, dialect.Path):
-            segments = node.args.get("segments") or ()
-            if any(isinstance(segment, int) for segment in segments):
-                self._expressions.fail(
-                    node, "an element of an array needs a name", hint="add AS and a name"
-                )
-            return (node.this, *segments)
-        return (self._expressions.text_of(node),)
 
     # FOREACH
 
@@ -187,7 +166,16 @@ class _Compiler:
         rows = f"transform({elements}, ({_ITEM}, {_INDEX}) -> {row(tree)})"
         if any(name.partition(".")[0] in ("payload", "pub_props") for name in reads):
             # Each row repeats a part of the message, which may be as long as the array.
-            size = f"CAST(size({listed}) AS BIGINT) * octet_length(payload)"
+            # A decoded payload may be longer as JSON than its bytes.
+            sizes = [
+                "octet_length(payload)",
+                *(
+                    f"octet_length(to_json(mqlake_decode(payload, '{hash_}')))"
+                    for hash_ in self._expressions.schemas.layouts
+                ),
+            ]
+            longest = f"greatest({', '.join(sizes)})" if len(sizes) > 1 else sizes[0]
+            size = f"CAST(size({listed}) AS BIGINT) * {longest}"
             too_much = failure("FOREACH repeats too large a payload too often")
             rows = f"IF({size} > {self._limits.foreach_bytes}, {too_much}, {rows})"
         return rows, tree
@@ -197,7 +185,7 @@ class _Compiler:
     def _where(self, node: exp.Expr | None) -> tuple[tuple[Condition, ...], list[str]]:
         conditions = []
         tests = []
-        for one in _conjuncts(node):
+        for one in conjuncts(node):
             with self._scope.reading() as reads:
                 value = self._expressions.condition(one)
             tests.append(as_possible(value))
@@ -209,26 +197,3 @@ class _Compiler:
                 )
             )
         return tuple(conditions), tests
-
-
-def _event_columns(events: Iterable[str]) -> tuple[Column, ...]:
-    """Return the columns of several events; of a name that some make differently, the first."""
-    columns: dict[str, Column] = {}
-    for event in events:
-        for column in EVENTS[event]:
-            known = columns.setdefault(column.name, column)
-            if column.expression not in known.expression:
-                both = f"coalesce({known.expression}, {column.expression})"
-                columns[column.name] = replace(known, expression=both)
-    return tuple(columns.values())
-
-
-def _conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:
-    """Yield what AND joins, from left to right, without recursion."""
-    pending = [] if node is None else [node]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, exp.And):
-            pending += (one.expression, one.this)
-        else:
-            yield one

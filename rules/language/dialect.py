@@ -5,6 +5,7 @@ that a tree holds no subqueries, no tables, no types and no functions that sqlgl
 language does not. Which nodes an expression may consist of, `expressions` says.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -15,6 +16,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from sqlglot.tokens import Tokenizer as BaseTokenizer
 
 from rules.language.places import error_at
+from rules.language.values import Segment
 
 Node = TypeVar("Node", bound=exp.Expr)
 
@@ -26,9 +28,35 @@ class Path(exp.Expression):
 
 
 class Call(exp.Expression):
-    """A function's call: its name in lower case and its arguments."""
+    """A function's call: its name in lower case and its arguments.
 
-    arg_types = {"this": True, "expressions": False}  # noqa: RUF012
+    `distinct` and `where` are those of an aggregate: `count(DISTINCT x) FILTER (WHERE …)`.
+    """
+
+    arg_types = {  # noqa: RUF012
+        "this": True,
+        "expressions": False,
+        "distinct": False,
+        "where": False,
+    }
+
+
+class Named(exp.Expression):
+    """An argument with its name: `lateness => '30 seconds'`."""
+
+    arg_types = {"this": True, "expression": True}  # noqa: RUF012
+
+
+class Interval(exp.Expression):
+    """`INTERVAL '30 seconds'`; its text."""
+
+    arg_types = {"this": True}  # noqa: RUF012
+
+
+class Inside(exp.Expression):
+    """What is taken out of a call's value: `json_decode(x).a`."""
+
+    arg_types = {"this": True, "segments": True}  # noqa: RUF012
 
 
 class TopicMatch(exp.Expression, exp.Binary, exp.Predicate):
@@ -53,6 +81,33 @@ class Filter(exp.Expression):
     arg_types = {"this": True}  # noqa: RUF012
 
 
+class Decoding(exp.Expression):
+    """`DECODE 'schema'[, 'message type']` behind FROM: what the payload is."""
+
+    arg_types = {"this": True, "message_type": False}  # noqa: RUF012
+
+
+class Table(exp.Expression):
+    """A reference table named after JOIN."""
+
+    arg_types = {"this": True}  # noqa: RUF012
+
+
+class Join(exp.Expression):
+    """One JOIN: with `filters`, or with a `table`. `within` and `lateness` are literals."""
+
+    arg_types = {  # noqa: RUF012
+        "is_left": True,
+        "filters": False,
+        "decoding": False,
+        "table": False,
+        "alias": False,
+        "on": True,
+        "within": False,
+        "lateness": False,
+    }
+
+
 class Statement(exp.Expression):
     """A whole rule."""
 
@@ -62,7 +117,12 @@ class Statement(exp.Expression):
         "do": False,
         "incase": False,
         "filters": True,
+        "decoding": False,
+        "alias": False,
+        "joins": False,
         "where": False,
+        "group": False,
+        "having": False,
     }
 
 
@@ -95,17 +155,14 @@ _KEYWORDS: Final = {
     "MOD": TokenType.MOD,
 }
 
-_LATER: Final = {
-    "GROUP": "GROUP BY is not supported yet",
-    "HAVING": "HAVING is not supported yet",
-    "JOIN": "JOIN is not supported yet",
-    "INNER": "JOIN is not supported yet",
-    "LEFT": "JOIN is not supported yet",
-    "RIGHT": "JOIN is not supported yet",
-    "FULL": "JOIN is not supported yet",
-    "CROSS": "JOIN is not supported yet",
-    "WINDOW": "windows are not supported yet",
-    "OVER": "windows are not supported yet",
+_REFUSED: Final = {
+    "RIGHT": "only JOIN and LEFT JOIN are supported",
+    "FULL": "only JOIN and LEFT JOIN are supported",
+    "CROSS": "only JOIN and LEFT JOIN are supported, with ON",
+    "NATURAL": "only JOIN and LEFT JOIN are supported, with ON",
+    "USING": "a join takes ON and a condition",
+    "WINDOW": "windows are tumble, hop and session in GROUP BY",
+    "OVER": "OVER is not supported; windows are tumble, hop and session in GROUP BY",
     "ORDER": "ORDER BY has no meaning for a stream of messages",
     "LIMIT": "LIMIT has no meaning for a stream of messages",
     "UNION": "a rule is one SELECT or FOREACH; UNION is not supported",
@@ -113,6 +170,27 @@ _LATER: Final = {
     "INTERSECT": "a rule is one SELECT or FOREACH; INTERSECT is not supported",
     "LATERAL": "LATERAL is not supported; FOREACH goes through an array",
 }
+"""Words of SQL that end an expression and are not supported, and what to say."""
+
+_CLAUSES: Final = frozenset(
+    ("JOIN", "INNER", "LEFT", "ON", "WITHIN", "LATENESS", "WHERE", "GROUP", "HAVING")
+)
+"""Words that begin a clause. They are no keywords: a field or a function may be named so."""
+
+
+_OPERANDS: Final = frozenset(
+    (
+        TokenType.VAR,
+        TokenType.IDENTIFIER,
+        TokenType.STRING,
+        TokenType.NUMBER,
+        TokenType.L_PAREN,
+        TokenType.L_BRACKET,
+        TokenType.CASE,
+    )
+)
+_SPANS: Final = frozenset((TokenType.STRING, TokenType.NUMBER))
+_RANGE: Final = re.compile(r"\[\s*(-?[0-9]{1,9})\s*\.\.\s*(-?[0-9]{1,9})\s*\]")
 
 
 def _binary(kind: type[exp.Binary]) -> Callable[["RuleParser", exp.Expr], exp.Expr]:
@@ -156,23 +234,144 @@ class RuleParser(SparkParser):
     def _parse_statement(self) -> exp.Expr | None:
         is_foreach = self._curr.token_type == TokenType.FOR
         self._advance()
+        if self._word("DISTINCT") and self._begins_operand():
+            self.fail("DISTINCT is not supported", hint="GROUP BY keys and a window")
         items = self._items(is_foreach=is_foreach)
         do = self._items() if is_foreach and self._match(TokenType.EXECUTE) else None
         incase = self._condition() if is_foreach and self._match(TokenType.QUALIFY) else None
         if not self._match(TokenType.FROM):
-            self.fail("expected a comma or FROM", hint=self._later())
+            self.fail("expected a comma or FROM", hint=self._refused())
+        filters = self._filters()
+        decoding = self._decoding()
+        alias = self._alias()
+        joins = self._joins()
+        where = self._condition() if self._match(TokenType.WHERE) else None
+        group = self._group()
+        having = self._condition() if self._match_word("HAVING") else None
+        if self._curr:
+            self.fail(self._refused() or "nothing more was expected here")
+        return Statement(
+            items=items,
+            is_foreach=is_foreach,
+            do=do,
+            incase=incase,
+            filters=filters,
+            decoding=decoding,
+            alias=alias,
+            joins=joins,
+            where=where,
+            group=group,
+            having=having,
+        )
+
+    def _refused(self) -> str:
+        return _REFUSED.get(self._curr.text.upper(), "") if self._curr else ""
+
+    def _word(self, *words: str) -> bool:
+        """Tell whether the next token is one of the words, which are no keywords."""
+        token = self._curr
+        return bool(token) and token.token_type == TokenType.VAR and token.text.upper() in words
+
+    def _match_word(self, *words: str) -> bool:
+        found = self._word(*words)
+        if found:
+            self._advance()
+        return found
+
+    def _begins_operand(self) -> bool:
+        """Tell whether an operand could begin behind the next token, so that it is no name."""
+        return bool(self._next) and (
+            self._next.token_type in _OPERANDS or self._next.token_type == TokenType.STAR
+        )
+
+    def _filters(self) -> list[exp.Expr]:
         filters = [self._filter()]
         while self._match(TokenType.COMMA):
             filters.append(self._filter())
-        where = self._condition() if self._match(TokenType.WHERE) else None
-        if self._curr:
-            self.fail(self._later() or "nothing more was expected here")
-        return Statement(
-            items=items, is_foreach=is_foreach, do=do, incase=incase, filters=filters, where=where
-        )
+        return filters
 
-    def _later(self) -> str:
-        return _LATER.get(self._curr.text.upper(), "") if self._curr else ""
+    def _alias(self) -> str | None:
+        """Parse the name of a source; without AS only where a clause follows."""
+        is_named = self._match(TokenType.ALIAS)
+        if not is_named:
+            follows = bool(self._next) and self._next.text.upper() in _CLAUSES
+            is_named = follows and self._curr.token_type == TokenType.VAR
+            if not is_named or self._word(*_CLAUSES, *_REFUSED):
+                return None
+        alias = self._key("expected a name after AS")
+        if self._match(TokenType.COMMA, advance=False):
+            self.fail("several topic filters have one name, behind the last of them")
+        return alias
+
+    def _joins(self) -> list[exp.Expr]:
+        joins: list[exp.Expr] = []
+        while self._curr:
+            token = self._curr
+            is_left = self._match_word("LEFT")
+            if is_left:
+                self._match_word("OUTER")
+            else:
+                self._match_word("INNER")
+            if self._match_word("JOIN"):
+                joins.append(self._join(token, is_left=is_left))
+            elif token is self._curr:
+                break
+            else:
+                self.fail("expected JOIN")
+        return joins
+
+    def _join(self, token: Token, *, is_left: bool) -> exp.Expr:
+        made = Join(is_left=is_left)
+        if self._is_quoted_filter():
+            made.set("filters", self._filters())
+            made.set("decoding", self._decoding())
+        else:
+            made.set("table", self._table())
+        made.set("alias", self._alias())
+        if self._word("WITHIN"):
+            self.fail("expected ON and a condition before WITHIN")
+        if not self._match_word("ON"):
+            problem = "expected ON and a condition"
+            self.fail(problem, hint=self._refused() or "JOIN machines ON machines.id = topic(2)")
+        made.set("on", self._condition())
+        if self._match_word("WITHIN"):
+            made.set("within", self._span("expected a span of time after WITHIN"))
+        if self._match_word("LATENESS"):
+            made.set("lateness", self._span("expected a span of time after LATENESS"))
+        return self.at(made, token, self._prev)
+
+    def _is_quoted_filter(self) -> bool:
+        token = self._curr
+        if not token:
+            return False
+        is_backtick = self.sql[token.start : token.start + 1] == "`"
+        return token.token_type in (TokenType.IDENTIFIER, TokenType.STRING) and not is_backtick
+
+    def _table(self) -> exp.Expr:
+        token = self._curr
+        if self._match(TokenType.L_PAREN, advance=False):
+            self.fail(
+                "JOIN takes a reference table or a topic filter; subqueries are not supported"
+            )
+        name = self._key("expected a reference table or a topic filter in quotes after JOIN")
+        if self._match_set((TokenType.DOT, TokenType.L_PAREN), advance=False):
+            self.fail("a reference table has a plain name")
+        return self.at(Table(this=name), token, self._prev)
+
+    def _span(self, problem: str) -> exp.Expr:
+        if not self._match(TokenType.STRING):
+            self.fail(problem, hint="for example '30 seconds'")
+        return self.at(exp.Literal.string(self._prev.text), self._prev, self._prev)
+
+    def _group(self) -> list[exp.Expr]:
+        if not self._match_word("GROUP"):
+            return []
+        if not self._match_word("BY"):
+            self.fail("expected BY after GROUP")
+        group = [self._condition()]
+        while self._match(TokenType.COMMA):
+            group.append(self._condition())
+        return group
 
     def _items(self, *, is_foreach: bool = False) -> list[exp.Expr]:
         items = [self._item(is_foreach=is_foreach)]
@@ -189,8 +388,8 @@ class RuleParser(SparkParser):
         if self._match(TokenType.ALIAS):
             path = self._name("expected a name after AS")
         elif self._curr and self._curr.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
-            if self._later():
-                self.fail(self._later())
+            if self._refused() or self._word(*_CLAUSES):
+                self.fail(self._refused() or "expected a comma or FROM")
             path = self._name("expected a name")
         return self.node(Item(this=this, path=path), this)
 
@@ -212,6 +411,22 @@ class RuleParser(SparkParser):
             )
         token = self._prev
         return self.at(Filter(this=token.text), token, token)
+
+    def _decoding(self) -> exp.Expr | None:
+        token = self._curr
+        if not token or token.token_type != TokenType.VAR or token.text.upper() != "DECODE":
+            return None
+        self._advance()
+        schema = self._text("the name of a schema in quotes after DECODE")
+        message_type = None
+        if self._match(TokenType.COMMA):
+            message_type = self._text("a message type in quotes")
+        return self.at(Decoding(this=schema, message_type=message_type), token, self._prev)
+
+    def _text(self, expected: str) -> str:
+        if not self._match_set((TokenType.IDENTIFIER, TokenType.STRING)):
+            self.fail(f"expected {expected}")
+        return str(self._prev.text)
 
     def _condition(self) -> exp.Expr:
         this = self._parse_disjunction()
@@ -298,19 +513,29 @@ class RuleParser(SparkParser):
         self._advance()
         inner = self._condition()
         if not self._match(TokenType.R_PAREN):
-            self.fail("expected a closing parenthesis", hint=self._later())
+            self.fail("expected a closing parenthesis", hint=self._refused())
         return self.at(exp.Paren(this=inner), token, self._prev)
 
     def _list(self, closing: TokenType) -> list[exp.Expr]:
         made: list[exp.Expr] = []
         if self._match(closing):
             return made
-        made.append(self._condition())
+        made.append(self._argument())
         while self._match(TokenType.COMMA):
-            made.append(self._condition())
+            made.append(self._argument())
         if not self._match(closing):
-            self.fail("expected a comma or the end of the list", hint=self._later())
+            self.fail("expected a comma or the end of the list", hint=self._refused())
         return made
+
+    def _argument(self) -> exp.Expr:
+        if self._next and self._next.token_type == TokenType.FARROW:
+            token = self._curr
+            name = self._key("expected a name before =>")
+            self._advance()
+            return self.at(
+                Named(this=name.lower(), expression=self._condition()), token, self._prev
+            )
+        return self._condition()
 
     def _case(self, token: Token) -> exp.Expr:
         self._advance()
@@ -336,19 +561,55 @@ class RuleParser(SparkParser):
         if not is_quoted and token.token_type != TokenType.VAR:
             self._retreat(self._index - 1)
             self.fail("expected an expression")
+        if not is_quoted and name.upper() == "INTERVAL" and self._match_set(_SPANS, advance=False):
+            return self._interval(token)
         segments = self._segments()
         if segments and self._match(TokenType.L_PAREN, advance=False):
             self.fail("functions of other modules cannot be called")
         return self.at(Path(this=name, segments=segments), token, self._prev)
 
+    def _interval(self, token: Token) -> exp.Expr:
+        """Parse `INTERVAL '30 seconds'`, and `INTERVAL '30' SECOND` as SQL has it."""
+        written = self._curr.text
+        self._advance()
+        if written.strip().isdecimal():
+            written = f"{written} {self._key('expected a unit: INTERVAL 30 SECONDS')}"
+        return self.at(Interval(this=written), token, self._prev)
+
     def _call(self, token: Token, name: str) -> exp.Expr:
+        is_distinct = False
         if name.lower() == "cast":
             arguments = self._cast_arguments()
+        elif name.lower() == "count" and self._match(TokenType.STAR):
+            arguments = [self.at(exp.Star(), self._prev, self._prev)]
+            if not self._match(TokenType.R_PAREN):
+                self.fail("expected a closing parenthesis")
         else:
+            is_distinct = self._word("DISTINCT") and self._begins_operand()
+            if is_distinct:
+                self._advance()
             arguments = self._list(TokenType.R_PAREN)
-        if self._later():
-            self.fail(self._later())
-        return self.at(Call(this=name.lower(), expressions=arguments), token, self._prev)
+        call = Call(this=name.lower(), expressions=arguments, distinct=is_distinct)
+        if self._word("FILTER") and self._next and self._next.token_type == TokenType.L_PAREN:
+            call.set("where", self._filter_of_aggregate())
+        if self._refused():
+            self.fail(self._refused())
+        self.at(call, token, self._prev)
+        segments = self._segments()
+        if not segments:
+            return call
+        if self._match(TokenType.L_PAREN, advance=False):
+            self.fail("a field cannot be called")
+        return self.at(Inside(this=call, segments=segments), token, self._prev)
+
+    def _filter_of_aggregate(self) -> exp.Expr:
+        self._advance(2)
+        if not self._match(TokenType.WHERE):
+            self.fail("expected WHERE and a condition")
+        condition = self._condition()
+        if not self._match(TokenType.R_PAREN):
+            self.fail("expected a closing parenthesis")
+        return condition
 
     def _cast_arguments(self) -> list[exp.Expr]:
         value = self._condition()
@@ -360,17 +621,33 @@ class RuleParser(SparkParser):
             self.fail("expected a closing parenthesis after the type")
         return [value, self.at(exp.Literal.string(kind), token, token)]
 
-    def _segments(self) -> list[str | int | exp.Expr]:
-        segments: list[str | int | exp.Expr] = []
+    def _segments(self) -> list[Segment]:
+        segments: list[Segment] = []
         while True:
             if self._match(TokenType.DOT):
                 segments.append(self._key("expected a field after the dot"))
+            elif self._match(TokenType.L_BRACKET, advance=False) and (range_ := self._range()):
+                segments.append(range_)
             elif self._match(TokenType.L_BRACKET):
                 segments.append(self._index_of_element())
                 if not self._match(TokenType.R_BRACKET):
                     self.fail("expected a closing bracket")
             else:
                 return segments
+
+    def _range(self) -> tuple[int, int] | None:
+        """Parse `[1..3]`, whose dots the tokens do not show as such."""
+        opening = self._curr
+        found = _RANGE.match(self.sql, opening.start)
+        if found is None:
+            return None
+        while self._curr and self._curr.start < found.end():
+            self._advance()
+        first, last = int(found[1]), int(found[2])
+        if 0 in (first, last):
+            self._retreat(self._index - 1)
+            self.fail("there is no element 0", hint="the first element is [1], the last [-1]")
+        return first, last
 
     def _index_of_element(self) -> int:
         is_negative = bool(self._match(TokenType.DASH))
@@ -440,6 +717,7 @@ class RuleDialect(Spark):
         VAR_SINGLE_TOKENS = {"$"}  # noqa: RUF012
         KEYWORDS = {  # noqa: RUF012
             **_KEYWORDS,
+            "=>": TokenType.FARROW,
             "=~": TokenType.IRLIKE,
             "==": TokenType.EQ,
             "!=": TokenType.NEQ,

@@ -1,7 +1,7 @@
 """Expressions of the language to Spark SQL, one method for each kind of node."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 from zlib import crc32
 
@@ -12,6 +12,7 @@ from rules.language.choosing import all_of, choose, is_missing, one_of
 from rules.language.comparing import NotComparable, compare, contains
 from rules.language.functions import FUNCTIONS, Unusable
 from rules.language.limits import Limits
+from rules.language.names import AGGREGATES, DETECTIONS, WINDOWS
 from rules.language.patterns import InvalidPattern, like, topic_pattern
 from rules.language.places import error_at
 from rules.language.scope import Scope, UnknownName
@@ -28,10 +29,12 @@ from rules.language.values import (
     boolean,
     constant,
     failure,
+    field_of,
     is_condition,
     operand,
     text,
 )
+from rules.schemas.registry import NO_SCHEMAS, Noted, SchemaLookup
 
 _COMPARISONS: Final = {
     exp.EQ: "=",
@@ -41,7 +44,6 @@ _COMPARISONS: Final = {
     exp.LT: "<",
     exp.LTE: "<=",
 }
-_AGGREGATES: Final = frozenset({"count", "sum", "avg", "min", "max"})
 _MAX_OPERATORS: Final = 100
 """Of a chain without parentheses, `a + b + c`; Spark goes through it recursively."""
 
@@ -56,13 +58,18 @@ class Expressions:
         sql: The rule's text, for errors.
         scope: Its names.
         limits: How large it may be.
+        schemas: What payloads can be decoded by; those that note it are shared.
 
     Attributes:
         limits: As given.
         index: Spark SQL of the place in FOREACH, empty outside.
+        is_grouped: Whether the rule has GROUP BY, so that aggregates are only misplaced here.
+        schemas: Notes what is used.
     """
 
-    def __init__(self, sql: str, scope: Scope, limits: Limits) -> None:
+    def __init__(
+        self, sql: str, scope: Scope, limits: Limits, schemas: SchemaLookup = NO_SCHEMAS
+    ) -> None:
         self._sql = sql
         self._scope = scope
         self.limits = limits
@@ -70,6 +77,8 @@ class Expressions:
         self._seeds = 0
         self._produced = 0
         self.index = ""
+        self.is_grouped = False
+        self.schemas = schemas if isinstance(schemas, Noted) else Noted(schemas)
 
     def value(self, node: exp.Expr) -> Value:
         """Compile an expression.
@@ -79,12 +88,17 @@ class Expressions:
         """
         compile_node = self._NODES.get(type(node))
         if compile_node is None:
-            self.fail(node, "this is not part of the rule language")
+            hint = ""
+            if isinstance(node, dialect.Interval):
+                hint = "INTERVAL is for the ON of a join; times are milliseconds"
+            self.fail(node, "this is not part of the rule language", hint=hint)
         self._depth += 1
         if self._depth > _MAX_OPERATORS:
             self.fail(node, "the expression is nested too deeply")
-        value: Value = compile_node(self, node)
-        self._depth -= 1
+        try:
+            value: Value = compile_node(self, node)
+        finally:
+            self._depth -= 1
         size = len(value.sql) + len(value.exact)
         self._produced += size
         largest = self.limits.expression_characters
@@ -115,6 +129,11 @@ class Expressions:
         index = f", {self.index}" if self.index else ""
         return f"id, log_partition, log_offset, {rule}L, {self._seeds}{index}"
 
+    def layout(self, name: str, version: int | None, message_type: str | None) -> str:
+        """Return the hash of a schema's layout. See `functions.Context`."""
+        found = self.schemas.find(name, version, message_type)
+        return found.hash
+
     def fail(self, node: exp.Expr, problem: str, *, hint: str = "") -> NoReturn:
         """Refuse the rule at a node."""
         start = node.meta.get("start", 0)
@@ -124,6 +143,15 @@ class Expressions:
     def text_of(self, node: exp.Expr) -> str:
         """Return what the rule says at a node."""
         return self._sql[node.meta["start"] : node.meta["end"] + 1]
+
+    def name_of(self, node: exp.Expr) -> Sequence[str]:
+        """Return the name of what has none of its own: its path, else what the rule says there."""
+        if isinstance(node, dialect.Path):
+            segments = node.args.get("segments") or ()
+            if any(not isinstance(segment, str) for segment in segments):
+                self.fail(node, "an element of an array needs a name", hint="add AS and a name")
+            return (node.this, *segments)
+        return (self.text_of(node),)
 
     # Operands
 
@@ -168,9 +196,11 @@ class Expressions:
 
     def _call(self, node: dialect.Call) -> Value:
         function = FUNCTIONS.get(node.this)
+        of_aggregates = node.args.get("distinct") or node.args.get("where")
+        if of_aggregates or any(isinstance(one, exp.Star) for one in node.expressions):
+            function = None
         if function is None:
-            if node.this in _AGGREGATES:
-                self.fail(node, f"{node.this} and GROUP BY are not supported yet")
+            self._check_place(node)
             close = difflib.get_close_matches(node.this, FUNCTIONS, 1, 0.7)
             hint = f"did you mean {close[0]}?" if close else "docs/rules.md lists the functions"
             self.fail(node, f"unknown function {node.this[:100]}", hint=hint)
@@ -186,6 +216,32 @@ class Expressions:
             self.fail(at, str(exc))
         except UnknownName as exc:
             self.fail(node, str(exc), hint=exc.hint)
+
+    def _inside(self, node: dialect.Inside) -> Value:
+        segments = node.args["segments"]
+        if len(segments) > self.limits.path_segments:
+            self.fail(node, f"more than {self.limits.path_segments} fields inside each other")
+        value = self.value(node.this)
+        for segment in segments:
+            value = field_of(value, segment)
+        return value
+
+    def _check_place(self, node: dialect.Call) -> None:
+        """Say where what is no function of one message belongs."""
+        name = node.this
+        if name in AGGREGATES and self.is_grouped:
+            problem = f"the aggregate {name} cannot stand here"
+            self.fail(node, problem, hint="not in WHERE, GROUP BY or another aggregate; in HAVING")
+        if name in AGGREGATES:
+            problem = f"{name} is an aggregate; it needs GROUP BY and a window"
+            self.fail(node, problem, hint="GROUP BY clientid, tumble(timestamp, '1 minute')")
+        if name in WINDOWS:
+            self.fail(node, f"{name} is a window; it stands in GROUP BY")
+        if name in DETECTIONS:
+            problem = f"{name} is one of the conditions that AND joins in WHERE, and the only such"
+            self.fail(node, problem)
+        if name in FUNCTIONS:
+            self.fail(node, f"{name} is no aggregate; it takes neither DISTINCT nor FILTER")
 
     # Conditions
 
@@ -353,6 +409,7 @@ class Expressions:
         dialect.Path: _path,
         dialect.ListOf: _list,
         dialect.Call: _call,
+        dialect.Inside: _inside,
         exp.And: _and,
         exp.Or: _or,
         exp.Not: _not,

@@ -33,5 +33,24 @@ class Limits:
     text_characters: int = 65_536
     """Of what padding and repeating make of a text."""
 
+    group_keys: int = 16
+    references: int = 4
+    """Tables that a rule joins."""
+
+    window_ms: int = 31 * 86_400_000
+    """Of windows and gaps, at most; at least a second."""
+
+    hops: int = 100
+    """Windows of a hop that one message is in."""
+
+    lateness_ms: int = 86_400_000
+    join_ms: int = 86_400_000
+    """Between the earliest and the latest message that one joins."""
+
+    detection_ms: int = 7 * 86_400_000
+    detection_messages: int = 1_000
+    collected: int = 1_000
+    """Elements that an aggregate puts into an array."""
+
 
 DEFAULT_LIMITS: Final = Limits()

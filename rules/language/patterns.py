@@ -8,8 +8,8 @@ rule for that message.
 """
 
 import re
-from re import _constants as code  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as code  # type: ignore[attr-defined, unused-ignore]
+from re import _parser as parser  # type: ignore[attr-defined, unused-ignore]
 from typing import Any, Final
 
 from mqlake.errors import InvalidTopic

@@ -8,7 +8,15 @@ from rules.columns import Column
 from rules.language.compiled import Field
 from rules.language.output import Tree, put, structure
 from rules.language.quoting import quoted
-from rules.language.values import Kind, Value, as_output, field_of, json
+from rules.language.values import (
+    Kind,
+    Segment,
+    Value,
+    as_output,
+    field_of,
+    json,
+    shown_segment,
+)
 
 _KINDS = {
     "text": Kind.TEXT,
@@ -41,14 +49,22 @@ class UnknownName(Exception):  # noqa: N818 - it names what was found
 
 
 class Scope:
-    """The names of one rule: its columns, and those it gives itself, which come first."""
+    """The names of one rule: its columns, and those it gives itself, which come first.
 
-    def __init__(self, columns: Iterable[Column]) -> None:
+    Args:
+        columns: What its source has.
+        source: The name that the rule gives its source, `a` in `a.payload.x`.
+    """
+
+    def __init__(self, columns: Iterable[Column], source: str | None = None) -> None:
+        self._source = source
+        self._hidden: dict[str, str] = {}
         self._columns = {column.name: column for column in columns}
         self._aliases: Tree = {}
         self._alias_reads: dict[str, dict[str, Field]] = {}
         self._item: tuple[str, ...] = ()
         self._item_value: Value | None = None
+        self._payload: Value | None = None
         self._reading: dict[str, Field] = {}
         self.reads: dict[str, Field] = {}
 
@@ -67,10 +83,18 @@ class Scope:
         put(self._aliases, path, value)
         self._alias_reads.setdefault(path[0], {}).update(reads)
 
+    def hide(self, name: str, problem: str) -> None:
+        """Say why a name that the rule gives stands for nothing here."""
+        self._hidden[name] = problem
+
     def give_item(self, names: Iterable[str], value: Value) -> None:
         """Let names stand for the element that FOREACH is at."""
         self._item = tuple(names)
         self._item_value = value
+
+    def give_payload(self, value: Value) -> None:
+        """Let the payload stand for what it decodes to."""
+        self._payload = value
 
     def selected(self) -> Iterator[tuple[str, Value]]:
         """Yield what `*` stands for: the columns, in FOREACH also given names and the element."""
@@ -81,7 +105,7 @@ class Scope:
             for name in (*self._aliases, *self._item):
                 yield name, self.value_of(name, ())
 
-    def value_of(self, name: str, segments: Sequence[str | int]) -> Value:
+    def value_of(self, name: str, segments: Sequence[Segment]) -> Value:
         """Return what a name with fields and indexes stands for.
 
         Raises:
@@ -93,9 +117,11 @@ class Scope:
         if aliased is not None:
             self._note(self._alias_reads[name])
             return aliased
+        if name == self._source and segments and isinstance(segments[0], str):
+            return self.column(segments[0], segments[1:])
         return self.column(name, segments)
 
-    def column(self, name: str, segments: Sequence[str | int]) -> Value:
+    def column(self, name: str, segments: Sequence[Segment]) -> Value:
         """Return a column, or a field of it, whatever the rule gives its name to.
 
         Raises:
@@ -105,7 +131,7 @@ class Scope:
         if column is None:
             raise self._unknown(name)
         value = self._column_value(column, segments)
-        shown = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in segments)
+        shown = "".join(map(shown_segment, segments))
         self._note({name + shown: Field(name + shown, as_output(value))})
         return value
 
@@ -113,7 +139,7 @@ class Scope:
         """Note that the place of the message is read, which tells it from all others."""
         self.column("id" if "id" in self._columns else "timestamp", ())
 
-    def _aliased(self, name: str, segments: Sequence[str | int]) -> Value | None:
+    def _aliased(self, name: str, segments: Sequence[Segment]) -> Value | None:
         found: Tree | Value | None = self._aliases.get(name)
         for position, segment in enumerate(segments):
             if isinstance(found, dict):
@@ -126,7 +152,9 @@ class Scope:
             return json(f"to_variant_object({structure(found)})", name=name)
         return found
 
-    def _column_value(self, column: Column, segments: Sequence[str | int]) -> Value:
+    def _column_value(self, column: Column, segments: Sequence[Segment]) -> Value:
+        if column.name == "payload" and self._payload is not None:
+            return _inside(self._payload, segments)
         if not segments:
             if column.name == "user_properties":
                 return json(_all_user_properties(), name=column.name)
@@ -148,6 +176,10 @@ class Scope:
         self.reads.update(reads)
 
     def _unknown(self, name: str) -> UnknownName:
+        if name in self._hidden:
+            return UnknownName(f"{name[:100]} is not known here", self._hidden[name])
+        if name == self._source:
+            return UnknownName(f"{name[:100]} is a source", f"a column of it is {name[:100]}.topic")
         known = [*self._columns, *self._aliases, *self._item]
         if "payload" in self._columns:
             fallback = f"a field of the payload is payload.{name}; text is in single quotes"
@@ -160,7 +192,7 @@ class Scope:
         return UnknownName(f"unknown column {name[:100]}", hint)
 
 
-def _inside(value: Value, segments: Sequence[str | int]) -> Value:
+def _inside(value: Value, segments: Sequence[Segment]) -> Value:
     for segment in segments:
         value = field_of(value, segment)
     return value

@@ -8,7 +8,7 @@ conversions fails: what has no such form is NULL. `operand`, for arithmetic, is 
 import math
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from rules.language.quoting import is_expressible, quoted, variant_path
 
@@ -32,6 +32,9 @@ NUMERIC: Final = frozenset({Kind.INTEGER, Kind.DOUBLE, Kind.NUMBER})
 TEXTUAL: Final = frozenset({Kind.TEXT, Kind.BINARY})
 EXACT_IN_DOUBLE: Final = 2**53
 _INFINITY: Final = "double('Infinity')"
+
+Segment: TypeAlias = "str | int | tuple[int, int]"
+"""What a path takes out of a value: a field, an element, or the elements of a range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,18 @@ def constant(value: Any) -> Value:
     return Value(Kind.DOUBLE, sql if math.copysign(1, value) > 0 else f"(- {sql})", literal=value)
 
 
-def field_of(value: Value, key: str | int) -> Value:
-    """Take a field (by name) or an element (from 1, or from the end below 0) out of a value."""
-    name = f"{value.name}[{key}]" if isinstance(key, int) else f"{value.name}.{key}"
+def shown_segment(segment: Segment) -> str:
+    """Return a part of a path as rules write it."""
+    if isinstance(segment, tuple):
+        return f"[{segment[0]}..{segment[1]}]"
+    return f"[{segment}]" if isinstance(segment, int) else f".{segment}"
+
+
+def field_of(value: Value, key: Segment) -> Value:
+    """Take a field, an element or a range (from 1, or from the end below 0) out of a value."""
+    name = value.name + shown_segment(key)
+    if isinstance(key, tuple):
+        return Value(Kind.ARRAY, _range(as_array(value), *key), name=name)
     if value.kind is not Kind.JSON:
         value = json(as_parsed(value), name=value.name)
     if isinstance(key, int):
@@ -121,6 +133,15 @@ def field_of(value: Value, key: str | int) -> Value:
     if is_expressible(key):
         return json(value.sql, (*value.path, key), name)
     return json(f"try_element_at({value.get('map<string,variant>')}, {quoted(key)})", name=name)
+
+
+def _range(array: str, first: int, last: int) -> str:
+    if first > 0 and last > 0:
+        return f"slice({array}, {first}, {max(last - first + 1, 0)})"
+    low, high = (
+        f"{place - 1}" if place > 0 else f"size({array}) - {-place}" for place in (first, last)
+    )
+    return f"filter({array}, (e, i) -> i >= {low} AND i <= {high})"
 
 
 def as_text(value: Value) -> str:

@@ -6,6 +6,7 @@ import logging
 import secrets
 import signal
 import sys
+from functools import partial
 from typing import Final
 
 import uvloop
@@ -13,13 +14,19 @@ import uvloop
 from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.log.admin import LogAdmin
+from mqlake.log.contract import LogAccess
+from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
 from mqlake.logs import set_up_logging
+from mqlake.metrics.families import Families
+from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.records import RUNNER
+from mqlake.tracing import open_tracer
 from rules.runner.checkpoint import CONFIG
-from rules.runner.kafka import KafkaTarget, LogAdmin
 from rules.runner.ownership import Ownership, hold_name
 from rules.runner.runner import Runner
 from rules.runner.settings import RulesSettings
+from rules.runner.target import DELIVERY_TIMEOUT_SECONDS, MAX_RECORD_BYTES, Target
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +37,7 @@ default is ten times as much, and all of it latency."""
 
 def main(settings: RulesSettings) -> int:
     """Run actions until SIGTERM or SIGINT; return the exit code."""
-    set_up_logging(settings.log_level, settings.log_file)
+    set_up_logging(settings.log_level, settings.log_file, settings.log_format, settings.name)
     sys.setswitchinterval(SWITCH_SECONDS)
     failures: list[Exception] = []
     try:
@@ -61,6 +68,9 @@ class _Process:
         self._ended = loop.create_future()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, "")
+        settings = self._settings
+        registry = new_registry(settings.name, self._is_healthy, self._add_metrics)
+        metrics = MetricsServer(settings.metrics, registry)
         beat = asyncio.create_task(self._beat())
         work = asyncio.create_task(self._work())
         try:
@@ -70,6 +80,7 @@ class _Process:
             with contextlib.suppress(asyncio.CancelledError):
                 await work
             beat.cancel()
+            await asyncio.to_thread(metrics.close)
         if reason := self._ended.result() if self._ended.done() else "":
             raise OperationalError(reason)
 
@@ -89,14 +100,33 @@ class _Process:
 
     async def _take_part(self, servers: str) -> None:
         settings = self._settings
-        await asyncio.to_thread(LogAdmin(servers).ensure, RUNNER, CONFIG)
+        admin = LogAdmin(servers)
+        await asyncio.to_thread(admin.ensure, RUNNER, CONFIG)
         ownership = Ownership(servers, settings.name, RUNNER, self._end)
-        options = {"bootstrap.servers": servers, "client.id": settings.name}
-        target = KafkaTarget(options, self._end)
+        writer = KafkaLogWriter(
+            servers,
+            client_id=settings.name,
+            max_record_bytes=MAX_RECORD_BYTES,
+            delivery_timeout_seconds=DELIVERY_TIMEOUT_SECONDS,
+        )
+        ranges = KafkaRangeReader(servers, client_id=settings.name)
+        open_reader = partial(KafkaLogReader, servers, client_id=settings.name)
+        log = LogAccess(writer, open_reader, ranges)
+        target = Target(writer)
+        tracer = open_tracer(settings.tracing, settings.name)
         try:
             self._waits_for = "another runner, which works"
             await ownership.acquire()
-            runner = Runner(settings, target, SystemClock(), self._end, secrets.token_hex(4))
+            runner = Runner(
+                settings,
+                log,
+                admin,
+                target,
+                SystemClock(),
+                self._end,
+                secrets.token_hex(4),
+                tracer,
+            )
             try:
                 await runner.start()
                 self._runner = runner
@@ -106,7 +136,17 @@ class _Process:
         finally:
             # Another runner may look already for what this one has published.
             await target.close(5.0 if self._is_orderly else 0.0)
+            await ranges.close()
             await ownership.close()
+            if tracer is not None:
+                await asyncio.to_thread(tracer.close)
+
+    def _is_healthy(self) -> bool:
+        return self._runner is not None and self._runner.health()[0]
+
+    def _add_metrics(self, families: Families) -> None:
+        if self._runner is not None:
+            self._runner.add_metrics(families)
 
     async def _beat(self) -> None:
         path = self._settings.heartbeat_file

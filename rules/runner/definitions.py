@@ -9,14 +9,14 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from mqlake.errors import InvalidRecord
-from mqlake.rule_records import decode_activation, decode_rules_key
+from mqlake.log.contract import LogRecord
+from mqlake.rule_records import decode_activation, decode_rules_key, events_read
 from rules.model import ActionSpec
-from rules.runner.kafka import Record
 
 logger = logging.getLogger(__name__)
 
 KNOWN_SECONDS: Final = 10.0
-"""How long the actions of an output are waited for: they are in the log before it is."""
+"""How long the actions of an output are waited for before the log is asked whether it has them."""
 
 RuleKey = tuple[str, str]
 """Tenant and rule."""
@@ -38,10 +38,11 @@ class Definitions:
         self._versions: dict[RuleKey, dict[int, tuple[ActionSpec, ...]]] = {}
         self._activated: dict[RuleKey, dict[int, tuple[ActionSpec, ...]]] = {}
         self._deleted: set[RuleKey] = set()
+        self._events: dict[RuleKey, frozenset[str]] = {}
         self._changed = asyncio.Event()
         self.next_offset = 0
 
-    def apply(self, records: list[Record]) -> None:
+    def apply(self, records: list[LogRecord]) -> None:
         """Take records of `mqlake.rules`, in order."""
         for record in records:
             try:
@@ -81,7 +82,17 @@ class Definitions:
         """Tell whether a rule is known to be deleted; of one that never was nothing is known."""
         return (tenant, rule) in self._deleted
 
-    def _apply(self, record: Record) -> None:
+    def is_read(self, tenant: str, event: str) -> bool:
+        """Tell whether a running rule of a tenant reads an event, `rule_failed` say."""
+        return any(rule[0] == tenant and event in read for rule, read in self._events.items())
+
+    def _note_events(self, rule: RuleKey, events: frozenset[str]) -> None:
+        if events:
+            self._events[rule] = events
+        else:
+            self._events.pop(rule, None)
+
+    def _apply(self, record: LogRecord) -> None:
         key = decode_rules_key(record.key or b"")
         if key is None:
             return
@@ -103,9 +114,13 @@ class Definitions:
             case "activation":
                 if record.value is None:
                     self._activated.pop(rule, None)
+                    self._events.pop(rule, None)
                 else:
-                    spans = decode_activation(record.value).spans
-                    self._activated[rule] = {span.version: _specs(span.actions) for span in spans}
+                    activation = decode_activation(record.value)
+                    self._activated[rule] = {
+                        span.version: _specs(span.actions) for span in activation.spans
+                    }
+                    self._note_events(rule, events_read(activation))
         self._on_changed(rule)
 
 

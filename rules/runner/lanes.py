@@ -169,7 +169,9 @@ class Lane:
 
     def holds_up(self) -> bool:
         """Tell whether the stream has to wait for this lane; `Stream.has_room` ends that."""
-        self._was_full = self.is_full and not self.action.may_fall_behind
+        # Once said it stays so until `has_room`, though there may be some room before.
+        if self.is_full and not self.action.may_fall_behind:
+            self._was_full = True
         return self._was_full
 
     def pump(self) -> None:

@@ -101,6 +101,14 @@ class RuleMetrics:
                 records.append(Append(METRICS, self._key(tenant, rule), value, _HEADERS))
         return records
 
+    def all(self) -> list[tuple[str, str, int, Counters]]:
+        """Return tenant, rule, action and counters of each action; from any thread."""
+        return [
+            (tenant, rule, action, counters)
+            for (tenant, rule), actions in list(self._counters.items())
+            for action, counters in list(actions.items())
+        ]
+
     def totals(self) -> dict[str, int]:
         """Return sums over all rules, for the heartbeat."""
         all_counters = [c for actions in self._counters.values() for c in actions.values()]

@@ -8,12 +8,13 @@ takes too long is detached: it then keeps places of its own, and no longer count
 from collections import deque
 from typing import Final
 
+from mqlake.rule_records import RUN_PREFIX
 from rules.runner.checkpoint import Mark, Marks, Place, Places
 
-MAX_SOURCES: Final = 50
+MAX_SOURCES: Final = 500
 """Marks of one partition."""
-BACKFILL: Final = "b"
-"""Sources that begin so are jobs."""
+_ENDING: Final = ("b", RUN_PREFIX)
+"""Sources that begin so are jobs, and runs of rules with memory: they end."""
 
 
 class Origin:
@@ -77,11 +78,13 @@ class PartitionProgress:
 
     def mark(self, source: str, mark: Mark) -> None:
         """Note the last output of a source."""
-        if source not in self.marks and len(self.marks) >= MAX_SOURCES:
-            # Jobs end: the first of them that is noted here is the longest over.
-            ended = next((name for name in self.marks if name.startswith(BACKFILL)), None)
-            if ended is not None:
-                del self.marks[ended]
+        if source.startswith(_ENDING):
+            self.marks.pop(source, None)
+            if len(self.marks) >= MAX_SOURCES:
+                # The first is the one that has been quiet longest.
+                ended = next((name for name in self.marks if name.startswith(_ENDING)), None)
+                if ended is not None:
+                    del self.marks[ended]
         self.marks[source] = mark
 
     def advance(self) -> None:

@@ -2,19 +2,16 @@
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from confluent_kafka import Message
-
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord, LogError
+from mqlake.log.admin import LogAdmin
+from mqlake.log.contract import BEGINNING, LogAccess, LogRecord
+from mqlake.metrics.families import Families
 from mqlake.records import (
-    DEAD_LETTERS,
-    HEADER_CHAIN,
-    HEADER_OUTPUT,
     HEADER_RULE,
     INBOUND,
     OUTPUTS,
@@ -22,55 +19,38 @@ from mqlake.records import (
     RUNNER,
 )
 from mqlake.rule_records import (
-    DeadLetter,
+    RERUN,
     Output,
-    dead_letter_headers,
     decode_output,
     rule_record_key,
 )
-from rules.actions import make_action
-from rules.actions.contract import Action, ActionError, Append, Work
-from rules.errors import RuleError
-from rules.model import ActionSpec
-from rules.runner.checkpoint import (
-    CHECKPOINT_KEY,
-    CONFIG,
-    Checkpoint,
-    LaneKey,
-    Place,
-    Places,
-    PublishedFrom,
-    decode_checkpoint,
-    encode_checkpoint,
-)
+from mqlake.tracing import Tracer
+from rules.actions.contract import Append, Work
+from rules.runner import failures
+from rules.runner.checkpoint import CONFIG, Checkpoint, LaneKey, Place, Places
+from rules.runner.checkpoints import Checkpoints
+from rules.runner.dead_letters import DeadLetters
 from rules.runner.definitions import Definitions, RuleKey
-from rules.runner.kafka import (
-    Follower,
-    KafkaTarget,
-    LogAdmin,
-    Record,
-    StretchReader,
-    consumer_options,
-)
-from rules.runner.lanes import BrokenAction, Lane, LaneLimits, Missed
+from rules.runner.failures import FailureEvents
+from rules.runner.lane_book import LaneBook, LaneGroup
+from rules.runner.lanes import Lane, LaneLimits, Missed
 from rules.runner.metrics import RuleMetrics
+from rules.runner.outputs_log import find_published, read_stretch
 from rules.runner.progress import Batch, Origin, Progress
+from rules.runner.prometheus import add_actions
+from rules.runner.recovery import Recovery
 from rules.runner.services import RunnerServices
 from rules.runner.settings import RulesSettings
+from rules.runner.target import Target
 
 logger = logging.getLogger(__name__)
 
 METRICS_SECONDS: Final = 1.0
+SILENT_SECONDS: Final = 10.0
+"""How long the log may not answer before the process says that it is not well."""
 RULES_SECONDS: Final = 60.0
-IDLE_CHECKPOINT_SECONDS: Final = 10.0
-"""A checkpoint is never older than this, and the interval, while the process runs."""
 PUBLISHED_MARGIN_MS: Final = 60_000
 """Nothing was published later than this after the last checkpoint of a run."""
-UNUSED_LANE_SECONDS: Final = 600.0
-MAX_ERROR_CHARACTERS: Final = 2_000
-
-LaneGroup = tuple[bytes, bytes]
-"""Key and header `rule` of outputs: a version of a rule."""
 
 
 class Runner:
@@ -78,47 +58,63 @@ class Runner:
 
     Args:
         settings: Of the process.
-        target: Appends to the log.
+        log: Where outputs are.
+        admin: Asks the same log about its topics.
+        target: Appends to it.
         clock: For latencies and patience.
         stop: Ends the process, with the reason.
+        incarnation: Of this run of the process.
+        tracer: Makes spans of actions; without one there are none.
     """
 
     def __init__(
         self,
         settings: RulesSettings,
-        target: KafkaTarget,
+        log: LogAccess,
+        admin: LogAdmin,
+        target: Target,
         clock: Clock,
         stop: Callable[[str], None],
         incarnation: str,
+        tracer: Tracer | None = None,
     ) -> None:
         self._settings = settings
         self._target = target
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._services = RunnerServices(settings, target, clock, stop)
-        self._options = consumer_options(settings.log.bootstrap_servers, settings.name)
-        self._admin = LogAdmin(settings.log.bootstrap_servers)
-        self._definitions = Definitions(self._take_deletion, self._take_definition)
-        self._rules_follower = Follower(self._options, self._definitions.apply, _ignore_loss)
-        self._follower = Follower(self._options, self._take_records, self._take_loss)
+        self._ranges = log.ranges
+        self._admin = admin
+        self._definitions = Definitions(
+            self._take_deletion, lambda rule: self._book.take_definition(rule)
+        )
+        self._rules_reader = log.open_reader()
+        self._reader = log.open_reader()
         self._metrics = RuleMetrics(settings.name, incarnation)
-        self._limits = LaneLimits(settings.max_queued_outputs, settings.max_queued_bytes)
-        self._lanes: dict[LaneGroup, tuple[Lane, ...]] = {}
+        self._failures = FailureEvents(
+            lambda tenant: self._definitions.is_read(tenant, failures.EVENT), clock
+        )
+        self._dead_letters = DeadLetters(target, self._failures)
+        self._book = LaneBook(
+            self._definitions,
+            self._services,
+            LaneLimits(settings.max_queued_outputs, settings.max_queued_bytes),
+            self._metrics,
+            self,
+            clock,
+            tracer,
+        )
+        self._checkpoints = Checkpoints(settings, admin, target, clock, self._book)
         self._full: set[Lane] = set()
         self._progress = Progress({})
-        self._published_from = PublishedFrom()
-        self._recovery_ends: dict[int, int] = {}
-        self._is_recovered = False
+        self._recovery = Recovery({}, self._progress, self._services.published)
         self._is_started = False
         self._stalled: asyncio.Task[None] | None = None
-        self._held: list[Record] = []
-        self._readers: asyncio.LifoQueue[StretchReader] = asyncio.LifoQueue()
-        self._closing: set[asyncio.Task[None]] = set()
-        self._written = b""
-        self._written_at = 0.0
-        self._answered_at = 0.0
+        self._held: list[LogRecord] = []
+        self._reading = asyncio.Semaphore(settings.behind_readers)
         self.outputs = 0
         self.repeated = 0
+        self.lost = 0
         self.malformed = 0
 
     async def start(self) -> None:
@@ -129,12 +125,11 @@ class Runner:
             InvalidRecord: The checkpoint is of another version.
         """
         await asyncio.to_thread(self._admin.ensure, RUNNER, CONFIG)
-        for _ in range(self._settings.behind_readers):
-            self._readers.put_nowait(StretchReader(self._options))
         rules_ends = await asyncio.to_thread(self._admin.ends, RULES)
-        rules_begins = await asyncio.to_thread(self._admin.begins, RULES)
-        self._rules_follower.start(RULES, rules_begins)
-        if rules_begins[0] < rules_ends[0]:
+        begins = await self._rules_reader.start(
+            RULES, {0: BEGINNING}, self._definitions.apply, _log_problem
+        )
+        if begins[0] < rules_ends[0]:
             try:
                 async with asyncio.timeout(RULES_SECONDS):
                     await self._definitions.wait_until(rules_ends[0])
@@ -142,7 +137,7 @@ class Runner:
                 raise LogError(
                     f"reading {RULES} took more than {RULES_SECONDS:g} s", definite=False
                 ) from exc
-        checkpoint, written_ms = await asyncio.to_thread(self._read_checkpoint)
+        checkpoint, written_ms = await self._checkpoints.read(self._reader)
         ends = await asyncio.to_thread(self._admin.ends, OUTPUTS)
         if checkpoint is None:
             begins = await asyncio.to_thread(self._admin.begins, OUTPUTS)
@@ -151,15 +146,24 @@ class Runner:
             checkpoint = Checkpoint(places, {}, inbound, is_clean=True)
         places = {p: checkpoint.places.get(p) or Place(0) for p in ends}
         self._progress = Progress(places)
-        self._recovery_ends = {p: places[p].offset for p in ends} if checkpoint.is_clean else ends
-        if not checkpoint.is_clean:
-            self._services.published = await asyncio.to_thread(
-                self._find_published, checkpoint.published_from, written_ms
+        if checkpoint.is_clean:
+            ends = {p: places[p].offset for p in ends}
+        else:
+            latest_ms = written_ms + PUBLISHED_MARGIN_MS
+            self._services.published = await find_published(
+                self._ranges,
+                checkpoint.published_from,
+                await asyncio.to_thread(self._admin.ends_before, INBOUND, latest_ms),
             )
-        self._published_from.note(checkpoint.published_from, self._progress.frontier())
+        self._recovery = Recovery(ends, self._progress, self._services.published)
+        self._checkpoints.begin(self._progress, checkpoint.published_from)
         self._resume_lanes(checkpoint, places)
-        self._follower.start(OUTPUTS, {p: place.offset for p, place in places.items()})
-        self._look_recovered()
+        await self._reader.start(
+            OUTPUTS,
+            {p: place.offset for p, place in places.items()},
+            self._take_records,
+            _log_problem,
+        )
         self._is_started = True
         fields = {
             "behind": len(checkpoint.behind),
@@ -171,7 +175,7 @@ class Runner:
     async def run(self) -> None:
         """Write checkpoints and metrics until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._write_checkpoints())
+            tasks.create_task(self._checkpoints.run(self._recovery))
             tasks.create_task(self._write_metrics())
 
     async def close(self, *, is_orderly: bool) -> None:
@@ -181,12 +185,12 @@ class Runner:
             is_orderly: Finish what is under way, for a while, and note where the next run goes on.
                 False when another runner may be at work already, or something went wrong.
         """
-        await self._follower.close()
-        await self._rules_follower.close()
+        await self._reader.close()
+        await self._rules_reader.close()
         if self._stalled is not None:
             self._stalled.cancel()
             await asyncio.gather(self._stalled, return_exceptions=True)
-        lanes = self._all_lanes()
+        lanes = self._book.all()
         if is_orderly and self._is_started:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.drain_seconds):
@@ -194,18 +198,16 @@ class Runner:
             for lane in lanes:
                 lane.detach(float("inf"))
             with suppress(LogError):
-                await self._checkpoint(is_clean=self._progress.is_done)
+                await self._checkpoints.write(is_clean=self._progress.is_done)
                 await self._target.append(self._changed_metrics())
-        await asyncio.gather(*(lane.close() for lane in lanes), *self._closing)
+        await self._book.close()
         await self._services.close()
-        while not self._readers.empty():
-            await asyncio.to_thread(self._readers.get_nowait().close)
 
     def health(self) -> tuple[bool, str]:
         """Tell whether actions are carried out, and what keeps them from it."""
-        if self._clock.monotonic() - self._answered_at > 10.0:
+        if self._checkpoints.silent_seconds > SILENT_SECONDS:
             return False, "the log does not answer"
-        lanes = self._all_lanes()
+        lanes = self._book.all()
         behind = sum(lane.behind is not None for lane in lanes)
         detail = f"runs {len(lanes)} actions"
         return True, f"{detail}, {behind} of them behind" if behind else detail
@@ -214,9 +216,14 @@ class Runner:
         return {
             "outputs": self.outputs,
             "repeated": self.repeated,
+            "lost": self.lost,
             "malformed": self.malformed,
             **self._metrics.totals(),
         }
+
+    def add_metrics(self, families: Families) -> None:
+        """Add what Prometheus is told; from any thread."""
+        add_actions(families, self._metrics)
 
     # What follows is what lanes ask for.
 
@@ -232,29 +239,19 @@ class Runner:
         record_key = rule_record_key(key.tenant, key.rule)
         version = str(key.version).encode()
 
-        def is_wanted(message: Message) -> bool:
-            headers: Any = message.headers()
-            return message.key() == record_key and (HEADER_RULE, version) in (headers or ())
+        def is_wanted(record: LogRecord) -> bool:
+            return record.key == record_key and (HEADER_RULE, version) in record.headers
 
-        reader = await self._readers.get()
-        try:
-            # Shielded: the thread goes on when this task is cancelled, and keeps the reader.
-            reading = asyncio.ensure_future(
-                asyncio.to_thread(
-                    reader.read,
-                    OUTPUTS,
-                    {p: place.offset for p, place in places.items()},
-                    ends,
-                    is_wanted,
-                    max_records=outputs,
-                    max_bytes=bytes_,
-                )
+        async with self._reading:
+            stretch = await read_stretch(
+                self._ranges,
+                OUTPUTS,
+                {p: place.offset for p, place in places.items()},
+                ends,
+                is_wanted,
+                max_records=outputs,
+                max_bytes=bytes_,
             )
-            reading.add_done_callback(lambda _: self._readers.put_nowait(reader))
-        except BaseException:
-            self._readers.put_nowait(reader)
-            raise
-        stretch = await asyncio.shield(reading)
         marks = {p: dict(place.marks) for p, place in places.items()}
         origins = {p: Origin(place.marks) for p, place in places.items()}
         works: list[tuple[Work, Origin]] = []
@@ -268,28 +265,7 @@ class Runner:
         return Missed(works, read_on, stretch.lost)
 
     async def bury(self, work: Work, function: str, error: str) -> None:
-        output = work.output
-        letter = DeadLetter(
-            tenant=output.tenant,
-            rule=output.rule,
-            version=output.version,
-            value=output.row,
-            position=output.position,
-            stage="action",
-            error=error[:MAX_ERROR_CHARACTERS],
-            topic_name=output.topic_name,
-            client_id=output.client_id,
-            action=f"{work.action}/{function}",
-        )
-        record = Append(
-            DEAD_LETTERS,
-            rule_record_key(output.tenant, output.rule),
-            output.row,
-            dead_letter_headers(letter),
-        )
-        while problems := await self._target.append([record]):
-            logger.error("dead letter not written", extra={"fields": {"reason": str(problems[0])}})
-            await asyncio.sleep(1.0)
+        await self._dead_letters.bury(work, function, error)
 
     def has_room(self, lane: Lane) -> None:
         self._full.discard(lane)
@@ -297,7 +273,7 @@ class Runner:
 
     # What follows takes the stream.
 
-    def _take_records(self, records: list[Record]) -> None:
+    def _take_records(self, records: list[LogRecord]) -> None:
         if self._stalled is not None:
             self._held.extend(records)
             return
@@ -308,10 +284,10 @@ class Runner:
             logger.exception("outputs cannot be handed over")
             self._services.stop(f"outputs cannot be handed over: {exc!r}")
 
-    def _hand_over(self, records: list[Record]) -> None:
+    def _hand_over(self, records: list[LogRecord]) -> None:
         """Give outputs to the lanes of their versions, as far as those are known."""
         partitions = self._progress.partitions
-        lanes_by_group = self._lanes
+        lanes_by_group = self._book.lanes
         batches: dict[int, Batch] = {}
         touched: set[Lane] = set()
         for number, record in enumerate(records):
@@ -319,12 +295,14 @@ class Runner:
             batch = batches.get(record.partition)
             if batch is None:
                 batch = batches[record.partition] = progress.begin()
+            if record.offset > progress.next_offset:
+                self._note_gap(record, progress.next_offset)
             output = self._decode(record)
             if output is not None:
                 group = record.key or b"", str(output.version).encode()
                 lanes = lanes_by_group.get(group)
                 if lanes is None:
-                    lanes = self._make_lanes(output, group)
+                    lanes = self._book.make(output.tenant, output.rule, output.version)
                     if lanes is None:
                         self._stall(output, group, records[number:])
                         break
@@ -345,11 +323,15 @@ class Runner:
             if lane.holds_up():
                 self._full.add(lane)
         if self._full:
-            self._follower.pause()
-        if not self._is_recovered:
-            self._look_recovered()
+            self._reader.pause()
 
-    def _decode(self, record: Record) -> Output | None:
+    def _note_gap(self, record: LogRecord, expected: int) -> None:
+        """Count what retention has taken before it was read; of whom it was nobody can tell."""
+        self.lost += record.offset - expected
+        fields = {"partition": record.partition, "first": expected, "end": record.offset}
+        logger.error("the log no longer holds outputs", extra={"fields": fields})
+
+    def _decode(self, record: LogRecord) -> Output | None:
         try:
             return decode_output(record.key or b"", record.value, record.headers)
         except InvalidRecord as exc:
@@ -358,90 +340,52 @@ class Runner:
             logger.warning("output not understood", extra={"fields": fields})
             return None
 
-    def _work(self, output: Output, action: int, record: Record) -> Work:
-        recovered = not self._is_recovered and record.offset < self._recovery_ends.get(
-            record.partition, 0
-        )
+    def _work(self, output: Output, action: int, record: LogRecord) -> Work:
+        recovered = self._recovery.concerns(record)
         return Work(output, action, record.partition, record.offset, recovered=recovered)
 
-    def _stall(self, output: Output, group: LaneGroup, rest: list[Record]) -> None:
+    def _stall(self, output: Output, group: LaneGroup, rest: list[LogRecord]) -> None:
         """Wait until the actions of a version are known; nothing overtakes its output."""
-        self._follower.pause()
+        self._reader.pause()
         self._stalled = self._loop.create_task(self._wait_for_lanes(output, group, rest))
 
-    async def _wait_for_lanes(self, output: Output, group: LaneGroup, rest: list[Record]) -> None:
-        specs = await self._definitions.wait_for(output.tenant, output.rule, output.version)
-        if specs is None:
+    async def _wait_for_lanes(
+        self, output: Output, group: LaneGroup, rest: list[LogRecord]
+    ) -> None:
+        if not await self._is_known(output):
             # The oldest versions go, and the rest of a deleted rule: their outputs have no actions.
             fields = {"rule": output.rule, "version": output.version}
             logger.warning("actions of an output are not known", extra={"fields": fields})
-            self._lanes[group] = ()
+            self._book.lanes[group] = ()
         self._stalled = None
         held, self._held = self._held, []
         self._take_records([*rest, *held])
         self._resume()
 
+    async def _is_known(self, output: Output) -> bool:
+        """Wait for the actions of an output; tell whether there are any."""
+        version = output.tenant, output.rule, output.version
+        while await self._definitions.wait_for(*version) is None:
+            # They are in the log before the output is, but may not be read yet: on a machine with
+            # too much to do that takes longer than anybody would wait.
+            try:
+                ends = await asyncio.to_thread(self._admin.ends, RULES)
+            except LogError as exc:
+                logger.warning("rules cannot be read", extra={"fields": {"reason": str(exc)}})
+                continue
+            await self._definitions.wait_until(ends[0])
+            return self._definitions.find(*version) is not None
+        return True
+
     def _resume(self) -> None:
-        if self._stalled is None and not self._full and self._follower.is_paused:
-            self._follower.resume()
-
-    def _take_loss(self, partition: int, first: int, end: int) -> None:
-        fields = {"partition": partition, "first": first, "end": end}
-        logger.error("the log no longer holds outputs", extra={"fields": fields})
-
-    def _look_recovered(self) -> None:
-        frontier = self._progress.frontier()
-        if all(frontier[p] >= end for p, end in self._recovery_ends.items()):
-            self._is_recovered = True
+        if self._stalled is None and not self._full:
+            self._reader.resume()
 
     # What follows is of lanes.
 
-    def _make_lanes(self, output: Output, group: LaneGroup) -> tuple[Lane, ...] | None:
-        """Return the lanes of a version, None when it is not known."""
-        if self._definitions.is_deleted(output.tenant, output.rule):
-            return ()
-        specs = self._definitions.find(output.tenant, output.rule, output.version)
-        if specs is None:
-            return None
-        lanes = tuple(
-            lane
-            for index, spec in enumerate(specs)
-            if (lane := self._make_lane(output.tenant, output.rule, output.version, index, spec))
-        )
-        self._lanes[group] = lanes
-        return lanes
-
-    def _make_lane(
-        self, tenant: str, rule: str, version: int, index: int, spec: ActionSpec
-    ) -> Lane | None:
-        action = self._make_action(spec)
-        if action is None:
-            return None
-        fallbacks = [
-            (inner.function, made)
-            for inner in spec.fallback
-            if (made := self._make_action(inner)) is not None
-        ]
-        return Lane(
-            LaneKey(tenant, rule, version, index),
-            spec.function,
-            action,
-            fallbacks,
-            self._limits,
-            self._metrics.counters(tenant, rule, index, spec.function),
-            self,
-            self._clock,
-        )
-
-    def _make_action(self, spec: ActionSpec) -> Action | None:
-        try:
-            return make_action(spec, self._services)
-        except (RuleError, ActionError, OSError) as exc:
-            return BrokenAction(str(exc))
-
     def _resume_lanes(self, checkpoint: Checkpoint, places: Places) -> None:
         for key, lane_places in checkpoint.behind.items():
-            lane = self._lane(key)
+            lane = self._book.find(key)
             if lane is None:
                 logger.warning(
                     "an action that was behind is no more",
@@ -450,134 +394,12 @@ class Runner:
                 continue
             lane.resume_from({p: lane_places.get(p) or place for p, place in places.items()})
 
-    def _lane(self, key: LaneKey) -> Lane | None:
-        if self._definitions.is_deleted(key.tenant, key.rule):
-            return None
-        specs = self._definitions.find(key.tenant, key.rule, key.version)
-        if specs is None or key.action >= len(specs):
-            return None
-        group = rule_record_key(key.tenant, key.rule), str(key.version).encode()
-        if group not in self._lanes:
-            made = [
-                self._make_lane(key.tenant, key.rule, key.version, index, spec)
-                for index, spec in enumerate(specs)
-            ]
-            self._lanes[group] = tuple(lane for lane in made if lane is not None)
-        return next((lane for lane in self._lanes[group] if lane.key == key), None)
-
-    def _all_lanes(self) -> list[Lane]:
-        return [lane for lanes in self._lanes.values() for lane in lanes]
-
     def _take_deletion(self, rule: RuleKey) -> None:
-        record_key = rule_record_key(*rule)
-        for group in [group for group in self._lanes if group[0] == record_key]:
-            for lane in self._lanes.pop(group):
-                self._close_lane(lane, drop=True)
+        self._book.take_deletion(rule)
         self._metrics.forget(*rule)
+        self._failures.forget(*rule)
 
-    def _take_definition(self, rule: RuleKey) -> None:
-        """Ask again for what was not known so far."""
-        record_key = rule_record_key(*rule)
-        for group in [g for g, lanes in self._lanes.items() if g[0] == record_key and not lanes]:
-            del self._lanes[group]
-
-    def _close_lane(self, lane: Lane, *, drop: bool) -> None:
-        async def close() -> None:
-            before = lane.counters.dropped
-            await lane.close(drop=drop)
-            self._metrics.add_to_past({"dropped": lane.counters.dropped - before})
-
-        task = self._loop.create_task(close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-    def _close_unused_lanes(self) -> None:
-        before = self._clock.monotonic() - UNUSED_LANE_SECONDS
-        for group, lanes in list(self._lanes.items()):
-            if all(lane.is_idle and lane.used_at < before for lane in lanes):
-                del self._lanes[group]
-                for lane in lanes:
-                    self._close_lane(lane, drop=False)
-
-    # What follows is of checkpoints and metrics.
-
-    async def _write_checkpoints(self) -> None:
-        while True:
-            try:
-                ends = await asyncio.to_thread(self._admin.ends, INBOUND)
-                self._answered_at = self._clock.monotonic()
-                if self._is_recovered:
-                    self._services.published.clear()
-                    self._published_from.note(ends, self._progress.frontier())
-                older_than = self._clock.monotonic() - self._settings.patience_seconds
-                for lane in self._all_lanes():
-                    lane.detach(older_than)
-                await self._checkpoint()
-            except LogError as exc:
-                logger.warning("no checkpoint", extra={"fields": {"reason": str(exc)}})
-            self._close_unused_lanes()
-            await asyncio.sleep(self._settings.checkpoint_seconds)
-
-    async def _checkpoint(self, *, is_clean: bool = False) -> None:
-        done = self._progress.done()
-        behind = {
-            lane.key: places
-            for lane in self._all_lanes()
-            if (places := lane.places(done)) is not None
-        }
-        value = encode_checkpoint(
-            Checkpoint(done, behind, self._published_from.before(done), is_clean)
-        )
-        now = self._clock.monotonic()
-        if value == self._written and now - self._written_at < IDLE_CHECKPOINT_SECONDS:
-            return
-        record = Append(RUNNER, CHECKPOINT_KEY, value, [], self._clock.now_ms())
-        for error in (await self._target.append([record])).values():
-            raise error
-        self._written, self._written_at = value, now
-
-    def _read_checkpoint(self) -> tuple[Checkpoint | None, int]:
-        """Return the last checkpoint and when it was written."""
-        begins, ends = self._admin.begins(RUNNER), self._admin.ends(RUNNER)
-        reader = StretchReader(self._options)
-        found: list[tuple[bytes, int]] = []
-
-        def take(message: Message) -> bool:
-            value = message.value()
-            if message.key() == CHECKPOINT_KEY and value is not None:
-                found[:] = [(value, message.timestamp()[1])]
-            return False
-
-        try:
-            reader.read(RUNNER, begins, ends, take, max_records=1, max_bytes=1)
-        finally:
-            reader.close()
-        if not found:
-            return None, 0
-        return decode_checkpoint(found[0][0]), found[0][1]
-
-    def _find_published(self, begins: Mapping[int, int], written_ms: int) -> set[bytes]:
-        """Return what the last run has published since a place in `mqlake.inbound`."""
-        ends = self._admin.ends_before(INBOUND, written_ms + PUBLISHED_MARGIN_MS)
-        found: set[bytes] = set()
-
-        def take(message: Message) -> bool:
-            headers: Any = message.headers()
-            names = dict(headers or ())
-            if HEADER_CHAIN in names and (action_id := names.get(HEADER_OUTPUT)) is not None:
-                found.add(action_id)
-            return False
-
-        reader = StretchReader(self._options)
-        begun = time.monotonic()
-        try:
-            positions = {p: begins.get(p, 0) for p in ends}
-            reader.read(INBOUND, positions, ends, take, max_records=1, max_bytes=1)
-        finally:
-            reader.close()
-        fields = {"found": len(found), "seconds": round(time.monotonic() - begun, 2)}
-        logger.info("looked for what was published already", extra={"fields": fields})
-        return found
+    # What follows is of metrics.
 
     async def _write_metrics(self) -> None:
         while True:
@@ -588,16 +410,19 @@ class Runner:
 
     def _changed_metrics(self) -> list[Append]:
         self._metrics.begin_moment()
-        for lane in self._all_lanes():
+        for lane in self._book.all():
             lane.count()
         return self._metrics.changed()
 
 
 def _is_repeated(output: Output, marks: dict[str, Any]) -> bool:
     """Tell whether an output is one that came before."""
+    if output.position.source == RERUN:
+        return False
     last = marks.get(output.position.source)
     return last is not None and output.mark <= last
 
 
-def _ignore_loss(_partition: int, _first: int, _end: int) -> None:
-    """Compaction leaves gaps in `mqlake.rules`."""
+def _log_problem(error: LogError) -> None:
+    """Say what is wrong with reading: the log is away, or no longer holds what was to be read."""
+    logger.error("reading the log", extra={"fields": {"reason": str(error)}})

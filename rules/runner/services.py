@@ -1,15 +1,16 @@
 """What the process gives to actions; keeps the contract `rules.actions.contract.Services`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from mqlake.clock import Clock
 from mqlake.identifiers import MessageIdentifiers, machine_number
+from mqlake.log.kafka import KafkaLogWriter
 from rules.actions.contract import ActionError, Database, HttpClient, LogTarget
 from rules.runner.database import PostgresDatabase
 from rules.runner.http_client import HttpClientPool
-from rules.runner.kafka import KafkaTarget
 from rules.runner.settings import KafkaConnection, PostgresConnection, RulesSettings
+from rules.runner.target import MAX_RECORD_BYTES, Target
 
 
 class RunnerServices:
@@ -29,7 +30,7 @@ class RunnerServices:
         self._identifiers = MessageIdentifiers(
             clock, datacenter=settings.datacenter, machine=machine_number()
         )
-        self._clusters: dict[str, KafkaTarget] = {}
+        self._clusters: dict[str, Target] = {}
         self._databases: dict[str, PostgresDatabase] = {}
         self.published: set[bytes] = set()
 
@@ -40,7 +41,7 @@ class RunnerServices:
         if not isinstance(settings, KafkaConnection):
             raise ActionError(f"connection {connection} is no Kafka cluster")
         if connection not in self._clusters:
-            self._clusters[connection] = KafkaTarget(_kafka_options(settings), self._stop)
+            self._clusters[connection] = _cluster(settings)
         return self._clusters[connection]
 
     def database(self, connection: str) -> Database:
@@ -88,14 +89,23 @@ class RunnerServices:
         return connection
 
 
-def _kafka_options(settings: KafkaConnection) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "bootstrap.servers": settings.bootstrap_servers,
-        "client.id": "mqlake-rules",
-        "security.protocol": settings.security_protocol,
-        # A cluster that is away must be reported in time for the lane to fall behind.
-        "delivery.timeout.ms": 10_000,
-    }
+CLUSTER_SECONDS: Final = 10.0
+"""A cluster that is away must be reported in time for the lane to fall behind."""
+
+
+def _cluster(settings: KafkaConnection) -> Target:
+    writer = KafkaLogWriter(
+        settings.bootstrap_servers,
+        client_id="mqlake-rules",
+        max_record_bytes=MAX_RECORD_BYTES,
+        delivery_timeout_seconds=CLUSTER_SECONDS,
+        options=_login(settings),
+    )
+    return Target(writer)
+
+
+def _login(settings: KafkaConnection) -> dict[str, Any]:
+    options: dict[str, Any] = {"security.protocol": settings.security_protocol}
     if settings.ca_certificates is not None:
         options["ssl.ca.location"] = str(settings.ca_certificates)
     if settings.security_protocol.startswith("sasl"):

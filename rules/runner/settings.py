@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from mqlake.settings import LogSettings, ProcessSettings, SettingsGroup
+from mqlake.settings import LogSettings, ProcessSettings, SettingsGroup, TracingSettings
 
 
 class HttpSettings(SettingsGroup):
@@ -69,6 +69,7 @@ class RulesSettings(ProcessSettings):
     model_config = SettingsConfigDict(env_prefix="MQLAKE_RULES_")
 
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
 
     name: str = Field(
         default="rules",

@@ -13,6 +13,7 @@ from rules.language.functions import (
     binaries,
     containers,
     conversions,
+    decoding,
     messages,
     texts,
     times,
@@ -27,6 +28,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
     **containers.FUNCTIONS,
     **binaries.FUNCTIONS,
     **times.FUNCTIONS,
+    **decoding.FUNCTIONS,
 }
 
 __all__ = ["FUNCTIONS", "Context", "Function", "Unusable"]

@@ -32,6 +32,13 @@ class Context(Protocol):
     def seed(self) -> str:
         """Return numbers that tell this call on this message from all others, in Spark SQL."""
 
+    def layout(self, name: str, version: int | None, message_type: str | None) -> str:
+        """Return by what name `mqlake_decode` knows the layout of a schema.
+
+        Raises:
+            UnknownSchema: There is no such schema.
+        """
+
 
 Emitter = Callable[[Sequence[Value], Context], Value]
 

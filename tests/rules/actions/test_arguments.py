@@ -165,13 +165,17 @@ def test_fallbacks_are_checked_and_have_none_of_their_own() -> None:
     console = ActionSpec(function="console")
     check_actions([ActionSpec(function="http", args={"url": URL}, fallback=(console,))])
     nested = console.model_copy(update={"fallback": (console,)})
-    for wrong in (
-        nested,
-        ActionSpec(function="table", args={"name": "a"}),
-        ActionSpec(function="x"),
-    ):
+    for wrong in (nested, ActionSpec(function="x"), ActionSpec(function="table")):
         with pytest.raises(RuleError, match=r"actions\[0\].fallback\[0\]"):
             check_actions([ActionSpec(function="http", args={"url": URL}, fallback=(wrong,))])
+
+
+def test_a_table_can_be_a_fallback_unless_it_has_all_outputs_anyway() -> None:
+    table = ActionSpec(function="table", args={"name": "missed"})
+    http = ActionSpec(function="http", args={"url": URL}, fallback=(table,))
+    check_actions([http, ActionSpec(function="table", args={"name": "all"})])
+    with pytest.raises(RuleError, match=r"actions\[1\].fallback\[0\]: table missed has every"):
+        check_actions([table, http])
 
 
 def test_a_table_takes_no_fallback() -> None:

@@ -5,7 +5,7 @@ Spark runs in a JVM as the streaming application starts it, without anything of 
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,8 +17,11 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from mqlake.matching import filter_matches
 from rules.columns import ROW
+from rules.detections import batch_query
 from rules.language import CompiledRule
+from rules.language.plan import AT_COLUMN, DETECTED, EVENT_TIME, ROW_COLUMN, Plan, Stream
 from streaming.jvm.jars import PYSPARK_JARS
 from streaming.jvm.process import start_jvm
 
@@ -107,6 +110,28 @@ def running_session() -> Iterator[SparkSession]:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
 
 
+@contextmanager
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Have expressions interpreted, no code made of them, for the length of a `with` block."""
+    settings = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # which counts in tests only
+    }
+    jvm: Any = spark.sparkContext._jvm
+    compilations = jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    before = compilations.getCount()
+    jvm.java.lang.System.setProperty("spark.testing", "true")
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+        assert compilations.getCount() == before
+    finally:
+        jvm.java.lang.System.clearProperty("spark.testing")
+        for name in settings:
+            spark.conf.unset(name)
+
+
 def rows_of(spark: SparkSession, messages: Sequence[Message]) -> DataFrame:
     """Return the messages as rows of `rules.columns.ROW`, with their number as `case_id`."""
     plain = [column for column in ROW if column.name != "payload_json"]
@@ -125,6 +150,12 @@ def rows_of(spark: SparkSession, messages: Sequence[Message]) -> DataFrame:
     return frame.selectExpr("case_id", *columns)
 
 
+def expression_of(rule: CompiledRule) -> str:
+    """Return the expression of a rule without memory."""
+    assert rule.expression is not None
+    return rule.expression
+
+
 def evaluate(
     spark: SparkSession, cases: Sequence[tuple[CompiledRule, Message]]
 ) -> list[list[Any] | None]:
@@ -132,7 +163,9 @@ def evaluate(
     columns = []
     for first in range(0, len(cases), _AT_ONCE):
         numbered = list(enumerate(cases))[first : first + _AT_ONCE]
-        whens = " ".join(f"WHEN {number} THEN {rule.expression}" for number, (rule, _) in numbered)
+        whens = " ".join(
+            f"WHEN {number} THEN {expression_of(rule)}" for number, (rule, _) in numbered
+        )
         columns.append(f"CASE case_id {whens} END AS c{first}")
     frame = rows_of(spark, [message for _, message in cases]).selectExpr("case_id", *columns)
     found: list[list[Any] | None] = [None] * len(cases)
@@ -145,7 +178,7 @@ def evaluate(
 def failure(spark: SparkSession, rule: CompiledRule, message: Message) -> str | None:
     """Return why a rule fails on a message, None when it does not."""
     try:
-        rows_of(spark, [message]).selectExpr(rule.expression).collect()
+        rows_of(spark, [message]).selectExpr(expression_of(rule)).collect()
     except (Py4JJavaError, PySparkException) as exc:
         return str(exc)
     return None
@@ -155,3 +188,58 @@ def values(spark: SparkSession, message: Message, expressions: Iterable[str]) ->
     """Return what expressions yield on a message."""
     (row,) = rows_of(spark, [message]).selectExpr(*expressions).collect()
     return list(row)
+
+
+def run(
+    spark: SparkSession,
+    rule: CompiledRule,
+    messages: Sequence[Message],
+    references: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    until_ms: int | None = None,
+) -> list[Any]:
+    """Return the outputs of a rule with memory, evaluated as one batch; None for one that failed.
+
+    Args:
+        spark: The session.
+        rule: A rule that has a plan.
+        messages: In the order of the log.
+        references: The rows of the reference tables.
+        until_ms: How far time has gone on when detections look; the last message without it.
+    """
+    plan = rule.plan
+    assert plan is not None
+    relate(spark, plan, messages, references or {}, until_ms)
+    rows = spark.sql(plan.query).orderBy(AT_COLUMN, ROW_COLUMN).collect()
+    return [None if row[0] is None else json.loads(row[0]) for row in rows]
+
+
+def relate(
+    spark: SparkSession,
+    plan: Plan,
+    messages: Sequence[Message],
+    references: Mapping[str, Sequence[Mapping[str, Any]]],
+    until_ms: int | None = None,
+) -> None:
+    """Give the relations of a plan what it reads."""
+    numbered = [replace(one, log_offset=place) for place, one in enumerate(messages)]
+    for stream in plan.streams:
+        rows = rows_of(spark, [one for one in numbered if takes(stream, one)])
+        columns = [f"{column.expression} AS {column.name}" for column in stream.columns]
+        rows.where(stream.condition).selectExpr(
+            *columns, f"{stream.event_time} AS {EVENT_TIME}"
+        ).createOrReplaceTempView(stream.name)
+    for reference in plan.references:
+        given = references[reference.table]
+        spark.createDataFrame([dict(row) for row in given]).createOrReplaceTempView(reference.name)
+    if plan.detection is not None:
+        columns = [EVENT_TIME, *(column.name for column in plan.streams[0].columns)]
+        until = "NULL" if until_ms is None else f"timestamp_millis({until_ms})"
+        query = batch_query(plan.detection, columns, plan.detection.stream, until)
+        spark.sql(query).createOrReplaceTempView(DETECTED)
+
+
+def takes(stream: Stream, message: Message) -> bool:
+    if stream.is_events:
+        name = f"$events/{(message.event or '').replace('.', '_')}"
+        return name in stream.filters
+    return message.event is None and any(filter_matches(f, message.topic) for f in stream.filters)

@@ -13,13 +13,16 @@ from rules.language.patterns import InvalidPattern, Regex, topic_pattern
 from rules.language.quoting import quoted, variant_path
 from tests.rules.language import writing
 from tests.rules.language.cases import read_expressions, read_statements
+from tests.rules.language.evaluation import expression_of
 from tests.rules.language.generating import expression
 
 WORDS = """
 SELECT FROM WHERE AND OR NOT IN IS NULL LIKE RLIKE BETWEEN CASE WHEN THEN ELSE END AS DIV MOD
 FOREACH DO INCASE TRUE FALSE CAST ( ) [ ] , . * + - / % = <> != < > <= >= =~ || ; -- /* */
 payload payload.a.b payload.items[1].c clientid topic(2) upper(topic) item qos 'a''b' "t/#"
-`x` 1 2.5 -1 1e3 'a/+' $events :: -> => ${x} {{ }} \\ ' " GROUP BY UNION x
+`x` 1 2.5 -1 1e3 'a/+' $events :: -> => ${x} {{ }} \\ ' " GROUP BY UNION x payload.a[1..2]
+count(*) sum(payload.x) first( DISTINCT FILTER(WHERE HAVING JOIN LEFT ON WITHIN LATENESS INTERVAL
+tumble(timestamp,'1_minute') hop( session( lateness absent('1_minute') debounce( n_of_m( "u" a.x b.x
 """.split()  # noqa: SIM905
 
 
@@ -55,6 +58,10 @@ def test_any_text_compiles_or_is_refused(text: str) -> None:
 def test_any_words_compile_or_are_refused(text: str) -> None:
     compiles(text)
     compiles(f"SELECT {text} FROM 't'")
+    compiles(f"SELECT count(*) FROM 't' {text}".replace("_", " "))
+    window = "tumble(timestamp, '1 minute')"
+    compiles(f"SELECT count(*) AS n FROM 't' GROUP BY {window} HAVING {text}")
+    compiles(f"SELECT a.x FROM 't' AS a JOIN 'u' AS b ON a.qos = b.qos AND {text} WITHIN '1 s'")
 
 
 @settings(max_examples=500, deadline=None)
@@ -71,8 +78,8 @@ def test_what_is_written_again_parses_to_the_same() -> None:
         again = parse(written, DEFAULT_LIMITS)
         assert writing.statement(again) == written
         if "AS" in sql:
-            assert strip_names(compile_rule(written).expression) == strip_names(
-                compile_rule(sql).expression
+            assert strip_names(expression_of(compile_rule(written))) == strip_names(
+                expression_of(compile_rule(sql))
             )
 
 

@@ -7,7 +7,6 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,22 +14,19 @@ from pyspark.sql import SparkSession
 
 from rules.errors import RuleError
 from rules.language import CompiledRule, compile_rule
-from tests.rules.language.cases import read_expressions, read_statements
+from tests.rules.language.cases import DOCUMENT, read_examples, read_expressions, read_statements
 from tests.rules.language.evaluation import (
     FAILED,
     Message,
     evaluate,
+    expression_of,
     failure,
+    interpreted,
     running_session,
 )
 from tests.rules.language.generating import PAYLOADS, expression
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "rules.md").read_text(encoding="utf-8")
-EXAMPLE = re.compile(
-    r"```sql\n(.+?)```\n\n(?:```json\n(.+?)```\n\n)?```(json|text)\n(.+?)```", re.DOTALL
-)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +73,12 @@ def test_statements_yield_what_the_table_says(spark: SparkSession) -> None:
     check(spark, read_statements())
 
 
+def test_the_interpreter_yields_the_same(spark: SparkSession) -> None:
+    """As the engine evaluates a rule until it is much used."""
+    with interpreted(spark):
+        check(spark, [*read_expressions(), *read_statements()])
+
+
 def test_generated_rules_run_or_fail_on_purpose(spark: SparkSession) -> None:
     """A rule fails only as the language says, never by an error of Spark's."""
     chance = random.Random(20)
@@ -91,7 +93,7 @@ def test_generated_rules_run_or_fail_on_purpose(spark: SparkSession) -> None:
         except RuleError:
             continue
         payload = chance.choice(PAYLOADS)
-        made = failing if "raise_error" in rule.expression else going
+        made = failing if "raise_error" in expression_of(rule) else going
         made.append((rule, Message().with_fields({"payload": payload})))
     evaluate(spark, going)
     for rule, given in failing[:15]:
@@ -116,18 +118,20 @@ def message(written: str) -> Message:
 
 
 def test_examples_yield_what_the_document_says(spark: SparkSession) -> None:
-    examples = EXAMPLE.findall(DOCUMENT)
+    examples = read_examples()
     assert len(examples) == DOCUMENT.count("```sql")
     going = []
-    for sql, given, _, shown in examples:
+    for sql, _, given, shown in examples:
         if shown == "refused\n":
             with pytest.raises(RuleError):
                 compile_rule(sql)
         elif shown == "failed\n":
             assert failure(spark, compile_rule(sql), message(given)), sql
         else:
-            rows = [json.loads(line) for line in shown.splitlines()]
-            going.append((sql, compile_rule(sql), message(given), rows))
+            rule = compile_rule(sql)
+            if rule.plan is None:
+                rows = [json.loads(line) for line in shown.splitlines()]
+                going.append((sql, rule, message(given), rows))
     found = evaluate(spark, [(rule, given) for _, rule, given, _ in going])
     for (sql, _, _, expected), outputs in zip(going, found, strict=True):
         assert json.dumps(outputs) == json.dumps(expected), sql

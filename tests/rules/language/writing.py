@@ -3,6 +3,7 @@
 from sqlglot import exp
 
 from rules.language import dialect
+from rules.language.values import shown_segment
 
 _OPERATORS: dict[type[exp.Expr], str] = {
     exp.And: "AND",
@@ -74,7 +75,9 @@ def expression(node: exp.Expr) -> str:
         return "TRUE" if node.this else "FALSE"
     if isinstance(node, dialect.Path):
         segments = node.args.get("segments") or ()
-        inner = (f"[{one}]" if isinstance(one, int) else f".{name(one)}" for one in segments)
+        inner = (
+            f".{name(one)}" if isinstance(one, str) else shown_segment(one) for one in segments
+        )
         return name(node.this) + "".join(inner)
     if isinstance(node, dialect.Call):
         if node.this == "cast":

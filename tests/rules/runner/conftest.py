@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ingest.log.admin import ensure_log_topics
 from mqlake.local.kafka import running_kafka
+from mqlake.log.admin import ensure_log_topics
 from tests.rules.runner.harness import Stage
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from mqlake.heartbeat import Heartbeat, read_heartbeat
 from mqlake.local.testing import await_condition
+from mqlake.log.admin import LogAdmin
 from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS, RULES
 from mqlake.rule_records import Output, Position, RulesKey, output_headers, rules_key
 
@@ -108,8 +108,7 @@ class Stage:
         return runner
 
     def create_topic(self, name: str) -> None:
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+        LogAdmin(self.servers).ensure(name, {})
 
     def define(self, rule: str, actions: Sequence[Mapping[str, Any]], *, version: int = 1) -> None:
         """Write a version of a rule, as the API does."""

@@ -96,7 +96,7 @@ def test_what_was_published_is_looked_for_from_before_it_could_have_been() -> No
 def test_marks_of_jobs_that_are_over_go_and_those_of_the_streams_stay() -> None:
     partition = PartitionProgress(Place(0))
     partition.mark("i", (1, "r", 0))
-    for job in range(100):
+    for job in range(2 * MAX_SOURCES):
         partition.mark(f"b{job}", (job, "r", 0))
     assert len(partition.marks) == MAX_SOURCES
-    assert {"i", "b99", "b60"} <= partition.marks.keys()
+    assert {"i", f"b{2 * MAX_SOURCES - 1}"} <= partition.marks.keys()

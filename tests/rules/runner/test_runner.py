@@ -7,8 +7,19 @@ from typing import Any
 
 import pytest
 
+from mqlake.errors import InvalidRecord
 from mqlake.local.testing import await_condition
-from mqlake.records import METRICS, decode_message
+from mqlake.records import EVENTS, METRICS, RULES, decode_message
+from mqlake.rule_records import (
+    Activation,
+    Range,
+    RulesKey,
+    Span,
+    decode_dead_letter,
+    encode_activation,
+    rules_key,
+    table_row_headers,
+)
 from tests.rules.runner.harness import Stage, headers_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
@@ -128,6 +139,42 @@ def test_fallback_runs_when_an_action_has_given_up(stage: Stage) -> None:
     action_id = f"fallback/1/{output.position}/0".encode()
     assert headers_of(record) == {"output": action_id, "h": b"one"}
     assert not stage.dead_letters("fallback")
+    assert runner.stop() == 0
+
+
+def test_a_table_as_a_fallback_is_handed_to_the_streaming_application(stage: Stage) -> None:
+    nowhere = {"connection": "nowhere", "statement": "DELETE FROM t"}
+    table = {"function": "table", "args": {"name": "missed"}}
+    stage.define("to_table", [{"function": "sql", "args": nowhere, "fallback": [table]}])
+    runner = stage.run_runner()
+    (output,) = stage.put("to_table", [{"k": "one"}])
+    await_condition(lambda: len(stage.dead_letters("to_table")) == 1, "it is in the log")
+    (record,) = stage.dead_letters("to_table")
+    assert record.value() == output.row
+    headers = headers_of(record)
+    assert headers == dict(table_row_headers(output, 0, "missed"))
+    with pytest.raises(InvalidRecord, match="stage"):
+        decode_dead_letter(record.key() or b"", output.row, list(headers.items()))
+    assert runner.stop() == 0
+
+
+def test_failures_of_actions_are_events_when_a_rule_reads_them(stage: Stage) -> None:
+    span = Span(1, ("$events/rule_failed",), "NULL", (), None, {EVENTS: Range((0,))})
+    activation = Activation("default", "watching", "running", 1, 1, spans=(span,))
+    key = rules_key(RulesKey("activation", "default", "watching"))
+    stage.producer.produce(RULES, encode_activation(activation), key)
+    nowhere = {"connection": "nowhere", "statement": "DELETE FROM t"}
+    stage.define("told", [{"function": "sql", "args": nowhere}])
+    runner = stage.run_runner()
+    stage.put("told", [{"n": n} for n in range(50)])
+    await_condition(lambda: len(stage.dead_letters("told")) == 50, "all are given up")
+    events = [json.loads(one.value() or b"") for one in stage.read(EVENTS, bool)]
+    assert events
+    assert len(events) <= 50
+    assert {one["event"] for one in events} == {"rule.failed"}
+    assert {(one["rule"], one["action"]) for one in events} == {("told", "0/sql")}
+    stage.producer.produce(RULES, None, key)
+    stage.flush()
     assert runner.stop() == 0
 
 

@@ -1,0 +1,106 @@
+"""FROM: which messages or events a rule takes, and the columns they have."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from sqlglot import exp
+
+from mqlake.errors import InvalidTopic
+from mqlake.rule_records import EVENTS_PREFIX
+from mqlake.topics import SHARE_PREFIX, validate_topic_filter
+from rules.columns import EVENTS, MESSAGE, Column
+from rules.language.expressions import Expressions
+from rules.language.functions.decoding import decoded
+from rules.language.limits import Limits
+from rules.language.places import error_at
+from rules.language.scope import Scope
+from rules.schemas.errors import UnknownSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What FROM or JOIN names.
+
+    Attributes:
+        filters: Topic filters, or `$events/<name>` in the spelling with `_`.
+        is_events: Whether the filters name events.
+        columns: What its messages or events have.
+    """
+
+    filters: tuple[str, ...]
+    is_events: bool
+    columns: tuple[Column, ...]
+
+
+def read_source(sql: str, listed: Sequence[exp.Expr], limits: Limits) -> Source:
+    """Check the filters that stand behind FROM or JOIN.
+
+    Raises:
+        RuleError: One is no topic filter and no event, or there are too many.
+    """
+    if len(listed) > limits.filters:
+        _refuse(sql, listed[-1], f"more than {limits.filters} topic filters")
+    events = [one for one in listed if one.this.startswith(EVENTS_PREFIX)]
+    if not events:
+        filters = dict.fromkeys(_topic_filter(sql, one) for one in listed)
+        return Source(tuple(filters), is_events=False, columns=MESSAGE)
+    if len(events) < len(listed):
+        _refuse(sql, events[0], "events and topics cannot be in one rule", hint="make two rules")
+    found = dict.fromkeys(_event(sql, one) for one in events)
+    named = tuple(EVENTS_PREFIX + name for name in found)
+    return Source(named, is_events=True, columns=_event_columns(found))
+
+
+def decode_payload(
+    expressions: Expressions, scope: Scope, source: Source, node: exp.Expr | None
+) -> None:
+    """Make `payload` what DECODE says, if it stands there.
+
+    Raises:
+        RuleError: There is no such schema, or no payload.
+    """
+    if node is None:
+        return
+    if source.is_events:
+        expressions.fail(node, "events have no payload to decode")
+    payload = scope.column("payload", ())
+    try:
+        value = decoded(expressions, node.this, payload, node.args.get("message_type"))
+    except UnknownSchema as exc:
+        expressions.fail(node, str(exc), hint=exc.hint)
+    scope.give_payload(value)
+
+
+def _topic_filter(sql: str, node: exp.Expr) -> str:
+    topic_filter: str = node.this
+    if topic_filter.startswith(SHARE_PREFIX):
+        _refuse(sql, node, "a rule has no shared subscriptions", hint="leave out $share/<name>/")
+    try:
+        validate_topic_filter(topic_filter)
+    except InvalidTopic as exc:
+        _refuse(sql, node, f"not a topic filter: {exc}")
+    return topic_filter
+
+
+def _event(sql: str, node: exp.Expr) -> str:
+    name: str = node.this.removeprefix(EVENTS_PREFIX).replace("/", "_").replace(".", "_")
+    if name not in EVENTS:
+        _refuse(sql, node, "unknown event", hint=f"there are: {', '.join(EVENTS)}")
+    return name
+
+
+def _event_columns(events: Iterable[str]) -> tuple[Column, ...]:
+    """Return the columns of several events; of a name that some make differently, the first."""
+    columns: dict[str, Column] = {}
+    for event in events:
+        for column in EVENTS[event]:
+            known = columns.setdefault(column.name, column)
+            if column.expression not in known.expression:
+                both = f"coalesce({known.expression}, {column.expression})"
+                columns[column.name] = replace(known, expression=both)
+    return tuple(columns.values())
+
+
+def _refuse(sql: str, node: exp.Expr, problem: str, *, hint: str = "") -> NoReturn:
+    raise error_at(sql, node.meta["start"], node.meta["end"] + 1, problem, hint)

@@ -1,0 +1,56 @@
+"""Writes what actions have given up, and the events that tell of it."""
+
+import asyncio
+import logging
+from typing import Final
+
+from mqlake.records import DEAD_LETTERS
+from mqlake.rule_records import DeadLetter, dead_letter_headers, rule_record_key
+from rules.actions.contract import Append, LogTarget, Work
+from rules.runner.failures import FailureEvents
+
+logger = logging.getLogger(__name__)
+
+MAX_ERROR_CHARACTERS: Final = 2_000
+RETRY_SECONDS: Final = 1.0
+
+
+class DeadLetters:
+    """Appends to `mqlake.dead_letters`.
+
+    Args:
+        target: Appends to the log.
+        failures: Makes the events.
+    """
+
+    def __init__(self, target: LogTarget, failures: FailureEvents) -> None:
+        self._target = target
+        self._failures = failures
+
+    async def bury(self, work: Work, function: str, error: str) -> None:
+        """Write the dead letter of an output; return when the log has it."""
+        output = work.output
+        letter = DeadLetter(
+            tenant=output.tenant,
+            rule=output.rule,
+            version=output.version,
+            value=output.row,
+            position=output.position,
+            stage="action",
+            error=error[:MAX_ERROR_CHARACTERS],
+            topic_name=output.topic_name,
+            client_id=output.client_id,
+            action=f"{work.action}/{function}",
+        )
+        record = Append(
+            DEAD_LETTERS,
+            rule_record_key(output.tenant, output.rule),
+            output.row,
+            dead_letter_headers(letter),
+        )
+        event = self._failures.make(output, letter)
+        records = [record] if event is None else [record, event]
+        while problem := (await self._target.append(records)).get(0):
+            logger.error("dead letter not written", extra={"fields": {"reason": str(problem)}})
+            records = [record]
+            await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,87 @@
+"""Events `rule.failed` of actions that were given up, when a rule of the tenant asks for them.
+
+Bounded for each rule, and without an end of their own: what a rule makes of such an event may fail
+too, and of that nothing is told.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from mqlake.clock import Clock
+from mqlake.records import EVENTS, HEADER_CHAIN, RECORD_VERSION
+from mqlake.rule_records import (
+    EVENTS_PREFIX,
+    MAX_CHAIN,
+    MAX_FAILURES_TOLD,
+    RULE_FAILED,
+    DeadLetter,
+    Output,
+    encode_chain,
+)
+from rules.actions.contract import Append
+
+EVENT: Final = RULE_FAILED.replace(".", "_")
+_TOPIC: Final = EVENTS_PREFIX + EVENT
+
+
+@dataclass(slots=True)
+class _Told:
+    """Of one rule."""
+
+    second: int = 0
+    events: int = 0
+    """In that second."""
+    untold: int = 0
+    """Failures since the last event."""
+
+
+class FailureEvents:
+    """Makes events of dead letters.
+
+    Args:
+        is_wanted: Tells whether rules of a tenant read `rule.failed`.
+        clock: For the time of an event, and how many there are in a second.
+    """
+
+    def __init__(self, is_wanted: Callable[[str], bool], clock: Clock) -> None:
+        self._is_wanted = is_wanted
+        self._clock = clock
+        self._told: dict[tuple[str, str], _Told] = {}
+
+    def make(self, output: Output, letter: DeadLetter) -> Append | None:
+        """Return the event of a failed action; None when there is none to be told."""
+        if output.topic_name == _TOPIC or not self._is_wanted(output.tenant):
+            return None
+        now_ms = self._clock.now_ms()
+        told = self._told.setdefault((output.tenant, output.rule), _Told())
+        told.untold += 1
+        if now_ms // 1000 != told.second:
+            told.second, told.events = now_ms // 1000, 0
+        if told.events == MAX_FAILURES_TOLD:
+            return None
+        told.events += 1
+        count, told.untold = told.untold, 0
+        event = {
+            "v": RECORD_VERSION,
+            "event": RULE_FAILED,
+            "ts": now_ms,
+            "tenant": output.tenant,
+            "client_id": output.client_id,
+            "rule": output.rule,
+            "rule_version": output.version,
+            "stage": letter.stage,
+            "action": letter.action,
+            "error": letter.error,
+            "topic": output.topic_name,
+            "count": count,
+        }
+        value = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
+        chain = (*output.chain, output.rule)[:MAX_CHAIN]
+        key = f"{output.tenant}/{output.client_id}".encode()
+        return Append(EVENTS, key, value, [(HEADER_CHAIN, encode_chain(chain))], now_ms)
+
+    def forget(self, tenant: str, rule: str) -> None:
+        """Drop a rule that is deleted."""
+        self._told.pop((tenant, rule), None)

@@ -1,0 +1,98 @@
+"""What the runner reads beside the stream: what lanes missed, what an earlier run has published."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from mqlake.log.contract import LogRangeReader, LogRecord
+from mqlake.records import HEADER_CHAIN, HEADER_OUTPUT, INBOUND
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Stretch:
+    """What came of reading a stretch of a log topic."""
+
+    records: list[LogRecord]
+    """Those that were wanted."""
+    positions: dict[int, int]
+    """Where to read on, per partition."""
+    lost: list[tuple[int, int, int]] = field(default_factory=list)
+    """Partition and two offsets: what is between them is no longer in the log."""
+
+
+class _Enough(Exception):  # noqa: N818 - it ends a read that has found what it may
+    pass
+
+
+async def read_stretch(
+    ranges: LogRangeReader,
+    log_topic: str,
+    positions: Mapping[int, int],
+    ends: Mapping[int, int],
+    is_wanted: Callable[[LogRecord], bool],
+    *,
+    max_records: int,
+    max_bytes: int,
+) -> Stretch:
+    """Read up to the ends, or until enough is found.
+
+    Raises:
+        LogError: The log gives nothing for ten seconds.
+    """
+    stretch = Stretch([], dict(positions))
+    found_bytes = 0
+
+    def skip_to(partition: int, offset: int) -> None:
+        at = stretch.positions[partition]
+        if at < offset:
+            stretch.lost.append((partition, at, offset))
+            stretch.positions[partition] = offset
+
+    async def take(records: list[LogRecord]) -> None:
+        nonlocal found_bytes
+        for record in records:
+            # Offsets of this log topic have no gaps but what retention has taken.
+            skip_to(record.partition, record.offset)
+            stretch.positions[record.partition] = record.offset + 1
+            if is_wanted(record):
+                stretch.records.append(record)
+                found_bytes += len(record.value or b"")
+                if len(stretch.records) >= max_records or found_bytes >= max_bytes:
+                    raise _Enough
+
+    wanted = {p: (at, ends[p]) for p, at in positions.items() if p in ends and at < ends[p]}
+    try:
+        await ranges.read_range(log_topic, wanted, take)
+    except _Enough:
+        return stretch
+    for partition, (_, end) in wanted.items():
+        skip_to(partition, end)
+    return stretch
+
+
+async def find_published(
+    ranges: LogRangeReader, begins: Mapping[int, int], ends: Mapping[int, int]
+) -> set[bytes]:
+    """Return what the last run has published between two places in `mqlake.inbound`.
+
+    Raises:
+        LogError: The log does not answer.
+    """
+    found: set[bytes] = set()
+
+    async def take(records: list[LogRecord]) -> None:
+        for record in records:
+            names = dict(record.headers)
+            if HEADER_CHAIN in names and (action_id := names.get(HEADER_OUTPUT)) is not None:
+                found.add(action_id)
+        await asyncio.sleep(0)
+
+    begun = time.monotonic()
+    await ranges.read_range(INBOUND, {p: (begins.get(p, 0), end) for p, end in ends.items()}, take)
+    fields = {"found": len(found), "seconds": round(time.monotonic() - begun, 2)}
+    logger.info("looked for what was published already", extra={"fields": fields})
+    return found

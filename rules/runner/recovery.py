@@ -1,0 +1,37 @@
+"""What a run that was killed may have done already, beyond its last checkpoint."""
+
+from collections.abc import Mapping
+
+from mqlake.log.contract import LogRecord
+from rules.runner.progress import Progress
+
+
+class Recovery:
+    """The outputs between that checkpoint and the end that the log had at the start of this run.
+
+    Args:
+        ends: By partition, up to where.
+        progress: Of this run.
+        published: What was published for them; emptied when nobody asks any more.
+    """
+
+    def __init__(self, ends: Mapping[int, int], progress: Progress, published: set[bytes]) -> None:
+        self._ends = ends
+        self._progress = progress
+        self._published = published
+        self._is_over = False
+
+    def concerns(self, record: LogRecord) -> bool:
+        """Tell whether an output may have been done."""
+        return not self._is_over and record.offset < self._ends.get(record.partition, 0)
+
+    def look(self) -> bool:
+        """End it when everything is done with; tell whether it is over.
+
+        What is only handed over may wait in a lane, and asks when its turn comes.
+        """
+        done = self._progress.done()
+        if not self._is_over and all(done[p].offset >= end for p, end in self._ends.items()):
+            self._is_over = True
+            self._published.clear()
+        return self._is_over

@@ -1,0 +1,204 @@
+"""The schemas of a tenant, as rules find them; and all schemas, as the log has them."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from mqlake.errors import InvalidRecord
+from mqlake.schema_records import SchemaKey
+from rules.schemas.avro import compile_avro
+from rules.schemas.errors import UnknownSchema
+from rules.schemas.layouts import SPARKPLUG_LAYOUT, Layout, pack
+from rules.schemas.model import SPARKPLUG_B, Schema, SchemaBody
+from rules.schemas.protobuf import compile_protobuf, find_message, rooted
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaUse:
+    """That a rule decodes by a schema.
+
+    Attributes:
+        version: That is decoded by; 0 when there is no such schema.
+        is_newest: The rule names no version: a newer one takes its place.
+    """
+
+    name: str
+    version: int
+    is_newest: bool
+
+
+class SchemaLookup(Protocol):
+    """Where the compiler of rules finds schemas."""
+
+    def find(self, name: str, version: int | None, message_type: str | None) -> Layout:
+        """Return what to decode by.
+
+        Args:
+            name: Of the schema.
+            version: None: the newest.
+            message_type: Of a schema of Protobuf; None: the one that the schema says.
+
+        Raises:
+            UnknownSchema: There is none.
+        """
+
+    def newest(self, name: str) -> int:
+        """Return the newest version of a schema; 0 without one."""
+
+
+class Schemas:
+    """The schemas of one tenant at one time; never changed: what was compiled is kept by it."""
+
+    def __init__(self, versions: Mapping[str, Mapping[int, Schema]] | None = None) -> None:
+        self._versions = {name: dict(found) for name, found in (versions or {}).items()}
+        self._layouts: dict[tuple[str, int, str | None], Layout] = {}
+
+    def names(self) -> list[str]:
+        return sorted(self._versions)
+
+    def versions(self, name: str) -> list[Schema]:
+        """Return the versions of a schema, the newest first."""
+        found = self._versions.get(name, {})
+        return [found[number] for number in sorted(found, reverse=True)]
+
+    def newest(self, name: str) -> int:
+        return max(self._versions.get(name, {}), default=0)
+
+    def find(self, name: str, version: int | None, message_type: str | None) -> Layout:
+        """See `SchemaLookup`."""
+        number = self.newest(name) if version is None else version
+        known = self._layouts.get((name, number, message_type))
+        if known is None:
+            known = self._layout(name, number, message_type)
+            self._layouts[name, number, message_type] = known
+        return known
+
+    def _layout(self, name: str, version: int, message_type: str | None) -> Layout:
+        if name == SPARKPLUG_B:
+            if message_type is not None or version:
+                raise UnknownSchema(f"{SPARKPLUG_B} has neither versions nor message types")
+            return pack(SPARKPLUG_LAYOUT, SPARKPLUG_B)
+        versions = self._versions.get(name)
+        if not versions:
+            raise UnknownSchema(f"there is no schema {name[:100]!r}", self._hint(name))
+        schema = versions.get(version)
+        if schema is None:
+            known = ", ".join(map(str, sorted(versions, reverse=True)[:20]))
+            raise UnknownSchema(f"schema {name!r} has no version {version}", f"there are: {known}")
+        label = f"schema {name}:{version}"
+        if schema.type == "avro":
+            if message_type is not None:
+                raise UnknownSchema(f"schema {name!r} is of Avro, which has no message types")
+            return pack(schema.layout, label)
+        root = schema.layout["root"]
+        if message_type is not None:
+            root = find_message(schema.layout, message_type)
+        return pack(rooted(schema.layout, root), f"{label} {root}")
+
+    def _hint(self, name: str) -> str:
+        close = difflib.get_close_matches(name, [*self._versions, SPARKPLUG_B], 1, 0.7)
+        if close:
+            return f"did you mean {close[0]}?"
+        return "POST /schemas registers one; docs/schemas.md has examples"
+
+
+NO_SCHEMAS = Schemas()
+
+
+@dataclass(slots=True)
+class Noted:
+    """A lookup that notes what was asked for, found or not.
+
+    Attributes:
+        uses: In the order asked.
+        layouts: Of those that were found, by hash.
+    """
+
+    schemas: SchemaLookup
+    uses: dict[SchemaUse, None] = field(default_factory=dict)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+
+    def find(self, name: str, version: int | None, message_type: str | None) -> Layout:
+        """See `SchemaLookup`."""
+        if name != SPARKPLUG_B:
+            number = self.newest(name) if version is None else version
+            self.uses[SchemaUse(name, number, version is None)] = None
+        found = self.schemas.find(name, version, message_type)
+        self.layouts[found.hash] = found
+        return found
+
+    def newest(self, name: str) -> int:
+        """See `SchemaLookup`."""
+        return self.schemas.newest(name)
+
+    def whole(self, expression: str) -> str:
+        """Return an expression with the layouts that it names."""
+        named = [one for hash_, one in self.layouts.items() if hash_ in expression]
+        return wrap(expression, named)
+
+    def newest_used(self) -> dict[str, int]:
+        """Return the versions of those that were asked for without one."""
+        return {use.name: use.version for use in self.uses if use.is_newest}
+
+
+class SchemaBook:
+    """All schemas, by tenant; kept up to date by `apply`. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[str, dict[str, dict[int, Schema]]] = {}
+        self._snapshots: dict[str, Schemas] = {}
+
+    def of(self, tenant: str) -> Schemas:
+        """Return a tenant's schemas as they are now: the same object until one changes."""
+        found = self._snapshots.get(tenant)
+        if found is None:
+            found = Schemas(self._schemas.get(tenant))
+            self._snapshots[tenant] = found
+        return found
+
+    def apply(self, key: SchemaKey, value: bytes | None) -> None:
+        """Take a record of `mqlake.rules`.
+
+        Raises:
+            InvalidRecord: It is of another form.
+        """
+        versions = self._schemas.setdefault(key.tenant, {}).setdefault(key.name, {})
+        if value is not None:
+            versions[key.version] = decode_schema(key, value)
+        else:
+            versions.pop(key.version, None)
+            if not versions:
+                del self._schemas[key.tenant][key.name]
+        self._snapshots.pop(key.tenant, None)
+
+
+def decode_schema(key: SchemaKey, value: bytes) -> Schema:
+    """Read a version of a schema.
+
+    Raises:
+        InvalidRecord: It is of another form.
+    """
+    try:
+        return Schema.model_validate_json(value)
+    except ValidationError as exc:
+        raise InvalidRecord(f"schema {key.name} is malformed: {exc}") from exc
+
+
+def compile_schema(body: SchemaBody) -> dict[str, Any]:
+    """Return the layout of a schema.
+
+    Raises:
+        SchemaError: Its text cannot be used.
+    """
+    if body.type == "avro":
+        return compile_avro(body.source)
+    return compile_protobuf(body.source, body.message_type)
+
+
+def wrap(expression: str, layouts: Iterable[Layout]) -> str:
+    """Return an expression that brings along the layouts that it names by their hashes."""
+    texts = ", ".join(f"'{text}'" for text in dict.fromkeys(one.text for one in layouts))
+    return f"IF(mqlake_layouts({texts}), {expression}, NULL)" if texts else expression

@@ -1,0 +1,51 @@
+"""What rules with memory yield, evaluated as a batch: a table and the document's examples.
+
+The table was written by hand.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from rules.language import compile_rule
+from tests.rules.language.cases import MemoryCase, read_memory_cases, read_memory_examples
+from tests.rules.language.evaluation import run, running_session
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+CASES = read_memory_cases()
+EXAMPLES = read_memory_examples()
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with running_session() as session:
+        session.conf.set("spark.sql.subexpressionElimination.enabled", "false")
+        session.conf.set("spark.sql.shuffle.partitions", "1")
+        yield session
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(CASES) >= 25
+    assert len(EXAMPLES) >= 11
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.sql.split("FROM")[0][:60])
+def test_rule_with_memory_yields_what_the_table_says(spark: SparkSession, case: MemoryCase) -> None:
+    rule = compile_rule(case.sql)
+    found = run(spark, rule, case.messages, case.references, case.until_ms)
+    assert in_any_order(found) == in_any_order(case.rows)
+
+
+@pytest.mark.parametrize("case", EXAMPLES, ids=lambda case: case.sql.split("FROM")[0][:60])
+def test_examples_yield_what_the_document_says(spark: SparkSession, case: MemoryCase) -> None:
+    found = run(spark, compile_rule(case.sql), case.messages, case.references, case.until_ms)
+    assert in_any_order(found) == in_any_order(case.rows)
+
+
+def in_any_order(rows: list[Any]) -> list[str]:
+    """Write rows as JSON does: 1 is not 1.0, the order of keys counts, that of rows not."""
+    return sorted(json.dumps(row, ensure_ascii=False) for row in rows)

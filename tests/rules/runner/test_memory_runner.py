@@ -1,0 +1,192 @@
+"""The runner on a log in memory: what it remembers, and what it says of what is gone."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+
+import pytest
+
+from mqlake.clock import SystemClock
+from mqlake.log.admin import LogAdmin
+from mqlake.log.contract import LogAccess
+from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
+from mqlake.records import DEAD_LETTERS, HEADER_OUTPUT, INBOUND, METRICS, OUTPUTS, RULES, RUNNER
+from mqlake.rule_records import Output, Position, RulesKey, output_headers, rules_key
+from rules.runner.checkpoint import CHECKPOINT_KEY, Checkpoint, Place, encode_checkpoint
+from rules.runner.runner import Runner
+from rules.runner.settings import RulesSettings
+from rules.runner.target import Target
+
+pytestmark = pytest.mark.anyio
+
+
+class MemoryAdmin(LogAdmin):
+    """Asks a log in memory."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self.asked: Counter[str] = Counter()
+
+    def ends(self, log_topic: str) -> dict[int, int]:
+        self.asked[log_topic] += 1
+        return {n: one.end for n, one in enumerate(self._log.partitions(log_topic))}
+
+    def begins(self, log_topic: str) -> dict[int, int]:
+        return {n: one.begin for n, one in enumerate(self._log.partitions(log_topic))}
+
+    def ends_before(self, log_topic: str, timestamp_ms: int) -> dict[int, int]:
+        return self.ends(log_topic)
+
+    def ensure(self, log_topic: str, config: Mapping[str, str], partitions: int = 1) -> None:
+        self._log.create(log_topic, partitions)
+
+
+class Scene:
+    """A log, and a runner that works on it."""
+
+    def __init__(self) -> None:
+        self.log = MemoryLog()
+        self.admin = MemoryAdmin(self.log)
+        for log_topic in (OUTPUTS, INBOUND, RULES, RUNNER, METRICS, DEAD_LETTERS):
+            self.log.create(log_topic, 1)
+        self.stops: list[str] = []
+        self.working: asyncio.Task[None] | None = None
+
+    def define(self, rule: str, version: int = 1) -> None:
+        definition = {
+            "id": rule,
+            "tenant": "default",
+            "version": version,
+            "sql": "SELECT * FROM 't'",
+            "actions": [{"function": "republish", "args": {"topic": "out"}}],
+            "created_at": 1,
+            "updated_at": 1,
+        }
+        key = rules_key(RulesKey("version", "default", rule, version))
+        self._store(RULES, key, json.dumps(definition).encode(), [])
+
+    def put(self, rule: str, offset: int) -> Output:
+        output = Output(
+            "default", rule, 1, b"{}", Position("i", 0, offset, 0), 0, "t", "c", bytes(16)
+        )
+        headers = output_headers(output)
+        self._store(OUTPUTS, f"default/{rule}".encode(), output.row, headers)
+        return output
+
+    def note_published(self, output: Output) -> None:
+        """Leave in the log what an earlier run has published for an output."""
+        action_id = f"{output.rule}/{output.version}/{output.position}/0".encode()
+        headers = [("chain", output.rule.encode()), (HEADER_OUTPUT, action_id)]
+        self._store(INBOUND, b"default/out", b"{}", headers)
+
+    def note_killed(self) -> None:
+        """Leave the checkpoint of a run that was killed before it had done anything."""
+        value = encode_checkpoint(Checkpoint({0: Place(0)}, {}, {0: 0}))
+        self._store(RUNNER, CHECKPOINT_KEY, value, [])
+
+    def has_written(self, checkpoints: int) -> bool:
+        return len(self.log.records(RUNNER)) >= checkpoints
+
+    def published(self) -> int:
+        return len(self.log.records(INBOUND))
+
+    async def start(self) -> Runner:
+        log = self.log
+        writer = MemoryLogWriter(log)
+        access = LogAccess(writer, lambda: MemoryLogReader(log), MemoryRangeReader(log))
+        settings = RulesSettings(checkpoint_seconds=0.1)
+        self.runner = Runner(
+            *(settings, access, self.admin, Target(writer), SystemClock()),
+            *(self.stops.append, "1"),
+        )
+        await self.runner.start()
+        self.working = asyncio.create_task(self.runner.run())
+        return self.runner
+
+    async def close(self) -> None:
+        if self.working is not None:
+            self.working.cancel()
+            await asyncio.gather(self.working, return_exceptions=True)
+            await self.runner.close(is_orderly=False)
+
+    def _store(
+        self, log_topic: str, key: bytes, value: bytes, headers: list[tuple[str, bytes]]
+    ) -> None:
+        self.log.store(log_topic, key, value, headers, 0, 0)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    yield made
+    await made.close()
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    try:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pytest.fail(what)
+
+
+async def test_what_was_published_is_remembered_until_nobody_asks_any_more(scene: Scene) -> None:
+    scene.define("r")
+    outputs = [scene.put("r", offset) for offset in range(4)]
+    for output in outputs[1:]:
+        scene.note_published(output)
+    scene.note_killed()
+    scene.log.hold_reports(INBOUND)
+    runner = await scene.start()
+    await until(lambda: runner.outputs == 4, "all are handed over")
+    begun = len(scene.log.records(RUNNER))
+    # The first is not in the log yet, so the lane is not done with what the last run had.
+    for number in (1, 2):
+        runner._checkpoints._written = b""
+        await until(partial(scene.has_written, begun + number), "a checkpoint")
+    assert len(runner._services.published) == 3
+    scene.log.release_reports()
+    await until(lambda: not runner._services.published, "forgotten")
+    assert scene.published() == 4, "each once"
+
+
+async def test_what_retention_has_taken_unread_is_counted(scene: Scene) -> None:
+    scene.define("r")
+    for offset in range(10):
+        scene.put("r", offset)
+    scene.log.remove_before(OUTPUTS, 0, 7)
+    scene.note_killed()
+    runner = await scene.start()
+    await until(lambda: scene.published() == 3, "the rest is published")
+    assert runner.figures()["lost"] == 7
+
+
+async def test_actions_that_are_read_late_are_waited_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rules.runner.definitions.KNOWN_SECONDS", 0.05)
+    scene.define("other")
+    runner = await scene.start()
+    # The machine has so much to do that what is in the log of rules is not read for long.
+    runner._rules_reader.pause()
+    scene.define("r")
+    scene.put("r", 1)
+    asked = scene.admin.asked[RULES]
+    await until(lambda: scene.admin.asked[RULES] > asked, "the log is asked for more")
+    assert scene.published() == 0
+    runner._rules_reader.resume()
+    await until(lambda: scene.published() == 1, "published")
+
+
+async def test_an_output_without_actions_holds_nobody_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rules.runner.definitions.KNOWN_SECONDS", 0.05)
+    scene.define("r")
+    await scene.start()
+    scene.put("gone", 1)
+    scene.put("r", 2)
+    await until(lambda: scene.published() == 1, "the other is published")
