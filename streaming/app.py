@@ -5,17 +5,22 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from types import FrameType
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.clock import Clock, SystemClock
 from mqlake.errors import LogError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.log.admin import LogAdmin
 from mqlake.logs import set_up_logging
+from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.records import (
     DEAD_LETTERS,
     EVENTS,
@@ -27,12 +32,20 @@ from mqlake.records import (
     SESSIONS,
 )
 from streaming.exclusive import hold
-from streaming.jobs import history, outputs, router, rules, state
+from streaming.figures import QueryFigures, Watched, read_heap, read_positions
+from streaming.functions import create_functions
+from streaming.jobs import history, outputs, router, rules, state, stateful
 from streaming.jvm.process import Jvm
 from streaming.log_topics import partition_counts
+from streaming.metrics import add_queries
 from streaming.rules.controller import RuleController
+from streaming.rules.detections import detected
+from streaming.rules.evaluation import follow_rules
 from streaming.rules.log import KafkaRuleLog
+from streaming.rules.plans import Run
 from streaming.rules.program import Programs
+from streaming.rules.references import References, relation
+from streaming.rules.runs import Runs
 from streaming.settings import StreamingSettings
 from streaming.slots import QueryMode, router_mode, rules_mode, slots_advice
 from streaming.sources import client_config
@@ -51,8 +64,6 @@ LOG_TOPICS: Final = (
 )
 _LOCK_TIMEOUT_SECONDS: Final = 30.0
 _STOP_TIMEOUT_SECONDS: Final = 5.0
-_FIGURES_EVERY: Final = 5
-"""Heartbeats from one reading of the queries' figures to the next; reading costs a little."""
 
 
 class _StoppedEarly(BaseException):
@@ -79,7 +90,7 @@ def main(settings: StreamingSettings) -> int:
     Raises:
         OperationalError: The machine or the settings do not allow it to run.
     """
-    set_up_logging(settings.log_level, settings.log_file)
+    set_up_logging(settings.log_level, settings.log_file, settings.log_format, NAME)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -98,7 +109,9 @@ def _start_and_run(settings: StreamingSettings, stop: _Stop, beat: Callable[...,
     lock = hold(settings.data_dir / "checkpoints" / "lock", _LOCK_TIMEOUT_SECONDS)
     spark, jvm = start_spark(settings, inherited_fds=(lock,))
     try:
-        create_tables(spark, settings)
+        if settings.master.startswith("local["):
+            begin = partial(_begin_with_rules, spark, settings)
+            threading.Thread(target=begin, name="rules-ahead", daemon=True).start()
         partitions = _await_log(spark, settings, beat)
         stop.starting = False
         code = _run(spark, jvm, settings, partitions, stop.asked, beat)
@@ -118,10 +131,14 @@ def _run(
     beat: Callable[..., None],
 ) -> int:
     clock = SystemClock()
+    has_tables = threading.Event()
     mode = _mode(settings, partitions[INBOUND])
     tables = State(settings, state.checkpoint(settings), clock, rest=stopping.wait)
     controller = _controller(spark, settings, partitions, clock)
-    rule_tables = outputs.Outputs(settings, clock, controller.table_actions, stopping.wait)
+    memory = _runs(spark, settings, controller, clock)
+    rule_tables = outputs.Outputs(
+        settings, clock, controller.table_actions, stopping.wait, controller.run_names
+    )
     queries = QuerySupervisor(
         clock,
         {
@@ -133,17 +150,33 @@ def _run(
         },
         {
             rules.NAME: lambda: controller.first is not None,
-            outputs.NAME: lambda: controller.has_rules,
+            history.NAME: has_tables.is_set,
+            state.NAME: has_tables.is_set,
+            outputs.NAME: lambda: has_tables.is_set() and controller.has_rules,
         },
     )
+    queries.check()  # messages flow while the tables are looked at, which takes seconds
+    create_tables(spark, settings)
+    create_functions(spark)
+    has_tables.set()
     threading.Thread(target=controller.run, args=(stopping,), name="rules", daemon=True).start()
+    tables_log = KafkaRuleLog(settings.log.bootstrap_servers, {}, has_metrics=False)
+    references = References(spark, settings, tables_log, clock)
+    threading.Thread(
+        target=references.run, args=(stopping,), name="references", daemon=True
+    ).start()
+    remembering = threading.Thread(target=memory.run, args=(stopping,), name="runs", daemon=True)
+    remembering.start()
     upkeep = Upkeep(spark, settings, tables, clock)
     # A daemon: what it does is ended with the JVM, and is done again another time.
     threading.Thread(target=upkeep.run, args=(stopping,), name="upkeep", daemon=True).start()
     well = "routing" if mode.real_time else f"routing in micro-batches: {mode.reason}"
+    measured = _figures(spark, settings, partitions, mode, queries, memory, clock)
+    threading.Thread(target=measured.run, args=(stopping,), name="figures", daemon=True).start()
     figures: dict[str, Any] = {}
-    rounds = 0
     routing = False
+    registry = new_registry(NAME, lambda: routing, lambda families: add_queries(families, measured))
+    metrics = MetricsServer(settings.metrics, registry)
     while not stopping.is_set():
         if jvm.process.poll() is not None:
             _logger.error("java ended", extra={"fields": {"exit_code": jvm.process.returncode}})
@@ -151,9 +184,9 @@ def _run(
         queries.check()
         trouble = queries.trouble()
         routing = not trouble and (routing or queries.is_processing(router.NAME))
-        if rounds % _FIGURES_EVERY == 0:
-            figures = {"java_pid": jvm.process.pid, "queries": queries.figures()}
-        rounds += 1
+        figures = {"java_pid": jvm.process.pid, "queries": measured.latest}
+        figures["rules_with_memory"] = memory.figures()
+        figures |= asdict(measured.heap)
         detail = trouble or (well if routing else "starting the queries")
         beat(healthy=routing, detail=detail, figures=figures)
         stopping.wait(INTERVAL_SECONDS if routing else INTERVAL_SECONDS / 5)
@@ -162,7 +195,17 @@ def _run(
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     tables.close(_STOP_TIMEOUT_SECONDS)
     queries.stop()
+    remembering.join(_STOP_TIMEOUT_SECONDS)
+    metrics.close()
     return 0
+
+
+def _begin_with_rules(spark: SparkSession, settings: StreamingSettings) -> None:
+    """Let rules be compiled while the rest starts: hundreds of them take seconds."""
+    # The log may not be there yet, or Spark is being stopped: then they are compiled later.
+    with suppress(LogError, Py4JError):
+        if RULES in partition_counts(spark, client_config(settings), (RULES,)):
+            follow_rules(spark, client_config(settings))
 
 
 def _await_log(
@@ -199,12 +242,64 @@ def _controller(
 ) -> RuleController:
     sources = {log_topic: partitions[log_topic] for log_topic in rules.SOURCES}
     return RuleController(
-        KafkaRuleLog(settings.log.bootstrap_servers, sources),
+        KafkaRuleLog(settings.log.bootstrap_servers, sources, has_metrics=True),
         Programs(spark),
         settings,
         clock,
         partial(rules.committed, rules.checkpoint(settings)),
+        partial(stateful.is_ended, settings),
     )
+
+
+def _runs(
+    spark: SparkSession, settings: StreamingSettings, controller: RuleController, clock: Clock
+) -> Runs:
+    def start(run: Run, interval_seconds: float) -> StreamingQuery:
+        def reference(session: SparkSession, name: str) -> DataFrame:
+            return relation(session, settings, run.tenant, name)
+
+        return stateful.start(spark, settings, run, reference, detected, interval_seconds)
+
+    return Runs(
+        clock,
+        lambda: controller.runs,
+        start,
+        stateful.Checkpoints(settings),
+        controller.pause,
+        settings.stateful_interval_seconds,
+    )
+
+
+def _figures(
+    spark: SparkSession,
+    settings: StreamingSettings,
+    partitions: dict[str, int],
+    mode: QueryMode,
+    queries: QuerySupervisor,
+    memory: Runs,
+    clock: Clock,
+) -> QueryFigures:
+    modes = {router.NAME: mode, rules.NAME: _rules_mode(settings, mode, partitions)}
+    real_time = frozenset(name for name, one in modes.items() if one.real_time)
+    folder = settings.data_dir.absolute() / "checkpoints"
+
+    def watched() -> list[Watched]:
+        return [
+            *queries.watched(folder, real_time),
+            *memory.watched(stateful.checkpoints(settings)),
+        ]
+
+    admin = LogAdmin(settings.log.bootstrap_servers)
+    return QueryFigures(
+        clock, watched, admin.ends, partial(read_positions, spark), partial(read_heap, spark)
+    )
+
+
+def _rules_mode(
+    settings: StreamingSettings, router: QueryMode, partitions: dict[str, int]
+) -> QueryMode:
+    more = sum(partitions[log_topic] for log_topic in rules.SOURCES if log_topic != INBOUND)
+    return rules_mode(settings, router, partitions[INBOUND], more)
 
 
 def _start_rules(
@@ -214,8 +309,7 @@ def _start_rules(
     router: QueryMode,
     partitions: dict[str, int],
 ) -> StreamingQuery:
-    more = sum(partitions[log_topic] for log_topic in rules.SOURCES if log_topic != INBOUND)
-    mode = rules_mode(settings, router, partitions[INBOUND], more)
+    mode = _rules_mode(settings, router, partitions)
     return rules.start(spark, settings, controller.first or {}, real_time=mode.real_time)
 
 

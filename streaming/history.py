@@ -7,7 +7,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from mqlake.records import (
-    BARRIER_KEY_PREFIX,
     FLAG_DUP,
     FLAG_QOS,
     FLAG_RETAIN,
@@ -17,7 +16,7 @@ from mqlake.records import (
     HEADER_ORIGIN,
     HEADER_PROPERTIES,
     HEADER_USERNAME,
-    RECORD_VERSION,
+    IS_MESSAGE,
 )
 from mqlake.tables import MESSAGES
 from streaming.sources import header
@@ -35,13 +34,7 @@ def messages(inbound: DataFrame) -> DataFrame:
         header(HEADER_MQTT).alias("mqtt"),
         F.substring(header(HEADER_MQTT), 3, 1).alias("flags_byte"),
     )
-    ours = parsed.where(
-        ~F.startswith(F.col("key"), F.lit(BARRIER_KEY_PREFIX))
-        & (F.octet_length("mqtt") == 3)
-        & (F.substring("mqtt", 1, 1) == F.lit(bytes((RECORD_VERSION,))))
-        & F.is_valid_utf8("name")
-        & F.contains(F.col("name"), F.lit("/"))
-    )
+    ours = parsed.where(F.expr(IS_MESSAGE))
     flags = _byte("mqtt", 3)
     columns: dict[str, Column] = {
         "id": F.lower(F.hex(header(HEADER_ID))),

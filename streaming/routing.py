@@ -8,7 +8,14 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
 
-from mqlake.records import DELIVERY_PREFIX, HEADER_CLIENT_ID, HEADER_MQTT, HEADER_SOURCE, ROUTES
+from mqlake.records import (
+    DELIVERY_PREFIX,
+    HEADER_CLIENT_ID,
+    HEADER_MQTT,
+    HEADER_SOURCE,
+    INBOUND,
+    ROUTES,
+)
 from streaming.jvm.functions import java_map, register
 from streaming.sources import header
 
@@ -27,7 +34,7 @@ def register_route_function(spark: SparkSession, consumer_config: dict[str, str]
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     config = java_map(spark, consumer_config)
-    function = getattr(jvm, _FUNCTION_CLASS)(config, ROUTES, DELIVERY_PREFIX)
+    function = getattr(jvm, _FUNCTION_CLASS)(config, ROUTES, DELIVERY_PREFIX, INBOUND)
     register(spark, _FUNCTION, function, 6, _RETURN_TYPE)
 
 

@@ -38,11 +38,11 @@ class StreamingSettings(ProcessSettings):
         description="micro-batch where real-time mode is not to be had; it adds about 0.1 s",
     )
     router_batch_seconds: float = Field(
-        default=30.0,
+        default=60.0,
         ge=1.0,
         le=600.0,
-        description="length of a real-time batch; each boundary pauses delivery for some 0.2 s, a "
-        "crash replays at most one batch",
+        description="length of a real-time batch; each boundary pauses delivery for some 0.2 s, so "
+        "that at 60 s it is not in the 99th percentile; a crash replays at most one batch",
     )
     history_interval_seconds: float = Field(
         default=2.0, ge=0.5, le=3600.0, description="how often messages are appended to the table"
@@ -67,6 +67,20 @@ class StreamingSettings(ProcessSettings):
         "of what it is evaluated on, is paused",
     )
     rules_pause_share: float = Field(default=0.5, ge=0.0, le=1.0, description="see above")
+    stateful_interval_seconds: float = Field(
+        default=1.0,
+        ge=0.2,
+        le=60.0,
+        description="how often rules with memory (windows, joins, detections) take what is new, "
+        "less often when there are many",
+    )
+    stateful_partitions: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="how many tasks one rule with memory is shared out to; of rules that start "
+        "from then on",
+    )
     outputs_interval_seconds: float = Field(
         default=2.0,
         ge=0.5,

@@ -7,6 +7,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from mqlake.jit import COMPILER_OPTIONS
 from mqlake.logs import KEPT_LOG_FILES, MAX_LOG_BYTES
 from streaming.jvm.compiler import build_routing_jar
 from streaming.jvm.jars import PYSPARK_JARS, extra_jars
@@ -16,6 +17,7 @@ from streaming.settings import StreamingSettings
 POOLS_FILE: Final = Path(__file__).parent / "pools.xml"
 ROUTER_POOL: Final = "router"
 RULES_POOL: Final = "rules"
+STATEFUL_POOL: Final = "stateful"
 HISTORY_POOL: Final = "history"
 STATE_POOL: Final = "state"
 OUTPUTS_POOL: Final = "outputs"
@@ -45,7 +47,9 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.ui.retainedStages": "5",
     "spark.ui.retainedTasks": "50",
     # Delta
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.extensions": (
+        "io.delta.sql.DeltaSparkSessionExtension,mqlake.streaming.DecodingFunctions"
+    ),
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
     # Spark Connect, which `mqlake sql` and the API use
@@ -75,10 +79,9 @@ _LOCAL_DEFAULTS: Final[dict[str, str]] = {
 
 # Small footprint first, then short pauses.
 _JAVA_OPTIONS: Final = (
-    "-XX:TieredStopAtLevel=1",
+    *COMPILER_OPTIONS,
     "-XX:+UseSerialGC",
     "-XX:MaxMetaspaceSize=320m",
-    "-XX:ReservedCodeCacheSize=128m",
     "-Xss1m",
     "-XX:+ExitOnOutOfMemoryError",
     "-Djava.net.preferIPv4Stack=true",
@@ -95,7 +98,10 @@ def start_spark(
     """
     data_dir = settings.data_dir.absolute()
     jars = extra_jars(settings.jars_dir.absolute())
-    jars.append(build_routing_jar(data_dir / "jvm", jars))
+    # Beside the other jars if possible: for every data directory the same class path.
+    shared = settings.jars_dir.absolute() / "classes"
+    is_shared = _can_write(shared)
+    jars.append(build_routing_jar(shared if is_shared else data_dir / "jvm", jars))
     java_options = [
         *_JAVA_OPTIONS,
         f"-Xmx{settings.driver_memory_mb}m",
@@ -109,6 +115,7 @@ def start_spark(
         class_path,
         environment=_local_environment(data_dir) if settings.master.startswith("local") else None,
         inherited_fds=inherited_fds,
+        archives=shared if is_shared else None,
     )
     try:
         jvm.export()
@@ -152,6 +159,8 @@ def small_session(spark: SparkSession) -> SparkSession:
     """Return a session of its own for work on small tables: one task each, and no more files."""
     session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", "1")
+    # VACUUM lists the one folder of a table in so many tasks; the default is ten thousand.
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "1")
     return session
 
 
@@ -172,6 +181,9 @@ _SILENCED: Final = (
     # Reports to the log what it sends to the client as well.
     "org.apache.spark.sql.connect.utils.ErrorUtils",
     "org.apache.spark.sql.execution.datasources.v2",
+    # Report what a query that is cancelled leaves undone.
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.hadoop.mapreduce.lib.output.FileOutputCommitter",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     # Warns of each batch that takes longer than its interval; ours rest.
     "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
@@ -180,6 +192,14 @@ _SILENCED: Final = (
     "org.apache.spark.util.SparkStringUtils",
     "org.apache.spark.util.Utils",
 )
+
+
+def _can_write(path: Path) -> bool:
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError:
+        return False
+    return os.access(path, os.W_OK)
 
 
 def _directory(path: Path) -> Path:

@@ -1,7 +1,7 @@
 """One batch of the log into the state tables: what foreachBatch of the state query calls.
 
 records(key, value, headers, topic, partition, offset, timestamp) of `mqlake.inbound`,
-`mqlake.sessions` and `mqlake.events`
+`mqlake.sessions`, `mqlake.events` and `mqlake.rules`
 
 A batch that was applied in part or whole and comes again, because the application was killed before
 Spark noted it, leaves the tables as if it had come once: merges look at offsets, appends carry the
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from mqlake.clock import Clock
-from mqlake.records import EVENTS, INBOUND, SESSIONS
+from mqlake.records import EVENTS, INBOUND, RULES, SESSIONS
 from mqlake.tables import DROPS, RETAINED, Table
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from streaming.events import drop_rows, event_rows
@@ -30,6 +30,7 @@ from streaming.retained import (
     merge_retained,
     note_offsets,
 )
+from streaming.rule_definitions import merge_rules, rule_changes
 from streaming.sessions import (
     last_sessions,
     merge_sessions,
@@ -40,7 +41,7 @@ from streaming.sessions import (
 from streaming.settings import StreamingSettings
 from streaming.tables import table_path
 
-LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS)
+LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS, RULES)
 
 NOTE_SECONDS: Final = 60.0
 """Longest that the table `retained` says nothing of a log that grows."""
@@ -126,6 +127,8 @@ class State:
                 events = _of(wanted, EVENTS)
                 self._append(event_rows(events), EVENTS_TABLE, batch_id)
                 self._append(drop_rows(events), DROPS, batch_id)
+            if RULES in counts:
+                merge_rules(rule_changes(_of(wanted, RULES)))
         finally:
             wanted.unpersist()
 

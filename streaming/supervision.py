@@ -3,13 +3,15 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.clock import Clock
+from streaming.figures import Watched, progress_of
 
 _logger = logging.getLogger(__name__)
 
@@ -96,18 +98,23 @@ class QuerySupervisor:
             return False
         return bool(query.status["isTriggerActive"]) or query.lastProgress is not None
 
-    def figures(self) -> dict[str, Any]:
-        """Return batch, speed and restarts of each query."""
-        figures: dict[str, Any] = {}
-        for name, job in self._jobs.items():
-            progress = None if job.query is None else job.query.lastProgress
-            figures[name] = {
-                "active": job.query is not None,
-                "restarts": job.restarts,
-                "batch_id": None if progress is None else progress.batchId,
-                "rows_per_second": None if progress is None else progress.processedRowsPerSecond,
-            }
-        return figures
+    def watched(self, checkpoints: Path, real_time: frozenset[str]) -> list[Watched]:
+        """Return the queries to be looked at; from any thread.
+
+        Args:
+            checkpoints: Holds a folder for each.
+            real_time: Names of those that run so.
+        """
+        return [
+            Watched(
+                name,
+                progress_of(job.query),
+                checkpoints / name,
+                job.restarts,
+                name in real_time,
+            )
+            for name, job in self._jobs.items()
+        ]
 
     def stop(self) -> None:
         """Stop all queries, in the order given; what cannot be stopped is logged."""

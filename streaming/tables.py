@@ -1,7 +1,7 @@
 """Create the Delta tables of `mqlake.tables` and make them known by name to every session."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -43,11 +43,7 @@ def create_tables(spark: SparkSession, settings: StreamingSettings) -> None:
         location = _literal(path)
         if DeltaTable.isDeltaTable(spark, path):
             spark.sql(f"CREATE TABLE IF NOT EXISTS {table.name} USING delta LOCATION {location}")
-            present = set(spark.table(table.name).columns)
-            missing = [column for column in table.columns if column.name not in present]
-            if missing:
-                added = ", ".join(map(_definition, missing))
-                spark.sql(f"ALTER TABLE {table.name} ADD COLUMNS ({added})")
+            _add_missing(spark, table.name, table.columns)
         else:
             columns = ", ".join(map(_definition, table.columns))
             clustering = f"CLUSTER BY ({', '.join(table.cluster_by)}) " if table.cluster_by else ""
@@ -60,6 +56,15 @@ def create_tables(spark: SparkSession, settings: StreamingSettings) -> None:
         path = str(rule_table_path(settings, name))
         if DeltaTable.isDeltaTable(spark, path):
             spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {_literal(path)}")
+            _add_missing(spark, name, RULE_TABLE_COLUMNS)
+
+
+def _add_missing(spark: SparkSession, name: str, columns: Iterable[Column]) -> None:
+    """Add what a table lacks that an earlier version has made."""
+    present = set(spark.table(name).columns)
+    missing = [column for column in columns if column.name not in present]
+    if missing:
+        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(map(_definition, missing))})")
 
 
 def rule_tables(settings: StreamingSettings) -> list[str]:

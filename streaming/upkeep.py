@@ -1,8 +1,11 @@
 """What tables need now and then.
 
 Expired retained messages go each minute, if there are any. Small files are joined when a table has
-gathered many, for its queries would grow slow. Twice a day files go that no snapshot of the last
-day holds.
+gathered many, for its queries would grow slow; that also clusters them. Four times a day rows go
+that are older than the policies of retention keep them. Twice a day files go that no snapshot of
+the last day holds.
+
+One thing at a time, in one task, in a scheduler pool of its own that comes after all others.
 """
 
 import json
@@ -20,8 +23,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mqlake.clock import Clock
-from mqlake.tables import DEAD_LETTERS, MESSAGES, RETAINED, TABLES, Table
+from mqlake.errors import SettingsError
+from mqlake.retention import TABLES_WITH_TOPIC, read_policies
+from mqlake.tables import DEAD_LETTERS, LATE, MESSAGES, RETAINED, TABLES, Table
 from streaming.retained import commits_saying, delete_expired, first_expiry
+from streaming.retention import expired
 from streaming.settings import StreamingSettings
 from streaming.spark import MAINTENANCE_POOL, small_session, use_pool
 from streaming.state import State
@@ -31,12 +37,15 @@ _logger = logging.getLogger(__name__)
 
 EXPIRE_SECONDS: Final = 60.0
 OPTIMIZE_SECONDS: Final = 600.0
+RETENTION_SECONDS: Final = 6 * 3600.0
 VACUUM_SECONDS: Final = 12 * 3600.0
 CHECK_SECONDS: Final = 5.0
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 """What is as large stays as it is; so joining costs what came in, not what is there."""
 MOST_SMALL_FILES: Final = 200
+"""So a table never has more files than these, those that come until the next look, and one for each
+`FILE_BYTES` of its data."""
 
 # OPTIMIZE would put everything below a gigabyte, and clusters below a hundred, together again and
 # again.
@@ -50,9 +59,10 @@ _CONF: Final = {
     "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.targetCubeSize": str(
         2 * FILE_BYTES
     ),
-    # VACUUM lists the one folder of a table in so many tasks; the default is ten thousand.
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
     "spark.databricks.delta.vacuum.logging.enabled": "false",
+    # What reads a table to write it anew does so in one task, however many files it has.
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.files.maxPartitionBytes": "4g",
 }
 
 
@@ -80,6 +90,7 @@ class Upkeep:
         self._duties = {
             "expire": _Duty(self.expire, EXPIRE_SECONDS, now),
             "optimize": _Duty(self.optimize, OPTIMIZE_SECONDS, now + OPTIMIZE_SECONDS),
+            "retention": _Duty(self.delete_old, RETENTION_SECONDS, now + 1200.0),
             "vacuum": _Duty(self.vacuum, VACUUM_SECONDS, now + 3600.0),
         }
 
@@ -96,7 +107,7 @@ class Upkeep:
                 continue
             try:
                 duty.do()
-            except (PySparkException, Py4JError, OSError) as error:
+            except (PySparkException, Py4JError, OSError, SettingsError) as error:
                 if not is_stopping():
                     _logger.warning(
                         "upkeep failed", extra={"fields": {"duty": name, "reason": str(error)}}
@@ -124,6 +135,17 @@ class Upkeep:
             if small_files(rule_table_path(self._settings, name)) >= MOST_SMALL_FILES:
                 self._spark.sql(f"OPTIMIZE {name}")
 
+    def delete_old(self) -> None:
+        """Delete the rows that have been kept as long as they are to be."""
+        policies = read_policies(self._settings.data_dir)
+        for table in TABLES:
+            if table.name not in TABLES_WITH_TOPIC:
+                continue
+            condition = expired(policies, table.name, self._clock.now_ms())
+            if condition is not None:
+                with self._writing(table):
+                    self._spark.sql(f"DELETE FROM {table.name} WHERE {condition}")  # noqa: S608
+
     def vacuum(self) -> None:
         """Delete the files that no snapshot of the last day holds."""
         for table in TABLES:
@@ -134,8 +156,8 @@ class Upkeep:
 
     @contextmanager
     def _writing(self, table: Table) -> Iterator[None]:
-        """Keep off the other writer of a table; to join files never conflicts with appends."""
-        with nullcontext() if table in (MESSAGES, DEAD_LETTERS) else self._state.lock:
+        """Keep off the other writer of a table; nothing done here conflicts with appends."""
+        with nullcontext() if table in (MESSAGES, DEAD_LETTERS, LATE) else self._state.lock:
             says = table is RETAINED
             with commits_saying(self._spark, self._state.next_offsets) if says else nullcontext():
                 yield

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -17,17 +18,23 @@ from pyspark.sql.types import StructType
 from mqlake.clock import Clock
 from mqlake.records import DEAD_LETTERS, OUTPUTS
 from mqlake.tables import DEAD_LETTERS as DEAD_LETTERS_TABLE
+from mqlake.tables import LATE, RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, RULE_TABLE_PREFIX
 from streaming.jvm.priority import give_way
 from streaming.rules.program import TableAction
 from streaming.rules.tables import (
     Marks,
     dead_letter_rows,
+    fallback_table,
     is_evaluation,
+    is_fallback,
+    is_late,
     last_marks,
+    late_rows,
     later,
     new_outputs,
     parsed,
     table_rows,
+    without_ended,
 )
 from streaming.settings import StreamingSettings
 from streaming.sources import read_log
@@ -79,6 +86,7 @@ class Outputs:
         clock: For the rest after a batch.
         find: Returns where the rows of a version go.
         rest: Waits so many seconds, less when the application stops.
+        runs: Returns the names of the runs of rules with memory; None while they are not known.
     """
 
     def __init__(
@@ -87,11 +95,13 @@ class Outputs:
         clock: Clock,
         find: Callable[[Version], tuple[TableAction, ...]],
         rest: Callable[[float], object],
+        runs: Callable[[], frozenset[str] | None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._find = find
         self._rest = rest
+        self._runs = runs
         self._checkpoint = checkpoint(settings)
         self._lock = threading.Lock()
 
@@ -110,15 +120,26 @@ class Outputs:
         try:
             outputs = records.where(F.col("topic") == OUTPUTS)
             letters = records.where(F.col("topic") == DEAD_LETTERS)
+            fallbacks, letters = letters.where(is_fallback()), letters.where(~is_fallback())
             self._append_outputs(outputs, marks.get(OUTPUTS, {}), batch_id)
+            homeless = self._add_fallbacks(fallbacks)
+            letters = letters if homeless is None else letters.unionByName(homeless)
             self._append_letters(letters, marks.get(DEAD_LETTERS, {}), batch_id)
+            # Known before it is asked which are new: an ended run's last rows keep their mark.
+            runs = self._runs()
+            last = {
+                OUTPUTS: last_marks(outputs),
+                DEAD_LETTERS: last_marks(letters.where(is_evaluation())),
+            }
+            kept = {
+                log_topic: of_topic if runs is None else without_ended(of_topic, runs)
+                for log_topic, of_topic in marks.items()
+            }
             self._write_marks(
                 batch_id,
                 {
-                    OUTPUTS: later(marks.get(OUTPUTS, {}), last_marks(outputs)),
-                    DEAD_LETTERS: later(
-                        marks.get(DEAD_LETTERS, {}), last_marks(letters.where(is_evaluation()))
-                    ),
+                    log_topic: later(kept.get(log_topic, {}), found)
+                    for log_topic, found in last.items()
                 },
             )
         finally:
@@ -131,6 +152,8 @@ class Outputs:
         by_action: dict[TableAction, list[Version]] = {}
         for version in versions:
             for action in self._find(version):
+                if action.is_fallback:
+                    continue
                 by_action.setdefault(action, []).append(version)
         if not by_action:
             return
@@ -138,7 +161,7 @@ class Outputs:
         new = new_outputs(outputs, marks).persist()
         try:
             spark = outputs.sparkSession
-            for (table, ddl), its_versions in by_action.items():
+            for (table, ddl, _), its_versions in by_action.items():
                 with _left_out(table):
                     schema = columns(ddl)
                     types = grow_rule_table(spark, self._settings, table, schema)
@@ -153,13 +176,59 @@ class Outputs:
         finally:
             new.unpersist()
 
+    def _add_fallbacks(self, fallbacks: DataFrame) -> DataFrame | None:
+        """Add outputs that the runner has handed over, those that are not there yet.
+
+        Returns:
+            Those whose columns nobody knows.
+        """
+        named = fallbacks.withColumn("table", fallback_table()).where(
+            F.concat(F.lit(RULE_TABLE_PREFIX), "table").rlike(f"^{RULE_TABLE_PATTERN}$")
+        )
+        spark = fallbacks.sparkSession
+        keys = ("tenant", "rule", "version", "table")
+        homeless: DataFrame | None = None
+        for tenant, rule, version, name in named.select(*keys).distinct().collect():
+            table = RULE_TABLE_PREFIX + name
+            rows = named.where(F.col("table") == name)
+            with _left_out(table):
+                schema = self._fallback_columns(spark, (tenant, rule, version), table)
+                if schema is None:
+                    is_it = (F.col("rule") == rule) & (F.col("version") == version)
+                    lost = rows.where((F.col("tenant") == tenant) & is_it).drop("table")
+                    homeless = lost if homeless is None else homeless.unionByName(lost)
+                    continue
+                types = grow_rule_table(spark, self._settings, table, schema)
+                new = table_rows(rows, schema, [(tenant, rule, version)], types)
+                add_once(new, rule_table_path(self._settings, table))
+        return homeless
+
+    def _fallback_columns(
+        self, spark: SparkSession, version: Version, table: str
+    ) -> dict[str, str] | None:
+        """Return the columns of a version's rows; those of the table when it is long gone."""
+        for action in self._find(version):
+            if action.table == table:
+                return columns(action.schema)
+        if not spark.catalog.tableExists(table):
+            return None
+        ours = {column.name for column in RULE_TABLE_COLUMNS}
+        fields = spark.table(table).schema.fields
+        return {
+            field.name: field.dataType.simpleString() for field in fields if field.name not in ours
+        }
+
     def _append_letters(self, letters: DataFrame, marks: Marks, batch_id: int) -> None:
         if letters.isEmpty():
             return
         evaluated = new_outputs(letters.where(is_evaluation()), marks)
         others = letters.where(~is_evaluation())
-        rows = dead_letter_rows(evaluated.unionByName(others))
+        rows = dead_letter_rows(evaluated.where(~is_late()).unionByName(others))
         self._append(rows, table_path(self._settings, DEAD_LETTERS_TABLE), batch_id)
+        late = letters.where(is_late())
+        if not late.isEmpty():
+            rows = late_rows(evaluated.where(is_late()))
+            self._append(rows, table_path(self._settings, LATE), batch_id)
 
     def _append(self, rows: DataFrame, path: Path, batch_id: int) -> None:
         (
@@ -202,6 +271,23 @@ class Outputs:
         temporary.write_text(json.dumps(stored), encoding="utf-8")
         temporary.replace(path)
         self._marks_file(batch_id - KEPT_MARKS).unlink(missing_ok=True)
+
+
+def add_once(rows: DataFrame, path: Path) -> None:
+    """Add rows to a table of rules that has none with their `output_id`."""
+    rows = rows.dropDuplicates(["output_id"])
+    micros = F.unix_micros("ts")
+    first, last = rows.agg(F.min(micros), F.max(micros)).collect()[0]
+    # Lets Delta leave out the files of other times.
+    ends = F.timestamp_micros(F.lit(first)), F.timestamp_micros(F.lit(last))
+    times = F.col("t.ts").between(*ends) | F.col("t.ts").isNull()
+    (
+        DeltaTable.forPath(rows.sparkSession, str(path))
+        .alias("t")
+        .merge(rows.alias("s"), (F.col("t.output_id") == F.col("s.output_id")) & times)
+        .whenNotMatchedInsert(values={f"`{name}`": f"s.`{name}`" for name in rows.columns})
+        .execute()
+    )
 
 
 @contextmanager

@@ -79,18 +79,31 @@ def committed(folder: Path) -> Offsets | None:
     From the checkpoint: `commits/<batch>` says that a batch is done, `offsets/<batch>` up to where
     it went; a line with the format's version, one of metadata, then one for each source.
     """
-    batches = [int(path.name) for path in (folder / "commits").glob("*") if path.name.isdecimal()]
-    for batch in sorted(batches, reverse=True):
-        try:
-            text = (folder / "offsets" / str(batch)).read_text(encoding="utf-8")
-            ends = json.loads(text.splitlines()[2])
-        except (OSError, ValueError, IndexError):
-            continue
-        return {
-            log_topic: {int(partition): offset for partition, offset in partitions.items()}
-            for log_topic, partitions in ends.items()
-        }
-    return None
+    found = (ends for batch in finished(folder) if (ends := ends_of(folder, batch)) is not None)
+    return next(found, None)
+
+
+def finished(folder: Path) -> list[int]:
+    """Return the numbers of the batches that are done, the last one first; of those still noted."""
+    names = [path.name for path in (folder / "commits").glob("*")]
+    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def ends_of(folder: Path, batch: int) -> Offsets | None:
+    """Return up to where a batch goes; None when that is not noted."""
+    try:
+        text = (folder / "offsets" / str(batch)).read_text(encoding="utf-8")
+        sources = [json.loads(line) for line in text.splitlines()[2:]]
+    except (OSError, ValueError):
+        return None
+    # A source that is not the log counts seconds.
+    ends = next((ends for ends in sources if isinstance(ends, dict)), None)
+    if ends is None:
+        return None
+    return {
+        log_topic: {int(partition): offset for partition, offset in partitions.items()}
+        for log_topic, partitions in ends.items()
+    }
 
 
 def _is_before(done: Offsets | None, first: Offsets) -> bool:

@@ -1,4 +1,4 @@
-"""The query that keeps the state tables: retained, sessions, subscriptions, events and drops."""
+"""The query that keeps the state tables: retained messages, sessions, events, rules and so on."""
 
 from pathlib import Path
 from typing import Final

@@ -3,6 +3,7 @@ package mqlake.streaming;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.Map;
@@ -17,24 +18,35 @@ final class Activation {
     private Activation() {
     }
 
-    /** Return the versions of an activation; no value has none. */
-    static RuleVersion[] versions(String tenant, String rule, byte[] value) throws IOException {
+    /** Return the versions of an activation, with memory or without; no value has none. */
+    static RuleVersion[] versions(String tenant, String rule, byte[] value, boolean withMemory)
+            throws IOException {
+        ArrayList<RuleVersion> versions = new ArrayList<RuleVersion>();
         JsonNode spans = value == null ? null : field(JSON.readTree(value), "spans");
-        RuleVersion[] versions = new RuleVersion[spans == null ? 0 : spans.size()];
-        for (int i = 0; i < versions.length; i++) {
-            versions[i] = version(tenant, rule, (JsonNode) spans.get(i));
+        for (int i = 0; spans != null && i < spans.size(); i++) {
+            JsonNode span = (JsonNode) spans.get(i);
+            if (hasMemory(span) == withMemory) {
+                versions.add(version(tenant, rule, span));
+            }
         }
-        return versions;
+        return (RuleVersion[]) versions.toArray(new RuleVersion[versions.size()]);
+    }
+
+    private static boolean hasMemory(JsonNode span) {
+        return span.hasNonNull("plan");
     }
 
     /** Return the expressions of an activation. */
     static String[] expressions(byte[] value) throws IOException {
         JsonNode spans = value == null ? null : field(JSON.readTree(value), "spans");
-        String[] expressions = new String[spans == null ? 0 : spans.size()];
-        for (int i = 0; i < expressions.length; i++) {
-            expressions[i] = field((JsonNode) spans.get(i), "expression").asText();
+        ArrayList<String> expressions = new ArrayList<String>();
+        for (int i = 0; spans != null && i < spans.size(); i++) {
+            JsonNode span = (JsonNode) spans.get(i);
+            if (!hasMemory(span)) {
+                expressions.add(field(span, "expression").asText());
+            }
         }
-        return expressions;
+        return (String[]) expressions.toArray(new String[expressions.size()]);
     }
 
     /** Return the number in a record that says which changes are decided. */
@@ -43,10 +55,11 @@ final class Activation {
     }
 
     private static RuleVersion version(String tenant, String rule, JsonNode span) {
-        String text = field(span, "expression").asText();
         CompiledRule code = null;
         try {
-            code = RuleCompiler.compile(text);
+            // One with memory has a query of its own.
+            code = hasMemory(span)
+                    ? null : RuleCompiler.compile(field(span, "expression").asText());
         } catch (IllegalArgumentException error) {
             // Its records become dead letters.
             LOG.warn("rule " + rule + " does not compile: " + error.getMessage());
@@ -67,7 +80,10 @@ final class Activation {
         }
         return new RuleVersion(
                 tenant, rule, field(span, "version").asInt(), filters, ranges, code,
-                RuleCounters.of(tenant + "/" + rule));
+                RuleCounters.of(tenant + "/" + rule),
+                span.hasNonNull("change") ? ((JsonNode) span.get("change")).asLong() : 0,
+                span.hasNonNull("ended_at")
+                        ? ((JsonNode) span.get("ended_at")).asLong() : Long.MAX_VALUE);
     }
 
     private static long[] offsets(JsonNode array) {

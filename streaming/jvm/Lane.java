@@ -14,7 +14,7 @@ final class Lane {
     private static final AtomicInteger COUNT = new AtomicInteger();
 
     final int number = COUNT.getAndIncrement();
-    final MessageRow row = new MessageRow();
+    final MessageRow row = new MessageRow(this);
     final GenericInternalRow result = new GenericInternalRow(1);
     final ArrayList<RuleVersion> candidates = new ArrayList<RuleVersion>();
 

@@ -52,9 +52,9 @@ public abstract class LogFollower implements Runnable {
     final Object lock = new Object();
 
     // Guarded by the lock: how a caller in doubt asks the thread what the log has.
-    private long lookupsWanted;
+    long lookupsWanted;
     volatile long lookupsDone;
-    private long end;
+    long end;
     /** True after a barrier beyond the end: where one is, more may be, and they need not wait. */
     private boolean doubting;
     /** The log topics that exist; null before the first look-up. */

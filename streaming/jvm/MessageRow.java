@@ -2,7 +2,6 @@ package mqlake.streaming;
 
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
-import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.variant.VariantExpressionEvalUtils$;
 import org.apache.spark.types.variant.Variant;
@@ -25,6 +24,7 @@ final class MessageRow extends GenericInternalRow {
     static final int COLUMN_COUNT = 21;
     static final int PAYLOAD = 5;
 
+    private static final byte RECORD_VERSION = 1;
     private static final int FLAG_QOS = 3;
     private static final int FLAG_RETAIN = 4;
     private static final int FLAG_DUP = 8;
@@ -35,8 +35,7 @@ final class MessageRow extends GenericInternalRow {
     /** Of which record a value is. */
     private int[] known = new int[COLUMN_COUNT];
     private int current;
-    /** What computes the columns taken out of rules, by ordinal. */
-    private Expression[] shared = new Expression[COLUMN_COUNT];
+    private final Lane lane;
 
     // The record.
     byte[] key;
@@ -51,18 +50,58 @@ final class MessageRow extends GenericInternalRow {
     byte[] properties;
     byte[] peerHost;
     byte[] chain;
+    byte[] traceparent;
     int partition;
     long offset;
     long timestampMs;
     /** Null for a message. */
     Event event;
 
-    MessageRow() {
+    MessageRow(Lane lane) {
         super(COLUMN_COUNT);
+        this.lane = lane;
     }
 
-    /** Begin another record, whose fields are then set. */
-    void begin() {
+    /** Become another record; tell whether it is one that rules know. */
+    boolean begin(
+            boolean isEvent, int recordPartition, long recordOffset, long recordTimestampMs,
+            byte[] recordKey, byte[] recordValue, String[] headerNames, byte[][] headerValues) {
+        begin();
+        key = recordKey;
+        slash = recordKey == null ? -1 : RuleFilter.slash(recordKey);
+        if (slash < 0) {
+            return false;
+        }
+        value = recordValue;
+        partition = recordPartition;
+        offset = recordOffset;
+        timestampMs = recordTimestampMs;
+        for (int i = 0; i < headerNames.length; i++) {
+            header(headerNames[i], headerValues[i]);
+        }
+        if (isEvent) {
+            event = Event.read(value);
+            return event != null;
+        }
+        return mqtt != null && mqtt.length == 3 && mqtt[0] == RECORD_VERSION;
+    }
+
+    /** Return the topic name of the message, or that of the event. */
+    String topicName() {
+        return event != null
+                ? event.topicName
+                : new String(key, slash + 1, key.length - slash - 1, StandardCharsets.UTF_8);
+    }
+
+    /** Return the client identifier: of the publisher, or of whom the event tells. */
+    byte[] clientIdBytes() {
+        if (event != null) {
+            return Arrays.copyOfRange(key, slash + 1, key.length);
+        }
+        return clientId == null ? EMPTY : clientId;
+    }
+
+    private void begin() {
         current++;
         if (current == 0) {
             Arrays.fill(known, 0);
@@ -77,10 +116,11 @@ final class MessageRow extends GenericInternalRow {
         properties = null;
         peerHost = null;
         chain = null;
+        traceparent = null;
     }
 
     /** Set what a header says; of a name given twice the last counts. */
-    void header(String name, byte[] header) {
+    private void header(String name, byte[] header) {
         switch (name) {
             case "mqtt":
                 mqtt = header;
@@ -106,6 +146,9 @@ final class MessageRow extends GenericInternalRow {
             case "chain":
                 chain = header;
                 break;
+            case "traceparent":
+                traceparent = header;
+                break;
             default:
                 break; // of no concern to rules
         }
@@ -122,23 +165,16 @@ final class MessageRow extends GenericInternalRow {
         if (ordinal < known.length && known[ordinal] == current) {
             return values[ordinal];
         }
-        Object found = ordinal < COLUMN_COUNT ? column(ordinal) : sharedColumn(ordinal);
-        values[ordinal] = found;
-        known[ordinal] = current;
-        return found;
-    }
-
-    private Object sharedColumn(int ordinal) {
+        Object found = ordinal < COLUMN_COUNT
+                ? column(ordinal) : RuleCompiler.sharedColumn(ordinal).evaluate(lane);
         if (ordinal >= values.length) {
             int length = Math.max(ordinal + 1, values.length * 2);
             values = Arrays.copyOf(values, length);
             known = Arrays.copyOf(known, length);
-            shared = (Expression[]) Arrays.copyOf(shared, length);
         }
-        if (shared[ordinal] == null) {
-            shared[ordinal] = RuleCompiler.sharedColumn(ordinal);
-        }
-        return shared[ordinal].eval(this);
+        values[ordinal] = found;
+        known[ordinal] = current;
+        return found;
     }
 
     private Object column(int ordinal) {

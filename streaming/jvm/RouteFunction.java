@@ -27,13 +27,17 @@ public final class RouteFunction implements UDF6 {
     private final Map<String, String> consumerConfig;
     private final String routesTopic;
     private final String deliveryPrefix;
+    private final String inboundTopic;
     private transient volatile RouteFollower follower;
+    private transient volatile Positions positions;
 
     public RouteFunction(
-            Map<String, String> consumerConfig, String routesTopic, String deliveryPrefix) {
+            Map<String, String> consumerConfig, String routesTopic, String deliveryPrefix,
+            String inboundTopic) {
         this.consumerConfig = new java.util.HashMap<String, String>(consumerConfig);
         this.routesTopic = routesTopic;
         this.deliveryPrefix = deliveryPrefix;
+        this.inboundTopic = inboundTopic;
     }
 
     /** The raw signature: Janino writes no bridge methods. */
@@ -45,13 +49,15 @@ public final class RouteFunction implements UDF6 {
             Object offset,
             Object timestampMs) {
         byte[] key = (byte[]) keyBytes;
-        if (key == null) {
-            return NOBODY;
-        }
         RouteFollower routes = follower;
         if (routes == null) {
             routes = RouteFollower.of(consumerConfig, routesTopic);
+            positions = Positions.of("router", inboundTopic);
             follower = routes;
+        }
+        positions.reach(((Integer) partition).intValue(), ((Long) offset).longValue());
+        if (key == null) {
+            return NOBODY;
         }
         String position = partition + ":" + offset + ":" + timestampMs;
         if (isBarrier(key)) {

@@ -13,10 +13,11 @@ import org.apache.spark.sql.catalyst.util.ArrayData;
 public final class RuleEvaluation {
     private static final Row[] NOTHING = new Row[0];
     private static final byte[] EMPTY = new byte[0];
-    private static final byte RECORD_VERSION = 1;
-    private static final int MAX_CHAIN = 16;
+    static final int MAX_CHAIN = 16;
     /** Characters of an error that are kept. */
     private static final int MAX_ERROR = 1000;
+    static final String FAILED = "rule.failed";
+    static final String FAILED_TOPIC = "$events/rule_failed";
 
     private final String eventsTopic;
     private final String outputsTopic;
@@ -32,45 +33,24 @@ public final class RuleEvaluation {
     public Row[] evaluate(
             RuleTable table, String logTopic, int partition, long offset, long timestampMs,
             byte[] key, byte[] value, String[] headerNames, byte[][] headerValues) {
-        int slash = key == null ? -1 : RuleFilter.slash(key);
-        if (slash < 0) {
-            return NOTHING;
-        }
         Lane lane = Lane.take();
         try {
             MessageRow row = lane.row;
-            row.begin();
-            row.key = key;
-            row.slash = slash;
-            row.value = value;
-            row.partition = partition;
-            row.offset = offset;
-            row.timestampMs = timestampMs;
-            for (int i = 0; i < headerNames.length; i++) {
-                row.header(headerNames[i], headerValues[i]);
+            if (!row.begin(
+                    eventsTopic.equals(logTopic), partition, offset, timestampMs, key, value,
+                    headerNames, headerValues)) {
+                return NOTHING; // not ours: somebody else wrote to the topic
             }
-            String topicName;
-            if (eventsTopic.equals(logTopic)) {
-                row.event = MessageRow.Event.read(value);
-                if (row.event == null) {
-                    return NOTHING;
-                }
-                topicName = row.event.topicName;
-            } else {
-                if (row.mqtt == null || row.mqtt.length != 3 || row.mqtt[0] != RECORD_VERSION) {
-                    return NOTHING; // not ours: somebody else wrote to the topic
-                }
-                topicName = new String(key, slash + 1, key.length - slash - 1, StandardCharsets.UTF_8);
-            }
-            String tenant = new String(key, 0, slash, StandardCharsets.UTF_8);
+            String topicName = row.topicName();
+            String tenant = new String(key, 0, row.slash, StandardCharsets.UTF_8);
             table.match(tenant, topicName, logTopic, partition, offset, lane.candidates);
             if (lane.candidates.isEmpty()) {
                 return NOTHING;
             }
             ArrayList<Row> rows = new ArrayList<Row>();
-            Writer writer = new Writer(row, topicName, rows);
+            Writer writer = new Writer(row, tenant, topicName, rows);
             for (int i = 0; i < lane.candidates.size(); i++) {
-                evaluate((RuleVersion) lane.candidates.get(i), lane, writer);
+                evaluate((RuleVersion) lane.candidates.get(i), lane, table, writer);
             }
             return rows.isEmpty() ? NOTHING : (Row[]) rows.toArray(new Row[rows.size()]);
         } finally {
@@ -78,15 +58,21 @@ public final class RuleEvaluation {
         }
     }
 
-    private static void evaluate(RuleVersion rule, Lane lane, Writer writer) {
+    private static void evaluate(RuleVersion rule, Lane lane, RuleTable table, Writer writer) {
         RuleCounters counters = rule.counters;
         counters.matched.increment();
+        boolean isLoop = writer.isLoop(rule.rule);
+        if (isLoop && lane.row.event != null) {
+            // Of what a rule has itself brought about it hears nothing: that would never end.
+            counters.noResult.increment();
+            return;
+        }
         // A plain field suffices for sampling: it need not be exact.
         boolean isTimed = (lane.row.offset % RuleCounters.SAMPLE) == 0;
         long begin = isTimed ? System.nanoTime() : 0;
         int count = writer.rows.size();
         try {
-            if (writer.isLoop(rule.rule)) {
+            if (isLoop) {
                 throw new IllegalStateException(
                         "loop: the message has come through " + writer.chainText());
             }
@@ -107,24 +93,33 @@ public final class RuleEvaluation {
                 counters.outputs.add(index);
             }
         } catch (Exception error) { // Scala's are not declared
-            failed(rule, error, count, writer);
+            failed(rule, error, count, table, writer);
         } catch (StackOverflowError error) {
-            failed(rule, error, count, writer);
+            failed(rule, error, count, table, writer);
         } catch (LinkageError error) {
-            failed(rule, error, count, writer);
+            failed(rule, error, count, table, writer);
         }
         if (isTimed) {
             counters.evaluationNs.add((System.nanoTime() - begin) * RuleCounters.SAMPLE);
         }
     }
 
-    private static void failed(RuleVersion rule, Throwable error, int count, Writer writer) {
+    private static void failed(
+            RuleVersion rule, Throwable error, int count, RuleTable table, Writer writer) {
         rule.counters.failed.increment();
         while (writer.rows.size() > count) { // a rule gives all of its rows or none
             writer.rows.remove(writer.rows.size() - 1);
         }
         String text = RuleCompiler.firstLine(error);
-        writer.deadLetter(rule, text.length() > MAX_ERROR ? text.substring(0, MAX_ERROR) : text);
+        text = text.length() > MAX_ERROR ? text.substring(0, MAX_ERROR) : text;
+        writer.deadLetter(rule, text);
+        if (!writer.isOfFailure() && table.isRead(rule.tenant, FAILED_TOPIC)) {
+            long nowMs = System.currentTimeMillis();
+            long told = rule.counters.toTell(nowMs);
+            if (told > 0) {
+                writer.failure(rule, text, told, nowMs);
+            }
+        }
     }
 
     /** Writes what comes of one record. */
@@ -132,14 +127,18 @@ public final class RuleEvaluation {
         final ArrayList<Row> rows;
         private final MessageRow row;
         private final String position;
+        private final String tenant;
+        private final String topicName;
         private final byte[] topic;
         private final byte[] clientId;
         private final byte[] ts;
         private final byte[] chain;
         private final String[] rules;
 
-        Writer(MessageRow row, String topicName, ArrayList<Row> rows) {
+        Writer(MessageRow row, String tenant, String topicName, ArrayList<Row> rows) {
             this.row = row;
+            this.tenant = tenant;
+            this.topicName = topicName;
             this.rows = rows;
             this.position = (row.event != null ? "e:" : "i:") + row.partition + ":" + row.offset + ":";
             this.topic = topicName.getBytes(StandardCharsets.UTF_8);
@@ -147,13 +146,7 @@ public final class RuleEvaluation {
             this.chain = row.chain;
             this.rules = chain == null || chain.length == 0
                     ? new String[0] : new String(chain, StandardCharsets.UTF_8).split(",");
-            if (row.event != null) {
-                int length = row.key.length - row.slash - 1;
-                this.clientId = new byte[length];
-                System.arraycopy(row.key, row.slash + 1, this.clientId, 0, length);
-            } else {
-                this.clientId = row.clientId == null ? EMPTY : row.clientId;
-            }
+            this.clientId = row.clientIdBytes();
         }
 
         boolean isLoop(String rule) {
@@ -165,12 +158,17 @@ public final class RuleEvaluation {
             return rules.length >= MAX_CHAIN;
         }
 
+        /** Whether the record itself tells of a failure: a failure over it is not told, or two would go on. */
+        boolean isOfFailure() {
+            return row.event != null && row.event.name.equals(FAILED);
+        }
+
         String chainText() {
             return new String(chain, StandardCharsets.UTF_8);
         }
 
         void output(RuleVersion rule, int index, byte[] outputRow) {
-            ArrayList<Row> headers = new ArrayList<Row>(7);
+            ArrayList<Row> headers = new ArrayList<Row>(8);
             headers.add(header("rule", rule.versionHeader));
             headers.add(header("output", (position + index).getBytes(StandardCharsets.US_ASCII)));
             headers.add(header("ts", ts));
@@ -182,7 +180,10 @@ public final class RuleEvaluation {
             if (rules.length > 0) {
                 headers.add(header("chain", chain));
             }
-            add(outputsTopic, row.partition, rule, outputRow, headers);
+            if (row.traceparent != null) {
+                headers.add(header("traceparent", row.traceparent));
+            }
+            add(outputsTopic, row.partition, rule.key, outputRow, headers);
         }
 
         void deadLetter(RuleVersion rule, String error) {
@@ -193,16 +194,57 @@ public final class RuleEvaluation {
             headers.add(header("error", error.getBytes(StandardCharsets.UTF_8)));
             headers.add(header("topic", topic));
             headers.add(header("client_id", clientId));
-            add(deadLettersTopic, 0, rule, row.value == null ? EMPTY : row.value, headers);
+            add(deadLettersTopic, 0, rule.key, row.value == null ? EMPTY : row.value, headers);
+        }
+
+        /** Write an event that tells of so many failures, with what the message has come through. */
+        void failure(RuleVersion rule, String error, long count, long nowMs) {
+            String client = new String(clientId, StandardCharsets.UTF_8);
+            String json = failureJson(
+                    tenant, client, rule.rule, rule.version, error, topicName, count, nowMs);
+            String through = rules.length == 0 ? rule.rule
+                    : isLoop(rule.rule) ? chainText() : chainText() + "," + rule.rule;
+            ArrayList<Row> headers = new ArrayList<Row>(1);
+            headers.add(header("chain", through.getBytes(StandardCharsets.UTF_8)));
+            add(eventsTopic, 0, (tenant + "/" + client).getBytes(StandardCharsets.UTF_8),
+                    json.getBytes(StandardCharsets.UTF_8), headers);
         }
 
         private void add(
-                String logTopic, int partition, RuleVersion rule, byte[] value,
+                String logTopic, int partition, byte[] key, byte[] value,
                 ArrayList<Row> headers) {
             rows.add(RowFactory.create(new Object[] {
-                logTopic, Integer.valueOf(partition), rule.key, value,
+                logTopic, Integer.valueOf(partition), key, value,
                 headers.toArray(new Row[headers.size()])}));
         }
+    }
+
+    /** Return the value of an event that tells of so many failures. */
+    static String failureJson(
+            String tenant, String client, String rule, int version, String error, String topicName,
+            long count, long nowMs) {
+        return "{\"v\":1,\"event\":\"" + FAILED + "\",\"ts\":" + nowMs
+                + ",\"tenant\":" + quoted(tenant) + ",\"client_id\":" + quoted(client)
+                + ",\"rule\":" + quoted(rule) + ",\"rule_version\":" + version
+                + ",\"stage\":\"evaluate\",\"error\":" + quoted(error)
+                + ",\"topic\":" + quoted(topicName) + ",\"count\":" + count + "}";
+    }
+
+    /** Return a text as JSON has it. */
+    static String quoted(String text) {
+        StringBuilder json = new StringBuilder(text.length() + 2).append('"');
+        for (int i = 0; i < text.length(); i++) {
+            char c = text.charAt(i);
+            if (c == '"' || c == '\\') {
+                json.append('\\').append(c);
+            } else if (c < 32) {
+                json.append('\\').append('u')
+                        .append(String.format("%04x", new Object[] {Integer.valueOf(c)}));
+            } else {
+                json.append(c);
+            }
+        }
+        return json.append('"').toString();
     }
 
     static Row header(String name, byte[] value) {

@@ -3,15 +3,15 @@ package mqlake.streaming;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
-import org.apache.spark.sql.api.java.UDF3;
+import org.apache.spark.sql.api.java.UDF5;
 
 /**
- * Spark function: (log topic, key, value) to whether any rule has a filter for the record. What has
- * none, which is most, costs no more than this.
+ * Spark function: (log topic, key, value, partition, offset) to whether any rule has a filter for the
+ * record. What has none, which is most, costs no more than this.
  *
  * On the barrier of a change it waits until the change is in the table.
  */
-public final class RuleFilter implements UDF3 {
+public final class RuleFilter implements UDF5 {
     private static final long serialVersionUID = 1L;
     private static final byte[] BARRIER = "\0rules/".getBytes(StandardCharsets.US_ASCII);
 
@@ -19,6 +19,8 @@ public final class RuleFilter implements UDF3 {
     private final String rulesTopic;
     private final String eventsTopic;
     private transient volatile RuleFollower follower;
+    private transient volatile Positions messages;
+    private transient volatile Positions events;
 
     public RuleFilter(Map<String, String> clientConfig, Map<String, String> logTopics) {
         this.clientConfig = new HashMap<String, String>(clientConfig);
@@ -27,7 +29,19 @@ public final class RuleFilter implements UDF3 {
     }
 
     /** The raw signature: Janino writes no bridge methods. */
-    public Object call(Object logTopic, Object keyBytes, Object value) {
+    public Object call(
+            Object logTopic, Object keyBytes, Object value, Object partition, Object offset) {
+        boolean isEvent = eventsTopic.equals(logTopic);
+        Positions positions = isEvent ? events : messages;
+        if (positions == null) {
+            positions = Positions.of("rules", (String) logTopic);
+            if (isEvent) {
+                events = positions;
+            } else {
+                messages = positions;
+            }
+        }
+        positions.reach(((Integer) partition).intValue(), ((Long) offset).longValue());
         byte[] key = (byte[]) keyBytes;
         if (key == null) {
             return Boolean.FALSE;
@@ -51,7 +65,7 @@ public final class RuleFilter implements UDF3 {
             return Boolean.FALSE;
         }
         String topicName;
-        if (eventsTopic.equals(logTopic)) {
+        if (isEvent) {
             MessageRow.Event event = MessageRow.Event.read((byte[]) value);
             if (event == null) {
                 return Boolean.FALSE;
@@ -63,11 +77,20 @@ public final class RuleFilter implements UDF3 {
         return Boolean.valueOf(table.matches(tenant, topicName));
     }
 
-    private static void awaitChange(byte[] key, RuleFollower rules) {
+    /** Tell whether a key is that of the barrier of a change. */
+    static boolean isBarrier(byte[] key) {
         for (int i = 0; i < BARRIER.length; i++) {
             if (key.length <= i || key[i] != BARRIER[i]) {
-                return;
+                return false;
             }
+        }
+        return true;
+    }
+
+    /** Wait until a change is in the table, if that is its barrier. */
+    static void awaitChange(byte[] key, RuleFollower rules) {
+        if (!isBarrier(key)) {
+            return;
         }
         try {
             rules.awaitDecided(Long.parseLong(new String(

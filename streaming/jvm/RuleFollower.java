@@ -23,16 +23,24 @@ public final class RuleFollower extends LogFollower {
     private static final ConcurrentHashMap<String, RuleFollower> FOLLOWERS =
             new ConcurrentHashMap<String, RuleFollower>();
     private static final int COMPILING_THREADS = 2;
-    /** Longest wait for a change; it is more than who makes it waits before giving it up. */
+    /** Wait for a change before it is in doubt; it is more than who makes it waits before giving it up. */
     private static final long CHANGE_MS = 20000;
+    /** Between two looks whether the log has answered what is in doubt. */
+    private static final long LOOK_MS = 1000;
 
     /** While the whole topic is read: key to the last value; null afterwards. */
     private LinkedHashMap<String, byte[]> waiting;
+    private final long changeMs;
     /** A change that did not come; barriers up to it wait no more. */
     private volatile long givenUp = -1;
 
     private RuleFollower(Map<String, String> config, String logTopic) {
+        this(config, logTopic, CHANGE_MS);
+    }
+
+    RuleFollower(Map<String, String> config, String logTopic, long changeMs) {
         super(config, logTopic);
+        this.changeMs = changeMs;
     }
 
     /** Return the follower of one log in this JVM, started at the first call. */
@@ -62,22 +70,30 @@ public final class RuleFollower extends LogFollower {
         return (RuleTable) read();
     }
 
-    /** Wait until the table has what came of a change; not for ever, the change may never come. */
+    /**
+     * Wait until the table has what came of a change; not for ever, the change may never come. It is given
+     * up when it is late and the table has all that the log had by then: a table that is merely behind, on a
+     * machine with too much to do, would evaluate by versions that no longer count.
+     */
     void awaitDecided(long change) {
         if (table().decided >= change || givenUp >= change) {
             return;
         }
-        long deadline = now() + CHANGE_MS;
+        long deadline = now() + changeMs;
+        long lookup = Long.MAX_VALUE;
         synchronized (lock) {
             while (table().decided < change && givenUp < change) {
                 long left = deadline - now();
-                if (left <= 0) {
-                    LOG.warn("change " + change + " of rules did not come in " + CHANGE_MS + " ms");
+                if (left <= 0 && lookup == Long.MAX_VALUE) {
+                    lookup = wantLookup();
+                }
+                if (lookupsDone >= lookup && applied() >= end - 1) {
+                    LOG.warn("change " + change + " of rules did not come in " + changeMs + " ms");
                     givenUp = change;
                     lock.notifyAll();
                     return;
                 }
-                pause(left);
+                pause(left > 0 ? left : LOOK_MS);
             }
         }
     }

@@ -41,20 +41,31 @@ public final class RuleFunction implements UDF8 {
             RuleMetrics.start(clientConfig, (String) logTopics.get("metrics"));
             follower = rules;
         }
-        int count = headerNames == null ? 0 : ((Seq) headerNames).size();
-        String[] names = new String[count];
-        byte[][] values = new byte[count][];
-        if (count > 0) {
-            Iterator eachName = ((Seq) headerNames).iterator();
-            Iterator eachValue = ((Seq) headerValues).iterator();
-            for (int i = 0; i < count; i++) {
-                names[i] = (String) eachName.next();
-                values[i] = (byte[]) eachValue.next();
-            }
-        }
         return evaluation.evaluate(
                 rules.table(), (String) logTopic, ((Integer) partition).intValue(),
                 ((Long) offset).longValue(), ((Long) timestampMs).longValue(), (byte[]) key,
-                (byte[]) value, names, values);
+                (byte[]) value, names(headerNames), values(headerValues));
+    }
+
+    static String[] names(Object headers) {
+        String[] names = new String[headers == null ? 0 : ((Seq) headers).size()];
+        if (names.length > 0) {
+            Iterator each = ((Seq) headers).iterator();
+            for (int i = 0; i < names.length; i++) {
+                names[i] = (String) each.next();
+            }
+        }
+        return names;
+    }
+
+    static byte[][] values(Object headers) {
+        byte[][] values = new byte[headers == null ? 0 : ((Seq) headers).size()][];
+        if (values.length > 0) {
+            Iterator each = ((Seq) headers).iterator();
+            for (int i = 0; i < values.length; i++) {
+                values[i] = (byte[]) each.next();
+            }
+        }
+        return values;
     }
 }

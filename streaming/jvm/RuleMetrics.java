@@ -76,10 +76,10 @@ final class RuleMetrics implements Runnable {
                     Map.Entry<String, RuleCounters> entry =
                             (Map.Entry<String, RuleCounters>) each.next();
                     RuleCounters counters = (RuleCounters) entry.getValue();
-                    String value = counters.toJson();
-                    if (!value.equals(counters.written)) {
+                    String value = counters.next();
+                    if (!counters.written.equals(value)) {
                         producer.send(record((String) entry.getKey(), value));
-                        counters.written = value;
+                        counters.written = value == null ? "" : value;
                     }
                 }
                 Thread.sleep(INTERVAL_MS);
@@ -92,7 +92,7 @@ final class RuleMetrics implements Runnable {
     private ProducerRecord<byte[], byte[]> record(String rule, String value) {
         return new ProducerRecord<byte[], byte[]>(
                 logTopic, Integer.valueOf(0), (prefix + rule).getBytes(StandardCharsets.UTF_8),
-                value.getBytes(StandardCharsets.UTF_8),
+                value == null ? null : value.getBytes(StandardCharsets.UTF_8),
                 Collections.singletonList(
                         new RecordHeader("v", "1".getBytes(StandardCharsets.US_ASCII))));
     }

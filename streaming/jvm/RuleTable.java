@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Comparator;
+import java.util.Iterator;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
@@ -35,6 +36,9 @@ public final class RuleTable {
     /** `<tenant>/<rule>` to its versions. */
     private final ConcurrentHashMap<String, RuleVersion[]> rules =
             new ConcurrentHashMap<String, RuleVersion[]>();
+    /** `<tenant>/<rule>` to its versions with memory, which are evaluated elsewhere. */
+    private final ConcurrentHashMap<String, RuleVersion[]> runs =
+            new ConcurrentHashMap<String, RuleVersion[]>();
     /** What came of changes up to this one is in the table. */
     volatile long decided = -1;
 
@@ -52,7 +56,23 @@ public final class RuleTable {
             if (parts.length != 3) {
                 throw new IllegalArgumentException("not the key of an activation: " + key);
             }
-            replace(parts[1], parts[2], Activation.versions(parts[1], parts[2], value));
+            String name = parts[1] + "/" + parts[2];
+            RuleVersion[] found = Activation.versions(parts[1], parts[2], value, true);
+            if (found.length == 0) {
+                runs.remove(name);
+            } else {
+                runs.put(name, found);
+            }
+            replace(parts[1], parts[2], Activation.versions(parts[1], parts[2], value, false));
+            if (value == null) {
+                RuleCounters.forget(name);
+            }
+        } else if (key.startsWith("d/")) {
+            if (value == null) {
+                RuleCounters.delete(key.substring(2));
+            } else {
+                RuleCounters.define(key.substring(2));
+            }
         }
     }
 
@@ -122,6 +142,35 @@ public final class RuleTable {
         return !found.isEmpty();
     }
 
+    /** Return the version with memory that a change put in force; null when it is forgotten. */
+    RuleVersion run(String name, long change) {
+        RuleVersion[] known = (RuleVersion[]) runs.get(name);
+        for (int i = 0; known != null && i < known.length; i++) {
+            if (known[i].change == change) {
+                return known[i];
+            }
+        }
+        return null;
+    }
+
+    /** Tell whether any rule, with memory or without, reads an event by its topic. */
+    boolean isRead(String tenant, String eventTopic) {
+        if (matches(tenant, eventTopic)) {
+            return true;
+        }
+        Iterator<RuleVersion[]> each = runs.values().iterator();
+        while (each.hasNext()) {
+            RuleVersion[] versions = (RuleVersion[]) each.next();
+            for (int i = 0; i < versions.length; i++) {
+                if (versions[i].tenant.equals(tenant)
+                        && Arrays.asList(versions[i].filters).contains(eventTopic)) {
+                    return true;
+                }
+            }
+        }
+        return false;
+    }
+
     boolean hasRules(String tenant) {
         return tries.containsKey(tenant);
     }
@@ -152,7 +201,8 @@ public final class RuleTable {
         int kept = 0;
         for (int i = 0; i < candidates.size(); i++) {
             RuleVersion candidate = (RuleVersion) candidates.get(i);
-            if (kept == 0 || !((RuleVersion) candidates.get(kept - 1)).rule.equals(candidate.rule)) {
+            // All versions of a rule share their counters.
+            if (kept == 0 || ((RuleVersion) candidates.get(kept - 1)).counters != candidate.counters) {
                 candidates.set(kept++, candidate);
             }
         }
@@ -162,6 +212,6 @@ public final class RuleTable {
     }
 
     public boolean isEmpty() {
-        return tries.isEmpty() && rules.isEmpty();
+        return tries.isEmpty() && rules.isEmpty() && runs.isEmpty();
     }
 }

@@ -14,6 +14,10 @@ final class RuleVersion {
     /** Null when the expression does not compile. */
     final CompiledRule code;
     final RuleCounters counters;
+    /** Of a rule with memory: the change that put it in force; 0 for others. */
+    final long change;
+    /** Of a rule with memory: when it was put out of force. */
+    final long endedAtMs;
 
     // As they stand in every record of the rule.
     final byte[] key;
@@ -21,7 +25,8 @@ final class RuleVersion {
 
     RuleVersion(
             String tenant, String rule, int version, String[] filters,
-            HashMap<String, long[][]> ranges, CompiledRule code, RuleCounters counters) {
+            HashMap<String, long[][]> ranges, CompiledRule code, RuleCounters counters, long change,
+            long endedAtMs) {
         this.tenant = tenant;
         this.rule = rule;
         this.version = version;
@@ -29,6 +34,8 @@ final class RuleVersion {
         this.ranges = ranges;
         this.code = code;
         this.counters = counters;
+        this.change = change;
+        this.endedAtMs = endedAtMs;
         this.key = (tenant + "/" + rule).getBytes(StandardCharsets.UTF_8);
         this.versionHeader = Integer.toString(version).getBytes(StandardCharsets.US_ASCII);
     }

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.errors import OperationalError
+from streaming.jvm import archive
+from streaming.jvm.archive import ClassArchive
 from streaming.jvm.jars import PYSPARK_JARS
 
 _MAIN_CLASS: Final = "org.apache.spark.api.python.PythonGatewayServer"
@@ -84,6 +86,7 @@ class Jvm:
     process: subprocess.Popen[bytes]
     port: int
     secret: str
+    archive: ClassArchive | None = None
 
     def export(self) -> None:
         """Make pyspark use this JVM: these variables are its way to be given one."""
@@ -91,13 +94,17 @@ class Jvm:
         os.environ["PYSPARK_GATEWAY_SECRET"] = self.secret
 
     def stop(self, timeout_seconds: float) -> None:
-        """End the JVM; by force when it does not end in time."""
+        """End the JVM; by force when it does not end in time. It may have an archive to write."""
         if self.process.stdin is not None:
             self.process.stdin.close()
+        if self.archive is not None and not self.archive.is_written:
+            timeout_seconds += archive.SECONDS
         try:
             self.process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             self.kill()
+        if self.archive is not None:
+            self.archive.keep(ended_in_order=self.process.returncode == 0)
 
     def kill(self) -> None:
         """End the JVM at once."""
@@ -111,6 +118,7 @@ def start_jvm(
     *,
     environment: dict[str, str] | None = None,
     inherited_fds: tuple[int, ...] = (),
+    archives: Path | None = None,
 ) -> Jvm:
     """Start the JVM and wait until it takes connections.
 
@@ -119,14 +127,17 @@ def start_jvm(
         class_path: In order.
         environment: On top of this process's.
         inherited_fds: Stay open in the JVM as long as it lives; a lock among them is held as long.
+        archives: Folder for archives of classes; None: without one.
 
     Raises:
         OperationalError: It ended or gave no answer; its own words are on standard error.
     """
+    java = java_executable()
+    classes = None if archives is None else ClassArchive.of(archives, java, class_path)
     with tempfile.TemporaryDirectory(prefix="mqlake-jvm-") as directory:
         connection = Path(directory) / "connection"
         command = [
-            *(java_executable(), *MODULE_OPTIONS, *java_options),
+            *(java, *MODULE_OPTIONS, *java_options, *(classes.options() if classes else ())),
             *("-cp", os.pathsep.join(class_path), _MAIN_CLASS),
         ]
         whole_environment = os.environ | (environment or {})
@@ -150,7 +161,7 @@ def start_jvm(
             process.wait()
             raise
         port, length = struct.unpack(">ii", (answer := connection.read_bytes())[:8])
-        return Jvm(process, port, answer[8 : 8 + length].decode())
+        return Jvm(process, port, answer[8 : 8 + length].decode(), classes)
 
 
 def _await_file(path: Path, process: subprocess.Popen[bytes]) -> None:

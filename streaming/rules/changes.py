@@ -4,12 +4,13 @@ Pure: no log, no Spark, no clock.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mqlake.records import EVENTS, INBOUND
 from mqlake.rule_records import Activation, ActivationState, Range, Span
 from rules.model import Rule
+from rules.schemas.registry import SchemaLookup
 
 RuleKey = tuple[str, str]
 """Tenant and rule."""
@@ -23,13 +24,25 @@ Position = dict[str, dict[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A version of a rule that can be evaluated."""
+    """A version of a rule that can be evaluated.
+
+    Attributes:
+        filters: Of all that it reads.
+        is_events: Whether they name events.
+        expression: Of a rule without memory.
+        actions: As defined.
+        schema: Of a row; None when no action needs it.
+        plan: Of a rule with memory.
+        sources: Log topics that it reads; None: as `is_events` says.
+    """
 
     filters: tuple[str, ...]
     is_events: bool
-    expression: str
+    expression: str | None
     actions: tuple[dict[str, Any], ...]
     schema: str | None
+    plan: dict[str, Any] | None = None
+    sources: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,7 @@ class Step:
         updated_at: Of that version.
         program: What runs from now on; None when nothing does.
         error: Why it does not run.
+        schemas: See `Activation`.
     """
 
     key: RuleKey
@@ -51,6 +65,7 @@ class Step:
     updated_at: int
     program: Program | None = None
     error: str | None = None
+    schemas: Mapping[str, int] = field(default_factory=dict)
 
 
 def is_settled(definition: Rule | None, activation: Activation | None) -> bool:
@@ -64,8 +79,25 @@ def is_settled(definition: Rule | None, activation: Activation | None) -> bool:
     return definition.enable == (activation.state != "stopped")
 
 
+def has_changed(activation: Activation | None, schemas: SchemaLookup) -> bool:
+    """Tell whether a rule was compiled with schemas that are no longer the newest.
+
+    One that is paused stays so: where it goes on is a new version of it.
+    """
+    if activation is None or activation.state not in ("running", "failed"):
+        return False
+    return any(schemas.newest(name) != version for name, version in activation.schemas.items())
+
+
+def joined_tables(activation: Activation) -> frozenset[str]:
+    """Return the reference tables that the version in force joins."""
+    current = activation.current
+    plan = None if current is None else current.plan
+    return frozenset(one["table"] for one in (plan or {}).get("references", ()))
+
+
 def next_activation(
-    step: Step, activation: Activation | None, change: int, barriers: Offsets
+    step: Step, activation: Activation | None, change: int, barriers: Offsets, now_ms: int = 0
 ) -> Activation:
     """Return what is active after a change.
 
@@ -74,9 +106,13 @@ def next_activation(
         activation: What was active before.
         change: Its number.
         barriers: Where the change stands in the sources.
+        now_ms: When they were written.
     """
     spans = () if activation is None else activation.spans
-    ended = tuple(span if span.is_ended else _end(span, barriers) for span in spans)
+    ended = tuple(span if span.is_ended else _end(span, barriers, now_ms) for span in spans)
+    # A rule that was deleted and made again is another one, whatever its number.
+    goes_on = activation is not None and activation.updated_at == step.updated_at
+    before = activation.current if activation is not None and goes_on else None
     tenant, rule = step.key
     return Activation(
         tenant=tenant,
@@ -85,29 +121,41 @@ def next_activation(
         version=step.version,
         change=change,
         error=step.error,
-        spans=ended if step.program is None else (*ended, _begin(step, step.program, barriers)),
+        spans=ended
+        if step.program is None
+        else (*ended, _begin(step, step.program, before, change, barriers)),
         updated_at=step.updated_at,
+        schemas=dict(step.schemas),
     )
 
 
-def _begin(step: Step, program: Program, barriers: Offsets) -> Span:
-    source = EVENTS if program.is_events else INBOUND
+def _begin(
+    step: Step, program: Program, before: Span | None, change: int, barriers: Offsets
+) -> Span:
+    sources = program.sources or (EVENTS if program.is_events else INBOUND,)
+    first = None
+    if before is not None and before.version == step.version:
+        # The same rule goes on with a schema or a reference table that has changed.
+        first = before.first or {name: range_.starts for name, range_ in before.sources.items()}
     return Span(
         version=step.version,
         filters=program.filters,
         expression=program.expression,
         actions=program.actions,
         schema=program.schema,
-        sources={source: Range(barriers[source])},
+        sources={source: Range(barriers[source]) for source in sources},
+        first=first,
+        plan=program.plan,
+        change=change,
     )
 
 
-def _end(span: Span, barriers: Offsets) -> Span:
+def _end(span: Span, barriers: Offsets, now_ms: int) -> Span:
     sources = {
         log_topic: range_ if range_.ends is not None else Range(range_.starts, barriers[log_topic])
         for log_topic, range_ in span.sources.items()
     }
-    return replace(span, sources=sources)
+    return replace(span, sources=sources, ended_at_ms=None if span.plan is None else now_ms)
 
 
 def is_done(span: Span, done: Position | None) -> bool:
@@ -127,6 +175,8 @@ def first_needed(
 ) -> Position | None:
     """Return where the evaluation has to begin at the latest; None when there is none to be done.
 
+    Rules with memory have queries of their own.
+
     Args:
         activations: All there are.
         done: How far it has certainly come.
@@ -136,7 +186,7 @@ def first_needed(
         span
         for activation in activations.values()
         for span in activation.spans
-        if not is_done(span, done)
+        if span.plan is None and not is_done(span, done)
     ]
     if not needed:
         return None

@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
@@ -19,11 +20,18 @@ from pydantic import ValidationError
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.records import METRICS
+from mqlake.reference_records import (
+    Columns,
+    ReferenceKey,
+    decode_reference_key,
+    decode_reference_state,
+)
 from mqlake.rule_records import (
     DECIDED_KEY,
     Activation,
     RuleMetricsKey,
     RulesKey,
+    Span,
     decode_activation,
     decode_decided,
     decode_rule_metrics_key,
@@ -31,9 +39,12 @@ from mqlake.rule_records import (
     encode_activation,
     encode_decided,
     rules_key,
+    run_name,
 )
+from mqlake.schema_records import SchemaKey, decode_schema_key
 from rules.errors import RuleError
 from rules.model import Rule
+from rules.schemas.registry import Noted, SchemaBook
 from streaming.rules.changes import (
     Failures,
     Offsets,
@@ -41,11 +52,14 @@ from streaming.rules.changes import (
     RuleKey,
     Step,
     first_needed,
+    has_changed,
     is_done,
     is_settled,
+    joined_tables,
     next_activation,
 )
 from streaming.rules.log import RuleLog, RuleRecord
+from streaming.rules.plans import Run
 from streaming.rules.program import Compile, TableAction, table_actions
 
 logger = logging.getLogger(__name__)
@@ -79,10 +93,14 @@ class RuleController:
         settings: When a rule that fails is paused.
         clock: For how long ended versions are kept.
         done: Tells how far the evaluation has certainly come.
+        is_run_ended: Tells whether a version with memory, by the name of its run, has nothing more
+            to do.
 
     Attributes:
         first: Where the evaluation has to begin at the latest; None when there is nothing to
             evaluate. Another thread reads it.
+        runs: All versions with memory, ended ones too; None while they are not known. Another
+            thread reads it.
     """
 
     def __init__(
@@ -92,13 +110,19 @@ class RuleController:
         settings: Settings,
         clock: Clock,
         done: Callable[[], Position | None] = lambda: None,
+        is_run_ended: Callable[[str], bool] = lambda _name: False,
     ) -> None:
         self._log = log
         self._compile = compile_
         self._settings = settings
         self._clock = clock
         self._done = done
+        self._is_run_ended = is_run_ended
+        self._references: dict[str, dict[str, Columns]] = {}
+        self._doubtful: set[RuleKey] = set()
+        self._asked: deque[tuple[RuleKey, int, str]] = deque()
         self._definitions: dict[RuleKey, Rule] = {}
+        self._schemas = SchemaBook()
         self._activations: dict[RuleKey, Activation] = {}
         self._ended_at: dict[RuleKey, float] = {}
         self._changed: set[RuleKey] = set()
@@ -111,15 +135,25 @@ class RuleController:
         self._threads = ThreadPoolExecutor(COMPILING_THREADS, "rules-compile")
         self._table_actions: dict[tuple[str, str, int], tuple[TableAction, ...]] = {}
         self.first: Position | None = None
+        self.runs: tuple[Run, ...] | None = None
 
     @property
     def has_rules(self) -> bool:
         """Whether there are any, in force or not."""
         return self._is_ready and bool(self._activations)
 
+    def run_names(self) -> frozenset[str] | None:
+        """Return the names of all runs that may still write; None while they are not known."""
+        runs = self.runs
+        return None if runs is None else frozenset(run.name for run in runs)
+
     def table_actions(self, version: tuple[str, str, int]) -> tuple[TableAction, ...]:
         """Return the tables that the rows of a version (tenant, rule, version) go to."""
         return self._table_actions.get(version, ())
+
+    def pause(self, run: Run, error: str) -> None:
+        """Ask for a rule to be paused, if that version is still in force; from any thread."""
+        self._asked.append(((run.tenant, run.rule), run.span.change, error))
 
     def run(self, stopping: threading.Event) -> None:
         """Step until told to stop; for a thread of its own."""
@@ -148,6 +182,7 @@ class RuleController:
             if not self._log.is_caught_up():
                 return
             self._begin()
+        self._take_asked()
         steps = self._steps()
         if steps:
             self._make_change(steps)
@@ -156,7 +191,7 @@ class RuleController:
         self._look_where_to_begin()
 
     def _begin(self) -> None:
-        """Take over from a controller that may have been killed at any point."""
+        """Take over from a controller that may have been killed at any point, also from itself."""
         # The number after the last may be that of a barrier whose writer was killed. Said to be
         # decided, it keeps nobody waiting.
         change = self._change + 1
@@ -164,6 +199,12 @@ class RuleController:
         self._log.write([(DECIDED_KEY, encode_decided(change))])
         self._change = change
         self._changed |= self._definitions.keys() | self._activations.keys()
+        # An activation that stands behind a change of a table may have been made without it.
+        self._doubtful |= {
+            rule
+            for rule, activation in self._activations.items()
+            if activation.state == "failed" or joined_tables(activation)
+        }
         self._is_ready = True
 
     def _apply(self, record: RuleRecord) -> None:
@@ -175,6 +216,10 @@ class RuleController:
                     self._change = max(self._change, decode_decided(record.value))
             elif (key := decode_rules_key(record.key)) is not None:
                 self._apply_rule(key, record.value)
+            elif (schema := decode_schema_key(record.key)) is not None:
+                self._apply_schema(schema, record.value)
+            elif (reference := decode_reference_key(record.key)) is not None:
+                self._apply_reference(reference, record.value)
         except (InvalidRecord, ValidationError, ValueError) as error:
             fields = {"key": record.key.decode(errors="replace"), "reason": str(error)}
             logger.warning("record of rules ignored", extra={"fields": fields})
@@ -195,9 +240,40 @@ class RuleController:
                 self._note(rule, decode_activation(value))
             self._changed.add(rule)
 
+    def _apply_schema(self, key: SchemaKey, value: bytes | None) -> None:
+        self._schemas.apply(key, value)
+        self._changed |= {
+            rule
+            for rule, activation in self._activations.items()
+            if rule[0] == key.tenant and key.name in activation.schemas
+        }
+
+    def _apply_reference(self, key: ReferenceKey, value: bytes | None) -> None:
+        """Look again at the rules that join a table whose columns are others now."""
+        if key.kind != "state":
+            return
+        state = None if value is None else decode_reference_state(value)
+        columns = None if state is None or state.version is None else state.columns
+        known = self._references.setdefault(key.tenant, {})
+        if known.get(key.reference) == columns:
+            return
+        if columns is None:
+            known.pop(key.reference, None)
+        else:
+            known[key.reference] = columns
+        self._doubtful |= {
+            rule
+            for rule, activation in self._activations.items()
+            if rule[0] == key.tenant
+            and (activation.state == "failed" or key.reference in joined_tables(activation))
+        }
+
     def _apply_metrics(self, record: RuleRecord) -> None:
         key = decode_rule_metrics_key(record.key)
-        if key is None or key.process != ENGINE or record.value is None:
+        if key is None or key.process != ENGINE:
+            return
+        if record.value is None:
+            self._failures.pop(key, None)
             return
         counters: dict[str, Any] = json.loads(record.value)
         failures = self._failures.setdefault(
@@ -215,21 +291,46 @@ class RuleController:
                 )
                 self._changed.add(rule)
 
+    def _take_asked(self) -> None:
+        while self._asked:
+            rule, change, error = self._asked.popleft()
+            activation = self._activations.get(rule)
+            current = None if activation is None else activation.current
+            if current is not None and current.change == change:
+                self._failing[rule] = error
+                self._changed.add(rule)
+
     def _steps(self) -> list[Step]:
         """Return what is to become of the rules of which something is new."""
         steps: list[Step] = []
         unsettled: list[RuleKey] = []
         for rule in sorted(self._changed):
             activation = self._activations.get(rule)
-            if not is_settled(self._definitions.get(rule), activation):
+            is_new = not is_settled(self._definitions.get(rule), activation)
+            if is_new or has_changed(activation, self._schemas.of(rule[0])):
                 unsettled.append(rule)
             elif rule in self._failing and activation is not None and activation.current:
                 error = self._failing[rule]
                 version, updated_at = activation.version, activation.updated_at
                 steps.append(Step(rule, "paused", version, updated_at, error=error))
+        # One that is gone meanwhile is in no doubt.
+        self._doubtful &= self._activations.keys() & self._definitions.keys()
+        doubtful = sorted(self._doubtful.difference(unsettled, (step.key for step in steps)))
         self._changed.clear()
         self._failing.clear()
+        self._doubtful.clear()
+        steps += filter(self._is_other, self._threads.map(self._step, doubtful))
         return [*steps, *self._threads.map(self._step, unsettled)]
+
+    def _is_other(self, step: Step) -> bool:
+        """Tell whether something comes of looking at a rule again."""
+        activation = self._activations[step.key]
+        current = activation.current
+        if step.state != activation.state or step.error != activation.error:
+            return activation.state in ("running", "failed")
+        return (
+            current is not None and step.program is not None and current.plan != step.program.plan
+        )
 
     def _step(self, rule: RuleKey) -> Step:
         definition, activation = self._definitions.get(rule), self._activations.get(rule)
@@ -239,15 +340,16 @@ class RuleController:
         version, updated_at = definition.version, definition.updated_at
         if not definition.enable:
             return Step(rule, "stopped", version, updated_at)
+        noted = Noted(self._schemas.of(rule[0]))
         try:
-            program = self._compile(definition)
+            program = self._compile(definition, noted, self._references.get(rule[0], {}))
         except RuleError as error:
-            return Step(rule, "failed", version, updated_at, error=str(error))
+            return Step(rule, "failed", version, updated_at, None, str(error), noted.newest_used())
         except Exception as error:
             # Of one rule; the others of this change are not to be lost for it.
             logger.exception("rule not compiled", extra={"fields": {"rule": rule[1]}})
             return Step(rule, "failed", version, updated_at, error=f"not compiled: {error!r}")
-        return Step(rule, "running", version, updated_at, program)
+        return Step(rule, "running", version, updated_at, program, schemas=noted.newest_used())
 
     def _make_change(self, steps: list[Step]) -> None:
         change = self._change + 1
@@ -258,7 +360,9 @@ class RuleController:
             self._give_up(change, steps)
             raise
         activations = {
-            step.key: next_activation(step, self._activations.get(step.key), change, barriers)
+            step.key: next_activation(
+                step, self._activations.get(step.key), change, barriers, self._clock.now_ms()
+            )
             for step in steps
         }
         records: list[tuple[bytes, bytes | None]] = [
@@ -270,6 +374,7 @@ class RuleController:
         except LogError:
             # What of it is in the log is read from there, and decides. Its number stays the next
             # one, so that never more than one is open.
+            self._remember(steps)
             self._is_ready = False
             raise
         self._change = change
@@ -293,12 +398,19 @@ class RuleController:
 
     def _give_up(self, change: int, steps: list[Step]) -> None:
         """Say that nothing comes of a change, and come back to what it was to do."""
-        self._changed |= {step.key for step in steps}
-        self._failing |= {step.key: step.error or "" for step in steps if step.state == "paused"}
+        self._remember(steps)
         self._is_ready = False
         self._log.write([(DECIDED_KEY, encode_decided(change))])
         self._change = change
         self._is_ready = True
+
+    def _remember(self, steps: list[Step]) -> None:
+        """Keep what the next change is to do, because nothing came of this one."""
+        rules = {step.key for step in steps}
+        self._changed |= rules
+        # Of those that were looked at again nothing else is new.
+        self._doubtful |= rules
+        self._failing |= {step.key: step.error or "" for step in steps if step.state == "paused"}
 
     def _tidy(self) -> None:
         """Forget versions that nobody needs any more."""
@@ -309,7 +421,7 @@ class RuleController:
         for rule, activation in list(self._activations.items()):
             if now - self._ended_at.setdefault(rule, now) < KEPT_SECONDS:
                 continue
-            kept = tuple(span for span in activation.spans if not is_done(span, done))
+            kept = tuple(span for span in activation.spans if not self._is_done(rule, span, done))
             key = rules_key(RulesKey("activation", *rule))
             if not kept and rule not in self._definitions:
                 del self._activations[rule]
@@ -324,12 +436,24 @@ class RuleController:
                     activation.error,
                     kept,
                     activation.updated_at,
+                    activation.schemas,
                 )
                 self._activations[rule] = changed
                 records.append((key, encode_activation(changed)))
         if records:
             self._log.write(records)
 
+    def _is_done(self, rule: RuleKey, span: Span, done: Position | None) -> bool:
+        if span.plan is None:
+            return is_done(span, done)
+        return span.is_ended and self._is_run_ended(run_name(*rule, span.change))
+
     def _look_where_to_begin(self) -> None:
         if self._is_ready:
             self.first = first_needed(self._activations, self._done(), self._ends)
+            self.runs = tuple(
+                Run(tenant, rule, span)
+                for (tenant, rule), activation in self._activations.items()
+                for span in activation.spans
+                if span.plan is not None
+            )

@@ -17,6 +17,7 @@ _FILTER: Final = "mqlake_has_rules"
 _FILTER_CLASS: Final = "mqlake.streaming.RuleFilter"
 _FUNCTION: Final = "mqlake_rules"
 _FUNCTION_CLASS: Final = "mqlake.streaming.RuleFunction"
+_FOLLOWER_CLASS: Final = "mqlake.streaming.RuleFollower"
 _RETURN_TYPE: Final = (
     "array<struct<topic:string,partition:int,key:binary,value:binary,"
     "headers:array<struct<key:string,value:binary>>>>"
@@ -44,15 +45,25 @@ def register_rule_functions(spark: SparkSession, client_config: dict[str, str]) 
         },
     )
     filter_ = getattr(jvm, _FILTER_CLASS)(config, log_topics)
-    register(spark, _FILTER, filter_, 3, "boolean")
+    register(spark, _FILTER, filter_, 5, "boolean")
     function = getattr(jvm, _FUNCTION_CLASS)(config, log_topics)
     register(spark, _FUNCTION, function, 8, _RETURN_TYPE)
+
+
+def follow_rules(spark: SparkSession, client_config: dict[str, str]) -> None:
+    """Have the rules read and compiled already, by the driver's JVM.
+
+    Where tasks run in the same one, as with a local master, the query then finds them ready.
+    """
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    getattr(jvm, _FOLLOWER_CLASS).of(java_map(spark, client_config), RULES)
 
 
 def rule_outputs(records: DataFrame) -> DataFrame:
     """Evaluate the rules on each record, in order; barriers of changes wait there."""
     concerned = records.where(
-        F.call_function(_FILTER, F.col("topic"), F.col("key"), F.col("value"))
+        F.call_function(_FILTER, *map(F.col, ("topic", "key", "value", "partition", "offset")))
     )
     made = concerned.select(
         F.explode(

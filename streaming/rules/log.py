@@ -66,10 +66,13 @@ class KafkaRuleLog:
 
     Args:
         bootstrap_servers: host:port[,host:port…].
-        partitions: Of each source.
+        partitions: Of each source; none for whoever changes no rules.
+        has_metrics: Whether `mqlake.metrics` is followed too, from its end on.
     """
 
-    def __init__(self, bootstrap_servers: str, partitions: dict[str, int]) -> None:
+    def __init__(
+        self, bootstrap_servers: str, partitions: dict[str, int], *, has_metrics: bool
+    ) -> None:
         self._partitions = partitions
         common = {
             "bootstrap.servers": bootstrap_servers,
@@ -97,12 +100,10 @@ class KafkaRuleLog:
                 "fetch.wait.max.ms": 500,
             }
         )
-        self._consumer.assign(
-            [
-                TopicPartition(RULES, 0, OFFSET_BEGINNING),
-                TopicPartition(METRICS, 0, OFFSET_END),
-            ]
-        )
+        followed = [TopicPartition(RULES, 0, OFFSET_BEGINNING)]
+        if has_metrics:
+            followed.append(TopicPartition(METRICS, 0, OFFSET_END))
+        self._consumer.assign(followed)
         self._next = 0
 
     def read(self, timeout_seconds: float) -> list[RuleRecord]:
@@ -144,6 +145,10 @@ class KafkaRuleLog:
 
     def write(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
         self._append([(RULES, 0, key, value) for key, value in records])
+
+    def followed(self) -> frozenset[str]:
+        """Return the log topics that are read."""
+        return frozenset(one.topic for one in self._consumer.assignment())
 
     def close(self) -> None:
         self._consumer.close()

@@ -1,19 +1,25 @@
 """From a rule's definition to what the engine evaluates: the language's compiler, then Catalyst."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from mqlake.reference_records import Columns
 from mqlake.tables import RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX
 from rules.errors import RuleError
 from rules.language import compile_rule
+from rules.language.plan import DETECTED, Plan, encode_plan
 from rules.model import ActionSpec, Rule
+from rules.schemas.registry import NO_SCHEMAS, SchemaLookup
 from streaming.rules.changes import Program
+from streaming.rules.plans import DETECTED_COLUMNS, compile_stream, log_topic, stream_columns
 
-Compile = Callable[[Rule], Program]
+Compile = Callable[[Rule, SchemaLookup, Mapping[str, Columns]], Program]
+"""From a definition, the schemas and the columns of the reference tables there are."""
 
 _NOT_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t=]")
 """What Delta takes in no name of a column."""
@@ -26,44 +32,95 @@ class TableAction(NamedTuple):
     table: str
     schema: str
     """DDL of a row."""
+    is_fallback: bool = False
+    """Only of the outputs that the runner hands over."""
 
 
 class Programs:
-    """Compiles definitions in the driver's JVM; an executor there finds the code ready.
+    """Compiles definitions in the driver's JVM; an executor there finds them ready.
 
     Args:
         spark: Its JVM has our classes on the class path.
     """
 
     def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
         self._compiler = getattr(spark.sparkContext._jvm, _COMPILER_CLASS)
         self._code: dict[tuple[str, str], Any] = {}
         """Java objects; the compiler forgets what nobody holds."""
 
-    def __call__(self, rule: Rule) -> Program:
+    def __call__(
+        self,
+        rule: Rule,
+        schemas: SchemaLookup = NO_SCHEMAS,
+        references: Mapping[str, Columns] | None = None,
+    ) -> Program:
         """Compile a rule.
+
+        Args:
+            rule: Its definition.
+            schemas: What payloads are decoded by.
+            references: Columns of each table that it may join; None: not checked.
 
         Raises:
             RuleError: It is not a statement, or Spark does not take what it means.
         """
-        compiled = compile_rule(rule.sql)
+        compiled = compile_rule(rule.sql, references, schemas=schemas)
+        actions = rule.actions
         try:
-            code = self._compiler.compile(compiled.expression)
+            if compiled.plan is None:
+                code = self._compiler.compile(compiled.expression)
+                self._code[rule.tenant, rule.id] = code
+                schema = code.schema()
+            else:
+                schema = self._analyze(compiled.plan, references or {})
         except Py4JJavaError as exc:
             reason = exc.java_exception.getMessage()
             raise RuleError(f"Spark does not take the statement: {reason}") from exc
-        self._code[rule.tenant, rule.id] = code
-        actions = rule.actions
-        schema = code.schema() if needs_schema(actions) else None
+        except AnalysisException as exc:
+            reason = str(exc).partition("\n")[0]
+            raise RuleError(f"Spark does not take the statement: {reason}") from exc
+        if not needs_schema(actions):
+            schema = None
         if schema is not None:
             check_names(compiled.columns)
+        plan = compiled.plan
+        sources = None if plan is None else tuple(dict.fromkeys(map(log_topic, plan.streams)))
         return Program(
             filters=compiled.filters,
             is_events=compiled.is_events,
             expression=compiled.expression,
             actions=tuple(action.model_dump(mode="json") for action in actions),
             schema=schema,
+            plan=None if plan is None else encode_plan(plan),
+            sources=sources,
         )
+
+    def _analyze(self, plan: Plan, references: Mapping[str, Columns]) -> str | None:
+        """Let Spark look at a plan; return the schema of its rows."""
+        for stream in plan.streams:
+            compile_stream(self._spark, stream)
+        session = self._spark.newSession()
+        rows = session.sql(_over_nothing(plan, references))
+        found: str | None = self._compiler.querySchema(rows._jdf.queryExecution().analyzed())
+        return found
+
+
+def _over_nothing(plan: Plan, references: Mapping[str, Columns]) -> str:
+    """Return the query of a plan over relations without rows."""
+    relations = {stream.name: stream_columns(stream) for stream in plan.streams}
+    for one in plan.references:
+        unchecked = tuple((column, "STRING") for column in one.columns)
+        relations[one.name] = dict(references.get(one.table, unchecked))
+    if plan.detection is not None:
+        relations[DETECTED] = relations[plan.detection.stream] | DETECTED_COLUMNS
+    views = (
+        f"{name} AS (SELECT "
+        + ", ".join(f"CAST(NULL AS {type_}) AS `{column}`" for column, type_ in columns.items())
+        + " WHERE false)"
+        for name, columns in relations.items()
+    )
+    return f"WITH {', '.join(views)} {plan.query}"
 
 
 def check_names(columns: tuple[str, ...]) -> None:
@@ -94,17 +151,19 @@ def check_names(columns: tuple[str, ...]) -> None:
 
 
 def needs_schema(actions: tuple[ActionSpec, ...]) -> bool:
-    """Tell whether one of the actions writes to a table."""
-    return any(action.function == "table" for action in actions)
+    """Tell whether one of the actions, or a fallback, writes to a table."""
+    return any(one.function == "table" for action in actions for one in (action, *action.fallback))
 
 
 def table_actions(
     actions: tuple[dict[str, Any], ...], schema: str | None
 ) -> tuple[TableAction, ...]:
-    """Return the actions of a version that write to tables."""
+    """Return the actions of a version, and their fallbacks, that write to tables."""
     found = []
     for action in actions:
-        args = action.get("args")
-        if action.get("function") == "table" and schema and isinstance(args, dict):
-            found.append(TableAction(RULE_TABLE_PREFIX + str(args["name"]), schema))
+        for number, one in enumerate((action, *action.get("fallback", ()))):
+            args = one.get("args")
+            if one.get("function") == "table" and schema and isinstance(args, dict):
+                table = RULE_TABLE_PREFIX + str(args["name"])
+                found.append(TableAction(table, schema, is_fallback=number > 0))
     return tuple(found)

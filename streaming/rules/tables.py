@@ -1,13 +1,15 @@
 """What rules make of messages, as rows of tables.
 
 outputs(key, value, headers, partition, offset, timestamp) -> rows of `rule_<name>`
-dead_letters(the same) -> columns of `mqlake.tables.DEAD_LETTERS`
+dead_letters(the same) -> columns of `mqlake.tables.DEAD_LETTERS` or `LATE`
 
 The evaluation repeats after a crash what it did since its last checkpoint. What comes of one source
 and partition is in order, so whatever is not above the last mark (offset, rule, index) came before.
+Only what comes of dead letters that are run again is in no order, and comes once.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -19,14 +21,18 @@ from mqlake.records import (
     HEADER_ACTION,
     HEADER_CLIENT_ID,
     HEADER_ERROR,
+    HEADER_EVENT_TIME,
     HEADER_OUTPUT,
     HEADER_RULE,
     HEADER_STAGE,
+    HEADER_TABLE,
     HEADER_TOPIC,
     HEADER_TS,
+    HEADER_WATERMARK,
     INBOUND,
 )
-from mqlake.tables import DEAD_LETTERS
+from mqlake.rule_records import RERUN, RUN_PREFIX, STAGE_FALLBACK
+from mqlake.tables import DEAD_LETTERS, LATE, Table
 from streaming.sources import header
 
 Mark = tuple[int, str, int]
@@ -34,6 +40,8 @@ Mark = tuple[int, str, int]
 
 Marks = dict[tuple[str, int], Mark]
 """By source and partition."""
+
+_RUN: Final = re.compile(rf"^(?:[ie]\.)?({RUN_PREFIX}\d+-[0-9a-f]+)")
 
 _MARKS: Final = StructType(
     [
@@ -44,6 +52,8 @@ _MARKS: Final = StructType(
         StructField("marked_index", IntegerType()),
     ]
 )
+_NO_COLUMNS: Final = "the columns of the fallback's table are not known any more"
+"""Of a rule that was deleted long ago, whose table nobody has written to."""
 _MARK: Final = ("source_offset", "rule", "index")
 
 
@@ -91,7 +101,9 @@ def new_outputs(outputs: DataFrame, marks: Marks) -> DataFrame:
     is_new = (F.col("highest").isNull() | (mark > F.col("highest"))) & (
         F.col("marked_offset").isNull() | (mark > marked)
     )
-    return compared.where(is_new).drop("highest", "marked_offset", "marked_rule", "marked_index")
+    return compared.where(is_new | (F.col("source") == RERUN)).drop(
+        "highest", "marked_offset", "marked_rule", "marked_index"
+    )
 
 
 def last_marks(outputs: DataFrame) -> Marks:
@@ -140,6 +152,7 @@ def table_rows(
         F.col("rule"),
         F.col("version").alias("rule_version"),
         F.timestamp_millis(_text(HEADER_TS).try_cast("bigint")).alias("ts"),
+        F.col("tenant"),
     ]
     for name, type_ in schema.items():
         value = F.col("row").getField(name)
@@ -161,17 +174,28 @@ def _converted(value: Column, type_: str, wanted: str) -> Column:
 
 def dead_letter_rows(letters: DataFrame) -> DataFrame:
     """Return the rows of the table `dead_letters`; from `parsed` records."""
-    sources = F.when(F.col("source") == "i", F.lit(INBOUND)).when(
-        F.col("source") == "e", F.lit(EVENTS)
-    )
+    return _letter_rows(letters, DEAD_LETTERS)
+
+
+def late_rows(letters: DataFrame) -> DataFrame:
+    """Return the rows of the table `late`; from `parsed` records of that stage."""
+    return _letter_rows(letters, LATE)
+
+
+def _letter_rows(letters: DataFrame, table: Table) -> DataFrame:
+    # Of a rule with memory the run's name follows.
+    letter = F.substring_index("source", ".", 1)
+    sources = F.when(letter == "i", F.lit(INBOUND)).when(letter == "e", F.lit(EVENTS))
     columns: dict[str, Any] = {
         "ts": F.col("timestamp"),
         "rule_version": F.col("version"),
-        "stage": _text(HEADER_STAGE),
+        "stage": F.when(is_fallback(), F.lit("action")).otherwise(_text(HEADER_STAGE)),
         "action": _text(HEADER_ACTION),
-        "error": _text(HEADER_ERROR),
+        "error": F.when(is_fallback(), F.lit(_NO_COLUMNS)).otherwise(_text(HEADER_ERROR)),
         "topic": _text(HEADER_TOPIC),
         "client_id": _text(HEADER_CLIENT_ID),
+        "event_time": F.timestamp_millis(_text(HEADER_EVENT_TIME).try_cast("bigint")),
+        "watermark": F.timestamp_millis(_text(HEADER_WATERMARK).try_cast("bigint")),
         "value": F.coalesce("value", F.lit(b"")),
         "source": F.coalesce(sources, F.col("source")),
         "log_partition": F.col("source_partition"),
@@ -180,14 +204,43 @@ def dead_letter_rows(letters: DataFrame) -> DataFrame:
     return letters.select(
         *(
             columns.get(column.name, F.col(column.name)).cast(column.type).alias(column.name)
-            for column in DEAD_LETTERS.columns
+            for column in table.columns
         )
     )
 
 
 def is_evaluation() -> Column:
     """Tell of a dead letter whether the engine wrote it, which may write it again."""
-    return _text(HEADER_STAGE) == "evaluate"
+    return _text(HEADER_STAGE).isin("evaluate", "late")
+
+
+def is_late() -> Column:
+    """Tell whether it is a message that came too late for a window."""
+    return _text(HEADER_STAGE) == "late"
+
+
+def without_ended(marks: Marks, runs: Collection[str]) -> Marks:
+    """Leave out the marks of runs that are over: they write nothing again.
+
+    Args:
+        marks: Some.
+        runs: Names of those that may still write.
+    """
+    return {
+        (source, partition): mark
+        for (source, partition), mark in marks.items()
+        if not (run := _RUN.search(source)) or run[1] in runs
+    }
+
+
+def is_fallback() -> Column:
+    """Tell of a record of `mqlake.dead_letters` whether it is an output that a table gets."""
+    return _text(HEADER_STAGE).eqNullSafe(STAGE_FALLBACK.decode())
+
+
+def fallback_table() -> Column:
+    """Return the table of such a record, without `rule_`."""
+    return _text(HEADER_TABLE)
 
 
 def _text(name: str) -> Column:

@@ -5,12 +5,14 @@ without a log, takes ten.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from pydantic import SecretStr
+from pyspark.errors.exceptions import captured
 from pyspark.sql import SparkSession
 
 from mqlake.local.ports import free_ports
@@ -35,9 +37,28 @@ def routing_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client
         java_parameters=JavaParameters(port=jvm.port, auth_token=jvm.secret, auto_convert=True),
         python_parameters=PythonParameters(port=0, eager_load=False),
     )
-    yield gateway
+    with _errors_left_alone(gateway):
+        yield gateway
     gateway.shutdown()
     jvm.stop(timeout_seconds=5)
+
+
+@contextmanager
+def _errors_left_alone(gateway: ClientServer) -> Iterator[None]:
+    """Keep PySpark from errors of this JVM: it asks Spark's about them, which knows no such object.
+
+    The answers that then come mix up what Spark is asked next.
+    """
+    convert = captured.convert_exception
+
+    def convert_own(e: Any) -> captured.CapturedException:
+        if e._gateway_client is gateway._gateway_client:
+            return captured.UnknownException(desc="", stackTrace="")
+        return convert(e)
+
+    captured.convert_exception = convert_own
+    yield
+    captured.convert_exception = convert
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,12 @@ from hypothesis import strategies as st
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.records import EVENTS, INBOUND, METRICS, RULES
+from mqlake.reference_records import (
+    ReferenceKey,
+    ReferenceState,
+    encode_reference_state,
+    reference_key,
+)
 from mqlake.rule_records import (
     DECIDED_KEY,
     Activation,
@@ -24,13 +30,19 @@ from mqlake.rule_records import (
     rule_metrics_key,
     rules_barrier_key,
     rules_key,
+    run_name,
 )
+from mqlake.schema_records import SchemaKey, schema_key
 from rules.errors import RuleError
 from rules.model import ActionSpec, Rule
+from rules.schemas.errors import UnknownSchema
+from rules.schemas.model import SchemaBody
+from rules.schemas.registry import SchemaLookup
 from streaming.rules.changes import Failures, Program, first_needed
 from streaming.rules.controller import KEPT_SECONDS, TIDY_SECONDS, RuleController
 from streaming.rules.log import RuleRecord
 from streaming.rules.program import TableAction
+from tests.streaming.decoding import schema
 
 
 class Killed(BaseException):
@@ -108,12 +120,27 @@ class MemoryLog:
         return [int(key.rpartition(b"/")[2]) for key in self.inbound[0]]
 
 
-def compile_(rule: Rule) -> Program:
+def compile_(rule: Rule, schemas: SchemaLookup, references: Any) -> Program:
     if rule.sql == "bad":
         raise RuleError("no statement")
+    if rule.sql.startswith("decode"):
+        try:
+            schemas.find(rule.sql.removeprefix("decode "), None, None)
+        except UnknownSchema as exc:
+            raise RuleError(str(exc)) from exc
     if rule.sql == "breaks":
         raise RecursionError("deep")
     actions = tuple(action.model_dump(mode="json") for action in rule.actions)
+    if rule.sql.startswith(("memory", "decode memory")):
+        plan: dict[str, Any] = {"streams": [], "references": [], "detection": None, "query": ""}
+        return Program(("a",), False, None, actions, None, plan, (INBOUND, EVENTS))
+    if rule.sql == "joins":
+        if "table" not in (references or {}):
+            raise RuleError("there is no reference table 'table'")
+        joined = [{"name": "r0", "table": "table", "columns": []}]
+        columns = str(references["table"])
+        plan = {"streams": [], "references": joined, "detection": None, "query": columns}
+        return Program(("a",), False, None, actions, None, plan, (INBOUND,))
     return Program((rule.sql,), rule.sql == "events", rule.sql, actions, "x INT")
 
 
@@ -263,6 +290,87 @@ def test_there_is_nothing_to_evaluate_once_all_versions_have_ended_and_are_passe
     assert first_needed({}, None, {}) is None
 
 
+def test_a_rule_with_memory_is_a_run_from_one_change_to_the_next() -> None:
+    log, clock = MemoryLog(), ManualClock()
+    ended: set[str] = set()
+    controller = a_controller(log, clock, is_run_ended=ended.__contains__)
+    assert controller.runs is None
+    log.define("r", 1, sql="memory")
+    controller.step()
+    assert controller.first is None, "it has a query of its own"
+    assert controller.runs is not None
+    (run,) = controller.runs
+    assert (run.name, run.span.change) == (run_name("default", "r", 2), 2)
+    assert run.span.sources.keys() == {INBOUND, EVENTS}
+    assert controller.run_names() == {run.name}
+    log.define("r", 2, sql="memory")
+    controller.step()
+    old, new = controller.runs
+    assert (old.name, old.span.ended_at_ms) == (run.name, clock.now_ms())
+    assert (new.span.change, new.span.is_ended) == (3, False)
+    clock.advance(KEPT_SECONDS + TIDY_SECONDS)
+    controller.step()
+    assert len(controller.runs) == 2, "its last windows are still to come"
+    ended.add(old.name)
+    clock.advance(TIDY_SECONDS)
+    controller.step()
+    assert controller.runs == (new,)
+    assert a_controller(log, clock).runs is None
+    again = a_controller(log, clock)
+    again.step()
+    assert again.runs == (new,)
+
+
+def test_a_run_that_fails_pauses_its_rule_if_it_is_still_in_force() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1, sql="memory")
+    controller.step()
+    assert controller.runs is not None
+    (run,) = controller.runs
+    log.define("r", 2, sql="memory")
+    controller.step()
+    controller.pause(run, "of the version before")
+    controller.step()
+    assert log.activations()["r"].state == "running"
+    controller.pause(controller.runs[-1], "why")
+    controller.step()
+    found = log.activations()["r"]
+    assert (found.state, found.error, found.current) == ("paused", "why", None)
+
+
+def test_a_rule_follows_the_tables_that_it_joins() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+
+    def table(version: int | None, *columns: str) -> None:
+        state = ReferenceState(
+            *("default", "table", 1, "ready" if columns else "deleted"),
+            version=version,
+            columns=tuple((column, "STRING") for column in columns),
+        )
+        key = reference_key(ReferenceKey("state", "default", "table"))
+        log.rules.append((key, encode_reference_state(state)))
+        controller.step()
+
+    log.define("r", 1, sql="joins")
+    log.define("other", 1)
+    controller.step()
+    assert log.activations()["r"].state == "failed"
+    table(1, "a")
+    assert log.activations()["r"].state == "running"
+    changes = len(log.barriers())
+    table(2, "a")
+    assert len(log.barriers()) == changes, "other rows, the same columns"
+    table(3, "a", "b")
+    found = log.activations()["r"]
+    assert (found.state, len(found.spans)) == ("running", 2)
+    table(None)
+    found = log.activations()["r"]
+    assert (found.state, found.current) == ("failed", None)
+    assert log.activations()["other"].change < changes
+
+
 def test_the_tables_of_a_version_are_known_after_a_restart() -> None:
     log = MemoryLog()
     action = ActionSpec(function="table", args={"name": "t"})
@@ -328,6 +436,21 @@ class FailingOnce:
             raise self._error
 
 
+def step_that_fails(
+    controller: RuleController, log: MemoryLog, fails_at: int, *, is_killed: bool
+) -> RuleController:
+    """Let a step fail or die at its nth append; return who goes on with a log that works."""
+    log.fail = FailingOnce(fails_at, Killed() if is_killed else LogError("x", definite=False))
+    try:
+        controller.step()
+    except Killed:
+        controller = a_controller(log)
+    except LogError:
+        pass
+    log.fail = lambda: None
+    return controller
+
+
 @settings(deadline=None, max_examples=200)
 @given(
     st.lists(
@@ -352,14 +475,7 @@ def test_wherever_it_is_killed_or_the_log_fails_the_next_one_goes_on(steps: list
         else:
             log.define(name, version, enable=what == "define")
             wanted[name] = ("running" if what == "define" else "stopped", version)
-        log.fail = FailingOnce(fails_at, Killed() if is_killed else LogError("x", definite=False))
-        try:
-            controller.step()
-        except Killed:
-            controller = a_controller(log)
-        except LogError:
-            pass
-    log.fail = lambda: None
+        controller = step_that_fails(controller, log, fails_at, is_killed=is_killed)
     for _ in range(3):
         controller.step()
     found = log.activations()
@@ -394,3 +510,171 @@ def test_an_activation_comes_back_as_it_was_written() -> None:
     controller.step()
     (found,) = log.activations().values()
     assert decode_activation(encode_activation(found)) == found
+
+
+def put_schema(log: MemoryLog, version: int, name: str = "boiler") -> None:
+    body = SchemaBody(type="avro", source='"double"')
+    value = schema(name, body, version).model_dump_json().encode()
+    log.rules.append((schema_key(SchemaKey("default", name, version)), value))
+
+
+def test_a_schema_that_changes_is_in_force_at_one_offset_for_the_rules_that_use_it() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    put_schema(log, 1)
+    log.define("r", 1, sql="decode boiler")
+    log.define("other", 1)
+    controller.step()
+    assert log.activations()["r"].schemas == {"boiler": 1}
+    for partition in log.inbound:
+        partition.append(b"default/a")
+    put_schema(log, 2)
+    controller.step()
+    found = log.activations()
+    assert len(found["other"].spans) == 1
+    old, new = found["r"].spans
+    assert (found["r"].schemas, old.version, new.version) == ({"boiler": 2}, 1, 1)
+    assert old.sources[INBOUND].ends == new.sources[INBOUND].starts
+    assert (old.first, new.first) == (None, {INBOUND: old.sources[INBOUND].starts})
+    put_schema(log, 3)
+    controller.step()
+    assert log.activations()["r"].spans[2].first == new.first
+    log.define("r", 2, sql="decode boiler")
+    controller.step()
+    assert log.activations()["r"].current is not None
+    assert log.activations()["r"].spans[-1].first is None
+
+
+def test_a_rule_with_memory_begins_anew_when_its_schema_changes() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    put_schema(log, 1, "memory")
+    log.define("r", 1, sql="decode memory")
+    controller.step()
+    put_schema(log, 2, "memory")
+    controller.step()
+    assert controller.runs is not None
+    old, new = controller.runs
+    assert (old.span.is_ended, new.span.is_ended, new.span.change) == (True, False, 3)
+    assert old.name != new.name
+    assert new.span.first == {name: old.span.sources[name].starts for name in (INBOUND, EVENTS)}
+
+
+def test_a_rule_whose_schema_comes_later_starts_then() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1, sql="decode boiler")
+    controller.step()
+    found = log.activations()["r"]
+    assert (found.state, found.schemas) == ("failed", {"boiler": 0})
+    put_schema(log, 1, "another")
+    controller.step()
+    assert len(log.barriers()) == 2, "it is of no concern"
+    put_schema(log, 1)
+    controller.step()
+    assert log.activations()["r"].state == "running"
+
+
+def test_a_schema_that_changed_while_nobody_was_there_is_noticed() -> None:
+    log = MemoryLog()
+    put_schema(log, 1)
+    log.define("r", 1, sql="decode boiler")
+    a_controller(log).step()
+    put_schema(log, 2)
+    a_controller(log).step()
+    assert log.activations()["r"].schemas == {"boiler": 2}
+
+
+def put_table(log: MemoryLog, version: int, *columns: str) -> None:
+    state = ReferenceState(
+        *("default", "table", version, "ready"),
+        version=version,
+        columns=tuple((column, "STRING") for column in columns),
+    )
+    key = reference_key(ReferenceKey("state", "default", "table"))
+    log.rules.append((key, encode_reference_state(state)))
+
+
+@pytest.mark.parametrize("fails_at", range(1, 7))
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_change_of_a_table_is_not_forgotten_when_the_log_fails(
+    fails_at: int, *, is_killed: bool
+) -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    put_table(log, 1, "a")
+    log.define("r", 1, sql="joins")
+    controller.step()
+    put_table(log, 2, "a", "b")
+    controller = step_that_fails(controller, log, fails_at, is_killed=is_killed)
+    for _ in range(3):
+        controller.step()
+    current = log.activations()["r"].current
+    assert current is not None
+    assert current.plan is not None
+    assert "b" in current.plan["query"], "the table's new columns"
+
+
+def test_a_rule_made_without_knowing_a_table_is_looked_at_by_the_next_controller() -> None:
+    log = MemoryLog()
+    log.define("r", 1, sql="joins")
+    a_controller(log).step()
+    written = log.rules.copy()
+    log.rules.clear()
+    put_table(log, 1, "a")
+    # The table stood in the log when the rule failed for want of it, and was not read yet.
+    log.rules += written
+    assert log.activations()["r"].state == "failed"
+    a_controller(log).step()
+    assert log.activations()["r"].state == "running"
+
+
+@pytest.mark.parametrize("fails_at", range(1, 6))
+def test_a_pause_is_not_forgotten_when_the_log_fails(fails_at: int) -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1, sql="memory")
+    controller.step()
+    assert controller.runs is not None
+    controller.pause(controller.runs[0], "why")
+    log.fail = FailingOnce(fails_at, LogError("x", definite=False))
+    with pytest.raises(LogError):
+        controller.step()
+    log.fail = lambda: None
+    for _ in range(2):
+        controller.step()
+    found = log.activations()["r"]
+    assert (found.state, found.error, found.current) == ("paused", "why", None)
+
+
+def test_a_rule_that_is_deleted_while_it_is_in_doubt_leaves_nothing() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1, sql="joins")
+    controller.step()
+    assert log.activations()["r"].state == "failed"
+    put_table(log, 1, "a")
+    log.delete("r")
+    controller.step()
+    controller.step()
+    assert log.activations()["r"].current is None
+
+
+def test_a_rule_made_again_with_the_number_of_the_old_one_begins_where_it_was_made() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    put_schema(log, 1)
+    log.define("r", 1, sql="decode boiler")
+    controller.step()
+    for partition in log.inbound:
+        partition.append(b"default/a")
+    log.delete("r")
+    log.define("r", 1, sql="decode boiler", updated_at=77)
+    controller.step()
+    old, new = log.activations()["r"].spans
+    assert (old.version, new.version, new.first) == (1, 1, None)
+    assert new.sources[INBOUND].starts == old.sources[INBOUND].ends
+    put_schema(log, 2)
+    controller.step()
+    newest = log.activations()["r"].spans[-1]
+    assert newest.first == {INBOUND: new.sources[INBOUND].starts}

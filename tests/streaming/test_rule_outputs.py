@@ -11,17 +11,20 @@ from pyspark.sql import DataFrame, SparkSession
 from mqlake.clock import ManualClock
 from mqlake.records import DEAD_LETTERS, OUTPUTS
 from mqlake.rule_records import (
+    RERUN,
     DeadLetter,
     Output,
     Position,
     dead_letter_headers,
     output_headers,
     rule_record_key,
+    table_row_headers,
 )
 from rules.errors import RuleError
 from rules.model import ActionSpec, Rule
 from streaming.jobs.outputs import Outputs, checkpoint, columns
-from streaming.rules.program import Programs, TableAction, check_names
+from streaming.rules.program import Programs, TableAction, check_names, table_actions
+from streaming.rules.tables import Marks, without_ended
 from streaming.settings import StreamingSettings
 from streaming.tables import create_tables, rule_tables
 
@@ -54,6 +57,17 @@ class Writer:
             lambda version: self.actions.get(version, ()),
             self.waits.append,
         )
+
+    def handed_over(self, *records: Output, table: str = "f") -> DataFrame:
+        """Return a batch of outputs that the runner hands over for a table."""
+        rows: list[Any] = []
+        for record in records:
+            self.offset += 1
+            key = rule_record_key(record.tenant, record.rule)
+            headers = table_row_headers(record, 0, table)
+            at = [DEAD_LETTERS, 0, self.offset, None]
+            rows.append([*at, bytearray(key), bytearray(record.row), headers])
+        return self.spark.createDataFrame(rows, RECORDS)
 
     def batch(self, *records: Output | DeadLetter) -> DataFrame:
         rows: list[Any] = []
@@ -107,7 +121,7 @@ def writer(
     settings = streaming_settings.model_copy(update={"data_dir": tmp_path})
     create_tables(spark, settings)
     yield Writer(spark, settings)
-    for name in (*rule_tables(settings), "dead_letters"):
+    for name in (*rule_tables(settings), "dead_letters", "late"):
         spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
@@ -181,6 +195,75 @@ def test_dead_letters_of_the_evaluation_are_there_once(writer: Writer) -> None:
     assert writer.rows("SELECT DISTINCT value FROM dead_letters") == [(bytearray(b"\xff"),)]
 
 
+def test_a_fallback_adds_each_output_once_however_often_it_is_handed_over(writer: Writer) -> None:
+    fallback = TableAction("rule_f", "n INT", is_fallback=True)
+    writer.actions["default", "r", 1] = (fallback,)
+    writer.outputs(writer.batch(output(1, {"n": 1}), output(2, {"n": 2})), 0)
+    assert not writer.spark.catalog.tableExists("rule_f")
+    again = writer.handed_over(output(2, {"n": 2}), output(1, {"n": 1}), output(2, {"n": 2}))
+    writer.outputs(again, 1)
+    writer.restarted()(again, 1)
+    writer.outputs(writer.handed_over(output(1, {"n": 1}), output(3, {"n": 3})), 2)
+    query = "SELECT output_id, n FROM rule_f ORDER BY output_id"
+    assert writer.rows(query) == [(f"r/1/i:0:{n}:0", n) for n in (1, 2, 3)]
+    assert writer.rows("SELECT * FROM dead_letters") == []
+    # Days later nobody knows the version any more: the table itself has its columns.
+    writer.actions.clear()
+    writer.outputs(writer.handed_over(output(4, {"n": 4, "m": 1})), 3)
+    assert len(writer.rows(query)) == 4
+
+
+def test_a_fallback_whose_columns_nobody_knows_is_a_dead_letter(writer: Writer) -> None:
+    batch = writer.handed_over(output(1, {"n": 1}), table="g").unionByName(
+        writer.handed_over(output(2, {}), table="not; a name")
+    )
+    writer.outputs(batch.unionByName(writer.batch(letter(7, stage="action"))), 0)
+    writer.restarted()(batch, 0)
+    rows = writer.rows(
+        "SELECT stage, action, log_offset, error FROM dead_letters ORDER BY log_offset"
+    )
+    assert [row[:3] for row in rows] == [("action", "0/table", 1), ("action", "0/http", 7)]
+    assert "columns" in rows[0][3]
+
+
+def test_what_a_rule_with_memory_left_out_is_there_once(writer: Writer) -> None:
+    def of_stream(offset: int, stage: Any, stream: str = "s0") -> DeadLetter:
+        position = Position(f"i.w3-0a.{stream}", 1, offset, 0)
+        found = DeadLetter("default", "r", 1, b"v", position, stage, "why", "a/b", "c")
+        if stage == "late":
+            found.event_time_ms, found.watermark_ms = 1_600_000_000_123, 1_600_000_001_000
+        return found
+
+    first = [letter(90), of_stream(5, "late"), of_stream(6, "evaluate"), of_stream(5, "late", "s1")]
+    writer.outputs(writer.batch(*first), 0)
+    writer.outputs(writer.batch(*first[1:], of_stream(7, "late"), letter(91)), 1)
+    writer.outputs(writer.batch(output(4, {"n": 1}, source="w3-0a")), 2)
+    assert writer.rows(
+        "SELECT rule, topic, source, log_partition, log_offset, unix_millis(event_time),"
+        " unix_millis(watermark) FROM late ORDER BY log_offset"
+    ) == [
+        ("r", "a/b", "mqlake.inbound", 1, offset, 1_600_000_000_123, 1_600_000_001_000)
+        for offset in (5, 5, 7)
+    ]
+    query = "SELECT source, log_offset FROM dead_letters ORDER BY log_offset"
+    assert writer.rows(query) == [("mqlake.inbound", offset) for offset in (6, 90, 91)]
+
+
+def test_marks_of_runs_that_are_over_are_forgotten() -> None:
+    marks: Marks = {
+        ("i", 0): (1, "r", 0),
+        ("bjob", 0): (1, "r", 0),
+        ("w3-0a", 1): (1, "r", 0),
+        ("i.w3-0a.s0", 0): (1, "r", 0),
+        ("w4-0a", 1): (1, "r", 0),
+        ("e.w4-0a.s1", 0): (1, "r", 0),
+    }
+    assert without_ended(marks, {"w4-0a"}).keys() == marks.keys() - {
+        ("w3-0a", 1),
+        ("i.w3-0a.s0", 0),
+    }
+
+
 def test_records_of_others_harm_nothing(writer: Writer) -> None:
     row = [OUTPUTS, 0, 1, None, bytearray(b"\xff"), None, [("output", bytearray(b"x"))]]
     writer.outputs(writer.spark.createDataFrame([row], RECORDS), 0)
@@ -202,6 +285,12 @@ def test_a_definition_becomes_a_program_with_the_schema_of_its_rows(spark: Spark
     assert columns(program.schema)["t"] == "variant"
     assert columns(program.schema)["clientid"] == "string"
     assert programs(a_rule(sql, table=False)).schema is None
+    table = ActionSpec(function="table", args={"name": "t"})
+    http = ActionSpec(function="http", args={"url": "https://example.org"}, fallback=(table,))
+    program = programs(a_rule(sql).model_copy(update={"actions": (http,)}))
+    assert program.schema is not None
+    (found,) = table_actions(program.actions, program.schema)
+    assert found == TableAction("rule_t", program.schema, is_fallback=True)
     with pytest.raises(RuleError, match="ts"):
         programs(a_rule('SELECT qos AS ts FROM "a"'))
     with pytest.raises(RuleError):
@@ -215,3 +304,12 @@ def test_columns_that_a_table_cannot_have_are_refused() -> None:
     for name in ("a b", "a.b=c", "f(x)"):
         with pytest.raises(RuleError, match="cannot have a column"):
             check_names((name,))
+
+
+def test_what_is_run_again_comes_in_any_order(writer: Writer) -> None:
+    writer.actions["default", "r", 1] = (TableAction("rule_t", "n INT"),)
+    late, early = output(9, {"n": 9}, source=RERUN), output(3, {"n": 3}, source=RERUN)
+    writer.outputs(writer.batch(late, early), 0)
+    writer.outputs(writer.batch(output(1, {"n": 1}, source=RERUN), output(1, {"n": 0})), 1)
+    found = writer.rows("SELECT output_id FROM rule_t ORDER BY n")
+    assert [one for (one,) in found] == ["r/1/i:0:1:0", *(f"r/1/r:0:{n}:0" for n in (1, 3, 9))]

@@ -1,12 +1,14 @@
 """The Java rule table and evaluation: which rules, by which version, give what."""
 
 import json
-from typing import Any
+import time
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mqlake.local.testing import await_condition
 from mqlake.matching import TopicFilterTrie
 from mqlake.records import (
     DEAD_LETTERS,
@@ -19,6 +21,7 @@ from mqlake.records import (
     message_key,
 )
 from mqlake.rule_records import (
+    MAX_FAILURES_TOLD,
     Activation,
     DeadLetter,
     Output,
@@ -41,6 +44,14 @@ FILTERS = st.one_of(
 )
 
 
+class Event(NamedTuple):
+    """An event that the engine writes."""
+
+    key: bytes
+    value: bytes
+    chain: bytes
+
+
 class Engine:
     """A rule table, what is put into it and what it makes of records."""
 
@@ -48,6 +59,7 @@ class Engine:
         self._gateway = gateway
         self._jvm = jvm
         self.table = jvm.mqlake.streaming.RuleTable()
+        self.events: list[Event] = []
         self._evaluation = jvm.mqlake.streaming.RuleEvaluation(EVENTS, OUTPUTS, DEAD_LETTERS)
 
     def activate(self, *spans: Span, rule: str = "r", tenant: str = "default") -> None:
@@ -98,7 +110,11 @@ class Engine:
         made = self._evaluation.evaluate(
             self.table, log_topic, partition, offset, 5, key, value, names, values
         )
-        return [self._decode(row) for row in made]
+        for row in made:
+            if row.get(0) == EVENTS:
+                (chain,) = (bytes(header.get(1)) for header in row.get(4))
+                self.events.append(Event(bytes(row.get(2)), bytes(row.get(3)), chain))
+        return [self._decode(row) for row in made if row.get(0) != EVENTS]
 
     @staticmethod
     def _decode(row: Any) -> Output | DeadLetter:
@@ -266,6 +282,109 @@ def test_whatever_the_payload_a_condition_on_a_field_is_false(
     assert engine.publish("a", payload) == []
 
 
+USED_OFTEN = 250
+"""Evaluations of a rule after which Java makes code of it, and some more."""
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        'SELECT *, payload.t + 1 AS t, topic(2) AS second FROM "a/+"',
+        "SELECT upper(payload.name) AS name FROM 'a/+' WHERE payload.t > 2 AND clientid = 'c'",
+        'FOREACH payload.items AS i DO i.v AS v INCASE i.v > 1 FROM "a/+"',
+        'SELECT 1 / (payload.t - 3) AS x FROM "a/+"',
+    ],
+)
+def test_a_rule_gives_the_same_by_the_interpreter_and_by_code(
+    engine: Engine, routing_jvm: Any, sql: str
+) -> None:
+    engine.activate(a_span(sql))
+    payloads = [
+        b'{"t": %d, "name": "n%d", "items": [{"v": %d}, {"v": 2}]}' % (t, t, t) for t in range(6)
+    ]
+    first = [engine.publish("a/b", payload) for payload in payloads]
+    assert any(rows(made) for made in first)
+    for number in range(USED_OFTEN):
+        engine.publish("a/b", payloads[number % len(payloads)])
+    code = routing_jvm.mqlake.streaming.RuleCompiler.compile(a_span(sql).expression)
+    await_condition(code.isGenerated, "code for a rule that is much used")
+    assert [engine.publish("a/b", payload) for payload in payloads] == first
+
+
+def test_rules_that_have_conditions_in_common_give_what_each_gives_alone(
+    engine: Engine, routing_jvm: Any
+) -> None:
+    """Parts that another rule has too are evaluated once for all, still only when one asks."""
+    for number in range(6):
+        condition = f"payload.t > 2 AND payload.n % 3 + 1 = {number % 3 + 1} AND qos < 2"
+        select = "upper(payload.name) || '!' AS name, payload.n % 3 + 1 AS m"
+        span = a_span(f'SELECT {number} AS number, {select} FROM "a" WHERE {condition}')
+        engine.activate(span, rule=f"r{number}")
+    for turn in range(USED_OFTEN):
+        n = turn % 5
+        payload = b'{"t": 3, "n": %d, "name": "n%d"}' % (n, n)
+        found = rows(engine.publish("a", payload))
+        wanted = [n % 3, n % 3 + 3]
+        assert found == [{"number": one, "name": f"N{n}!", "m": n % 3 + 1} for one in wanted]
+        assert engine.publish("a", b'{"t": 2, "n": "x"}') == [], "the first condition is false"
+    last = routing_jvm.mqlake.streaming.RuleCompiler.compile(span.expression)
+    assert last.guardCount() >= 1, "a condition in common is a column"
+    failed = engine.publish("a", b'{"t": 3, "n": "x"}')
+    assert [one.rule for one in failed] == [f"r{number}" for number in range(6)]
+    assert all(isinstance(one, DeadLetter) and "mod takes two" in one.error for one in failed)
+    assert len(rows(engine.publish("a", b'{"t": 3, "n": 1, "name": "y"}'))) == 2
+
+
+@pytest.mark.parametrize(
+    ("condition", "guards"),
+    [
+        ("payload.kind = 'alarm'", 1),
+        ("clientid = 'c' AND payload.kind = 'alarm'", 2),
+        ("clientid = 'c' AND payload.t / 0 > 1 AND qos = 1", 1),
+        ("payload.t / 0 > 2 AND clientid = 'c'", 0),
+        ("clientid = 'c' OR qos = 1", 0),
+        ("payload.t = 0", 0),
+    ],
+)
+def test_first_conditions_that_compare_with_one_value_are_looked_at_first(
+    engine: Engine, routing_jvm: Any, condition: str, guards: int
+) -> None:
+    span = a_span(f'SELECT 1 AS x FROM "a" WHERE {condition}')
+    compiled = routing_jvm.mqlake.streaming.RuleCompiler.compile(span.expression)
+    assert compiled.guardCount() == guards
+    engine.activate(span)
+    fails = "/ 0" in condition
+    for client_id in ("c", "d"):
+        for payload in (
+            b'{"kind": "alarm", "t": 0}',
+            b'{"kind": "x", "t": -0.0}',
+            b'{"t": 1}',
+            b"",
+        ):
+            made = engine.publish("a", payload, client_id=client_id)
+            fields = json.loads(payload or b"{}")
+            if fails and (client_id == "c" or not guards) and "t" in fields:
+                (letter,) = made
+                assert isinstance(letter, DeadLetter)
+                continue
+            wanted = (
+                ("'c'" not in condition or client_id == "c" or " OR " in condition)
+                and ("kind" not in condition or fields.get("kind") == "alarm")
+                and ("t = 0" not in condition or fields.get("t") == 0)
+                and not fails
+            )
+            assert rows(made) == [{"x": 1}] * wanted
+
+
+def test_a_large_rule_is_evaluated_however_often(engine: Engine) -> None:
+    fields = [f"payload.a{n} + payload.b{n} AS c{n}" for n in range(40)]
+    engine.activate(a_span(f'SELECT {", ".join(fields)} FROM "a"'))
+    payload = json.dumps({f"{name}{n}": n for n in range(40) for name in "ab"}).encode()
+    for _ in range(USED_OFTEN):
+        (row,) = rows(engine.publish("a", payload))
+        assert row == {f"c{n}": 2 * n for n in range(40)}
+
+
 def test_records_of_others_give_nothing(engine: Engine) -> None:
     engine.activate(a_span('SELECT 1 AS x FROM "#"'))
     assert engine.evaluate(INBOUND, 0, 0, b"no slash", b"", []) == []
@@ -351,3 +470,79 @@ def test_live_and_replayed_evaluation_give_the_same(
     for rule in spans:
         live.activate(rule=rule)
     assert live.table.isEmpty(), "removal prunes every level"
+
+
+FAILING = 'SELECT 1 / payload.zero AS x FROM "a"'
+
+
+def test_a_failure_is_an_event_when_a_rule_reads_it(engine: Engine) -> None:
+    engine.activate(a_span(FAILING), rule="bad")
+    engine.publish("a", b'{"zero": 0}')
+    assert not engine.events
+    engine.activate(a_span('SELECT * FROM "$events/rule_failed"'), rule="watch", tenant="other")
+    engine.publish("a", b'{"zero": 0}')
+    assert not engine.events
+    engine.activate(a_span('SELECT * FROM "$events/rule_failed"'), rule="watch")
+    (letter,) = engine.publish("a", b'{"zero": 0}', client_id='"c\\\n', chain=b"p,q")
+    assert isinstance(letter, DeadLetter)
+    (event,) = engine.events
+    assert (event.key, event.chain) == (b'default/"c\\\n', b"p,q,bad")
+    (output,) = engine.evaluate(EVENTS, 0, 1, event.key, event.value, [("chain", event.chain)])
+    assert isinstance(output, Output)
+    assert output.chain == ("p", "q", "bad")
+    row = json.loads(output.row)
+    assert row.pop("timestamp") > 0
+    assert row.pop("count") >= 1
+    assert row == {
+        "event": "rule.failed",
+        "clientid": '"c\\\n',
+        "tenant": "default",
+        "gateway": None,
+        "rule": "bad",
+        "rule_version": 1,
+        "stage": "evaluate",
+        "action": None,
+        "error": letter.error,
+        "topic": "a",
+    }
+
+
+def test_failures_over_failures_are_not_told(engine: Engine) -> None:
+    engine.activate(a_span(FAILING), rule="bad")
+    engine.activate(
+        a_span('SELECT 1 / (count - count) AS x FROM "$events/rule_failed"'), rule="watch"
+    )
+    engine.publish("a", b'{"zero": 0}')
+    event = engine.events.pop()
+    made = engine.evaluate(EVENTS, 0, 1, event.key, event.value, [("chain", event.chain)])
+    assert not engine.events
+    assert [type(one) for one in made] == [DeadLetter]
+
+
+def test_a_rule_does_not_hear_of_what_it_has_itself_brought_about(engine: Engine) -> None:
+    engine.activate(a_span('SELECT clientid FROM "$events/message_delivered"'))
+    engine.activate(a_span('SELECT clientid FROM "$events/message_delivered"'), rule="other")
+    value = b'{"v":1,"event":"message.delivered","ts":7,"client_id":"c"}'
+    made = engine.evaluate(EVENTS, 0, 3, b"default/c", value, [("chain", b"p,other")])
+    assert [(type(one), one.rule) for one in made] == [(Output, "r")]
+
+
+def test_failures_that_are_told_are_bounded(engine: Engine) -> None:
+    engine.activate(a_span(FAILING), rule="often")
+    engine.activate(a_span('SELECT * FROM "$events/rule_failed"'), rule="watch")
+    begun = time.time()
+    for offset in range(500):
+        engine.publish("a", b'{"zero": 0}', offset=offset)
+    events = engine.events
+    seconds = int(time.time()) - int(begun) + 1
+    assert len(events) <= MAX_FAILURES_TOLD * seconds
+    assert sum(json.loads(one.value)["count"] for one in events) <= 500
+
+
+def test_an_output_is_in_the_trace_of_its_message(engine: Engine) -> None:
+    engine.activate(a_span('SELECT 1 AS one FROM "a"'))
+    key, mqtt = message_key("default", "a"), ("mqtt", b"\x01\x04\x00")
+    for headers, expected in (([mqtt, ("traceparent", b"00-1-2-01")], b"00-1-2-01"), ([mqtt], b"")):
+        (made,) = engine.evaluate(INBOUND, 0, 0, key, b"{}", headers)
+        assert isinstance(made, Output)
+        assert made.traceparent == expected

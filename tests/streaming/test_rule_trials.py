@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +15,17 @@ from api.jobs import Job, Jobs
 from api.rules.backfill import BackfillError, Order, backfill, live_range
 from api.rules.book import Entry
 from api.rules.checking import compiled, warnings
-from api.rules.dry_run import Compared, dry_run
+from api.rules.dry_run import Compared, DryRunError, dry_run
 from api.rules.dry_run import Range as Messages
+from api.rules.plan_dry_run import plan_dry_run
 from api.rules.samples import InvalidContext, make_sample
 from api.rules.trial import Outcome, try_rule
 from api.spark import Cancelled, EvaluationError, SparkAway, SparkConnect
 from mqlake.clock import SystemClock
 from mqlake.local.ports import free_ports
 from mqlake.local.testing import await_condition
-from mqlake.records import INBOUND
-from mqlake.rule_records import Activation, Range, Span, decode_output
+from mqlake.records import DEAD_LETTERS, INBOUND
+from mqlake.rule_records import Activation, Range, Span, decode_dead_letter, decode_output
 from mqlake.status import STATE_FILE, replace_file
 from rules.model import ActionSpec, Rule
 from streaming.settings import StreamingSettings
@@ -199,6 +201,47 @@ def test_rows_that_fail_are_counted_and_explained(connect: SparkConnect) -> None
         assert "zero" in error["error"]
 
 
+@pytest.fixture(scope="module")
+def stored_events(spark: SparkSession, connect: SparkConnect) -> None:
+    gone = "CASE WHEN id % 4 = 0 THEN 'normal' ELSE 'timeout' END"
+    fields = f"to_json(named_struct('client_id', concat('c', id), 'ts', id, 'reason', {gone}))"
+    spark.sql(
+        f"INSERT INTO events SELECT timestamp_millis({START_MS} + id * 30000),"
+        " CASE WHEN id % 2 = 0 THEN 'client.disconnected' ELSE 'client.connected' END,"
+        f" '{TENANT}', concat('c', id), 'gateway-1', NULL, NULL, NULL, {fields}, 0, id"
+        " FROM range(200)"
+    )
+    spark.sql(
+        f"INSERT INTO drops SELECT timestamp_millis({START_MS}), '{TENANT}', 'c1', 'a',"
+        " CAST(1 AS TINYINT), 'queue_full', id, 'gateway-1', 0, id FROM range(10)"
+    )
+
+
+@pytest.mark.usefixtures("stored_events")
+def test_a_rule_over_events_is_run_over_theirs(connect: SparkConnect) -> None:
+    sql = "SELECT clientid, timestamp FROM '$events/client_disconnected' WHERE reason <> 'normal'"
+    result = run(connect, sql)
+    assert (result["matched"], result["passed"], result["failed"]) == (100, 50, 0)
+    for sample in result["samples"]:
+        said = json.loads(sample["payload"])
+        assert sample["topic"] == "$events/client_disconnected"
+        assert sample["outputs"] == [{"clientid": said["client_id"], "timestamp": said["ts"]}]
+    both = f"{sql[: sql.index('WHERE')]}, '$events/client_connected' WHERE reason = 'normal'"
+    difference = run(connect, both, sql)["difference"]
+    assert (difference["added"], difference["removed"], difference["same"]) == (50, 50, 0)
+
+
+@pytest.mark.usefixtures("stored_events")
+def test_a_rule_over_dropped_messages_is_run_over_theirs(connect: SparkConnect) -> None:
+    sql = "SELECT topic, count, reason FROM '$events/message_dropped' WHERE count > 7"
+    result = run(connect, sql)
+    assert (result["matched"], result["passed"]) == (10, 2)
+    outputs = [sample["outputs"][0] for sample in result["samples"]]
+    assert outputs[0] == {"topic": "a", "count": 8, "reason": "queue_full"}
+    with pytest.raises(DryRunError, match="two rules"):
+        run(connect, "SELECT 1 AS x FROM '$events/message_dropped', '$events/client_connected'")
+
+
 def test_the_difference_to_another_version_is_told(connect: SparkConnect) -> None:
     new = "SELECT payload.t AS t FROM 'plant/+/temp' WHERE payload.t >= 90"
     old = (
@@ -229,6 +272,92 @@ def test_the_difference_to_another_version_is_told(connect: SparkConnect) -> Non
                 assert before != after
 
 
+WINDOW = """SELECT topic, count(*) AS n, max(payload.n) AS high, window_end
+    FROM 'plant/+/temp' WHERE payload.t > {} GROUP BY topic, tumble(timestamp, '30 minutes')"""
+
+
+def windows(limit: int) -> Counter[tuple[str, int, int, int]]:
+    """Return what WINDOW gives: topic, n, high, window_end."""
+    half = HOUR_MS // 2
+    found: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for n in range(MESSAGES):
+        if n % 100 > limit:
+            end = ((START_MS + n * 30_000) // half + 1) * half
+            found[f"plant/{n % 4}/temp", end].append(n)
+    return Counter((topic, len(ns), max(ns), end) for (topic, end), ns in found.items())
+
+
+def run_plan(connect: SparkConnect, sql: str, other: str | None = None, **more: Any) -> Any:
+    compared = None if other is None else Compared(compiled(other), 3)
+    job = Job("1", "dry_run", TENANT, "r1", 0)
+    return plan_dry_run(job, connect, compiled(sql), Messages(TENANT, **more), compared)
+
+
+def test_a_rule_with_memory_is_run_over_history_by_its_plan(connect: SparkConnect) -> None:
+    result = run_plan(connect, WINDOW.format(50), WINDOW.format(60))
+    new, old = windows(50), windows(60)
+    passed = sum(n % 100 > 50 for n in range(MESSAGES))
+    names = ("matched", "passed", "no_result", "failed", "rows_failed")
+    assert [result[name] for name in names] == [MESSAGES, passed, MESSAGES - passed, 0, 0]
+    assert result["outputs"] == new.total()
+    assert sum(hour["outputs"] for hour in result["hours"]) == new.total()
+    assert sum(hour["matched"] for hour in result["hours"]) == MESSAGES
+    assert len(result["samples"]) == 10
+    for sample in result["samples"]:
+        assert tuple(sample["output"].values()) in new
+    assert result["difference"]["version"] == 3
+    kinds = {"same": new & old, "added": new - old, "removed": old - new}
+    assert {kind: result["difference"][kind] for kind in kinds} == {
+        kind: rows.total() for kind, rows in kinds.items()
+    }
+    part = run_plan(connect, WINDOW.format(50), from_ms=START_MS, to_ms=START_MS + HOUR_MS)
+    assert part["matched"] == 120
+    silent = "SELECT topic, state FROM 'plant/+/temp' WHERE absent('1 minute')"
+    # Each topic has a message every two minutes: silence and its end, and silence at the end.
+    told = run_plan(connect, silent, to_ms=START_MS + 3 * HOUR_MS + 20 * 60_000 + 120_000)
+    assert told["outputs"] == 4 * (99 + 100)
+
+
+@pytest.mark.usefixtures("stored_events")
+def test_a_rule_with_memory_over_events_is_run_over_theirs(connect: SparkConnect) -> None:
+    sql = """SELECT reason, count(*) AS n FROM '$events/client_disconnected'
+        WHERE reason <> 'normal' GROUP BY reason, tumble(timestamp, '1 hour')"""
+    result = run_plan(connect, sql)
+    assert (result["matched"], result["passed"], result["failed"]) == (100, 50, 0)
+    assert sum(one["output"]["n"] for one in result["samples"]) == 50
+    joined = """SELECT a.topic AS topic FROM 'plant/+/temp' AS a
+        JOIN '$events/client_connected' AS b ON a.clientid = b.clientid WITHIN '1 minute'"""
+    with pytest.raises(DryRunError, match="two rules"):
+        run_plan(connect, joined)
+
+
+def test_messages_that_a_plan_fails_on_are_counted_and_explained(connect: SparkConnect) -> None:
+    sql = "SELECT count(*) AS n FROM 'plant/+/temp' GROUP BY tumble(payload.ts, '1 minute')"
+    result = run_plan(connect, sql)
+    assert (result["failed"], result["outputs"]) == (MESSAGES, 0)
+    assert 0 < len(result["errors"]) <= 5
+    assert result["errors"][0]["error"]
+    assert result["errors"][0]["topic"].startswith("plant/")
+    assert result["difference"] is None
+
+
+def test_a_rule_with_memory_is_tried_as_if_there_was_one_message(connect: SparkConnect) -> None:
+    context: dict[str, Any] = {"topic": "plant/1/temp", "payload": {"t": 60, "n": 7}}
+    outcome = try_out(connect, WINDOW.format(50), **context)
+    (row,) = outcome.outputs
+    assert (row["topic"], row["n"], row["high"]) == ("plant/1/temp", 1, 7)
+    refused = try_out(connect, WINDOW.format(70), **context)
+    assert refused.reason is not None
+    assert "payload.t is 60" in refused.reason.sentence
+    pairs = """SELECT a.payload.n AS n FROM 'plant/+/temp' AS a JOIN 'other' AS b
+        ON a.payload.n = b.payload.n WITHIN '1 minute'"""
+    alone = try_out(connect, pairs, **context)
+    assert alone.reason is not None
+    assert "before others come" in alone.reason.sentence
+    late = "SELECT count(*) AS n FROM 'plant/+/temp' GROUP BY tumble(payload.ts, '1 minute')"
+    assert try_out(connect, late, **context).error is not None
+
+
 def entry(version: int = 2) -> Entry:
     """Return a rule that runs, live from offset 25 of each partition on."""
     sql = "SELECT payload.n AS n FROM 'plant/+/temp' WHERE payload.t > 50"
@@ -240,13 +369,20 @@ def entry(version: int = 2) -> Entry:
 
 
 def fill(connect: SparkConnect, current: Entry | None, **more: Any) -> tuple[Any, MemoryAppender]:
-    log = MemoryAppender()
+    log = more.get("log") or MemoryAppender()
     given = entry()
     order = Order(
-        TENANT, "r1", 2, compiled(given.rule.sql), live_range(given), more.get("from_ms"), 50_000
+        TENANT,
+        "r1",
+        2,
+        compiled(more.get("sql", given.rule.sql)),
+        live_range(given),
+        more.get("from_ms"),
+        50_000,
     )
-    job = Job("77", "backfill", TENANT, "r1", 0)
-    return backfill(job, order, connect, log, "nowhere", lambda: current), log
+    job = more.get("job") or Job("77", "backfill", TENANT, "r1", 0)
+    look = more.get("look") or (lambda: current)
+    return backfill(job, order, connect, log, "nowhere", look), log
 
 
 def test_a_backfill_gives_what_is_before_the_rule_in_order_and_once(
@@ -270,6 +406,49 @@ def test_a_backfill_gives_what_is_before_the_rule_in_order_and_once(
         assert (output.position.source, output.version) == ("b77", 2)
         assert output.message_id == number.to_bytes(16, "big")
         assert output.received_at_ms == START_MS + number * 30_000
+
+
+def test_a_backfill_that_was_interrupted_goes_on_with_the_same_outputs(
+    connect: SparkConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.rules.backfill.WINDOW_ROWS", 8 * 7)
+    whole, log = fill(connect, entry())
+    wanted = [(one.key, one.value, one.headers) for one in log.records]
+    job = Job("77", "backfill", TENANT, "r1", 0)
+    looks = iter(range(100))
+
+    def until_killed() -> Entry | None:
+        return entry() if next(looks) < 5 else None  # in the third of four windows
+
+    first = MemoryAppender()
+    with pytest.raises(BackfillError):
+        fill(connect, None, job=job, look=until_killed, log=first)
+    assert 0 < len(first.records) < len(wanted)
+    resumed = Job("77", "backfill", TENANT, "r1", 0, place=json.loads(json.dumps(job.place)))
+    result, second = fill(connect, entry(), job=resumed)
+    assert result == whole
+    made = [(one.key, one.value, one.headers) for one in (*first.records, *second.records)]
+    assert len(second.records) < len(wanted)
+    assert sorted(set(map(repr, made))) == sorted(map(repr, wanted))
+
+
+def test_what_fails_in_a_backfill_is_a_dead_letter(
+    connect: SparkConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.rules.backfill.MAX_EXPLAINED", 1)
+    sql = "SELECT 1 / (payload.t - 60) AS x FROM 'plant/+/temp' WHERE payload.t > 50"
+    result, log = fill(connect, entry(), sql=sql)
+    assert (result["passed"], result["failed"], result["outputs"]) == (96, 2, 96)
+    letters = [
+        decode_dead_letter(record.key, record.value, record.headers)
+        for record in log.records
+        if record.log_topic == DEAD_LETTERS
+    ]
+    assert [json.loads(one.value)["n"] for one in letters] == [160, 60]
+    assert {(one.rule, one.version, one.stage) for one in letters} == {("r1", 2, "evaluate")}
+    assert [str(one.position) for one in letters] == ["b77:0:20:0", "b77:4:7:0"]
+    assert "zero" in letters[0].error
+    assert "only the first" in letters[1].error
 
 
 def test_a_backfill_begins_where_it_is_told(connect: SparkConnect) -> None:

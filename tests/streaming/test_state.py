@@ -16,6 +16,7 @@ from mqlake.clock import ManualClock
 from mqlake.records import (
     EVENTS,
     INBOUND,
+    RULES,
     SESSIONS,
     Barrier,
     Message,
@@ -55,6 +56,7 @@ class Log:
         self.rests: list[float] = []
         self.state = self.restarted()
         self._ends = {(INBOUND, 0): 0, (INBOUND, 1): 0, (SESSIONS, 0): 0, (EVENTS, 0): 0}
+        self._ends[RULES, 0] = 0
         self._pending: list[tuple[Any, ...]] = []
         self._batches: list[list[tuple[Any, ...]]] = []
 
@@ -487,3 +489,48 @@ def test_upkeep_joins_the_small_files_of_a_table_that_has_many(
     assert log.rows("SELECT count(*) FROM events") == [(3,)]
     upkeep.vacuum()
     assert log.rows("SELECT count(*) FROM messages") == [(3,)]
+
+
+class TestRules:
+    QUERY = (
+        "SELECT id, version, sql, enabled, actions, state, state_version, error, "
+        "unix_millis(created_at) FROM rules ORDER BY id"
+    )
+
+    def define(self, log: Log, rule: str, version: int) -> None:
+        value = {"id": rule, "tenant": "default", "version": version, "name": "n", "sql": "s"}
+        value |= {"description": "", "enable": True, "actions": [{"function": "console"}]}
+        value |= {"created_at": NOW_MS, "updated_at": NOW_MS}
+        log.append(RULES, f"d/default/{rule}".encode(), json.dumps(value).encode())
+        log.append(RULES, f"v/default/{rule}/{version}".encode(), json.dumps(value).encode())
+
+    def answer(self, log: Log, rule: str, version: int, state: str, error: str | None) -> None:
+        value = {"v": 1, "state": state, "version": version, "error": error, "spans": []}
+        log.append(RULES, f"a/default/{rule}".encode(), json.dumps(value).encode())
+
+    def test_a_rule_is_a_row_with_its_state_until_it_is_deleted(self, log: Log) -> None:
+        self.define(log, "r", 1)
+        log.append(RULES, b"c", b'{"v":1,"change":1}')
+        log.apply()
+        actions = '[{"function":"console"}]'
+        assert log.rows(self.QUERY) == [("r", 1, "s", True, actions, None, None, None, NOW_MS)]
+        self.answer(log, "r", 1, "running", None)
+        self.define(log, "q", 1)
+        self.answer(log, "q", 1, "failed", "why")
+        log.apply()
+        self.define(log, "r", 2)
+        log.apply()
+        expected = [
+            ("q", 1, "s", True, actions, "failed", 1, "why", NOW_MS),
+            ("r", 2, "s", True, actions, "running", 1, None, NOW_MS),
+        ]
+        assert log.rows(self.QUERY) == expected
+        log.repeat(1)
+        log.repeat(0)
+        assert log.rows(self.QUERY) == expected
+        log.append(RULES, b"d/default/r", None)
+        log.append(RULES, b"a/default/q", None)
+        log.apply()
+        assert log.rows(self.QUERY) == expected[:1]
+        log.repeat(2)
+        assert [row[0] for row in log.rows(self.QUERY)] in (["q"], ["q", "r"])

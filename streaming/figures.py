@@ -1,0 +1,246 @@
+"""What streaming queries do, as numbers: how far behind the log they are, how fast, how large.
+
+Of a real-time query Spark tells only when a batch ends, so how far it has come is asked of its own
+functions (`Positions.java`).
+"""
+
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from mqlake.clock import Clock
+from mqlake.errors import LogError
+from streaming.jobs.rules import Offsets, committed
+
+_logger = logging.getLogger(__name__)
+
+READ_SECONDS: Final = 3.0
+"""From one reading to the next; each asks the log for the ends of some log topics."""
+RATE_SECONDS: Final = 10.0
+_POSITIONS_CLASS: Final = "mqlake.streaming.Positions"
+
+Progress = dict[str, Any]
+"""Of a finished batch, in Spark's JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A query that is looked at."""
+
+    name: str
+    progress: Callable[[], Progress | None] | None
+    """Returns its last progress; None while it does not run."""
+    checkpoint: Path
+    restarts: int
+    real_time: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+    """What else there is to say of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heap:
+    """Of the JVM."""
+
+    used_bytes: int = 0
+    """What was garbage already is among it."""
+    max_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Rate:
+    """Records taken, of the last seconds."""
+
+    taken: deque[tuple[float, int]] = field(default_factory=deque)
+    partitions: int = 0
+
+    def add(self, now: float, offsets: list[int]) -> float:
+        """Return records a second."""
+        total = sum(offsets)
+        if len(offsets) != self.partitions or total < self.taken[-1][1]:
+            # It knows of one more, or began again from an older place.
+            self.taken.clear()
+            self.partitions = len(offsets)
+        self.taken.append((now, total))
+        while len(self.taken) > 2 and now - self.taken[1][0] >= RATE_SECONDS:
+            self.taken.popleft()
+        at, before = self.taken[0]
+        return round((total - before) / (now - at), 1) if now > at else 0.0
+
+
+class QueryFigures:
+    """Reads the figures of all queries now and then.
+
+    Args:
+        clock: For rates.
+        watched: Returns the queries.
+        ends: Returns per partition of a log topic the offset that its next record will get.
+        positions: Returns by query how far the functions of real-time queries have come.
+        heap: Returns how much of the Java heap is in use.
+
+    Attributes:
+        latest: The figures of each query, by name, as they were read last.
+        heap: Likewise.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        watched: Callable[[], Iterable[Watched]],
+        ends: Callable[[str], dict[int, int]],
+        positions: Callable[[], dict[str, Offsets]],
+        heap: Callable[[], Heap] = Heap,
+    ) -> None:
+        self._clock = clock
+        self._watched = watched
+        self._ends = ends
+        self._positions = positions
+        self._read_heap = heap
+        self._rates: dict[str, _Rate] = {}
+        self.latest: dict[str, Any] = {}
+        self.heap = Heap()
+
+    def run(self, stopping: threading.Event) -> None:
+        """Read until told to stop; for a thread of its own."""
+        while not stopping.is_set():
+            try:
+                self.latest = self.read()
+                self.heap = self._read_heap()
+            except Exception:
+                if stopping.is_set():
+                    break
+                _logger.exception("no figures of queries")
+            stopping.wait(READ_SECONDS)
+
+    def read(self) -> dict[str, Any]:
+        """Return the figures of each query, by name."""
+        watched = list(self._watched())
+        for name in self._rates.keys() - {one.name for one in watched}:
+            del self._rates[name]
+        positions = self._positions()
+        ends: dict[str, dict[int, int] | None] = {}
+        return {one.name: self._figures(one, positions.get(one.name, {}), ends) for one in watched}
+
+    def _figures(
+        self, one: Watched, reached: Offsets, ends: dict[str, dict[int, int] | None]
+    ) -> dict[str, Any]:
+        figures: dict[str, Any] = {
+            **one.more,
+            "active": one.progress is not None,
+            "real_time": one.real_time,
+            "lag_records": None,
+            "input_rows_per_second": 0.0,
+            "batch_id": None,
+            "batch_ms": None,
+            "state_rows": 0,
+            "restarts": one.restarts,
+        }
+        if one.progress is None:
+            self._rates.pop(one.name, None)
+            return figures
+        progress = one.progress()
+        if progress is not None:
+            figures["batch_id"] = progress["batchId"]
+            if not one.real_time:
+                figures["batch_ms"] = progress.get("batchDuration")
+            figures["state_rows"] = sum(
+                state.get("numRowsTotal", 0) for state in progress.get("stateOperators", ())
+            )
+        done = _ends_of(progress) or committed(one.checkpoint) or {}
+        places = _furthest(done, reached if one.real_time else {})
+        if places:
+            offsets = [offset for found in places.values() for offset in found.values()]
+            rate = self._rates.setdefault(one.name, _Rate())
+            figures["input_rows_per_second"] = rate.add(self._clock.monotonic(), offsets)
+            figures["lag_records"] = self._lag(places, ends)
+        return figures
+
+    def _lag(self, places: Offsets, ends: dict[str, dict[int, int] | None]) -> int | None:
+        """Return how many offsets are left; None when the log does not say."""
+        lag = 0
+        for log_topic, partitions in places.items():
+            if log_topic not in ends:
+                try:
+                    ends[log_topic] = self._ends(log_topic)
+                except LogError:
+                    ends[log_topic] = None
+            found = ends[log_topic]
+            if found is None:
+                return None
+            lag += sum(max(0, end - partitions.get(p, 0)) for p, end in found.items())
+        return lag
+
+
+def progress_of(query: StreamingQuery | None) -> Callable[[], Progress | None] | None:
+    """Return what tells a query's last progress, in one call; pyspark's own takes a hundred."""
+    if query is None:
+        return None
+
+    def read() -> Progress | None:
+        try:
+            found = query._jsq.lastProgress()
+            progress: Progress | None = None if found is None else json.loads(found.json())
+        except (Py4JError, PySparkException):
+            return None  # it is just being stopped
+        return progress
+
+    return read
+
+
+def read_positions(spark: SparkSession) -> dict[str, Offsets]:
+    """Return by query how far the functions of real-time queries have come in this JVM."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    return parse_positions(getattr(jvm, _POSITIONS_CLASS).text())
+
+
+def read_heap(spark: SparkSession) -> Heap:
+    """Return how much of the Java heap is in use."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    runtime = jvm.java.lang.Runtime.getRuntime()
+    return Heap(runtime.totalMemory() - runtime.freeMemory(), runtime.maxMemory())
+
+
+def parse_positions(text: str) -> dict[str, Offsets]:
+    """Read the lines of `Positions.text`."""
+    found: dict[str, Offsets] = {}
+    for line in text.splitlines():
+        query, log_topic, partition, offset = line.split(" ")
+        found.setdefault(query, {}).setdefault(log_topic, {})[int(partition)] = int(offset)
+    return found
+
+
+def _ends_of(progress: Progress | None) -> Offsets | None:
+    """Return up to where the last batch went in the log."""
+    for source in (progress or {}).get("sources", ()):
+        ends = source.get("endOffset")
+        if isinstance(ends, dict):  # a source that is not the log counts seconds
+            return {
+                log_topic: {int(partition): offset for partition, offset in partitions.items()}
+                for log_topic, partitions in ends.items()
+            }
+    return None
+
+
+def _furthest(done: Offsets, reached: Offsets) -> Offsets:
+    """Return the later of two places, partition by partition."""
+    return {
+        log_topic: {
+            partition: max(
+                done.get(log_topic, {}).get(partition, 0),
+                reached.get(log_topic, {}).get(partition, 0),
+            )
+            for partition in {**done.get(log_topic, {}), **reached.get(log_topic, {})}
+        }
+        for log_topic in {**done, **reached}
+    }

@@ -1,0 +1,185 @@
+"""The queries of rules with memory, one for each run: `mqlake.inbound` to `mqlake.outputs`."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from mqlake.rule_records import Span
+from streaming.jobs.rules import Offsets, ends_of, finished
+from streaming.rules.plans import Detect, FindReference, Relations, Run, output_rows
+from streaming.settings import StreamingSettings
+from streaming.sources import client_config, read_log
+from streaming.spark import STATEFUL_POOL, use_pool
+
+NAME: Final = "stateful"
+
+_ENDED: Final = "ended"
+"""File in the folder of a run that has nothing more to do."""
+QUIET_SECONDS: Final = 5.0
+"""Without a new batch for so long, none is to come of what was taken."""
+_TICKS: Final = {"rowsPerSecond": "1", "numPartitions": "1"}
+_CONF: Final = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # A batch saves what it changed, not the whole state.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # All states of the process share these.
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "64",
+    "spark.sql.streaming.stateStore.rocksdb.writeBufferSizeMB": "4",
+    # What a plan guards is not to be computed elsewhere (decision 9).
+    "spark.sql.subexpressionElimination.enabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "3",
+}
+
+
+def checkpoints(settings: StreamingSettings) -> Path:
+    """Return the folder that holds a folder for each run."""
+    return settings.data_dir.absolute() / "checkpoints" / NAME
+
+
+def start(
+    spark: SparkSession,
+    settings: StreamingSettings,
+    run: Run,
+    reference: FindReference,
+    detect: Detect,
+    interval_seconds: float,
+) -> StreamingQuery:
+    """Start the query of a run from its checkpoint; a batch that was not noted there comes again.
+
+    A batch takes all there is: what is in one batch is late for no other partition's sake.
+
+    Args:
+        spark: Any session.
+        settings: How to reach the log, where checkpoints are.
+        run: Which.
+        reference: Finds reference tables.
+        detect: Makes the relation of a detection.
+        interval_seconds: From one batch to the next.
+    """
+    session = _session(spark, settings, run)
+    use_pool(session, STATEFUL_POOL)
+    folder = str(checkpoints(settings) / run.name)
+    starts = {
+        log_topic: {str(partition): offset for partition, offset in enumerate(range_.starts)}
+        for log_topic, range_ in run.span.sources.items()
+    }
+    records = read_log(
+        session,
+        settings,
+        *run.span.sources,
+        startingOffsets=json.dumps(starts),
+        **{"kafka.fetch.max.wait.ms": "10"},  # as in the history
+    )
+    relations = Relations(
+        run,
+        records,
+        session.readStream.format("rate").options(**_TICKS).load(),
+        client_config(settings),
+        folder,
+        settings.stateful_partitions,
+    )
+    rows = output_rows(session, run.plan, relations, reference, detect)
+    writer = (
+        rows.writeStream.queryName(run.name)
+        .option("checkpointLocation", folder)
+        .outputMode("append")
+        .trigger(processingTime=f"{round(interval_seconds * 1000)} milliseconds")
+    )
+    writer._jwrite.foreachBatch(relations.writer(session))
+    return writer.start()
+
+
+def _session(spark: SparkSession, settings: StreamingSettings, run: Run) -> SparkSession:
+    session = spark.newSession()
+    for key, value in _CONF.items():
+        session.conf.set(key, value)
+    session.conf.set("spark.sql.shuffle.partitions", str(settings.stateful_partitions))
+    # With ticks the next batch comes soon; without, what the last message completes comes at once.
+    more = "false" if run.has_receive_time else "true"
+    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", more)
+    return session
+
+
+def watermark_ms(folder: Path) -> int:
+    """Return the watermark of the last finished batch; 0 before any."""
+    try:
+        last = str(finished(folder)[0])
+        text = (folder / "offsets" / last).read_text(encoding="utf-8")
+        return int(json.loads(text.splitlines()[1])["batchWatermarkMs"])
+    except (OSError, ValueError, IndexError, KeyError):
+        return 0
+
+
+def is_ended(settings: StreamingSettings, name: str) -> bool:
+    """Tell whether a run is noted to have nothing more to do."""
+    return (checkpoints(settings) / name / _ENDED).exists()
+
+
+class Checkpoints:
+    """The folders of all runs."""
+
+    def __init__(self, settings: StreamingSettings) -> None:
+        self._settings = settings
+        self._folder = checkpoints(settings)
+
+    def has_done(self, run: Run) -> bool:
+        """Tell whether a run whose version is out of force has made all that it is to make.
+
+        Every record before its end is taken, and every window is closed that ended before the
+        version did.
+        """
+        folder = self._folder / run.name
+        if not run.span.is_ended:
+            return False
+        batches = finished(folder)
+        passed = [batch for batch in batches if _has_passed(run.span, ends_of(folder, batch))]
+        if not passed:
+            return False
+        if run.has_receive_time:
+            return watermark_ms(folder) >= (run.span.ended_at_ms or 0)
+        # What the last messages complete comes in the batch behind theirs, if there is one.
+        return len(passed) > 1 or _age_seconds(folder / "commits" / str(passed[0])) > QUIET_SECONDS
+
+    def end(self, name: str) -> None:
+        """Note that a run has nothing more to do, and throw away what it remembered."""
+        folder = self._folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        # First of all: without it, and without its checkpoint, the run would begin anew.
+        (folder / _ENDED).touch()
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+
+    def is_ended(self, name: str) -> bool:
+        """Tell whether `end` was called for a run."""
+        return is_ended(self._settings, name)
+
+    def forget(self, known: set[str]) -> None:
+        """Delete what is left of runs that nobody knows any more."""
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            if path.name not in known:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _has_passed(span: Span, done: Offsets | None) -> bool:
+    """Tell whether every record that a version counts for is taken."""
+    return all(
+        (done or {}).get(log_topic, {}).get(partition, 0) >= end
+        for log_topic, range_ in span.sources.items()
+        for partition, end in enumerate(range_.ends or ())
+    )
+
+
+def _age_seconds(file: Path) -> float:
+    try:
+        return time.time() - file.stat().st_mtime
+    except OSError:
+        return 0.0

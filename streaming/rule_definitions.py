@@ -1,0 +1,105 @@
+"""Rules: records of `mqlake.rules` to the table of this name.
+
+rules(key, value, offset) -> one row for each rule that a batch says something of
+
+A definition comes from the API, an activation, what became of it, from the engine. The formats are
+those of `docs/records.md`; a record that does not follow them is left out.
+"""
+
+from typing import Final
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from mqlake.tables import RULES
+
+_DEFINITION: Final = """
+    name string, description string, sql string, enable boolean, actions string, id string,
+    version int, created_at bigint, updated_at bigint
+"""
+_ACTIVATION: Final = "state string, version int, error string"
+_KEY: Final = ("tenant", "id")
+_SAME_RULE: Final = "row.tenant = change.tenant AND row.id = change.id"
+_OF_ACTIVATION: Final = ("state", "state_version", "error", "activation_offset")
+_OF_DEFINITION: Final = tuple(
+    column.name for column in RULES.columns if column.name not in (*_KEY, *_OF_ACTIVATION)
+)
+
+
+def rule_changes(records: DataFrame) -> DataFrame:
+    """Return the last that is said of each rule: its definition, what became of it, or both.
+
+    Returns:
+        The columns of the table; `is_defined` and `is_deleted`: what is said of the definition,
+        `is_answered`: something is said of the activation.
+    """
+    parts = F.split(F.col("key").cast("string"), "/")
+    named = records.where(F.is_valid_utf8(F.col("key").cast("string"))).select(
+        F.get(parts, F.lit(0)).alias("kind"),
+        F.get(parts, F.lit(1)).alias("tenant"),
+        F.get(parts, F.lit(2)).alias("id"),
+        F.size(parts).alias("parts"),
+        F.struct("offset", F.col("value").cast("string").alias("value")).alias("record"),
+    )
+    last = (
+        named.where("parts = 3 AND kind IN ('d', 'a')")
+        .groupBy(*_KEY)
+        .agg(
+            F.max(F.when(F.col("kind") == "d", F.col("record"))).alias("d"),
+            F.max(F.when(F.col("kind") == "a", F.col("record"))).alias("a"),
+        )
+    )
+    made = last.select(
+        "*",
+        F.from_json("d.value", _DEFINITION).alias("rule"),
+        F.from_json("a.value", _ACTIVATION).alias("answer"),
+    )
+    columns: dict[str, Column] = {
+        "enabled": F.col("rule.enable"),
+        "created_at": F.timestamp_millis("rule.created_at"),
+        "updated_at": F.timestamp_millis("rule.updated_at"),
+        "log_offset": F.col("d.offset"),
+        "state": F.col("answer.state"),
+        "state_version": F.col("answer.version"),
+        "error": F.col("answer.error"),
+        "activation_offset": F.col("a.offset"),
+    }
+    return made.select(
+        *_KEY,
+        F.col("rule.id").isNotNull().alias("is_defined"),
+        (F.col("d").isNotNull() & F.col("d.value").isNull()).alias("is_deleted"),
+        F.col("answer.state").isNotNull().alias("is_answered"),
+        *(
+            columns.get(column.name, F.col(f"rule.{column.name}"))
+            .cast(column.type)
+            .alias(column.name)
+            for column in RULES.columns
+            if column.name not in _KEY
+        ),
+    )
+
+
+def merge_rules(changes: DataFrame) -> None:
+    """Bring what `rule_changes` gave into the table; a second time changes nothing."""
+    is_new = "change.log_offset > row.log_offset"
+    is_new_answer = (
+        "change.is_answered AND change.activation_offset > coalesce(row.activation_offset, -1)"
+    )
+    definition: dict[str, str | Column] = {name: f"change.{name}" for name in _OF_DEFINITION}
+    answer: dict[str, str | Column] = {name: f"change.{name}" for name in _OF_ACTIVATION}
+    kept: dict[str, str | Column] = {
+        name: f"CASE WHEN {is_new_answer} THEN change.{name} ELSE row.{name} END"
+        for name in _OF_ACTIVATION
+    }
+    key: dict[str, str | Column] = {name: f"change.{name}" for name in _KEY}
+    (
+        DeltaTable.forName(changes.sparkSession, RULES.name)
+        .alias("row")
+        .merge(changes.alias("change"), _SAME_RULE)
+        .whenMatchedDelete(f"change.is_deleted AND {is_new}")
+        .whenMatchedUpdate(f"change.is_defined AND {is_new}", {**definition, **kept})
+        .whenMatchedUpdate(is_new_answer, answer)
+        .whenNotMatchedInsert("change.is_defined", {**key, **definition, **answer})
+        .execute()
+    )

@@ -1,0 +1,54 @@
+"""Detections in a query: live by a stateful processor with timers, over a table in SQL.
+
+The processor is `streaming/jvm/DetectionProcessor.java`; its state needs the RocksDB provider.
+"""
+
+from pyspark.sql import DataFrame, SparkSession
+
+from rules.detections import KEEP_MS, STATES, batch_query
+from rules.language.plan import EVENT_TIME, Detection
+from streaming.jvm.functions import java_map
+
+
+def detected(
+    spark: SparkSession,
+    dataframe: DataFrame,
+    detection: Detection,
+    *,
+    until: str = "NULL",
+    keep_ms: int = KEEP_MS,
+) -> DataFrame:
+    """Return what a detection tells: `…, event_time -> …, event_time, at, state, since`.
+
+    A stream's messages are told of when its watermark has passed them, so it has to move without
+    messages too.
+
+    Args:
+        spark: Of the DataFrame.
+        dataframe: The relation of the detection's stream; if it streams, with a watermark.
+        detection: What is looked for.
+        until: For a table, see `batch_query`.
+        keep_ms: When a key is forgotten.
+    """
+    if not dataframe.isStreaming:
+        query = batch_query(detection, dataframe.columns, "{messages}", until, keep_ms)
+        return spark.sql(query, messages=dataframe)
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    given = {
+        "kind": detection.kind,
+        "words": ",".join(STATES[detection.kind]),
+        "event_time": EVENT_TIME,
+        "keys": ",".join(detection.keys),
+        "order": ",".join(detection.order),
+        "condition": detection.condition or "",
+        "value": detection.value or "",
+        "duration_ms": str(detection.duration_ms),
+        "keep_ms": str(keep_ms),
+        "high": repr(detection.high),
+        "low": repr(detection.low),
+        "least": str(detection.least),
+        "last": str(detection.last),
+    }
+    told = jvm.mqlake.streaming.Detections.detected(dataframe._jdf, java_map(spark, given))
+    return DataFrame(told, spark)

@@ -1,0 +1,280 @@
+"""The plan of a rule with memory as a streaming query.
+
+records(key, value, headers, topic, partition, offset, timestamp), ticks(timestamp) -> (at BIGINT
+microseconds, row STRING, hops BIGINT)
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from mqlake.records import DEAD_LETTERS, EVENTS, INBOUND, METRICS, OUTPUTS, RULES
+from mqlake.rule_records import Span, run_name
+from rules.language.plan import (
+    AT_COLUMN,
+    DETECTED,
+    EVENT_TIME,
+    HOPS,
+    ROW_COLUMN,
+    SINCE,
+    STATE,
+    Detection,
+    Plan,
+    Stream,
+    decode_plan,
+)
+from streaming.jvm.functions import java_map, register
+
+_COMPILER_CLASS: Final = "mqlake.streaming.RuleCompiler"
+_FILTER_CLASS: Final = "mqlake.streaming.StreamFilter"
+_FUNCTION_CLASS: Final = "mqlake.streaming.StreamFunction"
+_WRITER_CLASS: Final = "mqlake.streaming.OutputWriter"
+_LOG_TOPICS: Final = {
+    "rules": RULES,
+    "metrics": METRICS,
+    "outputs": OUTPUTS,
+    "dead_letters": DEAD_LETTERS,
+    "events": EVENTS,
+}
+_MICROS: Final = "event_micros"
+_IS_TICK: Final = "is_tick"
+
+FindReference = Callable[[SparkSession, str], DataFrame]
+"""Returns the rows of a reference table, as they are when a batch begins."""
+Detect = Callable[[SparkSession, DataFrame, Detection], DataFrame]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One version of a rule with memory, from the change that put it in force."""
+
+    tenant: str
+    rule: str
+    span: Span
+
+    @cached_property
+    def name(self) -> str:
+        return run_name(self.tenant, self.rule, self.span.change)
+
+    @cached_property
+    def plan(self) -> Plan:
+        assert self.span.plan is not None
+        return decode_plan(self.span.plan)
+
+    @property
+    def has_receive_time(self) -> bool:
+        """Whether time goes on without messages."""
+        return any(stream.is_receive_time for stream in self.plan.streams)
+
+
+def log_topic(stream: Stream) -> str:
+    """Return what a stream reads."""
+    return EVENTS if stream.is_events else INBOUND
+
+
+DETECTED_COLUMNS: Final = {AT_COLUMN: "TIMESTAMP", STATE: "STRING", SINCE: "TIMESTAMP"}
+"""What a detection adds to the columns of its stream."""
+
+
+def stream_columns(stream: Stream) -> dict[str, str]:
+    """Return the columns of a stream's relation and their types."""
+    return {EVENT_TIME: "TIMESTAMP"} | {one.name: one.type for one in stream.columns}
+
+
+def expressions(stream: Stream) -> list[str]:
+    """Return what is computed of a message: its time in microseconds, then the columns."""
+    columns = [f"CAST({one.expression} AS {one.type})" for one in stream.columns]
+    return [f"unix_micros({stream.event_time})", *columns]
+
+
+def _place_of_hops(stream: Stream) -> int:
+    """Return which of the expressions stands for HOPS; -1 in a plan that has none yet."""
+    names = [EVENT_TIME, *(one.name for one in stream.columns)]
+    return names.index(HOPS) if HOPS in names else -1
+
+
+def compile_stream(spark: SparkSession, stream: Stream) -> None:
+    """Compile what is computed of a message; the layouts of schemas that it names are known then.
+
+    Raises:
+        Py4JJavaError: Spark does not take it.
+    """
+    jvm, gateway = spark.sparkContext._jvm, spark.sparkContext._gateway
+    assert jvm is not None
+    assert gateway is not None
+    texts = [stream.condition, *expressions(stream)]
+    array = gateway.new_array(jvm.java.lang.String, len(texts))
+    for at, text in enumerate(texts):
+        array[at] = text
+    getattr(jvm, _COMPILER_CLASS).compileColumns(array)
+
+
+def output_rows(
+    spark: SparkSession,
+    plan: Plan,
+    relations: Callable[[Stream], DataFrame],
+    reference: FindReference,
+    detect: Detect,
+) -> DataFrame:
+    """Return the rows of a plan.
+
+    Args:
+        spark: A session of its own: the relations' names are known in it from now on.
+        plan: Which.
+        relations: Makes the relation of a stream.
+        reference: Finds that of a reference table.
+        detect: Makes the relation of a detection.
+    """
+    for stream in plan.streams:
+        relations(stream).createOrReplaceTempView(stream.name)
+    for one in plan.references:
+        reference(spark, one.table).createOrReplaceTempView(one.name)
+    if plan.detection is not None:
+        told = detect(spark, spark.table(plan.detection.stream), plan.detection)
+        told.createOrReplaceTempView(DETECTED)
+    made = spark.sql(plan.query)
+    # A plan that was compiled before there was such a column goes on without.
+    hops = F.col(HOPS) if HOPS in made.columns else F.lit(None).cast("BIGINT")
+    return made.select(
+        F.unix_micros(F.col(AT_COLUMN)).alias("at"),
+        F.col(ROW_COLUMN).alias("row"),
+        hops.alias("hops"),
+    )
+
+
+class Relations:
+    """Makes the relations of a run's streams.
+
+    Args:
+        run: Which.
+        records: Of all log topics that it reads.
+        ticks: A row now and then, whatever comes of messages.
+        config: How a Kafka client in the executors reaches the log.
+        checkpoint: Folder of the query's checkpoint.
+        partitions: How many tasks the query's state is shared out to.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        records: DataFrame,
+        ticks: DataFrame,
+        config: dict[str, str],
+        checkpoint: str,
+        partitions: int,
+    ) -> None:
+        self._run = run
+        self._records = records
+        self._ticks = ticks
+        self._config = config
+        self._checkpoint = checkpoint
+        self._partitions = partitions
+
+    def __call__(self, stream: Stream) -> DataFrame:
+        """Return the rows of a stream, with its watermark."""
+        # The query may name layouts too, and nothing knows them after a restart.
+        compile_stream(self._records.sparkSession, stream)
+        rows = self._rows(stream)
+        if stream.is_receive_time:
+            rows = rows.withColumn(_IS_TICK, F.lit(False)).unionByName(self._tick_rows(stream))
+        if self._partitions == 1:
+            # Then everything is one task, and nothing is shuffled.
+            rows = rows.coalesce(1)
+        rows = rows.withWatermark(EVENT_TIME, f"{stream.lateness_ms} milliseconds")
+        if stream.is_receive_time:
+            # Ticks are to move the watermark. What names the time is not put below it, and what is
+            # not deterministic lets no condition of the query (on a key, say) pass.
+            is_message = f"NOT ({_IS_TICK} AND {EVENT_TIME} IS NOT NULL)"
+            rows = rows.where(f"{is_message} AND spark_partition_id() >= 0").drop(_IS_TICK)
+        return rows
+
+    def writer(self, spark: SparkSession) -> Any:
+        """Return the Java object that writes a batch of output rows to the log."""
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        return getattr(jvm, _WRITER_CLASS)(
+            java_map(spark, self._config),
+            java_map(spark, _LOG_TOPICS),
+            self._spec(self._run.plan.streams[0]),
+            self._run.has_receive_time,
+        )
+
+    def _rows(self, stream: Stream) -> DataFrame:
+        spark = self._records.sparkSession
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None
+        spec = self._spec(stream)
+        filter_name, function_name = f"mqlake_filter_{stream.name}", f"mqlake_{stream.name}"
+        filter_ = getattr(jvm, _FILTER_CLASS)(spec)
+        register(spark, filter_name, filter_, 3, "boolean")
+        function = getattr(jvm, _FUNCTION_CLASS)(
+            java_map(spark, self._config), java_map(spark, _LOG_TOPICS), spec
+        )
+        # Text travels as bytes: it is UTF-8 on both sides of the function.
+        types = [
+            (one.name, "BINARY" if one.type == "STRING" else one.type) for one in stream.columns
+        ]
+        fields = ", ".join(f"{name}: {type_}" for name, type_ in [(_MICROS, "BIGINT"), *types])
+        register(spark, function_name, function, 8, f"ARRAY<STRUCT<{fields}>>")
+        concerned = self._records.where(
+            F.call_function(filter_name, F.col("topic"), F.col("key"), F.col("value"))
+        )
+        made = concerned.select(
+            F.inline(
+                F.call_function(
+                    function_name,
+                    F.col("topic"),
+                    F.col("partition"),
+                    F.col("offset"),
+                    F.unix_millis("timestamp"),
+                    F.col("key"),
+                    F.col("value"),
+                    F.col("headers.key"),
+                    F.col("headers.value"),
+                )
+            )
+        )
+        return made.select(
+            F.timestamp_micros(F.col(_MICROS)).alias(EVENT_TIME),
+            *(F.col(one.name).cast(one.type).alias(one.name) for one in stream.columns),
+        )
+
+    def _tick_rows(self, stream: Stream) -> DataFrame:
+        # The time of the batch, which a batch that comes again has too.
+        return self._ticks.select(
+            F.current_timestamp().alias(EVENT_TIME),
+            *(F.lit(None).cast(one.type).alias(one.name) for one in stream.columns),
+            F.lit(True).alias(_IS_TICK),
+        )
+
+    def _spec(self, stream: Stream) -> str:
+        """Return what the Java functions are told: StreamSpec.java reads it."""
+        run = self._run
+        return json.dumps(
+            {
+                "run": {
+                    "tenant": run.tenant,
+                    "rule": run.rule,
+                    "version": run.span.version,
+                    "change": run.span.change,
+                    "run": run.name,
+                    "checkpoint": self._checkpoint,
+                },
+                "stream": {
+                    "name": stream.name,
+                    "log_topic": log_topic(stream),
+                    "is_events": stream.is_events,
+                    "filters": stream.filters,
+                    "condition": stream.condition,
+                    "columns": expressions(stream),
+                    "hops_column": _place_of_hops(stream),
+                    "size_ms": stream.size_ms,
+                    "slide_ms": stream.slide_ms,
+                },
+            }
+        )

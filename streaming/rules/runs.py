@@ -1,0 +1,251 @@
+"""Keeps a query running for each version of a rule with memory, until its version is over.
+
+Starting a query takes a second, so this has a thread of its own. What fails is started again, later
+each time; when it is the rule that fails, and not the log, the rule is paused after a few times.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from mqlake.clock import Clock
+from rules.errors import RuleError
+from streaming.figures import Watched, progress_of
+from streaming.rules.plans import Run
+
+logger = logging.getLogger(__name__)
+
+CHECK_SECONDS: Final = 0.25
+FIRST_BACK_OFF_SECONDS: Final = 1.0
+LAST_BACK_OFF_SECONDS: Final = 30.0
+MOST_FAILURES: Final = 4
+"""In a row, without a finished batch between them; then the rule is paused."""
+LINGER_SECONDS: Final = 120.0
+"""How long a version that is out of force may take to be done with."""
+SECONDS_PER_RUN: Final = 0.5
+"""The interval is at least so long for each run: all of them together leave processors free."""
+_MOST_REASON: Final = 300
+
+
+class Store(Protocol):
+    """What is kept of runs."""
+
+    def has_done(self, run: Run) -> bool: ...
+
+    def end(self, name: str) -> None: ...
+
+    def is_ended(self, name: str) -> bool: ...
+
+    def forget(self, known: set[str]) -> None: ...
+
+
+Start = Callable[[Run, float], StreamingQuery]
+"""Starts the query of a run with an interval in seconds."""
+
+Pause = Callable[[Run, str], None]
+
+
+@dataclass(slots=True)
+class _Kept:
+    run: Run
+    query: StreamingQuery | None = None
+    started_at: float = 0.0
+    retry_at: float = 0.0
+    back_off: float = FIRST_BACK_OFF_SECONDS
+    failures: int = 0
+    restarts: int = 0
+    reason: str = ""
+    ending_since: float | None = None
+    is_given_up: bool = False
+
+
+class Runs:
+    """Starts and stops queries as `wanted` says.
+
+    Args:
+        clock: For the time between starts.
+        wanted: Returns all runs there are; None while that is not known.
+        start: Starts the query of one.
+        store: What is kept of them.
+        pause: Told of a run whose rule fails, and why.
+        interval_seconds: From one batch to the next, at least.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        wanted: Callable[[], tuple[Run, ...] | None],
+        start: Start,
+        store: Store,
+        pause: Pause,
+        interval_seconds: float,
+    ) -> None:
+        self._clock = clock
+        self._wanted = wanted
+        self._start = start
+        self._store = store
+        self._pause = pause
+        self._interval_seconds = interval_seconds
+        self._kept: dict[str, _Kept] = {}
+        self._known: set[str] | None = None
+        self._figures: dict[str, Any] = {}
+
+    def run(self, stopping: threading.Event) -> None:
+        """Check until told to stop, then stop all queries; for a thread of its own."""
+        while not stopping.wait(CHECK_SECONDS):
+            try:
+                self.check(stopping.is_set)
+            except Exception:
+                if stopping.is_set():
+                    break
+                # Whatever is wrong with one, the others must go on.
+                logger.exception("rules with memory not checked")
+        for kept in self._kept.values():
+            self._stop(kept)
+
+    def check(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        """Start what is due, notice what has failed, end what is over."""
+        wanted = self._wanted()
+        if wanted is None:
+            return
+        runs = {run.name: run for run in wanted}
+        for name in [name for name in self._kept if name not in runs]:
+            self._stop(self._kept.pop(name))
+        if self._known != runs.keys():
+            self._known = set(runs)
+            self._store.forget(self._known)
+        for name, run in runs.items():
+            kept = self._kept.get(name)
+            if kept is None:
+                if self._store.is_ended(name):
+                    continue
+                kept = self._kept[name] = _Kept(run)
+            kept.run = run
+            if not is_stopping():
+                self._check(kept)
+        self._figures = {name: self._figure(kept) for name, kept in self._kept.items()}
+
+    def figures(self) -> dict[str, Any]:
+        """Return rule, version, batch and restarts of each run."""
+        return self._figures
+
+    def watched(self, checkpoints: Path) -> list[Watched]:
+        """Return the queries to be looked at; from any thread.
+
+        Args:
+            checkpoints: Holds a folder for each.
+        """
+        return [
+            Watched(
+                name,
+                progress_of(kept.query),
+                checkpoints / name,
+                kept.restarts,
+                more={
+                    "tenant": kept.run.tenant,
+                    "rule": kept.run.rule,
+                    "version": kept.run.span.version,
+                },
+            )
+            for name, kept in list(self._kept.items())
+        ]
+
+    def _check(self, kept: _Kept) -> None:
+        now = self._clock.monotonic()
+        if kept.query is not None:
+            if not kept.query.isActive:
+                error = kept.query.exception()
+                self._failed(kept, "it stopped by itself" if error is None else str(error))
+            elif kept.failures and kept.query.lastProgress is not None:
+                kept.failures = 0
+                kept.back_off = FIRST_BACK_OFF_SECONDS
+                kept.reason = ""
+        if kept.run.span.is_ended and self._is_over(kept, now):
+            self._stop(kept)
+            self._store.end(kept.run.name)
+            del self._kept[kept.run.name]
+        elif kept.query is None and not kept.is_given_up and now >= kept.retry_at:
+            self._begin(kept, now)
+
+    def _is_over(self, kept: _Kept, now: float) -> bool:
+        if kept.ending_since is None:
+            kept.ending_since = now
+        if kept.is_given_up or kept.failures >= MOST_FAILURES:
+            return True
+        late = now - kept.ending_since > LINGER_SECONDS + max(
+            stream.lateness_ms / 1000 for stream in kept.run.plan.streams
+        )
+        return late or self._store.has_done(kept.run)
+
+    def _begin(self, kept: _Kept, now: float) -> None:
+        interval = max(self._interval_seconds, SECONDS_PER_RUN * len(self._known or ()))
+        try:
+            kept.query = self._start(kept.run, interval)
+        except RuleError as error:
+            self._give_up(kept, str(error))
+        except (PySparkException, Py4JError) as error:
+            self._failed(kept, str(error))
+        else:
+            kept.started_at = now
+            fields = {"rule": kept.run.rule, "version": kept.run.span.version, "run": kept.run.name}
+            logger.info("rule with memory started", extra={"fields": fields})
+
+    def _failed(self, kept: _Kept, reason: str) -> None:
+        kept.query = None
+        kept.reason = _sentence(reason)
+        kept.restarts += 1
+        kept.retry_at = self._clock.monotonic() + kept.back_off
+        fields = {
+            "rule": kept.run.rule,
+            "run": kept.run.name,
+            "again_in_seconds": kept.back_off,
+            "reason": reason[: 10 * _MOST_REASON],
+        }
+        logger.error("rule with memory failed", extra={"fields": fields})
+        kept.back_off = min(kept.back_off * 2, LAST_BACK_OFF_SECONDS)
+        if not _is_of_the_log(reason):
+            kept.failures += 1
+            if kept.failures >= MOST_FAILURES:
+                self._give_up(kept, kept.reason)
+
+    def _give_up(self, kept: _Kept, reason: str) -> None:
+        kept.is_given_up = True
+        kept.reason = reason
+        if not kept.run.span.is_ended:
+            self._pause(kept.run, f"paused: its query fails: {reason}")
+
+    def _stop(self, kept: _Kept) -> None:
+        if kept.query is None:
+            return
+        try:
+            kept.query.stop()
+        except (PySparkException, Py4JError) as error:
+            fields = {"run": kept.run.name, "reason": _sentence(str(error))}
+            logger.warning("query did not stop", extra={"fields": fields})
+        kept.query = None
+
+    def _figure(self, kept: _Kept) -> dict[str, Any]:
+        return {
+            "tenant": kept.run.tenant,
+            "rule": kept.run.rule,
+            "version": kept.run.span.version,
+            "active": kept.query is not None,
+            "restarts": kept.restarts,
+            "reason": kept.reason,
+        }
+
+
+def _is_of_the_log(reason: str) -> bool:
+    """Tell whether it is the log that was away, which is no fault of the rule."""
+    return "kafka" in reason.lower() or "the log did not take" in reason
+
+
+def _sentence(text: str) -> str:
+    return text.strip().partition("\n")[0][:_MOST_REASON]

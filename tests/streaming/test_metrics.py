@@ -1,0 +1,29 @@
+from pathlib import Path
+
+from mqlake.metrics.families import Families
+from mqlake.metrics.names import STREAMING
+from streaming.figures import Heap
+from streaming.metrics import add_queries
+from tests.streaming.test_figures import World, progress, watched
+
+
+def test_every_query_tells_all_that_is_in_the_table(tmp_path: Path) -> None:
+    world = World()
+    run = watched("w", progress({}), tmp_path, more={"tenant": "acme", "rule": "hot"})
+    ends = {"mqlake.inbound": {"0": 90, "1": 50}}
+    world.watched = [watched("history", progress(ends), tmp_path), run]
+    world.figures.latest = world.figures.read()
+    world.figures.heap = Heap(5, 9)
+    families = Families()
+    add_queries(families, world.figures)
+    found = list(families)
+    assert {family.name for family in found} == {
+        metric.name.removesuffix("_total") for metric in STREAMING
+    }
+    samples = [one for family in found for one in family.samples]
+    history = {one.name: one.value for one in samples if one.labels.get("query") == "history"}
+    assert history["mqlake_query_lag_records"] == 10
+    assert history["mqlake_query_batch_duration_seconds"] == 0.12
+    of_rule = {one.name for one in samples if one.labels.get("rule") == "hot"}
+    assert "mqlake_query_active" in of_rule
+    assert "mqlake_query_lag_records" not in of_rule, "nobody knows"

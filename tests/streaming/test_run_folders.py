@@ -1,0 +1,86 @@
+"""When the checkpoint of a run says that it has done what it was to do; no Spark."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from mqlake.records import INBOUND
+from mqlake.rule_records import Range, Span
+from rules.language import compile_rule
+from rules.language.plan import encode_plan
+from streaming.jobs.stateful import QUIET_SECONDS, Checkpoints, checkpoints, is_ended
+from streaming.rules.plans import Run
+from streaming.settings import StreamingSettings
+
+
+def a_run(time_argument: str, *, ended: bool = True) -> Run:
+    sql = f"SELECT count(*) AS n FROM \"a\" GROUP BY tumble({time_argument}, '1 minute')"
+    plan = compile_rule(sql).plan
+    assert plan is not None
+    range_ = Range((5, 5), (9, 7) if ended else None)
+    span = Span(
+        *(1, ("a",), None, (), None, {INBOUND: range_}),
+        plan=encode_plan(plan),
+        change=3,
+        ended_at_ms=1000 if ended else None,
+    )
+    return Run("default", "r", span)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> StreamingSettings:
+    return StreamingSettings(data_dir=tmp_path, connect_token=SecretStr("token"))
+
+
+def note(settings: StreamingSettings, run: Run, batch: int, first: int, watermark: int = 0) -> Path:
+    """Write what Spark notes of a finished batch."""
+    folder = checkpoints(settings) / run.name
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    metadata = json.dumps({"batchWatermarkMs": watermark})
+    offsets = json.dumps({INBOUND: {"0": first, "1": 8}})
+    (folder / "offsets" / str(batch)).write_text(f"v1\n{metadata}\n17\n{offsets}")
+    commit = folder / "commits" / str(batch)
+    commit.touch()
+    return commit
+
+
+def test_windows_by_receipt_are_waited_for(settings: StreamingSettings) -> None:
+    run, folders = a_run("timestamp"), Checkpoints(settings)
+    assert not folders.has_done(run)
+    note(settings, run, 0, 8, 2000)
+    assert not folders.has_done(run), "a record is to come"
+    note(settings, run, 1, 9, 999)
+    assert not folders.has_done(run), "a window is to come"
+    note(settings, run, 2, 9, 1000)
+    assert folders.has_done(run)
+    assert not folders.has_done(a_run("timestamp", ended=False))
+
+
+def test_what_the_last_message_completes_is_waited_for(settings: StreamingSettings) -> None:
+    run, folders = a_run("payload.ts"), Checkpoints(settings)
+    commit = note(settings, run, 4, 9)
+    assert not folders.has_done(run)
+    old = time.time() - 2 * QUIET_SECONDS
+    os.utime(commit, (old, old))
+    assert folders.has_done(run), "nothing more comes"
+    os.utime(commit)
+    note(settings, run, 5, 9)
+    assert folders.has_done(run)
+
+
+def test_what_ended_leaves_a_mark_until_nobody_knows_it(settings: StreamingSettings) -> None:
+    run, folders = a_run("timestamp"), Checkpoints(settings)
+    note(settings, run, 0, 9)
+    assert not is_ended(settings, run.name)
+    folders.end(run.name)
+    assert is_ended(settings, run.name)
+    assert [path.name for path in (checkpoints(settings) / run.name).iterdir()] == ["ended"]
+    folders.forget({run.name})
+    assert folders.is_ended(run.name)
+    folders.forget(set())
+    assert not folders.is_ended(run.name)

@@ -1,0 +1,203 @@
+"""When queries of rules with memory start, start again, end and are given up; without Spark."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from mqlake.clock import ManualClock
+from mqlake.records import INBOUND
+from mqlake.rule_records import Range, Span, run_name
+from rules.errors import RuleError
+from rules.language import compile_rule
+from rules.language.plan import encode_plan
+from streaming.rules.plans import Run
+from streaming.rules.runs import LINGER_SECONDS, MOST_FAILURES, Runs
+
+SQL = "SELECT count(*) AS n FROM \"a/#\" GROUP BY topic, tumble(timestamp, '1 minute')"
+
+
+def a_run(change: int = 3, *, rule: str = "r", ended: bool = False) -> Run:
+    plan = compile_rule(SQL).plan
+    assert plan is not None
+    span = Span(
+        *(1, ("a/#",), None, (), None),
+        {INBOUND: Range((5,), (9,) if ended else None)},
+        plan=encode_plan(plan),
+        change=change,
+        ended_at_ms=100 if ended else None,
+    )
+    return Run("default", rule, span)
+
+
+@dataclass
+class Query:
+    """A streaming query as far as `Runs` knows it."""
+
+    isActive: bool = True  # noqa: N815 - pyspark's name
+    lastProgress: Any = None  # noqa: N815
+    error: str = ""
+
+    def exception(self) -> Exception | None:
+        return PySparkException(self.error) if self.error else None
+
+    def stop(self) -> None:
+        self.isActive = False
+
+    def fail(self, error: str) -> None:
+        self.isActive, self.error = False, error
+
+
+@dataclass
+class World:
+    """What `Runs` is told, and what it does."""
+
+    wanted: tuple[Run, ...] | None = ()
+    done: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    known: set[str] = field(default_factory=set)
+    paused: list[tuple[str, str]] = field(default_factory=list)
+    started: list[tuple[str, float, Query]] = field(default_factory=list)
+    refuse: Callable[[], None] = lambda: None
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def runs(self) -> Runs:
+        return Runs(
+            self.clock,
+            lambda: self.wanted,
+            self.start,  # type: ignore[arg-type]
+            self,
+            lambda run, reason: self.paused.append((run.rule, reason)),
+            1.0,
+        )
+
+    def start(self, run: Run, interval_seconds: float) -> Query:
+        self.refuse()
+        query = Query()
+        self.started.append((run.name, interval_seconds, query))
+        return query
+
+    def has_done(self, run: Run) -> bool:
+        return run.name in self.done
+
+    def end(self, name: str) -> None:
+        self.ended.add(name)
+
+    def is_ended(self, name: str) -> bool:
+        return name in self.ended
+
+    def forget(self, known: set[str]) -> None:
+        self.known = known
+
+    @property
+    def query(self) -> Query:
+        return self.started[-1][2]
+
+
+def test_a_query_runs_while_its_version_counts_and_until_it_is_done() -> None:
+    world = World(wanted=None)
+    runs = world.runs()
+    runs.check()
+    assert not world.started, "nothing is known yet"
+    run = a_run()
+    world.wanted = (run,)
+    runs.check()
+    runs.check()
+    assert [name for name, _, _ in world.started] == [run.name]
+    assert world.known == {run.name}
+    assert runs.figures()[run.name]["active"]
+    ended = a_run(ended=True)
+    world.wanted = (ended, a_run(4))
+    runs.check()
+    assert len(world.started) == 2, "the next version does not wait for the last one"
+    assert world.started[0][2].isActive, "windows that ended before are still to come"
+    world.done.add(run.name)
+    runs.check()
+    assert not world.started[0][2].isActive
+    assert world.ended == {run.name}
+    runs.check()
+    assert len(world.started) == 2
+    world.wanted = ()
+    runs.check()
+    assert not world.query.isActive
+    assert world.known == set()
+
+
+def test_an_ended_version_is_given_up_in_the_end() -> None:
+    world = World(wanted=(a_run(ended=True),))
+    runs = world.runs()
+    runs.check()
+    world.clock.advance(LINGER_SECONDS)
+    runs.check()
+    assert world.query.isActive
+    world.clock.advance(10.0)
+    runs.check()
+    assert not world.query.isActive
+    assert world.ended == {a_run().name}
+
+
+def test_what_fails_starts_again_later_each_time_and_pauses_its_rule() -> None:
+    world = World(wanted=(a_run(), a_run(5, rule="other")))
+    runs = world.runs()
+    runs.check()
+    other = world.query
+    for failure in range(MOST_FAILURES):
+        query = next(q for name, _, q in reversed(world.started) if name == a_run().name)
+        query.fail("[DIVIDE_BY_ZERO] by zero\n  at …")
+        runs.check()
+        assert len(world.started) == 2 + failure, "not at once"
+        world.clock.advance(60.0)
+        runs.check()
+    assert world.paused == [("r", "paused: its query fails: [DIVIDE_BY_ZERO] by zero")]
+    assert len(world.started) == 1 + MOST_FAILURES
+    assert other.isActive
+
+
+@pytest.mark.parametrize("error", ["org.apache.kafka.common.errors.TimeoutException: no", ""])
+def test_that_the_log_is_away_or_a_batch_was_done_pauses_nothing(error: str) -> None:
+    world = World(wanted=(a_run(),))
+    runs = world.runs()
+    runs.check()
+    for _ in range(3 * MOST_FAILURES):
+        if not error:
+            world.query.lastProgress = object()
+            runs.check()
+        world.query.fail(error or "some error")
+        runs.check()
+        world.clock.advance(60.0)
+        runs.check()
+    assert not world.paused
+    assert world.query.isActive
+
+
+def test_what_cannot_start_is_paused_at_once_if_it_is_the_rules_fault() -> None:
+    world = World(wanted=(a_run(),))
+
+    def refuse() -> None:
+        raise RuleError("there is no reference table 'x'")
+
+    world.refuse = refuse
+    runs = world.runs()
+    runs.check()
+    world.clock.advance(60.0)
+    runs.check()
+    assert [rule for rule, _ in world.paused] == ["r"]
+    assert "no reference table" in world.paused[0][1]
+    # Paused, its version ends; there is nothing to wait for.
+    world.wanted = (a_run(ended=True),)
+    runs.check()
+    assert world.ended == {a_run().name}
+
+
+def test_many_take_turns_less_often() -> None:
+    world = World(wanted=tuple(a_run(number, rule=f"r{number}") for number in range(30)))
+    world.runs().check()
+    assert {interval for _, interval, _ in world.started} == {15.0}
+
+
+def test_names_of_runs_tell_rules_tenants_and_changes_apart() -> None:
+    assert run_name("a", "r", 3) == replace(a_run(3), tenant="a").name
+    names = {run_name("a", "r", 3), run_name("b", "r", 3), run_name("a", "s", 3)}
+    assert len({*names, run_name("a", "r", 4)}) == 4

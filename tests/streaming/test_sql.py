@@ -1,0 +1,331 @@
+"""Queries of users through Spark Connect: what they give, where they fail, what they reach."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psutil import Process
+from pyspark.sql import SparkSession
+
+from api.spark import Cancelled, SparkConnect
+from api.sql.checking import CheckedQuery, check
+from api.sql.errors import QueryError, QueryTimeoutError, QueryTooLargeError
+from api.sql.results import Format, write
+from api.sql.running import Limits, QueryRunner
+from mqlake.local.testing import await_condition
+from streaming.functions import create_functions
+from streaming.settings import StreamingSettings
+from streaming.tables import create_tables
+from tests.streaming.test_rule_trials import write_where
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+TENANT = "sql-tenant"
+START_MS = 1_700_000_000_000
+LIMITS = Limits(rows=1_000, seconds=60, bytes=1 << 28)
+BYTES = "X'31'"
+COLUMNS = (
+    "id, tenant, topic, payload, qos, retain, dup, client_id, username, protocol_level, "
+    "properties, origin, ts, log_partition, log_offset"
+)
+
+
+@pytest.fixture(scope="module")
+def runner(
+    spark: SparkSession,
+    streaming_settings: StreamingSettings,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[QueryRunner]:
+    create_tables(spark, streaming_settings)
+    create_functions(spark)
+    row = (
+        "SELECT lower(lpad(hex(id), 32, '0')), tenant, topic, {payload}, CAST(1 AS TINYINT), false,"
+        " false, 'c', NULL, CAST(4 AS TINYINT), NULL, 'local/gateway-1',"
+        f" timestamp_millis({START_MS} + id * 1000), 0, id FROM "
+    )
+    plants = "concat('plant/', id % 4, '/temp')"
+    payload = """encode(concat('{"temp":', id, ',"a b":[{"c":', id * 2, '}]}'), 'utf-8')"""
+    spark.sql(
+        f"INSERT INTO messages ({COLUMNS}) {row.format(payload=payload)}"
+        f"(SELECT id, '{TENANT}' AS tenant, {plants} AS topic FROM range(20))"
+    )
+    others = [("text/a", "encode('on', 'utf-8')"), ("binary/a", "X'ff00'"), ("$x/a", "X''")]
+    for number, (topic, payload) in enumerate(others):
+        spark.sql(
+            f"INSERT INTO messages ({COLUMNS}) {row.format(payload=payload)}"
+            f"(SELECT {100 + number}L AS id, '{TENANT}' AS tenant, '{topic}' AS topic)"
+        )
+    spark.sql(
+        f"INSERT INTO messages ({COLUMNS}) {row.format(payload=BYTES)}"
+        "(SELECT id, 'other' AS tenant, 'secret' AS topic FROM range(5))"
+    )
+    folder = tmp_path_factory.mktemp("system")
+    write_where(folder, streaming_settings.connect_port)
+    connect = SparkConnect(folder)
+    queries = QueryRunner(connect, folder / "results", at_once=2)
+    yield queries
+    queries.close()
+    connect.close()
+
+
+def ask(runner: QueryRunner, sql: str, form: Format = "json", **limits: Any) -> Any:
+    """Return rows, or what is written in another form."""
+    values = {"rows": LIMITS.rows, "seconds": LIMITS.seconds, "bytes": LIMITS.bytes} | limits
+    with runner.run(check(sql, TENANT), form, Limits(**values)) as result:
+        data = b"".join(write(result, form))
+    return json.loads(data) if form == "json" else data
+
+
+def rows(runner: QueryRunner, sql: str) -> list[list[Any]]:
+    found: list[list[Any]] = ask(runner, sql)["rows"]
+    return found
+
+
+def test_the_payload_is_json_text_and_bytes(runner: QueryRunner) -> None:
+    assert rows(
+        runner,
+        "SELECT payload:temp::double, payload:['a b'][0].c::int FROM messages "
+        "WHERE topic LIKE 'plant/%' AND ts > '2023-01-01' ORDER BY ts LIMIT 2",
+    ) == [[0.0, 0], [1.0, 2]]
+    found = rows(
+        runner,
+        "SELECT payload, payload_text, payload_bytes FROM messages "
+        "WHERE topic_matches(topic, '+/a') OR topic = '$x/a' ORDER BY topic",
+    )
+    assert found == [["", "", ""], [None, None, "/wA="], ["on", "on", "b24="]]
+
+
+def test_sessions_of_a_spark_that_was_killed_are_replaced(runner: QueryRunner) -> None:
+    assert rows(runner, "SELECT 1") == [[1]]
+    for kept in runner._idle:
+        kept._session.client._server_session_id = "of another"
+    assert rows(runner, "SELECT 2") == [[2]]
+
+
+def test_a_field_of_the_payload_has_its_own_name(runner: QueryRunner) -> None:
+    fields = "payload:temp::double, payload:['a b'][0].c::int, count(*)"
+    query = f"SELECT {fields} FROM messages GROUP BY ALL"
+    found = ask(runner, query, rows=1)["columns"]
+    assert [column["name"] for column in found] == ["temp", "c", "count(1)"]
+
+
+def test_every_relation_answers_and_shows_the_tenants_rows_only(runner: QueryRunner) -> None:
+    for name in (
+        "retained",
+        "sessions",
+        "subscriptions",
+        "events",
+        "drops",
+        "dead_letters",
+        "rules",
+    ):
+        assert rows(runner, f"SELECT count(*) FROM {name}") == [[0]]
+    assert rows(runner, "SELECT DISTINCT tenant FROM messages") == [[TENANT]]
+    assert rows(runner, "SELECT count(*) FROM messages") == [[23]]
+
+
+@pytest.mark.parametrize(
+    ("topic", "topic_filter", "matches"),
+    [
+        ("a/b", "a/b", True),
+        ("a/b", "a/+", True),
+        ("a", "a/#", True),
+        ("a/b/c", "a/#", True),
+        ("ab", "a/#", False),
+        ("a/b/c", "a/+", False),
+        ("/b", "+/b", True),
+        ("a//b", "a/+/b", True),
+        ("a.b", "a+b", False),
+        ("axb/c", "a.b/+", False),
+        ("a\\Eb/c", "a\\Eb/+", True),
+        ("$SYS/x", "#", False),
+        ("$SYS/x", "+/x", False),
+        ("$SYS/x", "$SYS/#", True),
+        ("a\nb/c", "+/c", True),
+        ("a/b", "a/#/b", False),
+        ("a/b", "", False),
+        ("(a)[b]/c", "(a)[b]/#", True),
+    ],
+)
+def test_topic_matches_as_mqtt_says(
+    spark: SparkSession, runner: QueryRunner, topic: str, topic_filter: str, matches: bool
+) -> None:
+    query = "SELECT topic_matches(t, f), topic_matches(t, 'x/#') FROM v"
+    spark.createDataFrame([(topic, topic_filter)], "t string, f string").createOrReplaceTempView(
+        "v"
+    )
+    found = spark.sql(query).collect()
+    assert (found[0][0], found[0][1]) == (matches, False)
+
+
+def test_topic_level_counts_from_either_end(runner: QueryRunner) -> None:
+    query = (
+        "SELECT topic_level('a//c', 1), topic_level('a//c', 2), topic_level('a//c', -1), "
+        "topic_level('a//c', 4), topic_level('a', 0)"
+    )
+    assert rows(runner, query) == [["a", "", "c", None, None]]
+
+
+def test_a_filters_beginning_leaves_out_files(spark: SparkSession, runner: QueryRunner) -> None:
+    query = check("SELECT ts FROM messages WHERE topic_matches(topic, 'plant/+/temp')", TENANT)
+    plan = spark.sql(f"EXPLAIN FORMATTED {query.sql}").collect()[0][0]
+    (pushed,) = [line for line in plan.splitlines() if line.startswith("PushedFilters")]
+    assert "GreaterThanOrEqual(topic,plant)" in pushed
+    assert "LessThan(topic,plant0)" in pushed
+
+
+def test_time_travel_shows_what_was_there(spark: SparkSession, runner: QueryRunner) -> None:
+    history = spark.sql("DESCRIBE HISTORY messages").collect()
+    newest = max(row["version"] for row in history)
+    count = f"SELECT count(*) FROM messages VERSION AS OF {newest - 2}"
+    assert rows(runner, count) == [[22]]
+    assert rows(runner, f"{count} m JOIN messages n ON m.id = n.id") == [[22]]
+    before = "TIMESTAMP AS OF timestamp_millis({})"
+    made = int(history[1]["timestamp"].timestamp() * 1000)
+    assert rows(runner, f"SELECT count(*) FROM messages {before.format(made)}") == [[23]]
+    with pytest.raises(QueryError, match="leave TIMESTAMP AS OF out"):
+        ask(runner, "SELECT 1 FROM messages TIMESTAMP AS OF now()")
+    with pytest.raises(QueryError) as caught:
+        ask(runner, "SELECT count(*) FROM messages VERSION AS OF 12345")
+    assert "12345" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("sql", "line", "column", "said"),
+    [
+        ("SELECT topic,\n       nope FROM messages", 2, 8, "`nope`"),
+        ("SELECT m.topic FROM messages m\nWHERE n.qos = 1", 2, 7, "`n`.`qos`"),
+        ("SELECT upper(topic, 1)\nFROM messages", 1, 8, "upper"),
+        ("SELECT\n CAST(topic AS int) FROM messages", 2, 7, "cannot be cast"),
+        ("SELECT topic\nFROM messages GROUP BY qos", 1, 8, "topic"),
+        ("SELECT\n 1 / (qos - 1) FROM messages", 2, 7, "zero"),
+        ("SELECT\n count(DISTINCT payload) FROM messages", 2, 17, "VARIANT"),
+    ],
+)
+def test_an_error_of_sparks_has_its_place_in_the_users_text(
+    runner: QueryRunner, sql: str, line: int, column: int, said: str
+) -> None:
+    with pytest.raises(QueryError) as caught:
+        ask(runner, sql)
+    assert said in caught.value.detail
+    assert "@" not in caught.value.detail
+    assert (caught.value.line, caught.value.column) == (line, column)
+
+
+FORMS: dict[Format, str] = {
+    "jsonl": '{"a": 1, "a_2": "x,\\"y", "v": {"k":[1,null]}, "t": "2024-01-01T00:00:00.000Z", '
+    '"d": "1.50", "b": "/wA=", "n": null, "f": null, "m": {"a":1}}\n',
+    "csv": 'a,a,v,t,d,b,n,f,m\r\n1,"x,""y","{""k"":[1,null]}",2024-01-01T00:00:00.000Z,1.50,/wA=,'
+    ',,"{""a"":1}"\r\n',
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_holds_all_types(runner: QueryRunner, form: Format) -> None:
+    query = (
+        "SELECT 1 AS a, 'x,\"y' AS a, parse_json('{\"k\":[1,null]}') AS v, "
+        "TIMESTAMP '2024-01-01 00:00:00' AS t, CAST(1.5 AS decimal(9, 2)) AS d, X'ff00' AS b, "
+        "NULL AS n, double('NaN') AS f, map('a', 1) AS m"
+    )
+    expected = FORMS[form].replace("NaN", "")
+    found = ask(runner, query, form).decode()
+    assert found.replace(",nan,", ",,") == expected
+
+
+def test_parquet_keeps_types(runner: QueryRunner, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "x.parquet"
+    query = "SELECT id, ts, map(topic, qos) AS m, payload FROM messages ORDER BY ts"
+    path.write_bytes(ask(runner, query, "parquet"))
+    table = pq.read_table(path)
+    assert [str(field.type) for field in table.schema][0:2] == ["string", "timestamp[us, tz=UTC]"]
+    assert table.num_rows == 23
+    assert table.to_pylist()[1]["m"] == [("plant/1/temp", 1)]
+    path.write_bytes(ask(runner, "SELECT topic FROM drops", "parquet"))
+    assert pq.read_table(path).column_names == ["topic"]
+
+
+def test_rows_above_the_limit_are_left_out_and_told(runner: QueryRunner) -> None:
+    found = ask(runner, "SELECT log_offset FROM messages ORDER BY ts", rows=2)
+    assert found == {
+        "columns": [{"name": "log_offset", "type": "bigint"}],
+        "rows": [[0], [1]],
+        "row_count": 2,
+        "truncated": True,
+    }
+    assert ask(runner, "SELECT id FROM range(2)", rows=2)["truncated"] is False
+
+
+SLOW = "SELECT count(*) FROM range(100000000000) WHERE pmod(hash(id), 7) = 8"
+
+
+def test_a_query_ends_when_its_time_is_up(spark: SparkSession, runner: QueryRunner) -> None:
+    with pytest.raises(QueryTimeoutError):
+        ask(runner, SLOW, seconds=2)
+    await_idle(spark)
+    assert rows(runner, "SELECT 1") == [[1]]
+
+
+def test_a_query_that_nobody_waits_for_ends_in_spark(
+    spark: SparkSession, runner: QueryRunner
+) -> None:
+    stop = threading.Event()
+    threading.Timer(2.0, stop.set).start()
+    with (
+        pytest.raises(Cancelled),
+        runner.run(check(SLOW, TENANT), "json", LIMITS, stop.is_set),
+    ):
+        pass
+    await_idle(spark)
+
+
+def await_idle(spark: SparkSession) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    await_condition(lambda: not tracker.getActiveStageIds(), "no stage that runs")
+
+
+def test_a_result_has_a_largest_size(runner: QueryRunner) -> None:
+    query = "SELECT id, uuid(), uuid(), uuid() FROM range(100000000)"
+    with pytest.raises(QueryTooLargeError):
+        ask(runner, query, rows=100_000_000, bytes=1 << 20)
+
+
+def test_a_million_rows_do_not_grow_the_servers_memory(runner: QueryRunner) -> None:
+    query = check("SELECT id, concat('plant/', id) AS topic, md5('x') FROM range(1000000)", TENANT)
+    limits = Limits(rows=1_000_000, seconds=120, bytes=1 << 30)
+
+    def read(rows: int, form: Format) -> int:
+        size = 0
+        with runner.run(query, form, replace(limits, rows=rows)) as result:
+            for part in write(result, form):
+                size += len(part)
+                assert len(part) < 4 << 20
+        return size
+
+    forms: tuple[Format, ...] = ("json", "parquet")
+    for form in forms:
+        read(20_000, form)
+    before = Process().memory_info().rss
+    for form in forms:
+        assert read(1_000_000, form) > 4 << 20
+    grown = Process().memory_info().rss - before
+    assert grown < 32 << 20, f"{grown >> 20} MiB"
+
+
+def test_a_session_of_queries_knows_no_table_by_its_bare_name(
+    spark: SparkSession, runner: QueryRunner
+) -> None:
+    """Should the checker ever let a name through, it finds nothing."""
+    for sql in ("SELECT * FROM messages", "SELECT * FROM delta.`/tmp`", "SELECT '${env:HOME}'"):
+        query = CheckedQuery(sql, sql, frozenset())
+        if "env" in sql:
+            with runner.run(query, "json", LIMITS) as result:
+                assert b"${env:HOME}" in b"".join(write(result, "json"))
+        else:
+            with pytest.raises(QueryError), runner.run(query, "json", LIMITS):
+                pass
