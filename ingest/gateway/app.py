@@ -8,16 +8,19 @@ from typing import Final
 
 import uvloop
 
+from ingest.gateway.metrics import GatewayMetrics
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
-from ingest.log.admin import ensure_delivery_topic
-from ingest.log.contract import LogAccess
-from ingest.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
 from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.limits import SPARE_FILES, raise_open_files
+from mqlake.log.admin import ensure_delivery_topic
+from mqlake.log.contract import LogAccess
+from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
 from mqlake.logs import set_up_logging
+from mqlake.metrics.server import MetricsServer, new_registry
+from mqlake.tracing import open_tracer
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ RECORD_OVERHEAD_BYTES: Final = 256 * 1024
 
 def main(settings: GatewaySettings) -> int:
     """Run a gateway until SIGTERM or SIGINT; return the exit code."""
-    set_up_logging(settings.log_level, settings.log_file)
+    set_up_logging(settings.log_level, settings.log_file, settings.log_format, settings.name)
     settings = within_open_files(settings, raise_open_files())
     failures: list[Exception] = []
     try:
@@ -75,13 +78,20 @@ async def _run(settings: GatewaySettings) -> None:
     )
     ranges = KafkaRangeReader(servers, client_id=settings.name)
     log = LogAccess(writer, partial(KafkaLogReader, servers, client_id=settings.name), ranges)
-    gateway = Gateway(settings, log, SystemClock())
+    tracer = open_tracer(settings.tracing, settings.name)
+    gateway = Gateway(settings, log, SystemClock(), tracer)
     loop.add_signal_handler(signal.SIGHUP, gateway.reload)
+    shown = GatewayMetrics(gateway)
+    registry = new_registry(settings.name, shown.is_healthy, shown.read)
+    metrics = MetricsServer(settings.metrics, registry)
     beat = asyncio.create_task(_beat(gateway, settings))
     try:
         await gateway.run(stop)
     finally:
         beat.cancel()
+        await asyncio.to_thread(metrics.close)
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
         await ranges.close()
         await writer.close()
 

@@ -10,9 +10,10 @@ from ingest.gateway.publishing import client_headers
 from ingest.gateway.sending import Sender
 from ingest.session.incoming import IncomingMessages
 from ingest.session.subscriptions import ClientSubscription
-from mqlake.offsets import latest
+from mqlake.offsets import have_reached, latest
 from mqlake.records import Route
 from mqlake.session_records import (
+    HistoryRecord,
     Outgoing,
     ProgressRecord,
     SessionRecord,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ingest.gateway.connection import ClientConnection
+    from ingest.gateway.histories import History
     from ingest.gateway.progress import Progress
     from ingest.gateway.sending import Outgoing as OutgoingMessage
     from ingest.gateway.server import Gateway
@@ -58,6 +60,7 @@ class ClientSession:
 
     __slots__ = (
         "_gateway",
+        "_histories",
         "_restored_starts",
         "clean_start",
         "client_id",
@@ -110,6 +113,8 @@ class ClientSession:
         self.incoming: IncomingMessages = IncomingMessages()
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
         self.progress: Progress | None = None
+        # By topic filter; made when first needed: few sessions ever have one.
+        self._histories: dict[str, History] | None = None
         self.floor: list[int] | None = None
         # What the subscriptions of a session that came back counted from before that.
         self._restored_starts: dict[str, Sequence[int] | None] | None = None
@@ -154,15 +159,18 @@ class ClientSession:
         """Put a subscription in the place of the one to the same filter."""
         existing = self.subscriptions[subscription.topic_filter]
         subscription.starts = existing.starts
-        self._gateway.subscriptions.remove(self.tenant, existing)
-        self._gateway.subscriptions.add(self.tenant, subscription)
+        if not self.is_catching_up(subscription.topic_filter):
+            self._gateway.subscriptions.remove(self.tenant, existing)
+            self._gateway.subscriptions.add(self.tenant, subscription)
         self.subscriptions[subscription.topic_filter] = subscription
 
     def remove_subscription(self, topic_filter: str) -> None:
         subscription = self.subscriptions.pop(topic_filter)
         if self._restored_starts is not None:
             self._restored_starts.pop(topic_filter, None)
-        if not self.is_resuming:
+        is_in_force = not self.is_resuming and not self.is_catching_up(topic_filter)
+        self._leave_history(topic_filter)
+        if is_in_force:
             self._gateway.subscriptions.remove(self.tenant, subscription)
         if self.is_routed:
             self._unroute(topic_filter)
@@ -170,6 +178,45 @@ class ClientSession:
         if topic_filter.startswith(SHARE_PREFIX) and not self.is_ended:
             waiting = self.sender.take_shared(is_ended=False, shared_filter=topic_filter)
             self._gateway.share_groups.pass_on(self.tenant, waiting)
+
+    # History that subscriptions get before they are in force
+
+    def is_catching_up(self, topic_filter: str) -> bool:
+        """Whether a subscription still gets its history, and nothing else."""
+        history = None if self._histories is None else self._histories.get(topic_filter)
+        return history is not None and not history.is_live
+
+    def begin_history(self, history: History) -> None:
+        """Take the subscriptions of a history out of force until it is told."""
+        for topic_filter in history.topic_filters:
+            if not self.is_resuming and not self.is_catching_up(topic_filter):
+                subscription = self.subscriptions[topic_filter]
+                self._gateway.subscriptions.remove(self.tenant, subscription)
+            self._leave_history(topic_filter)
+            if self._histories is None:
+                self._histories = {}
+            self._histories[topic_filter] = history
+
+    def histories(self) -> list[History]:
+        """Return each history once."""
+        return list(dict.fromkeys((self._histories or {}).values()))
+
+    def settle_histories(self, next_offsets: Sequence[int]) -> bool:
+        """Forget those that are live and that the gateway has come past; whether there were any."""
+        over = [
+            history
+            for history in self.histories()
+            if history.is_live and have_reached(next_offsets, history.cursor)
+        ]
+        for history in over:
+            for topic_filter in list(history.topic_filters):
+                self._leave_history(topic_filter)
+        return bool(over)
+
+    def _leave_history(self, topic_filter: str) -> None:
+        history = None if self._histories is None else self._histories.pop(topic_filter, None)
+        if history is not None:
+            history.leave(topic_filter)
 
     def _unroute(self, topic_filter: str) -> None:
         for route in self.routes([topic_filter]):
@@ -272,6 +319,8 @@ class ClientSession:
             for scan in progress.scans:
                 self.sender.owe_retained(scan)
                 self.sender.send_retained(scan)
+            for history in progress.histories:
+                self._gateway.histories.restore(self, history)
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""
@@ -300,7 +349,13 @@ class ClientSession:
                 for one in self.sender.exchanges()
                 if one.message is not None and one.message.shared_filter
             },
+            histories=self._history_records(),
         )
+
+    def _history_records(self) -> list[HistoryRecord]:
+        if self._histories is None:
+            return []
+        return [history.record() for history in self.histories()]
 
 
 def _position(outgoing: OutgoingMessage | None) -> tuple[int, int]:

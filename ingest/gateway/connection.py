@@ -102,6 +102,7 @@ class ClientConnection(asyncio.Protocol):
         "_held",
         "_last_received",
         "_login",
+        "_number",
         "_receiver",
         "_sender",
         "_silence_limit",
@@ -139,6 +140,7 @@ class ClientConnection(asyncio.Protocol):
         self._held: tuple[str, ...] = ()
         self._last_received = 0.0
         self._login: Login | None = None
+        self._number = 0
         self._silence_limit = gateway.settings.connect_timeout_seconds
         self.slot = UNWATCHED
 
@@ -153,7 +155,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=high)
         self._last_received = self.gateway.loop.time()
         self.gateway.deadlines.set(self, self._silence_limit)
-        self.gateway.connection_opened(self)
+        self._number = self.gateway.connection_opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closing = True
@@ -212,6 +214,11 @@ class ClientConnection(asyncio.Protocol):
                 DisconnectReasonCode.PACKET_TOO_LARGE,
                 log_reason=f"{name} would be larger than the client's maximum packet size",
             )
+
+    @property
+    def connection_id(self) -> str:
+        """What tells it apart in logs: from all others, of other gateways and runs too."""
+        return f"{self.gateway.incarnation:.8}-{self._number}"
 
     @property
     def is_answered(self) -> bool:
@@ -346,7 +353,15 @@ class ClientConnection(asyncio.Protocol):
             return
         logger.debug(
             "protocol violation",
-            extra={"fields": {"peer": self.peer, "clause": error.clause, "reason": str(error)}},
+            extra={
+                "fields": {
+                    "client_id": self.client_id,
+                    "connection_id": self.connection_id,
+                    "peer": self.peer,
+                    "clause": error.clause,
+                    "reason": str(error),
+                }
+            },
         )
         if self.protocol.is_connected:
             code = DisconnectReasonCode(error.reason_code)
@@ -582,10 +597,12 @@ class ClientConnection(asyncio.Protocol):
 
     def _log(self, event: str, **values: Any) -> None:
         if logger.isEnabledFor(logging.INFO):
-            logger.info(
-                event,
-                extra={"fields": {"client_id": self.client_id, "peer": self.peer, **values}},
-            )
+            known = {
+                "client_id": self.client_id,
+                "connection_id": self.connection_id,
+                "peer": self.peer,
+            }
+            logger.info(event, extra={"fields": known | values})
 
 
 _HANDLERS: Final[dict[type, Callable[[ClientConnection, Any], None]]] = {

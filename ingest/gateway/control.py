@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.draining import DEFAULT_CONNECTIONS_PER_SECOND, Drain
+from ingest.gateway.redelivery import redeliver
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.errors import InvalidRecord
 
@@ -90,12 +91,23 @@ class Control:
                 DisconnectReasonCode.ADMINISTRATIVE_ACTION, log_reason="closed by an administrator"
             )
 
+    def _deliver(self, asked: dict[str, Any]) -> None:
+        """Give messages to one client, if it is here."""
+        key = (_member(asked, "tenant", str), _member(asked, "client_id", str))
+        messages = _member(asked, "messages", list)
+        try:
+            session = self._gateway.sessions.get(*key)
+        except KeyError:
+            return
+        redeliver(self._gateway, session, messages)
+
 
 _ACTIONS: Final[dict[str, Callable[[Control, dict[str, Any]], None]]] = {
     "reload": Control._reload,
     "drain": Control._drain,
     "serve": Control._serve,
     "disconnect": Control._disconnect,
+    "deliver": Control._deliver,
 }
 
 

@@ -17,6 +17,9 @@ class Counters:
     packets_sent: int = 0
     messages_received: int = 0
     """PUBLISH packets from clients."""
+    messages_received_qos_1: int = 0
+    """Of these; with QoS 0 came those that are in neither."""
+    messages_received_qos_2: int = 0
     payload_bytes_received: int = 0
     """In these."""
     messages_stored: int = 0
@@ -28,8 +31,13 @@ class Counters:
     deliveries_repeated: int = 0
     """Of these, at or below the high-water mark: the router's replay after a restart."""
     deliveries_malformed: int = 0
+    deliveries_lost: int = 0
+    """Gone before this gateway read them: it was further behind than their log topic keeps."""
     messages_sent: int = 0
     """PUBLISH packets to clients."""
+    messages_sent_qos_1: int = 0
+    """Of these; the rest went out with QoS 0."""
+    messages_sent_qos_2: int = 0
     payload_bytes_sent: int = 0
     """In these."""
     dropped_slow_client: int = 0
@@ -45,3 +53,5 @@ class Counters:
     """Owed to a session, but not in the log any more."""
     events_lost: int = 0
     """Records of `mqlake.events` that the log did not take."""
+    events_left_out: int = 0
+    """Deliveries of which rules were not told: more than delivery_events_per_second."""

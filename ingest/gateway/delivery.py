@@ -5,16 +5,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.counters import Counters
+from ingest.gateway.delivery_events import DeliveryEvents
 from ingest.gateway.drops import DropReason, Drops
-from ingest.gateway.outbound import OutboundMessage, read_message
+from ingest.gateway.latency import GatewayLatencies
+from ingest.gateway.outbound import OutboundMessage, note_origin, read_message
 from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
 from ingest.gateway.sending import Sender
-from ingest.log.contract import LogRecord
 from ingest.session.share_parts import GroupKey
 from ingest.session.subscriptions import Copy, Subscriptions
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
+from mqlake.log.contract import LogRecord
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     CONTROL_KEY_PREFIX,
@@ -70,6 +72,8 @@ class Delivery:
         drops: For what nobody gets.
         clock: For message expiry.
         on_control: Told what somebody asks of this gateway.
+        told: Whether anybody wants to hear of deliveries.
+        latencies: Measures messages that clients get.
 
     Attributes:
         next: The offset in the delivery topic from which on nothing has been looked at.
@@ -86,6 +90,8 @@ class Delivery:
         drops: Drops,
         clock: Clock,
         on_control: ControlCallback,
+        told: DeliveryEvents,
+        latencies: GatewayLatencies,
     ) -> None:
         self.marks = marks
         self.next = 0
@@ -97,6 +103,9 @@ class Delivery:
         self._drops = drops
         self._clock = clock
         self._on_control = on_control
+        self._told = told
+        self._latencies = latencies
+        self._sampler = latencies.delivered
 
     def receive_records(self, records: list[LogRecord]) -> None:
         """Hand a batch to the clients; a record that cannot be read is counted and passed over."""
@@ -118,6 +127,8 @@ class Delivery:
         self._subscriptions.settle(self.marks)
 
     def _receive(self, record: LogRecord, now_ms: int) -> None:
+        if record.offset > self.next:  # the reader has said so too
+            self._counters.deliveries_lost += record.offset - self.next
         self.next = record.offset + 1
         headers = dict(record.headers)
         key = record.key or b""
@@ -151,7 +162,13 @@ class Delivery:
             return
         message = read_message(topic_name, record.value or b"", headers, source, now_ms)
         message.publisher = publisher
+        if self._told.is_wanted:
+            note_origin(message, headers)
         if retain:  # and only then [MQTT5-3.3.1-8] [MQTT311-3.3.1-12]
             properties = headers.get(HEADER_PROPERTIES)
             self._retained.apply(tenant, publisher, message, properties)
         deliver_copies(message, copies, tenant, self._drops, now_ms)
+        if copies:
+            self._sampler.countdown -= 1
+            if self._sampler.countdown < 0:
+                self._latencies.deliver(source.received_at_ms, record.timestamp_ms)

@@ -5,12 +5,13 @@ else depends on it.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ingest.gateway.counters import Counters
-from ingest.log.contract import LogWriter
 from mqlake.clock import Clock
 from mqlake.errors import LogError
+from mqlake.log.contract import LogWriter
 from mqlake.records import EVENTS, RECORD_VERSION, Headers
 
 _HEADERS: Final[Headers] = []
@@ -35,10 +36,22 @@ class Events:
 
     def add(self, event: str, tenant: str, client_id: str, **fields: Any) -> None:
         """Append one event; the fields must have a JSON form."""
+        self.write(event, tenant, client_id, fields, _HEADERS, self._clock.now_ms())
+
+    def write(
+        self,
+        event: str,
+        tenant: str,
+        client_id: str,
+        fields: Mapping[str, Any],
+        headers: Headers,
+        at_ms: int,
+    ) -> None:
+        """Likewise, of an earlier time and with headers."""
         value = {
             "v": RECORD_VERSION,
             "event": event,
-            "ts": self._clock.now_ms(),
+            "ts": at_ms,
             "tenant": tenant,
             "client_id": client_id,
             "gateway": self._gateway,
@@ -47,7 +60,7 @@ class Events:
         data = _encode(value).encode()
         key = f"{tenant}/{client_id}".encode()
         try:
-            self._log.append(EVENTS, key, data, _HEADERS, self._appended, partition=0)
+            self._log.append(EVENTS, key, data, headers, self._appended, partition=0)
         except LogError:
             self._counters.events_lost += 1
 

@@ -2,16 +2,18 @@
 
 from typing import Final, cast
 
-from ingest.log.contract import LogRecord
 from ingest.protocol.errors import LocalProtocolError
 from ingest.protocol.packets import MQTT_3_1_1, MQTT_5_0
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.protocol.publish_template import PublishTemplate
 from mqlake.errors import InvalidRecord, InvalidTopic
+from mqlake.log.contract import LogRecord
 from mqlake.records import (
     FLAG_QOS,
     FLAG_RETAIN,
+    HEADER_CHAIN,
     HEADER_CLIENT_ID,
+    HEADER_ID,
     HEADER_MQTT,
     HEADER_PROPERTIES,
     RECORD_VERSION,
@@ -44,6 +46,8 @@ class OutboundMessage:
 
     Attributes:
         publisher: Client identifier of who published it; set where it is asked for.
+        message_id: 16 bytes; empty unless events of deliveries are wanted.
+        chain: Header of what rules have published; likewise.
     """
 
     __slots__ = (
@@ -51,7 +55,9 @@ class OutboundMessage:
         "_left",
         "_template_3",
         "_template_5",
+        "chain",
         "expires_at_ms",
+        "message_id",
         "offset",
         "partition",
         "payload",
@@ -83,6 +89,8 @@ class OutboundMessage:
         self.partition = partition
         self.offset = offset
         self.publisher = ""
+        self.message_id = b""
+        self.chain = b""
         self._expiry = expiry = properties.get(_EXPIRY, 0) if properties else 0
         self.expires_at_ms = received_at_ms + expiry * 1000 if _EXPIRY in properties else None
         self._template_3: PublishTemplate | None = None
@@ -146,7 +154,14 @@ class InboundMessage:
         source = Source(record.partition, record.offset, record.timestamp_ms)
         message = read_message(self.topic_name, record.value or b"", self._headers, source, now_ms)
         message.publisher = self.publisher
+        note_origin(message, self._headers)
         return message
+
+
+def note_origin(message: OutboundMessage, headers: dict[str, bytes]) -> None:
+    """Keep of the headers what events of its delivery tell."""
+    message.message_id = headers.get(HEADER_ID, b"")
+    message.chain = headers.get(HEADER_CHAIN, b"")
 
 
 def read_message(

@@ -12,15 +12,15 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.log.contract import BEGINNING, LogRecord, LogWriter
 from mqlake.errors import LogError
+from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
 from mqlake.records import GATEWAYS, RECORD_VERSION, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.log.contract import LogReader
     from mqlake.clock import Clock
+    from mqlake.log.contract import LogReader
 
 logger = logging.getLogger(__name__)
 

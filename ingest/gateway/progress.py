@@ -1,12 +1,13 @@
 """How far each session has come, written to the log soon after it has come further.
 
 What a client has acknowledged and the log does not know yet is sent again after a crash. So while a
-session is busy, a record of it is on its way all the time, and several when it is urgent, each with
-all that was done before; the steps since the last one share the next. And a session does not run
-far ahead of its records: so many messages as may be repeated are sent, further ones wait until the
-log knows of them.
+session is busy, a record of it follows the other, the steps since the last one share the next; and
+several are on their way when it is urgent, each with all that was done before. A session does not
+run far ahead of its records: so many messages as may be repeated are sent, further ones wait until
+the log knows of them.
 
-Many busy sessions at once wait a little longer for each other.
+A step after some rest is written at once. Busy sessions wait for each other: their records travel
+in one request.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 SAVE_SECONDS: Final = 0.001
 """How long the first step waits for others."""
+
+REST_SECONDS: Final = 0.1
+"""How long a session rests after a record before the next, unless it is urgent. A record costs the
+log a request and each gateway a wake-up: as many as there are messages would delay those."""
 
 MAX_SAVES_UNDER_WAY: Final = 4
 """Records of one session on their way at once when it is urgent: then a step need not wait for the
@@ -63,6 +68,7 @@ class Progress:
         "_is_dirty",
         "_on_room",
         "_repeatable",
+        "_rests_until",
         "_saver",
         "_under_way",
         "_waiting",
@@ -83,6 +89,7 @@ class Progress:
         self._on_room = on_room
         self._is_dirty = False
         self._is_closed = False
+        self._rests_until = 0.0
         # Oldest first, as the log takes them; few, and an empty list is small.
         self._under_way: list[_Save] = []
         self._waiting: list[Callable[[], None]] = []
@@ -127,8 +134,15 @@ class Progress:
         """
         if not self._is_dirty:
             return False
-        is_urgent = self._waiting or 2 * self._repeatable >= self._saver.max_repeated_messages
-        return len(self._under_way) < (MAX_SAVES_UNDER_WAY if is_urgent else 1)
+        return len(self._under_way) < (MAX_SAVES_UNDER_WAY if self._is_urgent else 1)
+
+    def rests(self, now: float) -> bool:
+        """Tell whether the last record is not long ago and the next has time."""
+        return now < self._rests_until and not self._is_urgent
+
+    @property
+    def _is_urgent(self) -> bool:
+        return bool(self._waiting) or 2 * self._repeatable >= self._saver.max_repeated_messages
 
     def save(self) -> bool:
         """Write the state if it has changed; return whether the log takes it."""
@@ -138,6 +152,7 @@ class Progress:
         save = _Save(self._waiting, self._answers)
         self._waiting, self._answers = [], 0
         self._under_way.append(save)
+        self._rests_until = self._saver.now() + REST_SECONDS
         try:
             self._saver.log.save_progress(self.key, self.snapshot(), partial(self._saved, save))
         except LogError as error:
@@ -205,11 +220,19 @@ class ProgressSaver:
         # are on their way or the log did not take the last one.
         self._due: dict[Progress, None] = {}
         self._later: dict[Progress, None] = {}
+        # What was touched soon after its last record: all of it is written together.
+        self._resting: dict[Progress, None] = {}
         self._is_scheduled = False
         self._is_urgent = False
 
     def schedule(self, progress: Progress, *, at_once: bool) -> None:
         self._later.pop(progress, None)
+        if not at_once and progress.rests(self.now()):
+            if not self._resting:
+                self._loop.call_later(REST_SECONDS, self._end_rest)
+            self._resting[progress] = None
+            return
+        self._resting.pop(progress, None)
         self._due[progress] = None
         if at_once and not self._is_urgent:
             self._is_urgent = True
@@ -240,14 +263,26 @@ class ProgressSaver:
 
         What is written to the same partition after that can rely on it.
         """
-        changed = {**self._due, **self._later}
+        changed = {**self._due, **self._later, **self._resting}
         self._due, self._later = {}, {}
+        self._resting.clear()
         are_taken = [progress.save() for progress in changed]
         return all(are_taken)
 
     def forget(self, progress: Progress) -> None:
         self._due.pop(progress, None)
         self._later.pop(progress, None)
+        self._resting.pop(progress, None)
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def _end_rest(self) -> None:
+        """Write what has rested. Called also when it was emptied meanwhile."""
+        resting, self._resting = self._resting, {}
+        self._due.update(resting)
+        if resting:
+            self.save_due()
 
     def _retry(self, progress: Progress) -> None:
         if progress in self._later:

@@ -9,11 +9,12 @@ from functools import lru_cache
 from typing import Final
 
 from ingest.gateway.counters import Counters
-from ingest.log.contract import AppendCallback, LogFull, LogWriter
+from ingest.gateway.latency import GatewayLatencies
 from ingest.protocol.packets import Publish
 from mqlake.clock import Clock
 from mqlake.errors import LogError
 from mqlake.identifiers import MessageIdentifiers
+from mqlake.log.contract import AppendCallback, LogFull, LogWriter
 from mqlake.records import (
     HEADER_CLIENT_ID,
     HEADER_ID,
@@ -66,6 +67,7 @@ class Publisher:
     Attributes:
         is_refusing: Why messages are refused at the moment, or "".
         acked: Per partition the last offset the log has confirmed to this gateway.
+        latencies: Measures messages that wait for an answer.
     """
 
     def __init__(
@@ -75,12 +77,14 @@ class Publisher:
         counters: Counters,
         clock: Clock,
         partitions: int,
+        latencies: GatewayLatencies,
     ) -> None:
         self._log = log
         self._identifiers = identifiers
         self._counters = counters
         self._clock = clock
         self.acked = [-1] * partitions
+        self.latencies = latencies
         self.is_refusing = ""
         self._wills: list[tuple[str, Publish, int, Headers]] = []
 

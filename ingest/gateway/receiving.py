@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.progress import SaveQueue
-from ingest.log.contract import LogFull
 from ingest.protocol.encoder import encode_puback, encode_pubcomp, encode_pubrec
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Publish, Pubrec, Pubrel
@@ -19,6 +18,7 @@ from ingest.protocol.reason_codes import (
 )
 from ingest.session.incoming import Arrival
 from mqlake.errors import LogError
+from mqlake.log.contract import LogFull
 from mqlake.records import HEADER_EXCHANGE
 from mqlake.topics import SYSTEM_LEVEL, is_system
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connection import ClientConnection
-    from ingest.log.contract import AppendCallback
     from ingest.protocol.properties import Properties
+    from mqlake.log.contract import AppendCallback
 
 HELD_BY_WINDOW: Final = "window"
 HELD_BY_LOG: Final = "log"
@@ -144,6 +144,7 @@ class Receiver:
         self._counters.payload_bytes_received += len(publish.payload)
         qos = publish.qos
         if qos == 2:
+            self._counters.messages_received_qos_2 += 1
             arrival = self._incoming.receive_publish(publish.packet_id)
             if arrival is not Arrival.NEW:
                 if publish.packet_id in self._exchanges:
@@ -153,6 +154,8 @@ class Receiver:
                     self._connection.write(encode_pubrec(publish.packet_id))
                 return
             self._exchanges[publish.packet_id] = None
+        elif qos:
+            self._counters.messages_received_qos_1 += 1
         if publish.properties and not is_payload_as_told(publish.properties, publish.payload):
             self._refuse_format(publish)
             return
@@ -281,6 +284,11 @@ class Receiver:
             on_appended = _PendingExchange(self, packet_id, exchange, starts)
         elif qos:
             on_appended = _PendingPublish(self, packet_id, qos)
+        if qos:
+            accepted = publisher.latencies.accepted
+            accepted.countdown -= 1
+            if accepted.countdown < 0:
+                on_appended = publisher.latencies.timed(on_appended)
         try:
             publisher.publish(
                 self._key_prefix, publish, self._protocol.protocol_level, headers, on_appended

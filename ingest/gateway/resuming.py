@@ -9,6 +9,7 @@ session goes live at exactly the offset where reading stopped.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -30,13 +31,14 @@ from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
     from ingest.gateway.server import Gateway
     from ingest.gateway.store.sessions import StoredSession
-    from ingest.log.contract import LogRangeReader, LogRecord, Missing
+    from mqlake.log.contract import LogRangeReader, LogRecord, Missing
     from mqlake.session_records import Outgoing as StoredOutgoing
 
 logger = logging.getLogger(__name__)
@@ -72,6 +74,10 @@ class Absent(Protocol):
     @property
     def subscriptions(self) -> Mapping[str, ClientSubscription[Any]]:
         """Those of them count that are not shared."""
+        ...
+
+    def is_catching_up(self, topic_filter: str) -> bool:
+        """Whether a subscription is given its messages otherwise."""
         ...
 
 
@@ -124,7 +130,8 @@ class _Resume:
         pass
 
     def failed(self, error: LogError) -> None:
-        logger.warning("a session waits", extra={"fields": {"reason": str(error)}})
+        fields = {"client_id": self.session.client_id, "reason": str(error)}
+        logger.warning("a session waits", extra={"fields": fields})
         if not self.session.is_ended:
             self.begin()
 
@@ -366,13 +373,15 @@ class Resumer:
     def _count_missed(self, tree: Subscriptions[Any], resume: _Missed) -> list[str]:
         """Add what a session subscribes to a tree, from its cursor on; return the filters.
 
-        Not what it shares: others of its group have got that.
+        Not what it shares: others of its group have got that; nor what gets its history first.
         """
         filters = []
         for subscription in resume.session.subscriptions.values():
-            if not split_shared(subscription.topic_filter).share_name:
-                tree.add(resume.session.tenant, _counting_from(subscription, resume.cursor))
-                filters.append(subscription.topic_filter)
+            topic_filter = subscription.topic_filter
+            if split_shared(topic_filter).share_name or resume.session.is_catching_up(topic_filter):
+                continue
+            tree.add(resume.session.tenant, _counting_from(subscription, resume.cursor))
+            filters.append(topic_filter)
         return filters
 
     async def _read_gap(self, gaps: Sequence[_Missed]) -> None:
@@ -436,9 +445,10 @@ class Resumer:
             for one in resume.outgoing
             if not one.released
         }
-        messages = await self.read_messages(wanted) if wanted else {}
+        messages = dict(await self.read_messages(wanted)) if wanted else {}
         for resume in batch:
             session = resume.session
+            messages.update(await self._read_stored(resume, messages.keys()))
             for one in resume.outgoing:
                 if one.released:
                     session.sender.restore(Exchange(one.packet_id, one.qos, None))
@@ -453,6 +463,31 @@ class Resumer:
                 outgoing = _outgoing(session, message, one.qos, shared_filter)
                 session.sender.restore(Exchange(one.packet_id, one.qos, outgoing))
             resume.outgoing = []
+
+    async def _read_stored(
+        self, resume: _Resume, found: AbstractSet[Position]
+    ) -> Mapping[Position, OutboundMessage]:
+        """Return what was in flight and is no longer in the log, of history say, from the table."""
+        left = {(one.partition, one.offset) for one in resume.outgoing if not one.released} - found
+        filters = [split_shared(one).topic_filter for one in resume.session.subscriptions]
+        stored: dict[Position, OutboundMessage] = {}
+        if self._lake is None or not left or not filters:
+            return stored
+        now_ms = self._gateway.clock.now_ms()
+        for ranges in _rounds(_near(left)):
+            try:
+                page = await self._lake.messages(resume.session.tenant, ranges, filters)
+            except TableError as error:
+                reason = {"reason": str(error)}
+                logger.warning("messages in flight cannot be read", extra={"fields": reason})
+                break
+            for record in page.records:
+                position = (record.partition, record.offset)
+                if position in left:
+                    with contextlib.suppress(InvalidRecord):
+                        inbound = InboundMessage(record, dict(record.headers))
+                        stored[position] = inbound.read(now_ms)
+        return stored
 
     async def read_messages(self, wanted: set[Position]) -> Mapping[Position, OutboundMessage]:
         """Return the messages at these places; those that the log does not hold are missing.

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.store.database import Database
-    from ingest.log.contract import LogRangeReader, LogRecord
     from ingest.protocol.properties import Properties
     from mqlake.clock import Clock
+    from mqlake.log.contract import LogRangeReader, LogRecord
 
 logger = logging.getLogger(__name__)
 

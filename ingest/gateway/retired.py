@@ -8,8 +8,8 @@ whoever runs the site does it.
 from collections.abc import Collection
 from typing import Final
 
-from ingest.log.contract import LogReader, LogWriter
 from mqlake.errors import InvalidRecord, LogError
+from mqlake.log.contract import LogReader, LogWriter
 from mqlake.records import ROUTES, decode_route_key
 
 FLUSH_SECONDS: Final = 30.0

@@ -19,8 +19,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ingest.log.contract import LogFull
 from mqlake.errors import InvalidRecord, LogError
+from mqlake.log.contract import LogFull
 from mqlake.records import (
     HEADER_VERSION,
     INBOUND,
@@ -39,8 +39,8 @@ from mqlake.topics import SHARE_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ingest.log.contract import LogWriter
     from mqlake.clock import Clock
+    from mqlake.log.contract import LogWriter
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,11 @@ client has finished. What follows such a packet waits behind it.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ingest.gateway.delivery_events import ACKED, DELIVERED
 from ingest.gateway.drops import DropReason
 from ingest.gateway.outbound import LOCAL, OutboundMessage
 from ingest.gateway.progress import SaveQueue
@@ -77,9 +79,11 @@ class Sender:
         "_max_packet_bytes",
         "_messages",
         "_owed",
+        "_room",
         "_save_queue",
         "_scan_is_due",
         "_scans",
+        "_told",
         "client_id",
         "progress",
         "tenant",
@@ -91,6 +95,7 @@ class Sender:
         self._gateway = gateway
         self._counters = gateway.counters
         self._drops = gateway.drops
+        self._told = gateway.delivery_events
         self._clock = gateway.clock
         self._connection: ClientConnection | None = None
         self._level = 0
@@ -108,6 +113,8 @@ class Sender:
         self._has_shared = False
         # Packets of this connection. Made when first needed: most sessions never do.
         self._save_queue: SaveQueue[bytes] | None = None
+        # Made when somebody waits for room.
+        self._room: asyncio.Event | None = None
 
     @property
     def inflight_count(self) -> int:
@@ -121,6 +128,25 @@ class Sender:
     def is_full(self) -> bool:
         """Whether a message that cannot leave at once would be dropped."""
         return self._messages.is_full and not self._messages.has_room
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a message given now leaves at once."""
+        connection = self._connection
+        return (
+            connection is not None
+            and not connection.is_closing
+            and self._takes_more(connection)
+            and self._messages.has_room
+        )
+
+    async def wait_for_room(self) -> None:
+        """Wait until a message leaves at once; nothing else runs before the caller does."""
+        while not self.has_room:
+            if self._room is None:
+                self._room = asyncio.Event()
+            self._room.clear()
+            await self._room.wait()
 
     def attach(self, connection: ClientConnection) -> None:
         """Take a connection whose CONNACK is on its way; what was in flight is sent again."""
@@ -229,6 +255,8 @@ class Sender:
                     self._counters.messages_sent += 1
                     self._counters.payload_bytes_sent += len(message.payload)
                     connection.write(data)
+                    if self._told.delivered:
+                        self._tell_delivered(message, 0, now_ms)
                     return
             self._send(0, Outgoing(message, 0, retain, identifiers), now_ms, dup=False)
             return
@@ -257,6 +285,8 @@ class Sender:
                     self._messages.abandon(ready.packet_id)
             else:
                 self._send(ready.packet_id, outgoing, now_ms, dup=ready.dup)
+        if self._room is not None:
+            self._room.set()
         if self._scans:
             self._schedule_scan()
 
@@ -285,10 +315,13 @@ class Sender:
         return self._scans + self._owed
 
     def process_puback(self, puback: Puback) -> None:
+        acked = self._acked(puback) if self._told.acked else None
         # A reason code of failure ends it too, and nobody else gets the message. [MQTT5-4.8.2-6]
         if self._messages.receive_puback(puback.packet_id):
             if self.progress is not None:
                 self.progress.acknowledged()
+            if acked is not None:
+                self._tell_acked(acked)
             self.send_waiting()
         else:
             self._check_is_over(puback.packet_id, "PUBACK")
@@ -298,7 +331,10 @@ class Sender:
         assert connection is not None
         packet_id = pubrec.packet_id
         refused = pubrec.reason_code >= FAILURE
+        acked = self._acked(pubrec) if self._told.acked else None
         known = self._messages.receive_pubrec(packet_id, refused=refused)
+        if known and acked is not None:
+            self._tell_acked(acked)
         if not known:
             self._check_is_over(packet_id, "PUBREC")
         if refused:
@@ -363,12 +399,18 @@ class Sender:
         if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
             self._counters.messages_sent += 1
             self._counters.payload_bytes_sent += len(message.payload)
-            if outgoing.qos == 1 and self.progress is not None:
-                self.progress.sent()
+            if outgoing.qos == 1:
+                self._counters.messages_sent_qos_1 += 1
+                if self.progress is not None:
+                    self.progress.sent()
+            elif outgoing.qos:
+                self._counters.messages_sent_qos_2 += 1
             self._write(data, after_saved=outgoing.qos == 2, shared_filter=outgoing.shared_filter)
             if alias and not is_known:
                 assert self._aliases is not None
                 self._aliases[message.topic_name] = alias
+            if self._told.delivered and not dup:
+                self._tell_delivered(message, outgoing.qos, now_ms)
         else:  # [MQTT5-3.1.2-24] [MQTT5-3.1.2-25]
             self._drop(DropReason.TOO_LARGE, message, outgoing.qos)
             if packet_id:
@@ -462,6 +504,23 @@ class Sender:
                     self.progress.touch()
         if scans:
             self._schedule_scan()
+
+    def _acked(self, answer: Puback | Pubrec) -> Outgoing | None:
+        """Return the message that a client says it has; None for one that it refuses."""
+        if answer.reason_code >= FAILURE:
+            return None
+        return self._messages.message(answer.packet_id)
+
+    def _tell_acked(self, outgoing: Outgoing) -> None:
+        told = self._told
+        if self.tenant in told.acked:
+            now_ms = self._clock.now_ms()
+            told.add(ACKED, self.tenant, self.client_id, outgoing.message, outgoing.qos, now_ms)
+
+    def _tell_delivered(self, message: OutboundMessage, qos: int, now_ms: int) -> None:
+        told = self._told
+        if self.tenant in told.delivered:
+            told.add(DELIVERED, self.tenant, self.client_id, message, qos, now_ms)
 
     def _drop(self, reason: DropReason, message: OutboundMessage, qos: int) -> None:
         self._drops.add(reason, self.tenant, self.client_id, message.topic_name, qos)

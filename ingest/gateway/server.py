@@ -13,10 +13,13 @@ from ingest.gateway.control import Control
 from ingest.gateway.counters import Counters
 from ingest.gateway.deadlines import Deadlines
 from ingest.gateway.delivery import Delivery
+from ingest.gateway.delivery_events import DeliveryEvents
 from ingest.gateway.draining import SERVING, Draining
 from ingest.gateway.drops import Drops
 from ingest.gateway.events import Events
+from ingest.gateway.histories import Histories
 from ingest.gateway.lake.reader import LakeReader
+from ingest.gateway.latency import GatewayLatencies
 from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
 from ingest.gateway.peers import Peers
@@ -32,7 +35,8 @@ from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.sessions import SessionStore
 from ingest.gateway.system_topics import SystemTopics
-from ingest.log.contract import LogAccess
+from ingest.gateway.tracing import TracingDelivery, TracingPublisher
+from ingest.gateway.wanted_events import WantedEvents
 from ingest.protocol.connection import ServerConnection
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.subscriptions import Subscriptions
@@ -40,6 +44,7 @@ from mqlake.clock import Clock
 from mqlake.credentials import CredentialsError
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.identifiers import MessageIdentifiers, machine_number
+from mqlake.log.contract import LogAccess
 from mqlake.offsets import latest
 from mqlake.records import (
     INBOUND,
@@ -52,6 +57,7 @@ from mqlake.records import (
 
 if TYPE_CHECKING:
     from ingest.gateway.sending import Sender
+    from mqlake.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -77,18 +83,37 @@ class Gateway:
         settings: Who it is and what it allows.
         log: Where messages, routes, barriers and sessions go and come from.
         clock: For message times and timeouts.
+        tracer: Makes spans of messages; without one there are none.
     """
 
-    def __init__(self, settings: GatewaySettings, log: LogAccess, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        log: LogAccess,
+        clock: Clock,
+        tracer: "Tracer | None" = None,
+    ) -> None:
         self.settings = settings
         self.incarnation = secrets.token_hex(8)
         self.clock = clock
+        self._tracer = tracer
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
+        self.latencies = GatewayLatencies(clock)
         self.origin = f"{settings.site}/{settings.name}"
         self.subscriptions: Subscriptions[Sender] = Subscriptions(settings.share_strategy)
         self.events = Events(log.writer, settings.name, self.counters, clock)
         self.drops = Drops(self.counters, self.events)
+        self.delivery_events = DeliveryEvents(
+            self.events,
+            log.writer,
+            self.counters,
+            settings.delivery_events_per_second,
+            self.loop,
+        )
+        self._wanted_events = WantedEvents(
+            log.open_reader(), lambda: self.delivery_events.want(self._wanted_events)
+        )
         self._database = Database(settings.store_dir)
         self.retained: Retained = Retained(self._database, clock)
         self.authenticator = Authenticator(
@@ -110,6 +135,7 @@ class Gateway:
         self.peers = Peers(log.writer, log.open_reader(), settings.name, self.incarnation, clock)
         self._lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.resumer = Resumer(self, log.ranges, self._lake)
+        self.histories = Histories(self, log.ranges, self._lake)
         self.share_groups = ShareGroups(self, self.session_log, log)
         self.peers.on_deaf = self.share_groups.suspend
         self.draining = Draining(self)
@@ -125,6 +151,7 @@ class Gateway:
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
         )
         self._reload: asyncio.Task[None] | None = None
+        self._is_open = False
         self._problem = "starting"
         self._bug = ""
         self.publisher: Publisher
@@ -147,6 +174,7 @@ class Gateway:
                     for work in (
                         self.routes.run(),
                         self.resumer.run(),
+                        self.histories.run(),
                         self.share_groups.run(),
                         self._tick(),
                         self._care_for_orphans(),
@@ -166,6 +194,7 @@ class Gateway:
             await self._reader.close()
             await self.session_log.close()
             await self.peers.close()
+            await self._wanted_events.close()
             if self._lake is not None:
                 await self._lake.close()
 
@@ -202,9 +231,11 @@ class Gateway:
         """Return a client identifier that nobody can guess or hold [MQTT5-3.2.2-16]."""
         return f"auto-{secrets.token_hex(12)}"
 
-    def connection_opened(self, connection: ClientConnection) -> None:
+    def connection_opened(self, connection: ClientConnection) -> int:
+        """Take note of a socket; return the how-manieth it is."""
         self.counters.connections_opened += 1
         self._connections.add(connection)
+        return self.counters.connections_opened
 
     def connection_closed(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
@@ -263,16 +294,32 @@ class Gateway:
 
     def figures(self) -> dict[str, Any]:
         """Return what is worth showing of this gateway."""
-        counters = {name: getattr(self.counters, name) for name in Counters.__slots__}
         return {
             "address": f"{self.settings.host}:{self.settings.port}",
             "listeners": list(self.listeners.addresses),
+            **self._load(),
+            "retained": len(self.retained),
+            **self._counts(),
+        }
+
+    def queues(self) -> dict[str, float]:
+        """Return what waits here, by name."""
+        queues: dict[str, float] = {"log_queue_records": self._writer.queued()}
+        if self._is_open:
+            queues["waiting_wills"] = self.publisher.waiting_wills
+            queues["refusing_publishers"] = int(bool(self.publisher.is_refusing))
+            queues["route_wait_seconds"] = self.routes.oldest_wait_seconds
+        return queues
+
+    def _load(self) -> dict[str, int]:
+        return {
             "clients": self.sessions.connected_count,
             "sessions": len(self.sessions),
             "subscriptions": len(self.subscriptions),
-            "retained": len(self.retained),
-            **counters,
         }
+
+    def _counts(self) -> dict[str, int]:
+        return {name: getattr(self.counters, name) for name in Counters.__slots__}
 
     # Tasks
 
@@ -280,6 +327,7 @@ class Gateway:
         settings = self.settings
         partitions = await self._reader.partition_count(INBOUND)
         await self.peers.open()
+        await self._wanted_events.open()
         self._beat()  # what an earlier run has left is ours now, and so is what we write
         await self.session_log.open(self.sessions, self.share_groups)
         stale = self._own_routes(await self._reader.read_compacted(ROUTES))
@@ -296,18 +344,7 @@ class Gateway:
         identifiers = MessageIdentifiers(
             self.clock, datacenter=settings.datacenter, machine=machine_number()
         )
-        self.publisher = Publisher(self._writer, identifiers, self.counters, self.clock, partitions)
-        self._delivery = Delivery(
-            [-1] * partitions,
-            self.subscriptions,
-            self.share_groups,
-            self.retained,
-            self.routes,
-            self.counters,
-            self.drops,
-            self.clock,
-            self._control.process,
-        )
+        self._make_flow(identifiers, partitions)
         self.routes.want(Route(settings.name, settings.tenant, RETAINED_FILTER))
         # From the end: no client of this run can be owed what lies before its first barrier.
         log_topic = delivery_topic(settings.name)
@@ -323,8 +360,33 @@ class Gateway:
         # The answer to the first barrier may be here already.
         marks[:] = latest(marks, [start - 1 for start in starts])
         await self.retained.load(self._lake, self._ranges, starts)
+        self._is_open = True
         self._beat()
         await self.resumer.settle_orphans()
+
+    def _make_flow(self, identifiers: MessageIdentifiers, partitions: int) -> None:
+        """Make what messages go through, in and out."""
+        inward = (self._writer, identifiers, self.counters, self.clock, partitions, self.latencies)
+        outward = (
+            [-1] * partitions,
+            self.subscriptions,
+            self.share_groups,
+            self.retained,
+            self.routes,
+            self.counters,
+            self.drops,
+            self.clock,
+            self._control.process,
+            self.delivery_events,
+            self.latencies,
+        )
+        if self._tracer is None:
+            self.publisher = Publisher(*inward)
+            self._delivery = Delivery(*outward)
+        else:
+            name = self.settings.name
+            self.publisher = TracingPublisher(*inward, tracer=self._tracer, gateway=name)
+            self._delivery = TracingDelivery(*outward, tracer=self._tracer, gateway=name)
 
     def _own_routes(self, keys: Any) -> list[Route]:
         """Return the routes that an earlier run of this gateway has left in the log."""
@@ -364,6 +426,7 @@ class Gateway:
             await asyncio.sleep(TICK_SECONDS)
             self._watch_disk()
             self._beat()
+            self.latencies.adjust()
             self.sessions.save_marks()
             self._delivery.settle()
             self.sessions.process_due()
@@ -377,8 +440,10 @@ class Gateway:
             {
                 "site": self.settings.site,
                 "state": self.draining.state,
-                "clients": self.sessions.connected_count,
                 "listeners": self.listeners.addresses,
+                **self._load(),
+                "counters": self._counts(),
+                "latency": self.latencies.counts(),
             }
         )
 

@@ -16,9 +16,9 @@ import json
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ingest.log.contract import BEGINNING, LogFull, LogRecord, LogWriter
 from ingest.session.share_parts import PART_KEY_PREFIX, PartRecord, encode_part, part_key
 from mqlake.errors import LogError
+from mqlake.log.contract import BEGINNING, LogFull, LogRecord, LogWriter
 from mqlake.records import HEADER_BY, HEADER_VERSION, RECORD_VERSION, SESSIONS, Headers
 from mqlake.session_records import (
     CLAIM,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.store.sessions import SessionStore
-    from ingest.log.contract import LogReader
+    from mqlake.log.contract import LogReader
 
 logger = logging.getLogger(__name__)
 

@@ -315,8 +315,9 @@ class Sessions:
         session.is_resuming = False
         session.floor = list(starts)
         for subscription in session.subscriptions.values():
-            subscription.starts = latest(starts, subscription.starts)
-            self._gateway.subscriptions.add(session.tenant, subscription)
+            if not session.is_catching_up(subscription.topic_filter):
+                subscription.starts = latest(starts, subscription.starts)
+                self._gateway.subscriptions.add(session.tenant, subscription)
         self._gateway.share_groups.hand_out()
         if session.progress is not None:
             session.progress.touch()
@@ -329,6 +330,8 @@ class Sessions:
         session.sender.progress = session.progress
         session.sender.attach(connection)
         connection.release(HELD_BY_SESSION)
+        for history in session.histories():
+            self._gateway.histories.start(history)
 
     # A client goes
 
@@ -417,6 +420,8 @@ class Sessions:
                 session.floor = None
                 if session.progress is not None:
                     session.progress.touch()
+            if session.settle_histories(next_offsets) and session.progress is not None:
+                session.progress.touch()
         # Marks move the cursor of each session whose last record says that it has nothing on its
         # way: what they pass must stand in a record before them.
         if self._saver.save_all():

@@ -7,7 +7,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from ingest.gateway.listeners.settings import ListenerSettings, TcpListener
-from mqlake.settings import LogSettings, ProcessSettings
+from mqlake.settings import LogSettings, ProcessSettings, TracingSettings
 from mqlake.sharing import ShareStrategy
 
 
@@ -17,6 +17,7 @@ class GatewaySettings(ProcessSettings):
     model_config = SettingsConfigDict(env_prefix="MQLAKE_GATEWAY_")
 
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
 
     name: str = Field(
         default="gateway-1",
@@ -76,6 +77,12 @@ class GatewaySettings(ProcessSettings):
         description="QoS 1 and 2 messages that wait for a connected client; further ones are "
         "dropped and counted",
     )
+    max_history_reads: int = Field(
+        default=50,
+        ge=0,
+        description="SUBSCRIBEs with the user property mqlake-from that get their history at the "
+        "same time; further ones are refused with 0x97; each has about 5 MB in memory",
+    )
     share_strategy: ShareStrategy = Field(
         default=ShareStrategy.ROUND_ROBIN,
         description="which member of a share group gets a message, over all gateways of a site: "
@@ -131,6 +138,13 @@ class GatewaySettings(ProcessSettings):
         "QoS 1 and 2 wait in the queue",
     )
 
+    delivery_events_per_second: int = Field(
+        default=1_000,
+        ge=0,
+        le=100_000,
+        description="events of deliveries and acknowledgements told to rules that ask for "
+        "them; further ones are counted",
+    )
     sys_interval_seconds: float = Field(
         default=10.0,
         ge=0,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending import Outgoing
     from ingest.gateway.server import Gateway
     from ingest.gateway.session_log import SessionLog
-    from ingest.log.contract import LogAccess
+    from mqlake.log.contract import LogAccess
     from mqlake.records import Route
     from mqlake.session_records import SessionRecord
 

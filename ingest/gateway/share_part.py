@@ -123,6 +123,10 @@ class SharePart:
         plain = split_shared(self.group.topic_filter).topic_filter
         return {plain: ClientSubscription(Missed(self), plain, 2, retain_as_published=True)}
 
+    def is_catching_up(self, _topic_filter: str) -> bool:
+        """A part has no history."""
+        return False
+
     # What comes
 
     def receive(self, partition: int, offset: int) -> bool:

@@ -39,8 +39,8 @@ from mqlake.records import (
 if TYPE_CHECKING:
     from ingest.gateway.server import Gateway
     from ingest.gateway.session_log import SessionLog
-    from ingest.log.contract import LogAccess, LogRecord
     from ingest.session.share_parts import ShareTable
+    from mqlake.log.contract import LogAccess, LogRecord
 
 logger = logging.getLogger(__name__)
 

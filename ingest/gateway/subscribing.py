@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connection import ClientConnection
+    from ingest.gateway.histories import History, Wish
     from ingest.gateway.sending import Sender
+    from ingest.protocol.properties import Properties
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +86,11 @@ class _PendingSubscribe:
         subscribe: What the client asked for.
         new: The filters that it has not had.
         was_routed: The router had all of them.
+        wish: For history; None: for none.
     """
 
     __slots__ = (
+        "_history",
         "_is_answered",
         "_is_back",
         "_is_saved",
@@ -95,6 +99,7 @@ class _PendingSubscribe:
         "_subscribe",
         "_subscriber",
         "_was_routed",
+        "_wish",
     )
 
     def __init__(
@@ -104,11 +109,14 @@ class _PendingSubscribe:
         new: list[ClientSubscription[Sender]],
         *,
         was_routed: bool,
+        wish: Wish | None,
     ) -> None:
         self._subscriber = subscriber
         self._subscribe = subscribe
         self._new = new
         self._was_routed = was_routed
+        self._wish = wish
+        self._history: History | None = None
         self._scans: list[RetainedScan] = []
         self._is_back = False
         self._is_saved = False
@@ -116,7 +124,12 @@ class _PendingSubscribe:
 
     def counted(self, starts: list[int]) -> None:
         asked = self._subscribe.subscriptions
-        self._scans = self._subscriber.count(asked, self._new, starts, self.saved)
+        if self._wish is None:
+            self._scans = self._subscriber.count(asked, self._new, starts, self.saved)
+        else:
+            self._history = self._subscriber.count_history(
+                asked, self._new, starts, self.saved, self._wish
+            )
 
     def saved(self, error: LogError | None) -> None:
         """The log has the session with its new subscriptions, or could not take it."""
@@ -135,11 +148,16 @@ class _PendingSubscribe:
             return
         if not self._is_answered:
             self._is_answered = True
-            granted = [self._subscriber.grant(asked) for asked in self._subscribe.subscriptions]
-            self._subscriber.answer(self._subscribe.packet_id, granted)
+            granted = [
+                self._subscriber.grant(asked, self._wish) for asked in self._subscribe.subscriptions
+            ]
+            reason = "" if self._wish is None else self._wish.reason
+            self._subscriber.answer(self._subscribe.packet_id, granted, reason)
         if self._is_back:
             scans, self._scans = self._scans, []
             self._subscriber.send_retained(scans)
+            if self._history is not None:
+                self._subscriber.start_history(self._history)
 
     def failed(self, error: LogError) -> None:
         self._subscriber.remove(self._new)
@@ -150,7 +168,7 @@ class _PendingSubscribe:
             [
                 SubackReasonCode.UNSPECIFIED_ERROR
                 if asked.topic_filter in failed
-                else self._subscriber.grant(asked)
+                else self._subscriber.grant(asked, self._wish)
                 for asked in self._subscribe.subscriptions
             ],
             error,
@@ -179,10 +197,11 @@ class Subscriber:
             check_topic_filter(asked.topic_filter, self._connection.protocol.protocol_level)
         session = self._session
         identifiers = subscribe.properties.get("subscription_identifier")
+        wish = self._gateway.histories.wish(subscribe)
         new: dict[str, ClientSubscription[Sender]] = {}
         replaced: dict[str, None] = {}
         for asked in subscribe.subscriptions:
-            if self._refusal(asked) is not None:
+            if self._refusal(asked, wish) is not None:
                 continue
             subscription = ClientSubscription(
                 session.sender,
@@ -207,7 +226,9 @@ class Subscriber:
         # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
         also = session.routes(replaced)
         is_routed = self._gateway.routes.are_routed([*routes, *also])
-        pending = _PendingSubscribe(self, subscribe, list(new.values()), was_routed=is_routed)
+        pending = _PendingSubscribe(
+            self, subscribe, list(new.values()), was_routed=is_routed, wish=wish
+        )
         if routes or also:
             self._gateway.share_groups.subscribe(routes, pending)
         else:  # what the gateway itself says: nothing of it comes through the log
@@ -254,26 +275,29 @@ class Subscriber:
         session = self._session
         self._gateway.events.add(event, session.tenant, session.client_id, **fields)
 
-    def grant(self, asked: Subscription) -> SubackReasonCode:
+    def grant(self, asked: Subscription, wish: Wish | None) -> SubackReasonCode:
         """Return the answer to a subscription that the log has taken.
 
         The QoS asked for is the QoS granted, wildcards and all. [MQTT5-3.8.4-7] [MQTT5-3.2.2-10]
         [MQTT311-3.8.4-5] [MQTT311-3.8.3-2]
         """
-        refused = self._refusal(asked)
+        refused = self._refusal(asked, wish)
         return SubackReasonCode(asked.qos) if refused is None else refused
 
-    def _refusal(self, asked: Subscription) -> SubackReasonCode | None:
+    def _refusal(self, asked: Subscription, wish: Wish | None) -> SubackReasonCode | None:
         """Return why a subscription is not granted, or None.
 
-        What a gateway says of itself every gateway says: there is nothing to share.
+        What a gateway says of itself every gateway says: there is nothing to share. Neither has it
+        a history, nor has a share group one that would be a member's.
         """
         if asked.topic_filter in self._gateway.settings.refused_topic_filters:
             return SubackReasonCode.UNSPECIFIED_ERROR  # [MQTT5-3.9.3-2]
         share_name, plain = split_shared(asked.topic_filter)
         if share_name and is_system(plain):
             return SubackReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        return None
+        if wish is not None and (share_name or is_system(plain)):
+            return SubackReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        return None if wish is None else wish.refusal
 
     def count(
         self,
@@ -287,14 +311,52 @@ class Subscriber:
         Returns:
             What they are owed of the retained messages; the log has that before it has them.
         """
+        self._take_up(new, starts)
+        scans = self._new_scans(asked, new)
+        for scan in scans:
+            self._session.sender.owe_retained(scan)
+        self._save(on_saved, progress=bool(scans))
+        return scans
+
+    def count_history(
+        self,
+        asked: list[Subscription],
+        new: list[ClientSubscription[Sender]],
+        starts: list[int],
+        on_saved: Callable[[LogError | None], None],
+        wish: Wish,
+    ) -> History | None:
+        """Take subscriptions up that get their history before they are in force.
+
+        No retained messages: what is retained is the newest of the history.
+
+        Returns:
+            What they are owed; the log has it before it has them. None: nothing was granted.
+        """
+        self._take_up(new, starts)
+        granted = [
+            one.topic_filter
+            for one in asked
+            if self._refusal(one, wish) is None and one.topic_filter in self._session.subscriptions
+        ]
+        history = None
+        if granted:
+            history = self._gateway.histories.open(self._session, granted, wish.from_ms, starts)
+        self._save(on_saved, progress=history is not None)
+        return history
+
+    def start_history(self, history: History) -> None:
+        self._gateway.histories.start(history)
+
+    def _take_up(self, new: list[ClientSubscription[Sender]], starts: list[int]) -> None:
         for subscription in new:
             subscription.starts = starts
             self._session.add_subscription(subscription)
             self._tell("session.subscribed", filter=subscription.topic_filter, qos=subscription.qos)
-        scans = self._new_scans(asked, new)
-        for scan in scans:
-            self._session.sender.owe_retained(scan)
-        if scans and self._session.progress is not None:
+
+    def _save(self, on_saved: Callable[[LogError | None], None], *, progress: bool) -> None:
+        """Write the session, what it is owed before that; then its client is heard again."""
+        if progress and self._session.progress is not None:
             self._session.progress.touch()
             self._session.progress.save()
         try:
@@ -302,7 +364,6 @@ class Subscriber:
         except LogError as error:
             on_saved(error)
         self._gateway.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
-        return scans
 
     def _new_scans(
         self, asked: list[Subscription], new: Iterable[ClientSubscription[Sender]]
@@ -348,19 +409,28 @@ class Subscriber:
             if scan.topic_filter in self._session.subscriptions:
                 self._session.sender.send_retained(scan)
 
-    def answer(self, packet_id: int, reason_codes: list[SubackReasonCode]) -> None:
+    def answer(
+        self, packet_id: int, reason_codes: list[SubackReasonCode], reason: str = ""
+    ) -> None:
         """Send SUBACK: the identifier of SUBSCRIBE, a code for each filter, in their order.
 
         [MQTT5-2.2.1-6] [MQTT5-3.8.4-1] [MQTT5-3.8.4-2] [MQTT5-3.8.4-6] [MQTT5-3.9.3-1]
         [MQTT311-2.3.1-7] [MQTT311-3.8.4-1] [MQTT311-3.8.4-2] [MQTT311-3.9.3-1]
         """
-        self._connection.send(Suback(packet_id, reason_codes))
+        properties: Properties = {"reason_string": reason} if reason else {}
+        self._connection.send(Suback(packet_id, reason_codes, properties))
 
     def fail(self, packet_id: int, reason_codes: list[SubackReasonCode], error: LogError) -> None:
         """Send SUBACK for subscriptions of which the log did not take all routes."""
         logger.warning(
             "subscriptions failed",
-            extra={"fields": {"client_id": self._session.client_id, "reason": str(error)}},
+            extra={
+                "fields": {
+                    "client_id": self._session.client_id,
+                    "connection_id": self._connection.connection_id,
+                    "reason": str(error),
+                }
+            },
         )
         self.answer(packet_id, reason_codes)
         self._connection.release(HELD_BY_SUBSCRIBE)

@@ -154,6 +154,11 @@ class OutgoingMessages(Generic[Message]):
         """Return whether an exchange under this packet identifier is not over."""
         return packet_id in self._inflight
 
+    def message(self, packet_id: int) -> Message | None:
+        """Return the message in flight under a packet identifier, None when the client has it."""
+        exchange = self._inflight.get(packet_id)
+        return None if exchange is None else exchange.message
+
     def receive_puback(self, packet_id: int) -> bool:
         """End a QoS 1 exchange; False when no such exchange waits for PUBACK."""
         exchange = self._inflight.get(packet_id)

@@ -9,8 +9,8 @@ import pickle
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from ingest.log.contract import LogRecord
 from mqlake.errors import MqlakeError
+from mqlake.log.contract import LogRecord
 
 LENGTH: Final = Struct(">I")
 ROWS: Final = "rows"
@@ -20,6 +20,9 @@ ERROR: Final = "error"
 ROWS_IN_FRAME: Final = 1_000
 BYTES_IN_FRAME: Final = 1024 * 1024
 """A frame ends when either is reached; the gateway's loop unpickles it in about 2 ms."""
+
+MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
+"""Payloads of a page; the one that reaches it is the last."""
 
 MESSAGES_OPERATION: Final = "messages"
 RETAINED_OPERATION: Final = "retained"

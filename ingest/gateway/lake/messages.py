@@ -8,9 +8,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from ingest.gateway.lake.exchange import HistoryPage
+from ingest.gateway.lake.exchange import MAX_PAGE_BYTES, HistoryPage
 from ingest.gateway.lake.table import TableReader, text_literal
-from ingest.log.contract import LogRecord
+from mqlake.log.contract import LogRecord
 from mqlake.matching import TopicFilterTrie
 from mqlake.records import (
     HEADER_CLIENT_ID,
@@ -31,9 +31,6 @@ _MAX_PREFIXES: Final = 8
 """Wildcard filters of which each has a condition that leaves out files; more share patterns."""
 _FILTERS_IN_PATTERN: Final = 100
 
-MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
-"""Payloads of a page; the one that reaches it is the last."""
-
 _COLUMNS: Final = (
     "log_partition, log_offset, CAST(ts AS BIGINT) AS ts, tenant, topic, payload, qos, retain, dup,"
     " id, client_id, username, protocol_level, properties, origin"
@@ -47,6 +44,7 @@ def read_messages(
     topic_filters: Collection[str],
     limit: int,
     not_before_ms: int | None,
+    max_bytes: int = MAX_PAGE_BYTES,
 ) -> HistoryPage:
     """Return messages at the version that the reader is at; `LakeReader.messages` says which.
 
@@ -57,6 +55,7 @@ def read_messages(
         topic_filters: Valid filters without `$share/<name>/`; at least one.
         limit: Most rows that the table gives at a time.
         not_before_ms: Leaves out messages accepted before, UTC epoch.
+        max_bytes: Of payloads; the message that reaches it is the last.
 
     Raises:
         TableError: The table cannot be read.
@@ -72,7 +71,7 @@ def read_messages(
     if not_before_ms is not None:
         conditions.append(f"ts >= to_timestamp_millis({not_before_ms})")
     rows: list[tuple[Any, ...]] = []
-    left = MAX_PAGE_BYTES
+    left = max_bytes
     for row in _rows(
         reader,
         f"SELECT {_COLUMNS} FROM {MESSAGES.name} WHERE {' AND '.join(conditions)}"  # noqa: S608

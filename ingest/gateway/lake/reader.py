@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.lake.exchange import (
     ERROR,
     LENGTH,
+    MAX_PAGE_BYTES,
     MESSAGES_OPERATION,
     RETAINED_OPERATION,
     ROWS,
@@ -23,7 +24,7 @@ from ingest.gateway.lake.exchange import (
 from ingest.gateway.store.retained import RetainedRow
 
 if TYPE_CHECKING:
-    from ingest.log.contract import LogRecord
+    from mqlake.log.contract import LogRecord
 
 _WORKER: Final = "ingest.gateway.lake.worker"
 _MAX_BUFFER_BYTES: Final = 1024 * 1024
@@ -62,6 +63,7 @@ class LakeReader:
         *,
         limit: int = 10_000,
         not_before_ms: int | None = None,
+        max_bytes: int = MAX_PAGE_BYTES,
     ) -> HistoryPage:
         """Return messages with offsets from start up to and without end whose topic matches.
 
@@ -75,6 +77,7 @@ class LakeReader:
             limit: Most rows that the table gives at a time.
             not_before_ms: Leaves out messages accepted before, UTC epoch; spares reading files
                 where partitions differ much in their offsets.
+            max_bytes: Of payloads; the message that reaches it is the last.
 
         Raises:
             TableError: The table cannot be read.
@@ -83,7 +86,7 @@ class LakeReader:
         ends = {partition: max(at) for partition, at in ranges.items()}
         if not unread or not topic_filters:
             return HistoryPage([], ends, has_more=False)
-        arguments = (tenant, unread, list(topic_filters), limit, not_before_ms)
+        arguments = (tenant, unread, list(topic_filters), limit, not_before_ms, max_bytes)
         records: list[LogRecord] = []
         async with self._one_at_a_time, aclosing(self._ask(MESSAGES_OPERATION, arguments)) as parts:
             async for kind, content in parts:

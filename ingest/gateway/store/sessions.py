@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from ingest.gateway.store.database import Database
-from ingest.log.contract import LogRecord
 from mqlake.errors import InvalidRecord
+from mqlake.log.contract import LogRecord
 from mqlake.session_records import (
     PROGRESS,
     SESSION,

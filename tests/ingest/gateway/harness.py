@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
-from ingest.log.contract import BEGINNING, LogAccess, LogRecord
-from ingest.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import encode
 from ingest.protocol.fixed_header import Role
@@ -43,6 +41,8 @@ from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
 from mqlake.clock import Clock, SystemClock
 from mqlake.errors import LogError
+from mqlake.log.contract import BEGINNING, LogAccess, LogRecord
+from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.matching import TopicFilterTrie
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
@@ -53,6 +53,7 @@ from mqlake.records import (
     INBOUND,
     RETAINED_FILTER,
     ROUTES,
+    RULES,
     SESSIONS,
     Source,
     decode_barrier_key,
@@ -63,6 +64,7 @@ from mqlake.records import (
 )
 from mqlake.sharing import ShareWeight, choose_gateway, decode_weight
 from mqlake.topics import split_shared
+from mqlake.tracing import Tracer
 
 DEADLINE_SECONDS = 8.0
 PARTITIONS = 3
@@ -87,7 +89,7 @@ async def turns(count: int = 5) -> None:
 def new_log(*gateways: str) -> MemoryLog:
     log = MemoryLog()
     log.create(INBOUND, PARTITIONS)
-    for log_topic in (ROUTES, SESSIONS, EVENTS, GATEWAYS):
+    for log_topic in (ROUTES, SESSIONS, EVENTS, GATEWAYS, RULES):
         log.create(log_topic, 1)
     for gateway in gateways:
         log.create(delivery_topic(gateway), 1)
@@ -478,6 +480,7 @@ async def running_gateway(
     max_record_bytes: int = 1_000_000,
     answered: bool = True,
     start_seconds: float = DEADLINE_SECONDS,
+    tracer: Tracer | None = None,
     **settings: Any,
 ) -> AsyncIterator[Harness]:
     """Run a gateway on a free port; with a router of its own unless one is given.
@@ -497,7 +500,7 @@ async def running_gateway(
     )
     ranges = MemoryRangeReader(log)
     access = LogAccess(writer, lambda: MemoryLogReader(log), ranges)
-    gateway = Gateway(GatewaySettings(**settings), access, clock or SystemClock())
+    gateway = Gateway(GatewaySettings(**settings), access, clock or SystemClock(), tracer)
     stop = asyncio.Event()
     task = asyncio.create_task(gateway.run(stop))
     try:

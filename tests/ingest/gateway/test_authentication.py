@@ -19,8 +19,6 @@ from scramp import ScramClient
 from ingest.gateway.listeners.settings import TcpListener
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
-from ingest.log.contract import LogAccess
-from ingest.log.memory import MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from ingest.protocol.packets import (
     Auth,
     Connack,
@@ -41,6 +39,8 @@ from ingest.protocol.reason_codes import (
 )
 from mqlake.clock import SystemClock
 from mqlake.credentials import CredentialsError, make_verifier, remove_user, set_user
+from mqlake.log.contract import LogAccess
+from mqlake.log.memory import MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.records import HEADER_USERNAME
 from tests.ingest.gateway.harness import Client, Harness, free_port, new_log, running_gateway, until
 

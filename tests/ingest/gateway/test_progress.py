@@ -4,13 +4,19 @@ import asyncio
 
 import pytest
 
-from ingest.gateway.progress import MAX_SAVES_UNDER_WAY, Progress, ProgressSaver, SaveQueue
+from ingest.gateway.progress import (
+    MAX_SAVES_UNDER_WAY,
+    REST_SECONDS,
+    Progress,
+    ProgressSaver,
+    SaveQueue,
+)
 from ingest.gateway.session_log import SessionLog
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.sessions import SessionStore
-from ingest.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
 from ingest.protocol.packets import Puback, Publish
 from mqlake.errors import LogError
+from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
 from mqlake.records import SESSIONS
 from mqlake.session_records import ProgressRecord, decode_marks, decode_progress
 from tests.ingest.gateway.harness import Client, new_log, running_gateway, turns, until
@@ -95,6 +101,48 @@ async def test_steps_that_nobody_waits_for_share_the_record_after_the_one_on_its
     steps.log.release_reports()
     await until(lambda: len(steps.saved) == 2)
     assert steps.saved == [1, 5]
+
+
+async def test_busy_sessions_share_a_moment_and_a_session_after_a_rest_does_not_wait(
+    steps: Steps,
+) -> None:
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    while loop.time() < began_at + 10 * REST_SECONDS:
+        steps.step()
+        steps.progress.touch()
+        await asyncio.sleep(0)
+    await until(lambda: steps.saved[-1:] == [steps.cursor])
+    assert len(steps.saved) <= 1 + (loop.time() - began_at) / REST_SECONDS
+    await until(lambda: not steps.progress.rests(loop.time()))
+    records = len(steps.saved)
+    steps.step()
+    steps.progress.touch()
+    steps.saver.save_due()
+    await turns()
+    assert len(steps.saved) == records + 1
+
+
+async def test_what_rests_is_written_when_somebody_waits_for_it(steps: Steps) -> None:
+    for _ in range(2):
+        steps.step()
+        steps.progress.touch()
+        steps.saver.save_due()
+    await turns()
+    assert steps.saved == [1]
+    steps.take("a")
+    await turns()
+    assert steps.saved == [1, 3]
+
+
+async def test_what_rests_is_written_before_marks(steps: Steps) -> None:
+    for _ in range(2):
+        steps.step()
+        steps.progress.touch()
+        steps.saver.save_due()
+    assert steps.saver.save_all()
+    await turns()
+    assert steps.saved == [1, 2]
 
 
 async def test_a_session_that_is_about_to_be_held_up_does_not_wait_for_its_last_record(

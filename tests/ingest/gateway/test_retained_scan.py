@@ -11,7 +11,6 @@ from typing import cast
 
 import pytest
 
-from ingest.log.contract import ANY_PARTITION
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import encode, encode_puback
 from ingest.protocol.fixed_header import Role
@@ -25,6 +24,7 @@ from ingest.protocol.packets import (
     Subscription,
 )
 from ingest.protocol.reason_codes import SubackReasonCode
+from mqlake.log.contract import ANY_PARTITION
 from mqlake.records import INBOUND, Message, message_headers, message_key
 from tests.ingest.gateway.harness import Client, new_log, running_gateway
 

@@ -1,8 +1,8 @@
 import pytest
 
 from ingest.gateway.retired import withdraw_retired_routes
-from ingest.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
 from mqlake.errors import LogError
+from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
 from mqlake.records import ROUTES, Route, route_key
 
 pytestmark = pytest.mark.anyio

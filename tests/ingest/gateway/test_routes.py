@@ -9,9 +9,9 @@ import pytest
 
 from ingest.gateway import routes as module
 from ingest.gateway.routes import Routes
-from ingest.log.memory import MemoryLog, MemoryLogWriter
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
+from mqlake.log.memory import MemoryLog, MemoryLogWriter
 from mqlake.records import (
     INBOUND,
     ROUTES,

@@ -8,7 +8,6 @@ import pytest
 
 from ingest.gateway.peers import DEAD_SECONDS
 from ingest.gateway.store.sessions import Owner
-from ingest.log.memory import MemoryLog
 from ingest.protocol.packets import (
     Connack,
     Connect,
@@ -29,6 +28,7 @@ from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import DisconnectReasonCode, PubrecReasonCode
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
+from mqlake.log.memory import MemoryLog
 from tests.ingest.gateway.harness import (
     Client,
     Harness,

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.lake.exchange import END, ERROR, MESSAGES_OPERATION, HistoryPage
+from ingest.gateway.lake.exchange import END, ERROR, MAX_PAGE_BYTES, MESSAGES_OPERATION, HistoryPage
 from ingest.gateway.lake.messages import (
-    MAX_PAGE_BYTES,
     MAX_WILDCARD_CONDITIONS,
     topics_condition,
 )
 from ingest.gateway.lake.worker import Worker
-from ingest.log.contract import LogRecord
 from mqlake.errors import InvalidRecord
+from mqlake.log.contract import LogRecord
 from mqlake.matching import filter_matches
 from mqlake.records import Message, decode_message, message_headers, message_key
 from mqlake.tables import MESSAGES

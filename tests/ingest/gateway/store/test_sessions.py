@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.sessions import Owner, SessionStore, StoredSession
-from ingest.log.contract import LogRecord
+from mqlake.log.contract import LogRecord
 from mqlake.session_records import (
     NEVER_EXPIRES,
     MarksRecord,
