@@ -5,46 +5,84 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import uvicorn
 from fastapi import Depends, FastAPI
 
-from api import problems
-from api.authentication import read_token, require_administrator
+from api import openapi, problems
+from api.access.book import AccessBook
+from api.access.callers import Callers
+from api.access.changes import AccessChanges
+from api.access.follower import AccessFollower
+from api.authentication import Doorkeeper, authorize, read_token
 from api.cache import SessionCache
+from api.dashboard import serving as dashboard
 from api.follower import Follower
+from api.job_journal import JobsFollower, LogJournal
 from api.jobs import Jobs
+from api.live.messages import MessageFeed
+from api.live.metrics import MetricsSource, MetricsTicker
+from api.live.outputs import OutputFeed
 from api.log import LogAppender
+from api.messages import MessageMaker
+from api.middleware import RequestContext
 from api.presence import Gateways
-from api.problems import ProblemDetails
-from api.retained import Deletions, RetainedTable
+from api.prometheus import RequestMetrics
+from api.publishing import LogAddress, Publisher
+from api.references.book import ReferenceBook
+from api.references.changes import ReferenceChanges
+from api.references.tables import ReferenceTables
+from api.retained import RetainedTable
 from api.routes import (
+    access,
     clients,
+    dead_letters,
     gateways,
     health,
+    history,
     jobs,
+    live,
+    metrics,
     processes,
+    publish,
+    references,
+    relations,
+    replay,
     retained,
     rule_trials,
     rule_versions,
     rules,
+    schemas,
+    sql,
+    topics,
+    tracing,
 )
 from api.rules.book import RuleBook
 from api.rules.changes import Changes
 from api.rules.follower import RulesFollower
 from api.rules.metrics import MetricsBook
+from api.schemas.changes import SchemaChanges
 from api.settings import ApiSettings
+from api.spans import TracingPublisher
 from api.spark import SparkConnect
+from api.sql.running import QueryRunner
+from api.tracing.scan import KafkaScan
 from mqlake.clock import SystemClock
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.logs import set_up_logging
+from mqlake.metrics.families import Families
+from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.records import SESSIONS
 from mqlake.tables import RETAINED
+from mqlake.tracing import open_tracer
 
 _logger = logging.getLogger(__name__)
 
 NAME = "api"
 PREFIX = "/api/v1"
+MAX_FRAME_BYTES = 65_536
+"""Of a WebSocket's: what a reader may say."""
 
 
 def create_app(settings: ApiSettings) -> FastAPI:
@@ -68,43 +106,88 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.cache = SessionCache(settings.data_dir / "api")
     app.state.gateways = Gateways(clock)
     app.state.retained = RetainedTable(settings.data_dir / "tables" / RETAINED.name)
-    app.state.deletions = Deletions(settings.site, settings.datacenter, clock)
+    app.state.message_maker = MessageMaker(settings.site, settings.datacenter, clock)
+    tracer = open_tracer(settings.tracing, NAME)
+    app.state.publisher = Publisher() if tracer is None else TracingPublisher(tracer)
+    app.state.log_address = LogAddress(settings.data_dir)
+    app.state.references = ReferenceBook()
+    app.state.reference_changes = ReferenceChanges(
+        settings.data_dir, app.state.log, app.state.references, clock
+    )
+    app.state.reference_tables = ReferenceTables(settings.data_dir)
     app.state.rules = RuleBook()
     app.state.rule_changes = Changes(app.state.log, app.state.rules, clock)
+    app.state.schema_changes = SchemaChanges(app.state.log, app.state.rules, clock)
     app.state.rule_metrics = MetricsBook(clock)
     app.state.spark = SparkConnect(settings.data_dir)
-    app.state.jobs = Jobs(clock)
-    app.state.token = read_token(settings.token_file)
+    app.state.queries = QueryRunner(
+        app.state.spark, settings.data_dir / "api" / "sql", settings.sql_at_once
+    )
+    app.state.jobs = Jobs(clock, LogJournal(app.state.log, settings.data_dir))
+    app.state.open_scan = KafkaScan
+    app.state.message_feed = MessageFeed(settings.data_dir)
+    app.state.output_feed = OutputFeed(settings.data_dir)
+    app.state.metrics_source = MetricsSource(
+        settings.data_dir, app.state.gateways, app.state.rules, app.state.rule_metrics, clock
+    )
+    app.state.metrics_ticker = MetricsTicker(app.state.metrics_source.read)
+    app.state.live_readers = 0
+    app.state.is_stopping = lambda: False
+    app.state.access = AccessBook()
+    app.state.access_changes = AccessChanges(app.state.log, app.state.access, clock)
+    app.state.doorkeeper = Doorkeeper.make(
+        Callers(read_token(settings.token_file), app.state.access, clock),
+        clock,
+        requests_per_second=settings.requests_per_second,
+        burst=settings.request_burst,
+    )
     problems.register(app)
+    openapi.describe(app)
+    app.state.request_metrics = RequestMetrics()
+    app.add_middleware(
+        RequestContext, is_logging=settings.access_log, metrics=app.state.request_metrics
+    )
+    app.include_router(dashboard.router)
     app.include_router(health.router, prefix=PREFIX)
+    app.include_router(access.public, prefix=PREFIX, max_body_size=settings.max_body_bytes)
+    app.include_router(live.sockets, prefix=PREFIX)
     modules = (
-        *(processes, gateways, clients, retained),
+        *(access, processes, gateways, clients, retained, publish, topics, metrics, live),
         # What is tried by name goes before what is found by identifier.
-        *(rule_trials, rule_versions, rules, jobs),
+        *(rule_trials, rule_versions, dead_letters, rules, references, schemas, jobs),
+        *(relations, sql, history, replay, tracing),
     )
     for module in modules:
         app.include_router(
             module.router,
             prefix=PREFIX,
-            dependencies=[Depends(require_administrator)],
-            responses={401: {"model": ProblemDetails}},
+            dependencies=[Depends(authorize)],
+            max_body_size=settings.max_body_bytes,
         )
     return app
 
 
 def main(settings: ApiSettings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code."""
-    set_up_logging(settings.log_level, settings.log_file)
+    set_up_logging(settings.log_level, settings.log_file, settings.log_format, NAME)
+    app = create_app(settings)
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings),
+            app,
             host=settings.host,
             port=settings.port,
+            ws="wsproto",
+            ws_max_size=MAX_FRAME_BYTES,
             log_config=None,
             access_log=False,
+            server_header=False,
+            # What anybody may say of himself would get round the limits of logins.
+            proxy_headers=bool(settings.trusted_proxies),
+            forwarded_allow_ips=settings.trusted_proxies,
             timeout_graceful_shutdown=3,
         )
     )
+    app.state.is_stopping = lambda: server.should_exit
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again at its end
         server.run()
     return 0 if server.started else 1
@@ -115,17 +198,40 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state = app.state
     follower = Follower(state.data_dir, state.cache, state.gateways)
     follower.start()
-    rules_follower = RulesFollower(state.data_dir, state.rules, state.rule_metrics)
+    rules_follower = RulesFollower(
+        state.data_dir, state.rules, state.references, state.rule_metrics
+    )
     rules_follower.start()
+    jobs_follower = JobsFollower(state.data_dir, state.jobs)
+    jobs_follower.start()
+    access_follower = AccessFollower(state.data_dir, state.access)
+    access_follower.start()
     beat = asyncio.create_task(_beat(state.settings, state.cache))
+    served = MetricsServer(
+        state.settings.metrics,
+        new_registry(NAME, lambda: state.cache.is_complete, partial(_add_metrics, app)),
+    )
     yield
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
-    state.jobs.close()
+    await asyncio.to_thread(served.close)
+    await asyncio.to_thread(state.jobs.close)
+    await asyncio.to_thread(state.publisher.close)
+    await asyncio.to_thread(state.message_feed.close)
+    await asyncio.to_thread(state.output_feed.close)
     await asyncio.to_thread(follower.stop)
     await asyncio.to_thread(rules_follower.stop)
+    await asyncio.to_thread(jobs_follower.stop)
+    await asyncio.to_thread(access_follower.stop)
+    await asyncio.to_thread(state.queries.close)
     await asyncio.to_thread(state.spark.close)
+
+
+def _add_metrics(app: FastAPI, families: Families) -> None:
+    requests: RequestMetrics = app.state.request_metrics
+    requests.read(families)
+    families.add("mqlake_api_live_readers", app.state.live_readers)
 
 
 async def _beat(settings: ApiSettings, cache: SessionCache) -> None:

@@ -1,17 +1,63 @@
-"""Who may ask: whoever shows the administrator's bearer token."""
+"""Who asks, and whether they may: a bearer token, an API key, or the session of a login.
 
+`needs` says at a route which role it wants. Where nothing is said, whoever may look may GET, and
+whoever may change may do the rest.
+"""
+
+import logging
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
+from math import ceil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final, cast
+from urllib.parse import urlsplit
 
-from fastapi import Depends, Request
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import Depends, Request, WebSocket
+from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import HTTPConnection
 
+from api.access.callers import Caller, Callers
+from api.access.limits import RateLimiter
 from api.problems import Problem
+from mqlake.access_records import Role
+from mqlake.clock import Clock
 from mqlake.errors import OperationalError
 
-_bearer = HTTPBearer(auto_error=False, description="the token in <data-dir>/api-token")
+_logger = logging.getLogger(__name__)
+
+COOKIE: Final = "mqlake_session"
+CSRF_HEADER: Final = "X-CSRF-Token"
+SUBPROTOCOL: Final = "mqlake.v1"
+"""Of the API's WebSockets."""
+BEARER_SUBPROTOCOL: Final = "bearer."
+"""Followed by a token: where a browser's WebSocket, which sends no headers, can put one."""
+
+ROLE_FIELD: Final = "x-role"
+"""Of an operation in the OpenAPI document."""
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+FAILURES_PER_SECOND: Final = 1.0
+FAILURES_BURST: Final = 60.0
+"""Of one address: what a program with an old token does until somebody looks."""
+LOGINS_PER_SECOND: Final = 0.1
+LOGINS_BURST: Final = 10.0
+"""Failed ones, of one name at one address; of one address five times as many."""
+_ADDRESS_FACTOR: Final = 5
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="bearer",
+    description="an API key, or the token in <data-dir>/api-token",
+)
+_cookie = APIKeyCookie(
+    name=COOKIE,
+    auto_error=False,
+    scheme_name="session",
+    description=f"of POST /login; requests that change something need {CSRF_HEADER} beside it",
+)
 
 
 def read_token(path: Path) -> str:
@@ -29,16 +75,176 @@ def read_token(path: Path) -> str:
     return token
 
 
-def require_administrator(
-    request: Request,
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
-) -> None:
-    """Refuse a request without the right token, after the same time whatever is wrong with it."""
-    token: str = request.app.state.token
-    given = "" if credentials is None else credentials.credentials
-    if not secrets.compare_digest(given.encode(), token.encode()):
+def needs(role: Role) -> dict[str, Any]:
+    """Return what a route says as `openapi_extra` when its method does not say it all."""
+    return {ROLE_FIELD: role}
+
+
+def role_for(method: str, extra: dict[str, Any] | None) -> Role:
+    """Return which role an operation wants."""
+    said = (extra or {}).get(ROLE_FIELD)
+    return cast("Role", said) if said else ("viewer" if method.upper() in _READING else "editor")
+
+
+@dataclass(frozen=True, slots=True)
+class Doorkeeper:
+    """What is needed to let somebody in, or not."""
+
+    callers: Callers
+    requests: RateLimiter
+    """Of callers, by name."""
+    failures: RateLimiter
+    """Of addresses whose tokens are wrong."""
+    logins: RateLimiter
+    """Of names at addresses whose passwords are."""
+    login_addresses: RateLimiter
+
+    @classmethod
+    def make(
+        cls, callers: Callers, clock: Clock, *, requests_per_second: float, burst: float
+    ) -> "Doorkeeper":
+        return cls(
+            callers,
+            RateLimiter(clock, per_second=requests_per_second, burst=burst),
+            RateLimiter(clock, per_second=FAILURES_PER_SECOND, burst=FAILURES_BURST),
+            RateLimiter(clock, per_second=LOGINS_PER_SECOND, burst=LOGINS_BURST),
+            RateLimiter(
+                clock,
+                per_second=LOGINS_PER_SECOND * _ADDRESS_FACTOR,
+                burst=LOGINS_BURST * _ADDRESS_FACTOR,
+            ),
+        )
+
+    def identify(self, connection: HTTPConnection, token: str | None) -> Caller:
+        """Return who it is: by the token if there is one, else by the cookie.
+
+        Raises:
+            Problem: Nobody that we know; or the keys cannot be looked up yet.
+        """
+        cookie = connection.cookies.get(COOKIE)
+        try:
+            if token is not None:
+                caller = self.callers.by_token(token)
+            else:
+                caller = None if cookie is None else self.callers.by_session(cookie)
+        except OperationalError as exc:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), {"Retry-After": "1"}) from exc
+        if caller is not None:
+            return caller
+        limit(self.failures, address_of(connection))
         raise Problem(
             HTTPStatus.UNAUTHORIZED,
-            "send the token in <data-dir>/api-token as: Authorization: Bearer <token>",
+            "send an API key, or the token in <data-dir>/api-token, as: "
+            "Authorization: Bearer <token>; or log in",
             {"WWW-Authenticate": "Bearer"},
+        )
+
+    @contextmanager
+    def counting_login(self, connection: HTTPConnection, name: str) -> Iterator[None]:
+        """Refuse a login after too many that failed; count it when it is a wrong one."""
+        address = address_of(connection)
+        pair = f"{address} {name}"
+        waits = (self.logins.wait(pair), self.login_addresses.wait(address))
+        if any(waits):
+            raise _too_often(max(waits))
+        try:
+            yield
+        except Problem as problem:
+            if problem.code == "wrong_credentials":
+                self.logins.take(pair)
+                self.login_addresses.take(address)
+            raise
+
+
+def limit(limiter: RateLimiter, name: str, amount: float = 1.0) -> None:
+    """Take from a bucket.
+
+    Raises:
+        Problem: 429 when there is too little in it.
+    """
+    wait = limiter.take(name, amount)
+    if wait:
+        raise _too_often(wait)
+
+
+def _too_often(wait_seconds: float) -> Problem:
+    seconds = ceil(wait_seconds)
+    return Problem(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        f"too many requests: wait {seconds} s",
+        {"Retry-After": str(seconds)},
+    )
+
+
+def address_of(connection: HTTPConnection) -> str:
+    return connection.client.host if connection.client is not None else ""
+
+
+def doorkeeper_of(connection: HTTPConnection) -> Doorkeeper:
+    doorkeeper: Doorkeeper = connection.app.state.doorkeeper
+    return doorkeeper
+
+
+async def authorize(
+    request: Request,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    _session: Annotated[str | None, Depends(_cookie)],
+) -> Caller:
+    """Let a request through whose caller is known, may do this, and does not do it too often."""
+    doorkeeper = doorkeeper_of(request)
+    caller = doorkeeper.identify(request, None if credentials is None else credentials.credentials)
+    request.scope["mqlake.caller"] = caller.name  # for the line in the log
+    if caller.session_id is not None and request.method not in _READING:
+        _check_csrf(request, caller)
+    role = role_for(request.method, getattr(request.scope.get("route"), "openapi_extra", None))
+    if not caller.may(role):
+        raise Problem(
+            HTTPStatus.FORBIDDEN, f"this needs the role {role}; {caller.name} is {caller.role}"
+        )
+    limit(doorkeeper.requests, caller.name)
+    return caller
+
+
+CurrentCaller = Annotated[Caller, Depends(authorize)]
+
+
+def authorize_websocket(socket: WebSocket) -> Caller:
+    """Return who opens a WebSocket: by header, by subprotocol, or by cookie from our own pages.
+
+    Raises:
+        Problem: Nobody that we know, or from somebody else's page.
+    """
+    doorkeeper = doorkeeper_of(socket)
+    caller = doorkeeper.identify(socket, _websocket_token(socket))
+    socket.scope["mqlake.caller"] = caller.name
+    # A browser sends our cookie from any page of this site, and lets that page read what comes.
+    if caller.session_id is not None and not _is_own_origin(socket):
+        raise Problem(HTTPStatus.FORBIDDEN, "another site's page", code="csrf")
+    limit(doorkeeper.requests, caller.name)
+    return caller
+
+
+def _websocket_token(socket: WebSocket) -> str | None:
+    scheme, _, token = socket.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    for offered in socket.scope.get("subprotocols", ()):
+        if offered.startswith(BEARER_SUBPROTOCOL):
+            return cast("str", offered.removeprefix(BEARER_SUBPROTOCOL))
+    return None
+
+
+def _is_own_origin(socket: WebSocket) -> bool:
+    origin = socket.headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc == socket.headers.get("host")
+
+
+def _check_csrf(request: Request, caller: Caller) -> None:
+    given = request.headers.get(CSRF_HEADER, "")
+    known = caller.csrf_token or ""
+    if not secrets.compare_digest(given.encode(), known.encode()):
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            f"send the csrf_token of GET /session as {CSRF_HEADER}",
+            code="csrf",
         )

@@ -184,6 +184,10 @@ class SessionCache:
         )
         return [value for (value,) in rows]
 
+    def tenants(self) -> dict[str, int]:
+        """Return who has sessions, and how many."""
+        return dict(self._rows("SELECT tenant, count(*) FROM sessions GROUP BY tenant", ()))
+
     def subscriptions(
         self, tenant: str, topic_filter: str | None, after: tuple[str, str], limit: int
     ) -> list[StoredSubscription]:

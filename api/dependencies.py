@@ -12,9 +12,11 @@ from api.jobs import Jobs
 from api.log import LogAppender
 from api.presence import Gateways
 from api.problems import Problem
+from api.references.book import ReferenceBook
 from api.rules.book import RuleBook
 from api.rules.changes import Changes
 from api.rules.metrics import MetricsBook
+from api.schemas.changes import SchemaChanges
 from api.spark import SparkConnect
 from mqlake.errors import LogError, OperationalError
 from mqlake.status import SystemState, read_state
@@ -26,7 +28,9 @@ def unavailable() -> Iterator[None]:
     try:
         yield
     except (OperationalError, LogError) as exc:
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc
+        is_open = isinstance(exc, LogError) and not exc.definite
+        code = "outcome_unknown" if is_open else "unavailable"
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), code=code) from exc
 
 
 def system_state(request: Request) -> SystemState:
@@ -68,8 +72,25 @@ def complete_book(request: Request) -> RuleBook:
     return book
 
 
+def complete_references(request: Request) -> ReferenceBook:
+    """Return the reference tables once all of them have been read."""
+    book: ReferenceBook = request.app.state.references
+    if not book.is_complete:
+        raise Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "the API is reading mqlake.rules: ask again in a moment",
+            {"Retry-After": "1"},
+        )
+    return book
+
+
 def rule_changes(request: Request) -> Changes:
     changes: Changes = request.app.state.rule_changes
+    return changes
+
+
+def schema_changes(request: Request) -> SchemaChanges:
+    changes: SchemaChanges = request.app.state.schema_changes
     return changes
 
 
@@ -93,7 +114,9 @@ Cache = Annotated[SessionCache, Depends(complete_cache)]
 Heard = Annotated[Gateways, Depends(heard_gateways)]
 Log = Annotated[LogAppender, Depends(log_appender)]
 Book = Annotated[RuleBook, Depends(complete_book)]
+KnownReferences = Annotated[ReferenceBook, Depends(complete_references)]
 RuleChanges = Annotated[Changes, Depends(rule_changes)]
+SchemasChanged = Annotated[SchemaChanges, Depends(schema_changes)]
 Metrics = Annotated[MetricsBook, Depends(rule_metrics)]
 Connect = Annotated[SparkConnect, Depends(spark_connect)]
 RunningJobs = Annotated[Jobs, Depends(running_jobs)]

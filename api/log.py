@@ -6,19 +6,23 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from api.publishing import MAX_RECORD_BYTES
 from mqlake.errors import LogError
 from mqlake.records import Headers
 
 TIMEOUT_SECONDS: Final = 10.0
+ANY_PARTITION: Final = -1
 
 
 class Append(NamedTuple):
-    """A record for a partition of its own choice."""
+    """A record for a partition of its own choice, or `ANY_PARTITION`: the one of its key."""
 
     partition: int
     key: bytes
     value: bytes | None
     headers: Headers
+    timestamp_ms: int = 0
+    """UTC epoch; 0 for now."""
 
 
 class LogAppender:
@@ -114,6 +118,7 @@ class LogAppender:
                     key=record.key,
                     value=record.value,
                     headers=list(record.headers),
+                    timestamp=record.timestamp_ms,
                     on_delivery=reporter(at),
                 )
                 producer.poll(0)
@@ -142,6 +147,7 @@ class LogAppender:
                         # As the gateways: a topic keeps its partition, and with it its order.
                         "partitioner": "murmur2_random",
                         "message.timeout.ms": round(self._timeout * 1000),
+                        "message.max.bytes": MAX_RECORD_BYTES,
                         "log_level": 2,
                     }
                 )

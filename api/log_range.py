@@ -1,13 +1,13 @@
 """Look whether a stretch of the log holds messages: what the table of history may not have yet."""
 
 import time
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from mqlake.errors import LogError
-from mqlake.records import HEADER_MQTT, INBOUND, RECORD_VERSION
+from mqlake.records import INBOUND, is_message
 
 TIMEOUT_SECONDS: Final = 20.0
 _BATCH: Final = 1_000
@@ -64,13 +64,7 @@ def _has_messages(consumer: Consumer, partition: int, begin: int, end: int) -> b
 
 
 def _is_message(record: KafkaMessage) -> bool:
-    """Tell whether the history takes a record: what others write to the log it leaves out."""
-    key = record.key() or b""
-    assert isinstance(key, bytes)
-    mqtt = dict(record.headers() or ()).get(HEADER_MQTT)
-    if key.startswith(b"\0") or not isinstance(mqtt, bytes):
-        return False
-    try:
-        return len(mqtt) == 3 and mqtt[0] == RECORD_VERSION and "/" in key.decode()
-    except UnicodeDecodeError:
-        return False
+    key = record.key()
+    assert isinstance(key, bytes | None)
+    headers: Any = record.headers()
+    return is_message(key, dict(headers or ()))

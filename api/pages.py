@@ -20,7 +20,11 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="items of a page")]
 Cursor = Annotated[
     str | None, Query(description="`next_cursor` of the page before; without it the first page")
 ]
-Tenant = Annotated[str, Query(min_length=1, description="tenant that is asked about")]
+Tenant = Annotated[
+    str,
+    # Keys of the log begin with the tenant and a slash.
+    Query(min_length=1, max_length=255, pattern=r"^[^/\x00]+$", description="tenant it is about"),
+]
 
 DEFAULT_LIMIT = 100
 DEFAULT_TENANT = "default"

@@ -5,11 +5,20 @@ Only the time since the last word counts, by our own clock: clocks of machines d
 
 import json
 import threading
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
+from mqlake.latency import since
+
+RATE_WORDS: Final = 5
+"""Words that rates are over: two seconds."""
+
+LATENCY_WORDS: Final = 21
+"""Words that latencies are over: ten seconds, for percentiles need many messages."""
 
 DEAD_SECONDS: Final = 3.0
 """A gateway that has not been heard of for so long is dead; the other gateways think the same."""
@@ -24,6 +33,21 @@ class Presence:
     at_ms: int
     """When it said so, by its own clock."""
     is_alive: bool
+    per_second: dict[str, float] = field(default_factory=dict)
+    """Of each of its counters, over its last few words."""
+    latency: dict[str, list[int]] = field(default_factory=dict)
+    """Messages of each stage by class of `mqlake.latency`, of its last words."""
+
+
+@dataclass(slots=True)
+class _Heard:
+    said: dict[str, Any]
+    at_ms: int
+    heard_at: float
+    counted: "deque[tuple[int, dict[str, int]]]"
+    """When, by its own clock, and how much; of this run of it."""
+    timed: "deque[dict[str, list[int]]]"
+    """Messages by stage and class; likewise."""
 
 
 class Gateways:
@@ -32,7 +56,7 @@ class Gateways:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._words: dict[str, tuple[dict[str, Any], int, float]] = {}
+        self._words: dict[str, _Heard] = {}
 
     def forget(self) -> None:
         """Begin anew."""
@@ -64,17 +88,43 @@ class Gateways:
         if is_old:
             heard_at -= max(0.0, (self._clock.now_ms() - at_ms) / 1000)
         with self._lock:
-            self._words[name] = (said, at_ms, heard_at)
+            before = self._words.get(name)
+            is_same = before and before.said.get("incarnation") == said.get("incarnation")
+            counted = before.counted if before and is_same else deque(maxlen=RATE_WORDS)
+            counted.append((at_ms, said.get("counters", {})))
+            timed = before.timed if before and is_same else deque(maxlen=LATENCY_WORDS)
+            timed.append(said.get("latency", {}))
+            self._words[name] = _Heard(said, at_ms, heard_at, counted, timed)
 
     def all(self) -> list[Presence]:
         """Return them by name."""
         now = self._clock.monotonic()
         with self._lock:
-            words = sorted(self._words.items())
-        return [
-            Presence(name, said, at_ms, is_alive=now - heard_at < DEAD_SECONDS)
-            for name, (said, at_ms, heard_at) in words
-        ]
+            return [
+                Presence(
+                    name,
+                    heard.said,
+                    heard.at_ms,
+                    is_alive=now - heard.heard_at < DEAD_SECONDS,
+                    per_second=_rates(heard.counted),
+                    latency=_latency(heard.timed),
+                )
+                for name, heard in sorted(self._words.items())
+            ]
 
     def get(self, name: str) -> Presence | None:
         return next((one for one in self.all() if one.name == name), None)
+
+
+def _rates(counted: Iterable[tuple[int, dict[str, int]]]) -> dict[str, float]:
+    words = list(counted)
+    (first_ms, first), (last_ms, last) = words[0], words[-1]
+    seconds = (last_ms - first_ms) / 1000
+    if seconds <= 0:
+        return {}
+    return {name: round((count - first.get(name, 0)) / seconds, 2) for name, count in last.items()}
+
+
+def _latency(timed: "deque[dict[str, list[int]]]") -> dict[str, list[int]]:
+    first, last = timed[0], timed[-1]
+    return {stage: since(counts, first[stage]) for stage, counts in last.items() if stage in first}

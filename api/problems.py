@@ -1,7 +1,7 @@
-"""The one shape of every error: application/problem+json (RFC 9457)."""
+"""The one shape of every error: application/problem+json (RFC 9457), with a code for programs."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,6 +13,56 @@ from rules.errors import RuleError
 
 MEDIA_TYPE = "application/problem+json"
 
+CODES: Final[dict[str, str]] = {
+    "bad_request": "the request cannot be read",
+    "unauthenticated": "no token or session, or one that does not count (any more)",
+    "wrong_credentials": "the login failed: user name, password or token are not right",
+    "forbidden": "the role of whoever asks is not enough",
+    "csrf": "a session's request that changes something lacks its `X-CSRF-Token`",
+    "not_found": "there is no such thing, or no such path",
+    "method_not_allowed": "the path is there, but not with this method",
+    "conflict": "it clashes with what is there",
+    "version_conflict": "somebody else has changed it meanwhile",
+    "gone": "it was there and is no more",
+    "body_too_large": "the body of the request is larger than the API takes",
+    "unsupported_media_type": "the body is not of a type that is taken here",
+    "invalid_request": "parameters or body are not as described; `errors` says where",
+    "invalid_query": "the SQL of a query is refused or fails; `line` and `column` say where",
+    "query_timeout": "the query took longer than it may",
+    "result_too_large": "the result of the query has more bytes than it may",
+    "invalid_rule": "the SQL or an action of a rule is wrong; `line` and `column` say where",
+    "rate_limited": "too many requests or failed logins; `Retry-After` says how long to wait",
+    "internal_error": "a mistake of ours; the API's log has the details",
+    "unavailable": "a part of the system that is needed does not answer; try again later",
+    "outcome_unknown": "the log has not answered in time: what was asked for may still happen",
+}
+"""Code -> what it means. Codes stay, words may change."""
+
+_CODE_OF_STATUS: Final[dict[int, str]] = {
+    400: "bad_request",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    409: "conflict",
+    410: "gone",
+    412: "version_conflict",
+    413: "body_too_large",
+    415: "unsupported_media_type",
+    422: "invalid_request",
+    429: "rate_limited",
+    500: "internal_error",
+    503: "unavailable",
+}
+"""What is meant where nothing more exact is said."""
+
+
+class FieldProblem(BaseModel):
+    """One entry for each field that was refused."""
+
+    field: str
+    problem: str
+
 
 class ProblemDetails(BaseModel):
     """The body of an error answer, for the OpenAPI document."""
@@ -20,8 +70,9 @@ class ProblemDetails(BaseModel):
     title: str = Field(description="the status in words")
     status: int = Field(description="HTTP status code")
     detail: str = Field(description="what is wrong here and what to do")
-    errors: list[dict[str, str]] | None = Field(
-        default=None, description="one entry per field refused: `field` and `problem`"
+    code: str = Field(description="the same for the same kind of error, for programs")
+    errors: list[FieldProblem] | None = Field(
+        default=None, description="one entry per field refused"
     )
 
 
@@ -35,22 +86,56 @@ class RuleProblemDetails(ProblemDetails):
 
 
 class Problem(Exception):  # noqa: N818 - the name the standard gives it
-    """An answer that is an error."""
+    """An answer that is an error.
+
+    Args:
+        status: Of the answer.
+        detail: What is wrong here and what to do.
+        headers: Beside the usual ones.
+        code: One of `CODES`; the status says it where None.
+    """
 
     def __init__(
-        self, status: HTTPStatus, detail: str, headers: dict[str, str] | None = None
+        self,
+        status: HTTPStatus,
+        detail: str,
+        headers: dict[str, str] | None = None,
+        *,
+        code: str | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.headers = headers
+        self.code = _code(status) if code is None else code
+        assert self.code in CODES
+
+    def body(self) -> dict[str, Any]:
+        return problem_body(self.status, self.detail, self.code)
+
+
+def problem_body(
+    status: int, detail: str, code: str | None = None, **members: Any
+) -> dict[str, Any]:
+    """Return an error's object; further members stand beside those that all have."""
+    return {
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "code": _code(status) if code is None else code,
+        **members,
+    }
 
 
 def problem_response(
-    status: int, detail: str, headers: dict[str, str] | None = None, **members: Any
+    status: int,
+    detail: str,
+    headers: dict[str, str] | None = None,
+    code: str | None = None,
+    **members: Any,
 ) -> JSONResponse:
-    """Return the answer; further members stand beside title, status and detail."""
-    body = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail, **members}
+    """Return the answer; further members stand beside those that all have."""
+    body = problem_body(status, detail, code, **members)
     return JSONResponse(body, status, headers, MEDIA_TYPE)
 
 
@@ -59,13 +144,14 @@ def register(app: FastAPI) -> None:
 
     @app.exception_handler(Problem)
     async def answer_problem(_request: Request, problem: Problem) -> JSONResponse:
-        return problem_response(problem.status, problem.detail, problem.headers)
+        return problem_response(problem.status, problem.detail, problem.headers, problem.code)
 
     @app.exception_handler(RuleError)
     async def answer_rule(_request: Request, error: RuleError) -> JSONResponse:
         return problem_response(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             str(error),
+            code="invalid_rule",
             line=error.line,
             column=error.column,
             fragment=error.fragment,
@@ -92,3 +178,8 @@ def register(app: FastAPI) -> None:
         return problem_response(
             HTTPStatus.INTERNAL_SERVER_ERROR, "an unexpected error; the API's log has the details"
         )
+
+
+def _code(status: int) -> str:
+    fallback = "bad_request" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "internal_error"
+    return _CODE_OF_STATUS.get(status, fallback)

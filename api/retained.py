@@ -1,4 +1,4 @@
-"""Retained messages: read from the table, without Spark; deleted by a message, as clients do it.
+"""Retained messages, read from their table without Spark.
 
 deltalake takes a while to load and memory to hold: not before somebody asks.
 """
@@ -9,20 +9,12 @@ from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mqlake.clock import Clock
 from mqlake.errors import OperationalError
-from mqlake.identifiers import MessageIdentifiers, machine_number
-from mqlake.records import Message, message_headers, message_key
 from mqlake.tables import RETAINED
 from mqlake.topics import SEPARATOR
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-
-    from mqlake.records import Headers
-
-CLIENT_ID: Final = "mqlake-api"
-"""The publisher of what the API publishes."""
 
 _BYTES: Final = "octet_length(encode(payload, 'hex')) / 2"
 """DataFusion knows the length of texts only."""
@@ -116,43 +108,6 @@ def to_regex(topic_filter: str) -> str:
     if not levels:
         return "(?s)^[^$]"
     return f"(?s)^{SEPARATOR.join(patterns)}{'(?:/.*)?' if is_open else ''}$"
-
-
-class Deletions:
-    """Makes the messages that delete retained ones.
-
-    Args:
-        site: First half of their origin.
-        datacenter: Part of their identifiers.
-        clock: For their time.
-    """
-
-    def __init__(self, site: str, datacenter: int, clock: Clock) -> None:
-        self._origin = f"{site}/api"
-        self._clock = clock
-        self._identifiers = MessageIdentifiers(
-            clock, datacenter=datacenter, machine=machine_number()
-        )
-        self._lock = threading.Lock()
-
-    def make(self, tenant: str, topic_name: str) -> "tuple[bytes, Headers, int]":
-        """Return key, headers and time of an empty retained message."""
-        with self._lock:
-            now_ms = self._clock.now_ms()
-            message_id = self._identifiers.next(now_ms)
-        message = Message(
-            tenant=tenant,
-            topic_name=topic_name,
-            payload=b"",
-            qos=1,
-            retain=True,
-            message_id=message_id,
-            client_id=CLIENT_ID,
-            received_at_ms=now_ms,
-            origin=self._origin,
-            protocol_level=5,
-        )
-        return message_key(tenant, topic_name), message_headers(message), now_ms
 
 
 def _rows_of(batch: Any) -> list[dict[str, Any]]:

@@ -5,13 +5,15 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from mqlake.settings import ProcessSettings
+from mqlake.settings import ProcessSettings, TracingSettings
 
 
 class ApiSettings(ProcessSettings):
     """Where the API listens and what it guards."""
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_API_")
+
+    tracing: TracingSettings = TracingSettings()
 
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8080, ge=1, le=65535, description="TCP port to listen on")
@@ -22,6 +24,36 @@ class ApiSettings(ProcessSettings):
     )
     datacenter: int = Field(default=0, ge=0, le=255, description="part of message identifiers")
     data_dir: Path = Field(default=Path("data"), description="data directory of the system")
+    sql_max_rows: int = Field(default=1_000_000, ge=1, description="most rows of a query's result")
+    sql_max_bytes: int = Field(
+        default=1_073_741_824, ge=1, description="most bytes of a query's result, on disk"
+    )
+    sql_max_seconds: float = Field(
+        default=300.0, gt=0.0, le=3_600.0, description="longest that a query may take"
+    )
+    sql_at_once: int = Field(
+        default=2, ge=1, le=16, description="queries that run at the same time; others wait 5 s"
+    )
     token_file: Path = Field(
         default=Path("data/api-token"), description="holds the bearer token of the administrator"
     )
+    trusted_proxies: str = Field(
+        default="", description="addresses of proxies that say whom they ask for, comma-separated"
+    )
+    session_hours: float = Field(
+        default=12.0, gt=0, le=720, description="how long a login lasts, in hours"
+    )
+    requests_per_second: float = Field(
+        default=500.0, gt=0, description="of one key, account or token, over time"
+    )
+    request_burst: float = Field(default=1000.0, ge=1, description="at once, after a pause")
+    max_body_bytes: int = Field(
+        default=4 * 1024 * 1024, ge=1024, description="larger requests are refused"
+    )
+    max_payload_bytes: int = Field(
+        default=1024 * 1024, ge=0, le=4 * 1024 * 1024, description="of a message to publish"
+    )
+    live_seconds: float = Field(
+        default=3600.0, gt=0, description="a live stream ends then; its reader comes again"
+    )
+    access_log: bool = Field(default=False, description="a line in the log for each request")

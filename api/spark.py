@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.status import read_state
@@ -25,6 +25,7 @@ _CHECK_SECONDS: Final = 0.2
 """How often somebody looks whether a query is no longer wanted."""
 
 Row = dict[str, Any]
+Result = TypeVar("Result")
 
 
 class EvaluationError(MqlakeError):
@@ -73,6 +74,28 @@ class Spark:
             Cancelled: It was interrupted.
             SparkAway: Spark does not answer, or not in time.
         """
+
+        def ask(session: "SparkSession") -> list[Row]:
+            found: list[Row] = session.sql(query).toArrow().to_pylist()
+            return found
+
+        return self.perform(ask, timeout_seconds, progress=progress, is_cancelled=is_cancelled)
+
+    def perform(
+        self,
+        work: "Callable[[SparkSession], Result]",
+        timeout_seconds: float = QUERY_TIMEOUT_SECONDS,
+        *,
+        progress: Callable[[float], None] | None = None,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> Result:
+        """Do something with the session; see `rows`.
+
+        Raises:
+            EvaluationError: Spark refuses or fails; its cause is what the client library raised.
+            Cancelled: It was interrupted.
+            SparkAway: Spark does not answer, or not in time.
+        """
         from grpc import RpcError
         from pyspark.errors import PySparkException
 
@@ -84,19 +107,20 @@ class Spark:
         self._progress = progress
         watch.start()
         try:
-            rows: list[Row] = self._session.sql(query).toArrow().to_pylist()
+            result = work(self._session)
         except PySparkException as exc:
             if late.is_set():
                 raise SparkAway(f"Spark did not answer within {timeout_seconds:g} s") from exc
             if is_cancelled():
                 raise Cancelled("cancelled") from exc
-            if _is_away(exc):
+            # The client closes a session itself when it finds that Spark is another one.
+            if self._session.is_stopped or _is_away(exc):
                 raise SparkAway(f"Spark does not answer: {sentence(exc)}") from exc
             raise EvaluationError(sentence(exc)) from exc
         except RpcError as exc:
             raise SparkAway("Spark does not answer; see: bin/mqlake status") from exc
         else:
-            return rows
+            return result
         finally:
             done.set()
             self._progress = None
@@ -154,12 +178,25 @@ class SparkConnect:
         Raises:
             SparkAway: Spark does not answer.
         """
-        spark = self._open(*self._where())
+        spark = self.open(settings)
         try:
-            spark.configure(settings)
             yield spark
         finally:
             spark.close()
+
+    def open(self, settings: Mapping[str, str]) -> Spark:
+        """Open a session of its own; whoever has it closes it.
+
+        Raises:
+            SparkAway: Spark does not answer.
+        """
+        spark = self._open(*self._where())
+        try:
+            spark.configure(settings)
+        except Exception:
+            spark.close()
+            raise
+        return spark
 
     def rows(self, query: str, timeout_seconds: float = QUERY_TIMEOUT_SECONDS) -> list[Row]:
         """Ask in the session that is kept; it is opened again when Spark was away.

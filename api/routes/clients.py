@@ -24,6 +24,7 @@ from api.sessions import (
     ClientSession,
     ClientSubscription,
     ClientSummary,
+    SentMessage,
     Subscription,
     read_client,
     read_client_subscription,
@@ -46,6 +47,13 @@ class Asked(BaseModel):
     client_id: str
     gateways: list[str] = Field(
         description="who was asked: all that are alive; the one that has the client acts"
+    )
+
+
+class InFlight(BaseModel):
+    out: list[SentMessage] = Field(description="to the client, in the order of sending")
+    in_: list[int] = Field(
+        alias="in", description="packet identifiers of QoS 2 messages from the client"
     )
 
 
@@ -78,6 +86,17 @@ def get_client_subscriptions(
     """List the subscriptions of a client, all of them."""
     client = read_client(_stored(cache, tenant, client_id))
     return Page(items=client.subscriptions, next_cursor=None)
+
+
+@router.get("/clients/{client_id:path}/in_flight", responses={404: {"model": ProblemDetails}})
+def get_client_in_flight(cache: Cache, client_id: str, tenant: Tenant = DEFAULT_TENANT) -> InFlight:
+    """Show the QoS 1 and 2 messages of a client whose exchange is not finished.
+
+    As of its last progress record, about a second old. There are no more than the client's and the
+    gateway's Receive Maximum.
+    """
+    client = read_client(_stored(cache, tenant, client_id))
+    return InFlight.model_validate({"out": client.in_flight_out, "in": client.in_flight_in})
 
 
 @router.get("/clients/{client_id:path}", responses={404: {"model": ProblemDetails}})

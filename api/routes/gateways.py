@@ -7,8 +7,10 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from api.authentication import needs
 from api.control import ask_gateway
 from api.dependencies import Heard, Log, State, unavailable
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.presence import Gateways, Presence
 from api.problems import Problem, ProblemDetails
 from mqlake.status import SystemState
@@ -31,10 +33,6 @@ class Gateway(BaseModel):
     listeners: list[str]
     last_seen: datetime = Field(description="when it spoke last, by its own clock")
     incarnation: str = Field(description="another one after each start")
-
-
-class GatewayList(BaseModel):
-    items: list[Gateway]
 
 
 class Asked(BaseModel):
@@ -60,9 +58,13 @@ class Drain(BaseModel):
 
 
 @router.get("/gateways")
-def get_gateways(gateways: Heard) -> GatewayList:
-    """List the gateways that have not been stopped in an orderly way."""
-    return GatewayList(items=[_gateway(one) for one in gateways.all()])
+def get_gateways(
+    gateways: Heard, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[Gateway]:
+    """List the gateways that have not been stopped in an orderly way, by name."""
+    (after,) = read_cursor(cursor, 1)
+    found = [_gateway(one) for one in gateways.all() if one.name > after]
+    return to_page(found[: limit + 1], limit, lambda one: (one.name,))
 
 
 @router.get("/gateways/{name}", responses={404: {"model": ProblemDetails}})
@@ -74,13 +76,23 @@ def get_gateway(gateways: Heard, name: str) -> Gateway:
     return _gateway(found)
 
 
-@router.post("/gateways/{name}/reload", status_code=HTTPStatus.ACCEPTED, responses=_ASKING)
+@router.post(
+    "/gateways/{name}/reload",
+    status_code=HTTPStatus.ACCEPTED,
+    openapi_extra=needs("admin"),
+    responses=_ASKING,
+)
 def post_reload(state: State, gateways: Heard, log: Log, name: str) -> Asked:
     """Make a gateway read its files again: TLS certificates, for connections from then on."""
     return _ask(state, gateways, log, name, "reload")
 
 
-@router.post("/gateways/{name}/drain", status_code=HTTPStatus.ACCEPTED, responses=_ASKING)
+@router.post(
+    "/gateways/{name}/drain",
+    status_code=HTTPStatus.ACCEPTED,
+    openapi_extra=needs("admin"),
+    responses=_ASKING,
+)
 def post_drain(
     state: State, gateways: Heard, log: Log, name: str, drain: Drain | None = None
 ) -> Asked:
@@ -94,7 +106,12 @@ def post_drain(
     return _ask(state, gateways, log, name, "drain", **asked.model_dump())
 
 
-@router.delete("/gateways/{name}/drain", status_code=HTTPStatus.ACCEPTED, responses=_ASKING)
+@router.delete(
+    "/gateways/{name}/drain",
+    status_code=HTTPStatus.ACCEPTED,
+    openapi_extra=needs("admin"),
+    responses=_ASKING,
+)
 def delete_drain(state: State, gateways: Heard, log: Log, name: str) -> Asked:
     """Make a gateway that was drained take clients again."""
     return _ask(state, gateways, log, name, "serve")

@@ -4,10 +4,10 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel
 
 from api.dependencies import RunningJobs
-from api.jobs import Job
+from api.jobs import Job, JobElsewhere
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
 from api.problems import Problem, ProblemDetails
 from api.rules.views import JobView, view_job
 from mqlake.clock import SystemClock
@@ -20,18 +20,25 @@ JobId = Annotated[str, Path(alias="id", description="identifier of a job")]
 _clock = SystemClock()
 
 
-class JobList(BaseModel):
-    items: list[JobView]
-
-
 @router.get("/jobs")
 def get_jobs(
     jobs: RunningJobs,
     rule_id: Annotated[str | None, Query(description="only those of this rule")] = None,
-) -> JobList:
-    """List jobs, the newest first. Those that have ended are kept for an hour."""
-    found = [job for job in jobs.all() if rule_id is None or job.rule_id == rule_id]
-    return JobList(items=[_view(job, with_result=False) for job in found])
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[JobView]:
+    """List jobs, the newest first. Those that have ended are kept for a day."""
+    made_at, last_id = read_cursor(cursor, 2)
+    found = [
+        job
+        for job in jobs.all()
+        if (rule_id is None or job.rule_id == rule_id)
+        and (cursor is None or _place(job) < (made_at, last_id))
+    ]
+    found.sort(key=_place, reverse=True)
+    shown = found[:limit]
+    more = write_cursor(*_place(shown[-1])) if len(found) > limit else None
+    return Page(items=[_view(job, with_result=False) for job in shown], next_cursor=more)
 
 
 @router.get("/jobs/{id}", responses={404: {"model": ProblemDetails}})
@@ -39,18 +46,23 @@ def get_job(jobs: RunningJobs, job_id: JobId) -> JobView:
     """Show a job: how far it is, and its result once it has one."""
     job = jobs.get(job_id)
     if job is None:
-        raise _unknown(job_id)
+        raise unknown_job(job_id)
     return _view(job, with_result=True)
 
 
 @router.delete(
-    "/jobs/{id}", status_code=HTTPStatus.ACCEPTED, responses={404: {"model": ProblemDetails}}
+    "/jobs/{id}",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={code: {"model": ProblemDetails} for code in (404, 409)},
 )
 def delete_job(jobs: RunningJobs, job_id: JobId) -> JobView:
     """End a job; one that has ended is forgotten. It has ended when its `state` says so."""
-    job = jobs.cancel(job_id)
+    try:
+        job = jobs.cancel(job_id)
+    except JobElsewhere as exc:
+        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
     if job is None:
-        raise _unknown(job_id)
+        raise unknown_job(job_id)
     return _view(job, with_result=False)
 
 
@@ -58,7 +70,13 @@ def _view(job: Job, *, with_result: bool) -> JobView:
     return view_job(job, now_ms=_clock.now_ms(), with_result=with_result)
 
 
-def _unknown(job_id: str) -> Problem:
+def _place(job: Job) -> tuple[str, str]:
+    """Return where a job stands in the list; as texts, since a cursor holds no others."""
+    return f"{job.created_at_ms:015}", job.id
+
+
+def unknown_job(job_id: str) -> Problem:
     return Problem(
-        HTTPStatus.NOT_FOUND, f"there is no job {job_id!r}; jobs are forgotten after an hour"
+        HTTPStatus.NOT_FOUND,
+        f"there is no job {job_id!r}; jobs are forgotten a day after their end",
     )

@@ -37,6 +37,9 @@ class System(BaseModel):
     )
     api: str
     log: str = Field(description="Kafka bootstrap servers")
+    metrics: dict[str, str] = Field(
+        default_factory=dict, description="where Prometheus finds the metrics of each process"
+    )
     processes: list[Process]
 
 

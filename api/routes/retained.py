@@ -1,6 +1,5 @@
 """Retained messages: list, read, delete."""
 
-from base64 import b64encode
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -8,7 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
+from api.authentication import CurrentCaller
 from api.dependencies import Log, State, unavailable
+from api.messages import MessageMaker, show_payload
 from api.pages import (
     DEFAULT_LIMIT,
     DEFAULT_TENANT,
@@ -20,17 +21,12 @@ from api.pages import (
     to_page,
 )
 from api.problems import Problem, ProblemDetails
-from api.retained import Deletions, RetainedTable
+from api.retained import RetainedTable
+from api.routes.filters import check_filter
 from api.sessions import PROTOCOL_VERSIONS
 from mqlake.errors import InvalidTopic
 from mqlake.records import INBOUND
-from mqlake.topics import (
-    SYSTEM_LEVEL,
-    is_system,
-    split_shared,
-    validate_topic_filter,
-    validate_topic_name,
-)
+from mqlake.topics import SYSTEM_LEVEL, is_system, validate_topic_name
 
 router = APIRouter(
     tags=["retained"],
@@ -38,17 +34,30 @@ router = APIRouter(
 )
 
 
+_AS_IN_TABLE = (
+    "payload_bytes",
+    "qos",
+    "client_id",
+    "username",
+    "properties",
+    "origin",
+    "expires_at",
+)
+
+
 class RetainedMessage(BaseModel):
     tenant: str
     topic_name: str
-    payload: str | None = Field(description="base64; null: larger than was asked for")
-    payload_bytes: int
+    payload: str | None = Field(description="as text; null when it is none, or too large")
+    payload_base64: str | None = Field(description="of what is no text; else null")
+    payload_bytes: int = Field(description="both are null: larger than was asked for")
     qos: int
     message_id: str = Field(description="128 bits, 32 hexadecimal digits, sortable by time")
     client_id: str = Field(description="of the publisher")
     username: str | None = Field(description="of the publisher")
     protocol_version: str = Field(description="of the publisher: 3.1, 3.1.1 or 5.0")
     properties: dict[str, Any] | None = Field(description="5.0 properties of the message")
+    retain: bool = True
     origin: str = Field(description="site/gateway that accepted it")
     received_at: datetime
     expires_at: datetime | None
@@ -73,7 +82,7 @@ def get_retained(
 ) -> Page[RetainedMessage]:
     """List retained messages by topic name, from the table `retained`: seconds behind the log."""
     if topic_filter is not None:
-        _check_filter(topic_filter)
+        check_filter(topic_filter)
     (after,) = read_cursor(cursor, 1)
     with unavailable():
         rows = _table(request).page(
@@ -97,7 +106,12 @@ def get_retained_message(
 
 @router.delete("/retained/{topic:path}", status_code=HTTPStatus.ACCEPTED)
 def delete_retained_message(
-    request: Request, state: State, log: Log, topic: str, tenant: Tenant = DEFAULT_TENANT
+    request: Request,
+    state: State,
+    log: Log,
+    caller: CurrentCaller,
+    topic: str,
+    tenant: Tenant = DEFAULT_TENANT,
 ) -> Asked:
     """Delete the retained message of a topic: publish an empty one, as any client may.
 
@@ -112,17 +126,17 @@ def delete_retained_message(
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY, f"topics below {SYSTEM_LEVEL} are the gateways' own"
         )
-    deletions: Deletions = request.app.state.deletions
-    key, headers, now_ms = deletions.make(tenant, topic)
+    maker: MessageMaker = request.app.state.message_maker
+    empty = maker.make(tenant, topic, b"", qos=1, retain=True, username=caller.name)
     with unavailable():
         log.append(
             state.bootstrap_servers,
             INBOUND,
-            key,
-            b"",
+            empty.key,
+            empty.value,
             what=f"deletion of {topic!r}",
-            headers=headers,
-            timestamp_ms=now_ms,
+            headers=empty.headers,
+            timestamp_ms=empty.timestamp_ms,
         )
     return Asked(topic_name=topic)
 
@@ -132,31 +146,13 @@ def _table(request: Request) -> RetainedTable:
     return table
 
 
-def _check_filter(topic_filter: str) -> None:
-    try:
-        validate_topic_filter(topic_filter)
-    except InvalidTopic as exc:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
-    if split_shared(topic_filter).share_name:
-        raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, "shared subscriptions get no retained messages"
-        )
-
-
 def _message(tenant: str, row: dict[str, Any]) -> RetainedMessage:
-    payload: bytes | None = row["payload"]
     return RetainedMessage(
+        **show_payload(row["payload"]),
+        **{name: row[name] for name in _AS_IN_TABLE},
         tenant=tenant,
         topic_name=row["topic"],
-        payload=None if payload is None else b64encode(payload).decode(),
-        payload_bytes=row["payload_bytes"],
-        qos=row["qos"],
         message_id=row["id"],
-        client_id=row["client_id"],
-        username=row["username"],
         protocol_version=PROTOCOL_VERSIONS[row["protocol_level"]],
-        properties=row["properties"],
-        origin=row["origin"],
         received_at=row["ts"],
-        expires_at=row["expires_at"],
     )

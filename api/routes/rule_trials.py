@@ -1,26 +1,35 @@
 """Rules tried out: on a made-up message, over history."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.dependencies import Book, Connect, Log, RunningJobs, State, unavailable
-from api.jobs import TooManyJobs
+from api.authentication import needs
+from api.dependencies import Book, Connect, KnownReferences, Log, RunningJobs, State, unavailable
+from api.jobs import NotResumable, TooManyJobs
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
+from api.replay.order import Order
+from api.replay.work import REPLAY, Parts, replay_work
+from api.routes.jobs import JobId, unknown_job
 from api.routes.rule_versions import find_version
 from api.routes.rules import RuleIdPath, existing
-from api.rules.backfill import BackfillError, Order, backfill, live_range
+from api.rules.backfill import BackfillError
 from api.rules.book import RuleBook
 from api.rules.checking import compiled
-from api.rules.dry_run import Compared, Range, dry_run
+from api.rules.dry_run import TWO_TABLES, stored_of
+from api.rules.rerun import RerunError
 from api.rules.samples import InvalidContext, make_sample
 from api.rules.trial import try_rule
 from api.rules.views import JobView, view_job
+from api.rules.work import backfill_work, dry_run_work, rerun_work
+from api.sql.errors import QueryError
 from mqlake.clock import SystemClock
+from mqlake.reference_records import Columns
 from rules.language import CompiledRule
 from rules.model import MAX_SQL_CHARACTERS
 
@@ -97,7 +106,9 @@ class DryRun(BaseModel):
     from_: datetime | None = Field(default=None, alias="from", description="received not before")
     to: datetime | None = Field(default=None, description="received before")
     table_version: int | None = Field(
-        default=None, ge=0, description="of the table `messages`: as it was then"
+        default=None,
+        ge=0,
+        description="of the table `messages`, `events` or `drops`: as it was then",
     )
     limit: int | None = Field(
         default=None, ge=1, le=MAX_LIMIT, description="only so many messages, the newest"
@@ -129,22 +140,27 @@ class Backfill(BaseModel):
     rate: int = Field(default=1_000, ge=1, le=50_000, description="outputs a second, at most")
 
 
-@router.post("/rule_test")
+@router.post("/rule_test", openapi_extra=needs("viewer"))
 def post_rule_test(
-    connect: Connect, test: RuleTest, tenant: Tenant = DEFAULT_TENANT
+    book: Book,
+    connect: Connect,
+    references: KnownReferences,
+    test: RuleTest,
+    tenant: Tenant = DEFAULT_TENANT,
 ) -> RuleTestResult:
     """Evaluate a rule on one made-up message; nothing is published and nothing kept.
 
+    A rule with memory gives what it would give of this message alone: the row of its window, say.
     Spark evaluates the expression that would run live. The first test after a start may take
     seconds.
     """
-    rule = compiled(test.sql)
+    rule = compiled(test.sql, book.schemas(tenant), references.columns(tenant))
     try:
         sample = make_sample(rule, test.context, tenant, _clock.now_ms())
     except InvalidContext as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
     with unavailable():
-        outcome = try_rule(rule, sample, connect)
+        outcome = try_rule(rule, sample, connect, tenant)
     reason = outcome.reason
     return RuleTestResult(
         matched=bool(outcome.outputs),
@@ -169,30 +185,38 @@ def post_rule_test(
 def post_dry_run(
     book: Book,
     connect: Connect,
+    references: KnownReferences,
     jobs: RunningJobs,
     rule_id: RuleIdPath,
     asked: DryRun | None = None,
     tenant: Annotated[str, Query(min_length=1)] = DEFAULT_TENANT,
 ) -> JobView:
-    """Evaluate a rule on messages that were stored, as a job; no action runs.
+    """Evaluate a rule on messages or events that were stored, as a job; no action runs.
 
     The result of the job counts, in all and by hour, the messages that a filter matched, that gave
     outputs, that gave none and that failed; it has examples of outputs and of failures, and the
     difference to the version that runs. With `sql`, the rule need not exist.
     """
     asked = asked or DryRun()
-    rule = _asked_rule(book, tenant, rule_id, asked)
-    if rule.is_events:
-        raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            "the rule reads events: not supported, only messages are kept as they are evaluated",
-        )
-    range_ = Range(tenant, _ms(asked.from_), _ms(asked.to), asked.table_version, asked.limit)
-    other = _other(book, tenant, rule_id, asked, rule)
+    schemas, columns = book.schemas(tenant), references.columns(tenant)
+    sql = _asked_sql(book, tenant, rule_id, asked)
+    rule = compiled(sql, schemas, columns)
+    if stored_of(rule) is None:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, TWO_TABLES)
+    request = {
+        "sql": sql,
+        "range": {
+            "from_ms": to_ms(asked.from_),
+            "to_ms": to_ms(asked.to),
+            "table_version": asked.table_version,
+            "limit": asked.limit,
+        },
+        "other": _other(book, columns, tenant, rule_id, asked, rule),
+    }
+    work = dry_run_work(connect, tenant, schemas, columns, request)
     try:
-        job = jobs.start(
-            "dry_run", tenant, rule_id, lambda job: dry_run(job, connect, rule, range_, other)
-        )
+        with unavailable():
+            job = jobs.start("dry_run", tenant, rule_id, work, request)
     except TooManyJobs as exc:
         raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)
@@ -217,18 +241,16 @@ def post_backfill(
 
     That is of every stored message before its newest version came into force: live evaluation
     has each one from there on, so that none is left out and none taken twice. The outputs are in
-    the order of the log; those whose evaluation fails are counted. A second backfill of the same
-    rule gives its outputs again, with other identifiers.
+    the order of the log; those whose evaluation fails become dead letters. A second backfill of
+    the same rule gives its outputs again, with other identifiers.
     """
     asked = asked or Backfill()
     entry = existing(book, tenant, rule_id)
-    rule = compiled(entry.rule.sql)
+    request = {"version": entry.rule.version, "from_ms": to_ms(asked.from_), "rate": asked.rate}
     try:
-        live = live_range(entry)
+        work = backfill_work(connect, log, state.bootstrap_servers, book, entry, request)
     except BackfillError as exc:
         raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
-    version = entry.rule.version
-    order = Order(tenant, rule_id, version, rule, live, _ms(asked.from_), asked.rate)
     if any(
         (job.kind, job.tenant, job.rule_id) == ("backfill", tenant, rule_id)
         and job.finished_at is None
@@ -236,38 +258,84 @@ def post_backfill(
     ):
         raise Problem(HTTPStatus.CONFLICT, f"a backfill of rule {rule_id!r} is under way")
     try:
-        job = jobs.start(
-            "backfill",
-            tenant,
-            rule_id,
-            lambda job: backfill(
-                job,
-                order,
-                connect,
-                log,
-                state.bootstrap_servers,
-                lambda: book.get(tenant, rule_id),
-            ),
-        )
+        with unavailable():
+            job = jobs.start("backfill", tenant, rule_id, work, request)
     except TooManyJobs as exc:
         raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)
 
 
-def _asked_rule(book: RuleBook, tenant: str, rule_id: str, asked: DryRun) -> CompiledRule:
+@router.post(
+    "/jobs/{id}/resume",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
+)
+def post_resume(
+    request: Request,
+    state: State,
+    book: Book,
+    connect: Connect,
+    references: KnownReferences,
+    log: Log,
+    jobs: RunningJobs,
+    job_id: JobId,
+) -> JobView:
+    """Go on with a job that was interrupted, has failed or was cancelled.
+
+    A backfill goes on where it was; what it does again for that gives the same outputs, which
+    count once. A replay goes on where it was, two seconds before at most. A dry run begins anew,
+    and so does a rerun, which leaves what is done.
+    """
+    job = jobs.get(job_id)
+    if job is None:
+        raise unknown_job(job_id)
+    try:
+        if job.kind == "dry_run" and job.request is not None:
+            schemas, columns = book.schemas(job.tenant), references.columns(job.tenant)
+            work = dry_run_work(connect, job.tenant, schemas, columns, job.request)
+        elif job.kind == "backfill" and job.request is not None:
+            entry = existing(book, job.tenant, job.rule_id)
+            servers = state.bootstrap_servers
+            work = backfill_work(connect, log, servers, book, entry, job.request)
+        elif job.kind == "rerun" and job.request is not None:
+            entry = existing(book, job.tenant, job.rule_id)
+            work = rerun_work(connect, log, state.bootstrap_servers, book, entry, job.request)
+        elif job.kind == REPLAY and job.request is not None:
+            parts = Parts.of(request, state.bootstrap_servers)
+            work = replay_work(parts, Order.from_request(job.tenant, job.request))
+        else:
+            raise NotResumable(f"a job of the kind {job.kind} cannot be resumed")
+        with unavailable():
+            resumed = jobs.resume(job_id, work)
+    except (BackfillError, NotResumable, RerunError, QueryError) as exc:
+        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+    except TooManyJobs as exc:
+        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc
+    return view_job(resumed, now_ms=_clock.now_ms(), with_result=False)
+
+
+def _asked_sql(book: RuleBook, tenant: str, rule_id: str, asked: DryRun) -> str:
     if asked.sql is not None:
         if asked.version is not None:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "give sql or version, not both")
-        return compiled(asked.sql)
+        return asked.sql
     if asked.version is not None:
-        return compiled(find_version(book, tenant, rule_id, asked.version).sql)
-    return compiled(existing(book, tenant, rule_id).rule.sql)
+        return find_version(book, tenant, rule_id, asked.version).sql
+    return existing(book, tenant, rule_id).rule.sql
 
 
 def _other(
-    book: RuleBook, tenant: str, rule_id: str, asked: DryRun, rule: CompiledRule
-) -> Compared | None:
-    """Return what to compare with; None when it is the same rule, or there is none."""
+    book: RuleBook,
+    columns: Mapping[str, Columns],
+    tenant: str,
+    rule_id: str,
+    asked: DryRun,
+    rule: CompiledRule,
+) -> dict[str, Any] | None:
+    """Return `sql` and `version` of what to compare with; None when it is the same, or none.
+
+    There is none for a rule with memory in one without.
+    """
     if asked.compare_version is not None:
         found = find_version(book, tenant, rule_id, asked.compare_version)
     else:
@@ -275,14 +343,17 @@ def _other(
         if entry is None or entry.state != "running":
             return None
         found = entry.rule
-    other = compiled(found.sql)
-    if other.is_events:
+    other = compiled(found.sql, book.schemas(tenant), columns)
+    if stored_of(other) != stored_of(rule) or (other.plan is None) != (rule.plan is None):
         return None
-    is_same = (other.expression, other.filters) == (rule.expression, rule.filters)
-    return None if is_same else Compared(other, found.version)
+    is_same = (other.expression, other.plan, other.filters) == (
+        *(rule.expression, rule.plan),
+        rule.filters,
+    )
+    return None if is_same else {"sql": found.sql, "version": found.version}
 
 
-def _ms(time: datetime | None) -> int | None:
+def to_ms(time: datetime | None) -> int | None:
     if time is None:
         return None
     if time.tzinfo is None:

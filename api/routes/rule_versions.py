@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Request, Response
 
-from api.dependencies import Book, RuleChanges, State, unavailable
+from api.dependencies import Book, KnownReferences, RuleChanges, State, unavailable
 from api.pages import DEFAULT_TENANT, Page, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.routes.rules import (
@@ -85,6 +85,7 @@ def post_rollback(
     state: State,
     book: Book,
     changes: RuleChanges,
+    references: KnownReferences,
     rule_id: RuleIdPath,
     version: Number,
     tenant: Tenant = DEFAULT_TENANT,
@@ -93,7 +94,7 @@ def post_rollback(
 ) -> RuleView:
     """Give a rule the content of an earlier version, as a new version."""
     body = body_of(find_version(book, tenant, rule_id, version))
-    check(body)
+    check(body, book.schemas(tenant), references.columns(tenant))
     with refused(by_etag=True), unavailable():
         rule = changes.replace(state.bootstrap_servers, tenant, rule_id, body, read_etag(if_match))
     response.status_code = HTTPStatus.OK

@@ -2,15 +2,26 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from api.dependencies import Book, Connect, Log, Metrics, RuleChanges, State, unavailable
+from api.authentication import needs
+from api.dependencies import (
+    Book,
+    Connect,
+    KnownReferences,
+    Log,
+    Metrics,
+    RuleChanges,
+    State,
+    unavailable,
+)
 from api.following import Followed
+from api.log import Append
 from api.pages import (
     DEFAULT_LIMIT,
     DEFAULT_TENANT,
@@ -50,8 +61,9 @@ from api.rules.views import (
     view_problem,
     view_rule,
 )
+from mqlake.errors import LogError
 from mqlake.records import HEADER_VERSION, METRICS, RECORD_VERSION
-from mqlake.rule_records import RuleMetricsKey, rule_metrics_key
+from mqlake.rule_records import RuleMetricsKey, rule_metrics_key, run_name
 from rules import columns
 from rules.actions import check_actions, describe_arguments
 from rules.errors import RuleError
@@ -68,6 +80,8 @@ router = APIRouter(
 ANSWER_SECONDS: Final = 3.0
 """How long a change waits for the engine."""
 ENGINE_QUERY: Final = "rules"
+
+_VERSION: Final = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
 
 RuleIdPath = Annotated[str, Path(alias="id", description="identifier of a rule")]
 IfMatch = Annotated[
@@ -120,6 +134,7 @@ def post_rule(
     state: State,
     book: Book,
     changes: RuleChanges,
+    references: KnownReferences,
     new: NewRule,
     tenant: Tenant = DEFAULT_TENANT,
     wait: Wait = None,
@@ -131,26 +146,35 @@ def post_rule(
     the rule then starts with it, and GET shows when.
     """
     body = new.body()
-    check(body)
+    check(body, book.schemas(tenant), references.columns(tenant))
     with refused(), unavailable():
         rule = changes.create(state.bootstrap_servers, tenant, new.id, body)
     return answer_change(request, response, book, rule, wait)
 
 
-@router.post("/rules/validate")
-def post_validate(connect: Connect, asked: RuleCheck) -> CheckResult:
+@router.post("/rules/validate", openapi_extra=needs("viewer"))
+def post_validate(
+    book: Book,
+    connect: Connect,
+    references: KnownReferences,
+    asked: RuleCheck,
+    tenant: Tenant = DEFAULT_TENANT,
+) -> CheckResult:
     """Say what is wrong with a rule, what is probably not meant, and what its SQL means."""
     errors = []
+    said: list[str] = []
     view: CompiledView | None = None
     try:
-        view = CompiledView(**view_compiled(asked.sql))
+        rule = compiled(asked.sql, book.schemas(tenant), references.columns(tenant))
     except RuleError as exc:
         errors.append(view_problem(exc))
+    else:
+        view = CompiledView(**view_compiled(rule))
+        said = warnings(rule, asked.actions, connect)
     try:
         check_actions(asked.actions)
     except RuleError as exc:
         errors.append(view_problem(exc))
-    said = warnings(compiled(asked.sql), asked.actions, connect) if view is not None else []
     return CheckResult(valid=not errors, errors=errors, warnings=said, compiled=view)
 
 
@@ -171,6 +195,7 @@ def put_rule(
     state: State,
     book: Book,
     changes: RuleChanges,
+    references: KnownReferences,
     rule_id: RuleIdPath,
     changed: ChangedRule,
     tenant: Tenant = DEFAULT_TENANT,
@@ -183,7 +208,7 @@ def put_rule(
     Waits for the engine as POST does.
     """
     body = changed.body()
-    check(body)
+    check(body, book.schemas(tenant), references.columns(tenant))
     expected = read_etag(if_match)
     with refused(by_etag=expected is not None), unavailable():
         rule = changes.replace(
@@ -202,6 +227,8 @@ def delete_rule(
     state: State,
     changes: RuleChanges,
     _book: Book,
+    metrics: Metrics,
+    log: Log,
     rule_id: RuleIdPath,
     tenant: Tenant = DEFAULT_TENANT,
     if_match: IfMatch = None,
@@ -209,6 +236,17 @@ def delete_rule(
     """Delete a rule with its versions. Messages that come a moment later are not evaluated."""
     with refused(by_etag=True), unavailable():
         changes.delete(state.bootstrap_servers, tenant, rule_id, read_etag(if_match))
+    tombstones = [Append(0, key, None, _VERSION) for key in metrics.keys(tenant, rule_id)]
+    # The rule is gone whatever becomes of its counters.
+    with suppress(LogError):
+        offsets = log.append_all(state.bootstrap_servers, METRICS, tombstones, what="metrics")
+        metrics.take(
+            [
+                Followed(METRICS, offset, one.key, None)
+                for offset, one in zip(offsets, tombstones, strict=True)
+            ],
+            is_old=False,
+        )
 
 
 @router.get("/rules/{id}/explain", responses=_NOT_FOUND)
@@ -216,11 +254,13 @@ def get_explain(book: Book, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
     """Show what a rule is for Spark, and for which offsets its versions count."""
     entry = existing(book, tenant, rule_id)
     spans = entry.activation.spans if entry.activation is not None else ()
+    rule = compiled(entry.rule.sql, entry.schemas)
+    runs = [run_name(tenant, rule_id, span.change) for span in spans if span.plan is not None]
     return Explanation(
         id=rule_id,
         version=entry.rule.version,
         state=entry.state,
-        query=ENGINE_QUERY,
+        query=ENGINE_QUERY if rule.plan is None else runs[-1] if runs else "",
         sources=sorted({log_topic for span in spans for log_topic in span.sources}),
         spans=[
             SpanView(
@@ -229,10 +269,11 @@ def get_explain(book: Book, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
                     log_topic: {"from": found.starts, "to": found.ends}
                     for log_topic, found in span.sources.items()
                 },
+                run=None if span.plan is None else run_name(tenant, rule_id, span.change),
             )
             for span in spans
         ],
-        **view_compiled(entry.rule.sql),
+        **view_compiled(rule),
     )
 
 
@@ -243,6 +284,21 @@ def get_metrics(
     """Show what a rule has done since it was made or reset, as of about a second ago."""
     entry = existing(book, tenant, rule_id)
     return _metrics(metrics, tenant, entry)
+
+
+@router.get("/rule_metrics")
+def get_all_metrics(
+    book: Book,
+    metrics: Metrics,
+    tenant: Tenant = DEFAULT_TENANT,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[MetricsView]:
+    """List what each rule has done, by identifier: the pages are those of GET /rules."""
+    (after,) = read_cursor(cursor, 1)
+    asked = [entry for entry in book.all(tenant) if entry.rule.id > after]
+    found = [_metrics(metrics, tenant, entry) for entry in asked[: limit + 1]]
+    return to_page(found, limit, lambda one: (one.id,))
 
 
 @router.put("/rules/{id}/metrics/reset", responses=_NOT_FOUND)
@@ -258,10 +314,9 @@ def put_metrics_reset(
     entry = existing(book, tenant, rule_id)
     key = rule_metrics_key(RuleMetricsKey(RESET_PROCESS, RESET_INCARNATION, tenant, rule_id))
     value = metrics.reset_value(tenant, rule_id)
-    headers = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
     with unavailable():
         offset = log.append(
-            state.bootstrap_servers, METRICS, key, value, what="metrics", headers=headers
+            state.bootstrap_servers, METRICS, key, value, what="metrics", headers=_VERSION
         )
     metrics.take([Followed(METRICS, offset, key, value)], is_old=False)
     return _metrics(metrics, tenant, entry)
@@ -337,7 +392,8 @@ def answer_change(
     seconds = default if wait is None else wait
     entry = book.await_answer(rule.tenant, rule.id, rule.version, seconds)
     if entry is None or entry.rule.version < rule.version:
-        entry = Entry(rule, None)  # somebody was quicker with the next change
+        # Somebody was quicker with the next change.
+        entry = Entry(rule, None, book.schemas(rule.tenant))
     _tag(response, entry.rule)
     if not entry.is_answered:
         response.status_code = HTTPStatus.ACCEPTED
@@ -352,10 +408,12 @@ def _metrics(metrics: MetricsBook, tenant: str, entry: Entry) -> MetricsView:
     counters = metrics.counters(tenant, entry.rule.id)
     rates = metrics.rates(tenant, entry.rule.id)
     reset_at_ms = metrics.reset_at_ms(tenant, entry.rule.id)
-    names = ("matched", "passed", "no_result", "failed", "outputs")
+    names = ("matched", "passed", "no_result", "failed", "outputs", "late")
+    lag_ms, outputs = total(counters, "lag_ms"), total(counters, "outputs")
     return MetricsView(
         id=entry.rule.id,
         **{name: total(counters, name) for name in names},
+        lag_ms_mean=round(lag_ms / outputs, 1) if lag_ms and outputs else None,
         matched_per_second=RateView(
             now=rates.now, last_5_minutes=rates.last_5_minutes, highest=rates.highest
         ),

@@ -16,10 +16,18 @@ from api.log import Append, LogAppender
 from api.log_range import has_messages
 from api.rules import history
 from api.rules.book import Entry
-from api.spark import Row, Spark, SparkConnect
+from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
-from mqlake.records import INBOUND, OUTPUTS
-from mqlake.rule_records import Output, Position, Range, output_headers, rule_record_key
+from mqlake.records import DEAD_LETTERS, INBOUND, OUTPUTS
+from mqlake.rule_records import (
+    DeadLetter,
+    Output,
+    Position,
+    Range,
+    dead_letter_headers,
+    output_headers,
+    rule_record_key,
+)
 from mqlake.tables import MESSAGES
 from rules.language import CompiledRule
 
@@ -29,6 +37,12 @@ APPEND_ROWS: Final = 500
 TABLE_SECONDS: Final = 120.0
 """How long the table may take to have what came before the rule."""
 QUERY_SECONDS: Final = 600.0
+MAX_EXPLAINED: Final = 20
+"""Failures of which it is found out what is wrong: each is a query of its own."""
+NOT_EXPLAINED: Final = (
+    f"the evaluation failed; of a backfill only the first {MAX_EXPLAINED} failures are looked into"
+)
+MAX_ERROR_CHARACTERS: Final = 1_000
 _CLIENT_PREFIX: Final = "rule:"
 """Of the client identifier of what a rule has published."""
 
@@ -43,6 +57,7 @@ class Order:
 
     Attributes:
         version: Of the rule, that runs.
+        compiled: The rule; it has no memory.
         from_ms: Not what was received before this time; None: everything.
         rate: Outputs a second, at most.
     """
@@ -54,6 +69,11 @@ class Order:
     live: Range
     from_ms: int | None
     rate: int
+
+    @property
+    def expression(self) -> str:
+        assert self.compiled.expression is not None, "the rule has memory"
+        return self.compiled.expression
 
 
 def live_range(entry: Entry) -> Range:
@@ -69,7 +89,7 @@ def live_range(entry: Entry) -> Range:
     found = span.sources.get(INBOUND)
     if span.version != entry.rule.version or found is None:
         raise BackfillError(f"rule {entry.rule.id!r} does not read messages")
-    return found
+    return found if span.first is None else Range(span.first[INBOUND])
 
 
 def backfill(
@@ -116,12 +136,13 @@ class _Backfill:
         self._log = log
         self._servers = bootstrap_servers
         self._current = current
-        self._pace = _Pace(order.rate)
-        self._matched = 0
-        self._passed = 0
-        self._failed = 0
-        self._loops = 0
-        self._outputs = 0
+        self._pace = Pace(order.rate)
+        counted: dict[str, int] = job.place.get("counts", {})
+        self._matched = counted.get("matched", 0)
+        self._passed = counted.get("passed", 0)
+        self._failed = counted.get("failed", 0)
+        self._loops = counted.get("loops", 0)
+        self._outputs = counted.get("outputs", 0)
 
     def run(self) -> dict[str, Any]:
         self._job.advance(0.0, "waiting for the table to have what came before the rule")
@@ -130,8 +151,14 @@ class _Backfill:
         ranges = self._ranges(version)
         total = sum(end - begin for begin, end in ranges.values())
         step = max(1, WINDOW_ROWS // max(1, len(ranges)))
-        at = {partition: begin for partition, (begin, _) in ranges.items()}
-        done = 0
+        # What was under way when the job was interrupted is made again, with the identifiers that
+        # it had: readers of outputs keep the last of each source and drop what is not above it.
+        resumed: dict[str, int] = self._job.place.get("next", {})
+        at = {
+            partition: min(max(begin, resumed.get(str(partition), 0)), end)
+            for partition, (begin, end) in ranges.items()
+        }
+        done = sum(at[partition] - begin for partition, (begin, _) in ranges.items())
         while done < total:
             self._check()
             window = {
@@ -143,18 +170,27 @@ class _Backfill:
             for partition, (begin, end) in window.items():
                 at[partition] = end
                 done += end - begin
+            self._job.place = {
+                "next": {str(partition): end for partition, end in at.items()},
+                "counts": self._counts(),
+            }
             self._job.advance(done / total, f"{self._outputs:,} outputs")
         return {
             "version": self._order.version,
             "source": self._source,
             "table_version": version,
+            **self._counts(),
+            "no_result": self._matched - self._passed - self._failed - self._loops,
+            "before": list(self._order.live.starts),
+        }
+
+    def _counts(self) -> dict[str, int]:
+        return {
             "matched": self._matched,
             "passed": self._passed,
-            "no_result": self._matched - self._passed - self._failed - self._loops,
             "failed": self._failed,
             "loops": self._loops,
             "outputs": self._outputs,
-            "before": list(self._order.live.starts),
         }
 
     @property
@@ -212,7 +248,9 @@ class _Backfill:
             f"(log_partition = {partition:d} AND log_offset < {start:d})"
             for partition, start in enumerate(self._order.live.starts)
         )
-        rows = history.source(version, " AND ".join([*self._where(), f"({before})"]))
+        rows = history.MESSAGES_STORED.source(
+            version, " AND ".join([*self._where(), f"({before})"])
+        )
         found = self._rows(
             "SELECT log_partition, min(log_offset) AS first, max(log_offset) AS last"  # noqa: S608
             f" FROM {rows} GROUP BY log_partition"
@@ -224,33 +262,37 @@ class _Backfill:
             f"(log_partition = {partition:d} AND log_offset >= {begin:d} AND log_offset < {end:d})"
             for partition, (begin, end) in window.items()
         )
-        rows = history.source(version, " AND ".join([*self._where(), f"({inside})"]))
-        result = history.guarded(self._order.compiled.expression)
-        inner = f"SELECT {history.ROW} FROM {rows}"  # noqa: S608
+        rows = history.MESSAGES_STORED.source(
+            version, " AND ".join([*self._where(), f"({inside})"])
+        )
+        result = history.guarded(self._order.expression)
+        inner = f"SELECT {history.MESSAGES_STORED.row} FROM {rows}"  # noqa: S608
         names = "id, topic, clientid, timestamp, log_partition, log_offset"
-        evaluated = f"SELECT {names}, {result} AS result FROM ({inner})"  # noqa: S608
+        evaluated = f"SELECT {names}, payload, {result} AS result FROM ({inner})"  # noqa: S608
         counted = self._rows(
             f"SELECT count(*) AS matched FROM {rows}"  # noqa: S608
         )
         self._matched += counted[0]["matched"]
         found = self._rows(
-            f"SELECT * FROM ({evaluated}) WHERE result IS NULL OR octet_length(result) > 0"  # noqa: S608
+            f"SELECT {names}, result, CASE WHEN result IS NULL THEN payload END AS payload"  # noqa: S608
+            f" FROM ({evaluated}) WHERE result IS NULL OR octet_length(result) > 0"
             " ORDER BY log_partition, log_offset"
         )
         records: list[Append] = []
+        letters: list[Append] = []
         for row in found:
-            records += self._records(row)
-            if len(records) >= APPEND_ROWS:
-                self._append(records)
-                records = []
-        self._append(records)
+            if row["result"] is None:
+                letters.append(self._dead_letter(version, row))
+            else:
+                records += self._records(row)
+            if len(records) + len(letters) >= APPEND_ROWS:
+                self._append(records, letters)
+                records, letters = [], []
+        self._append(records, letters)
 
     def _records(self, row: Row) -> list[Append]:
         order = self._order
-        result: bytes | None = row["result"]
-        if result is None:
-            self._failed += 1
-            return []
+        result: bytes = row["result"]
         client_id: str = row["clientid"] or ""
         chain: tuple[str, ...] = ()
         if client_id.startswith(_CLIENT_PREFIX):
@@ -277,19 +319,48 @@ class _Backfill:
             records.append(Append(row["log_partition"], key, line, output_headers(output)))
         return records
 
-    def _append(self, records: Sequence[Append]) -> None:
-        if not records:
+    def _dead_letter(self, version: int, row: Row) -> Append:
+        """Return a dead letter as the engine writes it, for a row on which the rule fails."""
+        order = self._order
+        self._failed += 1
+        error = NOT_EXPLAINED
+        if self._failed <= MAX_EXPLAINED:
+            stored, position = history.MESSAGES_STORED, history.position(row)
+            try:
+                self._rows(stored.unguarded(version, position, order.expression))
+            except EvaluationError as exc:
+                error = str(exc)[:MAX_ERROR_CHARACTERS]
+        letter = DeadLetter(
+            tenant=order.tenant,
+            rule=order.rule_id,
+            version=order.version,
+            value=row["payload"] or b"",
+            position=Position(self._source, row["log_partition"], row["log_offset"], 0),
+            stage="evaluate",
+            error=error,
+            topic_name=row["topic"],
+            client_id=row["clientid"] or "",
+        )
+        key = rule_record_key(order.tenant, order.rule_id)
+        return Append(0, key, letter.value, dead_letter_headers(letter))
+
+    def _append(self, records: Sequence[Append], letters: Sequence[Append]) -> None:
+        count = len(records) + len(letters)
+        if not count:
             return
         self._check()
-        self._pace.wait(len(records), self._job.cancelling.wait)
-        self._log.append_all(
-            self._servers, OUTPUTS, records, what=f"outputs of rule {self._order.rule_id!r}"
-        )
+        self._pace.wait(count, self._job.cancelling.wait)
+        rule = self._order.rule_id
+        for log_topic, found in ((OUTPUTS, records), (DEAD_LETTERS, letters)):
+            if found:
+                self._log.append_all(
+                    self._servers, log_topic, found, what=f"outputs of rule {rule!r}"
+                )
         self._outputs += len(records)
         self._job.advance(self._job.progress, f"{self._outputs:,} outputs")
 
 
-class _Pace:
+class Pace:
     """Keeps to a rate."""
 
     def __init__(self, rate: int) -> None:

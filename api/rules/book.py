@@ -13,9 +13,18 @@ from typing import Final
 from pydantic import ValidationError
 
 from api.following import Followed, Taker
+from api.rules.rerun_log import Begin, decode_begin
 from mqlake.errors import InvalidRecord
-from mqlake.rule_records import Activation, RulesKey, decode_activation, decode_rules_key
+from mqlake.rule_records import (
+    Activation,
+    RulesKey,
+    decode_activation,
+    decode_rerun_key,
+    decode_rules_key,
+)
+from mqlake.schema_records import decode_schema_key
 from rules.model import Rule, RuleState
+from rules.schemas.registry import NO_SCHEMAS, SchemaBook, Schemas
 
 _NOTHING: Final = -1
 """Offset of a key that has not been seen."""
@@ -30,6 +39,8 @@ class Entry:
 
     rule: Rule
     activation: Activation | None
+    schemas: Schemas = NO_SCHEMAS
+    """Of its tenant."""
 
     @property
     def is_answered(self) -> bool:
@@ -63,6 +74,8 @@ class RuleBook(Taker):
         self._rules: dict[Name, Rule] = {}
         self._versions: dict[Name, dict[int, Rule]] = {}
         self._activations: dict[Name, Activation] = {}
+        self._schemas = SchemaBook()
+        self._reruns: dict[Name, Begin] = {}
         self._offsets: dict[bytes, int] = {}
 
     def forget(self) -> None:
@@ -95,11 +108,26 @@ class RuleBook(Taker):
         with self._changed:
             return self._entry((tenant, rule_id))
 
+    def tenants(self) -> list[str]:
+        """Return who has rules, by name."""
+        with self._changed:
+            return sorted({tenant for tenant, _ in self._rules})
+
     def all(self, tenant: str) -> list[Entry]:
         """Return a tenant's rules by identifier."""
         with self._changed:
             names = sorted(name for name in self._rules if name[0] == tenant)
             return [entry for name in names if (entry := self._entry(name)) is not None]
+
+    def rerun_begin(self, tenant: str, rule_id: str) -> Begin | None:
+        """Return where the last run of a rule's dead letters began."""
+        with self._changed:
+            return self._reruns.get((tenant, rule_id))
+
+    def schemas(self, tenant: str) -> Schemas:
+        """Return a tenant's schemas as they are now."""
+        with self._changed:
+            return self._schemas.of(tenant)
 
     def versions(self, tenant: str, rule_id: str) -> list[Rule]:
         """Return the versions that are kept, the newest first; also those of a deleted rule."""
@@ -124,9 +152,25 @@ class RuleBook(Taker):
 
     def _entry(self, name: Name) -> Entry | None:
         rule = self._rules.get(name)
-        return None if rule is None else Entry(rule, self._activations.get(name))
+        if rule is None:
+            return None
+        return Entry(rule, self._activations.get(name), self._schemas.of(rule.tenant))
+
+    def _take_rerun(self, name: Name, value: bytes | None) -> None:
+        if value is None:
+            self._reruns.pop(name, None)
+        else:
+            self._reruns[name] = decode_begin(value)
 
     def _take(self, data: bytes, value: bytes | None) -> None:
+        rerun = decode_rerun_key(data)
+        if rerun is not None:
+            self._take_rerun(rerun, value)
+            return
+        schema = decode_schema_key(data)
+        if schema is not None:
+            self._schemas.apply(schema, value)
+            return
         key = decode_rules_key(data)
         if key is None:
             return

@@ -1,35 +1,57 @@
 """Is a rule sound: its SQL compiles, its actions are known, and what else is worth a warning."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from api.rules.trial import constant_conditions
 from api.spark import EvaluationError, SparkConnect
 from mqlake.errors import InvalidTopic, OperationalError
 from mqlake.matching import filter_matches
+from mqlake.reference_records import Columns
 from mqlake.topics import is_system, validate_topic_name
 from rules.actions import check_actions
 from rules.language import CompiledRule, compile_rule
 from rules.model import ActionSpec, RuleBody
+from rules.schemas.registry import NO_SCHEMAS, Schemas
+
+
+def compiled(
+    sql: str, schemas: Schemas = NO_SCHEMAS, references: Mapping[str, Columns] | None = None
+) -> CompiledRule:
+    """Compile a statement.
+
+    Args:
+        sql: The statement.
+        schemas: Of the rule's tenant; the same object as long as none changes.
+        references: Columns of each reference table there is; None leaves open whether there are
+            those that the statement joins.
+
+    Raises:
+        RuleError: It cannot be used, or joins what is not there.
+    """
+    rule = _compiled(sql, schemas)
+    if references is None or rule.plan is None or not rule.plan.references:
+        return rule
+    return compile_rule(sql, references, schemas=schemas)
 
 
 @lru_cache(maxsize=1024)
-def compiled(sql: str) -> CompiledRule:
-    """Compile a statement.
-
-    Raises:
-        RuleError: It cannot be used.
-    """
-    return compile_rule(sql)
+def _compiled(sql: str, schemas: Schemas) -> CompiledRule:
+    return compile_rule(sql, schemas=schemas)
 
 
-def check(body: RuleBody) -> CompiledRule:
+def check(body: RuleBody, schemas: Schemas, references: Mapping[str, Columns]) -> CompiledRule:
     """Refuse a rule that cannot run.
+
+    Args:
+        body: The rule.
+        schemas: Of its tenant.
+        references: Columns of each reference table there is.
 
     Raises:
         RuleError: Its SQL or one of its actions cannot be used.
     """
-    rule = compiled(body.sql)
+    rule = compiled(body.sql, schemas, references)
     check_actions(body.actions)
     return rule
 
@@ -50,6 +72,7 @@ def warnings(rule: CompiledRule, actions: Sequence[ActionSpec], spark: SparkConn
         for place, other in enumerate(rule.filters)
         if at != place and _covers(other, one) and not (at < place and _covers(one, other))
     ]
+    found += _never_closes(rule)
     if not rule.deterministic:
         found.append(
             "the rule uses the time of evaluation or random numbers: evaluated again, after a "
@@ -58,6 +81,13 @@ def warnings(rule: CompiledRule, actions: Sequence[ActionSpec], spark: SparkConn
     found += _loops(rule, actions)
     found += _constants(rule, spark)
     return found
+
+
+def _never_closes(rule: CompiledRule) -> list[str]:
+    """Say of a time from the payload that it stands still without messages."""
+    if rule.plan is None or all(stream.is_receive_time for stream in rule.plan.streams):
+        return []
+    return ["time goes on with the messages: without them, what is open stays open"]
 
 
 def _covers(wide: str, narrow: str) -> bool:

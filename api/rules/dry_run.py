@@ -8,14 +8,13 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from api.jobs import Job
 from api.rules import history
+from api.rules.times import HOUR_MS, shown_time
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.errors import MqlakeError
-from mqlake.tables import MESSAGES
 from rules.language import CompiledRule
 
 TIMEOUT_SECONDS: Final = 3_600.0
@@ -26,12 +25,18 @@ _BUCKETS: Final = 10
 _COUNTED: Final = 0.95
 """Share of the progress that counting takes."""
 
-_HOUR_MS: Final = 3_600_000
 _NEWLINES: Final = "octet_length({0}) - octet_length(replace(CAST({0} AS STRING), '\\n', ''))"
+
+SHOWN: Final = "coalesce(payload, CAST(to_json(event_fields) AS BINARY))"
+"""Of an event its fields."""
+TWO_TABLES: Final = (
+    "messages, message_dropped and other events have their history in a table each, and a dry run "
+    "reads one: make two rules of it"
+)
 
 
 class DryRunError(MqlakeError):
-    """It cannot be run over history."""
+    """It cannot be run over history: see `TWO_TABLES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +65,20 @@ class Compared:
     version: int | None
 
 
+def stored_of(rule: CompiledRule) -> history.Stored | None:
+    """Return where the history of all that a rule reads is; None when it is in several tables."""
+    sources = [rule.filters] if rule.plan is None else [one.filters for one in rule.plan.streams]
+    first, *others = map(history.stored_for, sources)
+    return first if all(one == first for one in others) else None
+
+
 def dry_run(
     job: Job, connect: SparkConnect, rule: CompiledRule, range_: Range, other: Compared | None
 ) -> dict[str, Any]:
     """Do it; return the result as the API shows it.
 
     Raises:
-        DryRunError: The table has no such version.
+        DryRunError: What the rule reads is in several tables.
         Cancelled: The job was cancelled.
         SparkAway: Spark does not answer.
     """
@@ -83,6 +95,12 @@ class _DryRun:
         self._rule = rule
         self._range = range_
         self._other = other
+        stored = stored_of(rule)
+        if stored is None:
+            raise DryRunError(TWO_TABLES)
+        assert rule.expression is not None
+        self._stored = stored
+        self._expression = rule.expression
 
     def run(self) -> dict[str, Any]:
         self._job.advance(0.0, "reading the table's version")
@@ -113,7 +131,7 @@ class _DryRun:
     def _table_version(self) -> int:
         if self._range.table_version is not None:
             return self._range.table_version
-        rows = self._rows(f"DESCRIBE HISTORY {MESSAGES.name} LIMIT 1")
+        rows = self._rows(f"DESCRIBE HISTORY {self._stored.table} LIMIT 1")
         return int(rows[0]["version"])
 
     def _count_query(self, version: int) -> str:
@@ -161,16 +179,16 @@ class _DryRun:
         else:
             conditions += history.between(self._range.from_ms, self._range.to_ms)
         conditions.append(f"({either})")
-        rows = history.source(version, " AND ".join(conditions))
+        rows = self._stored.source(version, " AND ".join(conditions))
         if self._range.limit is not None and positions is None:
             rows = f"(SELECT * FROM {rows} ORDER BY ts DESC LIMIT {self._range.limit:d})"  # noqa: S608
         wanted = [
-            f"unix_millis(ts) div {_HOUR_MS} AS hour",
+            f"unix_millis(ts) div {HOUR_MS} AS hour",
             f"pmod(log_offset * 7 + log_partition, {_BUCKETS}) AS bucket",
             f"{history.POSITION} AS position",
         ]
         if self._other is None:
-            wanted += ["true AS matched", f"{history.guarded(self._rule.expression)} AS result"]
+            wanted += ["true AS matched", f"{history.guarded(self._expression)} AS result"]
         else:
             matched = history.matches(self._other.rule.filters)
             wanted += [
@@ -180,9 +198,9 @@ class _DryRun:
                 f"{_evaluate(self._other.rule, matched)} AS other",
             ]
         if positions is not None:
-            wanted += ["topic", "clientid", "payload"]
+            wanted += ["topic", "clientid", f"{SHOWN} AS payload"]
         # `ts` is no column of a rule's row.
-        inner = f"SELECT {history.ROW}, ts FROM {rows}"  # noqa: S608
+        inner = f"SELECT {self._stored.row}, ts FROM {rows}"  # noqa: S608
         return f"SELECT {', '.join(wanted)}, timestamp FROM ({inner})"  # noqa: S608
 
     def _samples(self, version: int, positions: list[int]) -> list[dict[str, Any]]:
@@ -198,10 +216,8 @@ class _DryRun:
         rows = self._rows(f"{self._evaluated(version, positions)} ORDER BY position")
         found = []
         for row in rows:
-            where = history.source(version, history.at_positions([row["position"]]))
-            inner = f"SELECT {history.ROW} FROM {where}"  # noqa: S608
             try:
-                self._rows(f"SELECT {self._rule.expression} AS outputs FROM ({inner})")  # noqa: S608
+                self._rows(self._stored.unguarded(version, row["position"], self._expression))
             except EvaluationError as exc:
                 found.append({**_message(row), "error": str(exc)})
         return found
@@ -235,6 +251,7 @@ class _DryRun:
 
 
 def _evaluate(rule: CompiledRule, matched: str) -> str:
+    assert rule.expression is not None
     return f"CASE WHEN {matched} THEN {history.guarded(rule.expression)} ELSE X'' END"
 
 
@@ -257,14 +274,10 @@ def _message(row: Row) -> dict[str, Any]:
         "topic": row["topic"],
         "clientid": row["clientid"],
         "payload": payload[:4096].decode(errors="replace"),
-        "received_at": _time(row["timestamp"]),
+        "received_at": shown_time(row["timestamp"]),
         "log_partition": partition,
         "log_offset": offset,
     }
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, tz=UTC).isoformat().replace("+00:00", "Z")
 
 
 def _sum(rows: list[Row], names: Iterable[str]) -> dict[str, int]:
@@ -277,7 +290,7 @@ def _hours(rows: list[Row]) -> list[dict[str, Any]]:
         by_hour[row["hour"]].append(row)
     names = ("matched", "passed", "failed", "outputs")
     return [
-        {"hour": _time(hour * _HOUR_MS), **_sum(found, names)}
+        {"hour": shown_time(hour * HOUR_MS), **_sum(found, names)}
         for hour, found in sorted(by_hour.items())
     ]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from api.following import Followed, LogFollower, Taker
+from api.references.book import ReferenceBook
 from api.rules.book import RuleBook
 from api.rules.metrics import MetricsBook
 from mqlake.errors import InvalidRecord
@@ -15,40 +16,49 @@ LOG_TOPICS: Final = (RULES, METRICS)
 
 
 class RulesFollower(LogFollower):
-    """Keeps rules and their counters as the log has them.
+    """Keeps rules, reference tables and counters as the log has them.
 
     Args:
         data_dir: Of the system.
         book: Takes the rules.
+        references: Takes the reference tables.
         metrics: Takes the counters.
     """
 
     poll_seconds = 0.05  # somebody waits for the engine's answer
 
-    def __init__(self, data_dir: Path, book: RuleBook, metrics: MetricsBook) -> None:
+    def __init__(
+        self, data_dir: Path, book: RuleBook, references: ReferenceBook, metrics: MetricsBook
+    ) -> None:
         super().__init__(data_dir, "rules", LOG_TOPICS)
         self._book = book
+        self._references = references
         self._metrics = metrics
 
     @contextmanager
     def taking(self) -> Iterator[Taker]:
         self._book.forget()
+        self._references.forget()
         self._metrics.forget()
-        yield _Taker(self._book, self._metrics)
+        yield _Taker(self._book, self._references, self._metrics)
 
 
 class _Taker(Taker):
-    def __init__(self, book: RuleBook, metrics: MetricsBook) -> None:
+    def __init__(self, book: RuleBook, references: ReferenceBook, metrics: MetricsBook) -> None:
         self._book = book
+        self._references = references
         self._metrics = metrics
 
     def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
         rules = [one for one in records if one.log_topic == RULES]
         metrics = [one for one in records if one.log_topic == METRICS]
         refused = self._book.take(rules, is_old=is_old) if rules else []
+        if rules:
+            refused += self._references.take(rules, is_old=is_old)
         if metrics:
             refused += self._metrics.take(metrics, is_old=is_old)
         return refused
 
     def complete(self) -> None:
         self._book.complete()
+        self._references.complete()

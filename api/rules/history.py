@@ -1,15 +1,18 @@
-"""The rows that rules are evaluated on, made of the table `messages`, as Spark SQL.
+"""The rows that rules are evaluated on, made of the tables that hold history, as Spark SQL.
 
 Live, the engine builds the same columns from records of the log: see `rules.columns`. Whatever a
 user wrote is in here only as a literal that is built from its bytes.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from mqlake.tables import MESSAGES
+from mqlake.rule_records import EVENTS_PREFIX
+from mqlake.tables import DROPS, EVENTS, MESSAGES
 from mqlake.topics import SEPARATOR
+from rules.columns import ROW as ROW_COLUMNS
 
 OFFSET_BITS: Final = 48
 
@@ -44,7 +47,77 @@ COLUMNS: Final[dict[str, str]] = {
 }
 """Column of a rule's row -> expression over the columns of `messages`."""
 
-ROW: Final = ", ".join(f"{value} AS {name}" for name, value in COLUMNS.items())
+_EVENT_COLUMNS: Final[dict[str, str]] = {
+    **{column.name: f"CAST(NULL AS {column.type})" for column in ROW_COLUMNS},
+    "tenant": "tenant",
+    "topic": "topic",
+    "clientid": "client_id",
+    "timestamp": "unix_millis(ts)",
+    "event": "event",
+    "event_fields": "try_parse_json(fields)",
+    "log_partition": "log_partition",
+    "log_offset": "log_offset",
+}
+"""Likewise over what `EVENTS_STORED` and `DROPS_STORED` select."""
+
+_DROPPED: Final = "message.dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A table with history.
+
+    Attributes:
+        table: Its name.
+        selected: Columns, as a list of SELECT over the table: `tenant`, `topic`, `ts`, the place in
+            the log, and whatever `columns` needs.
+        columns: Column of a rule's row -> expression over these.
+    """
+
+    table: str
+    selected: str
+    columns: Mapping[str, str]
+
+    @property
+    def row(self) -> str:
+        """The columns of a rule's row, for SELECT."""
+        return ", ".join(f"{value} AS {name}" for name, value in self.columns.items())
+
+    def source(self, table_version: int, where: str) -> str:
+        """Return the table at a version, filtered, for a FROM clause; read by few tasks."""
+        table = f"(SELECT {self.selected} FROM {self.table} VERSION AS OF {table_version:d})"  # noqa: S608
+        return f"(SELECT /*+ COALESCE({TASKS}) */ * FROM {table} WHERE {where})"  # noqa: S608
+
+    def unguarded(self, table_version: int, position: int, expression: str) -> str:
+        """Return the query that evaluates a rule on one row: it fails with what is wrong there."""
+        row = f"SELECT {self.row} FROM {self.source(table_version, at_positions([position]))}"  # noqa: S608
+        return f"SELECT {expression} AS outputs FROM ({row})"  # noqa: S608
+
+
+MESSAGES_STORED: Final = Stored(MESSAGES.name, "*", COLUMNS)
+EVENTS_STORED: Final = Stored(
+    EVENTS.name, f"*, concat('{EVENTS_PREFIX}', replace(event, '.', '_')) AS topic", _EVENT_COLUMNS
+)
+DROPS_STORED: Final = Stored(
+    DROPS.name,
+    "ts, tenant, client_id, log_partition, log_offset, "
+    f"'{EVENTS_PREFIX}{_DROPPED.replace('.', '_')}' AS topic, '{_DROPPED}' AS event, "
+    "to_json(named_struct('ts', unix_millis(ts), 'tenant', tenant, 'client_id', client_id, "
+    "'gateway', gateway, 'topic', topic, 'qos', qos, 'reason', reason, 'count', count)) AS fields",
+    _EVENT_COLUMNS,
+)
+
+
+def stored_for(topic_filters: Sequence[str]) -> Stored | None:
+    """Return where the history of a rule's sources is; None when it is in more than one table."""
+    if not topic_filters[0].startswith(EVENTS_PREFIX):
+        return MESSAGES_STORED
+    dropped = EVENTS_PREFIX + _DROPPED.replace(".", "_")
+    if dropped not in topic_filters:
+        return EVENTS_STORED
+    return DROPS_STORED if set(topic_filters) == {dropped} else None
+
+
 POSITION: Final = f"(CAST(log_partition AS BIGINT) * {1 << OFFSET_BITS} + log_offset)"
 """Place in the log as one number, see `read_position`."""
 
@@ -64,6 +137,11 @@ def read_position(number: int) -> tuple[int, int]:
     return number >> OFFSET_BITS, number & ((1 << OFFSET_BITS) - 1)
 
 
+def position(row: Mapping[str, int]) -> int:
+    """Return the number for the place of a row, see `read_position`."""
+    return (row["log_partition"] << OFFSET_BITS) + row["log_offset"]
+
+
 def guarded(expression: str) -> str:
     r"""Return a rule's expression so that a row on which it fails ends no query.
 
@@ -78,12 +156,6 @@ SESSION_SETTINGS: Final = {
     # Would compute what an expression has twice outside of `try_to_binary`.
     "spark.sql.subexpressionElimination.enabled": "false",
 }
-
-
-def source(table_version: int, where: str) -> str:
-    """Return the table at a version, filtered, for a FROM clause; read by few tasks."""
-    table = f"{MESSAGES.name} VERSION AS OF {table_version:d}"
-    return f"(SELECT /*+ COALESCE({TASKS}) */ * FROM {table} WHERE {where})"  # noqa: S608
 
 
 def between(from_ms: int | None, to_ms: int | None) -> list[str]:
@@ -113,7 +185,7 @@ def matches(topic_filters: Iterable[str]) -> str:
 
 
 def _matches(topic_filter: str) -> str:
-    if not set(topic_filter) & {"+", "#"}:
+    if topic_filter.startswith(EVENTS_PREFIX) or not set(topic_filter) & {"+", "#"}:
         return f"topic = {text(topic_filter)}"
     levels = topic_filter.split(SEPARATOR)
     fixed = next(at for at, level in enumerate(levels) if level in ("+", "#"))

@@ -14,7 +14,7 @@ from typing import Any, Final
 from api.following import Followed, Taker
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
-from mqlake.rule_records import RuleMetricsKey, decode_rule_metrics_key
+from mqlake.rule_records import RuleMetricsKey, decode_rule_metrics_key, rule_metrics_key
 
 RESET_PROCESS: Final = "api"
 RESET_INCARNATION: Final = "reset"
@@ -101,6 +101,18 @@ class MetricsBook(Taker):
             runs = self._runs.get((tenant, rule_id), {})
             return json.dumps({"v": 1, "at": self._clock.now_ms(), "runs": runs}).encode()
 
+    def keys(self, tenant: str, rule_id: str) -> list[bytes]:
+        """Return the keys of all records of a rule."""
+        name = (tenant, rule_id)
+        with self._lock:
+            runs = [tuple(run.split("/", 1)) for run in self._runs.get(name, {})]
+            if name in self._resets:
+                runs.append((RESET_PROCESS, RESET_INCARNATION))
+        return [
+            rule_metrics_key(RuleMetricsKey(process, incarnation, tenant, rule_id))
+            for process, incarnation in runs
+        ]
+
     def rates(self, tenant: str, rule_id: str) -> Rates:
         name = (tenant, rule_id)
         now = self._clock.monotonic()
@@ -113,17 +125,33 @@ class MetricsBook(Taker):
                 self._highest.get(name, 0.0),
             )
 
+    def matched_per_second(self) -> float:
+        """Return how many messages a second all rules together match."""
+        now = self._clock.monotonic()
+        with self._lock:
+            return sum(
+                _rate(history, now, self._matched(name), RATE_SECONDS)
+                for name, history in self._history.items()
+            )
+
     def _take(self, key: RuleMetricsKey, record: Followed, *, is_old: bool) -> None:
         name = (key.tenant, key.rule)
         counters = _read(record)
         if (key.process, key.incarnation) == (RESET_PROCESS, RESET_INCARNATION):
             if record.offset > self._reset_offsets.get(record.key, -1):
                 self._reset_offsets[record.key] = record.offset
-                self._resets[name] = counters or {}
+                if counters is None:
+                    self._resets.pop(name, None)
+                else:
+                    self._resets[name] = counters
             return
         run = f"{key.process}/{key.incarnation}"
         if counters is None:
-            self._runs.get(name, {}).pop(run, None)
+            runs = self._runs.get(name, {})
+            runs.pop(run, None)
+            if not runs:
+                for kept in (self._runs, self._history, self._highest):
+                    kept.pop(name, None)
             return
         counters.pop("v", None)
         if not is_old:

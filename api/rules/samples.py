@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from api.rules.trial import Sample
 from mqlake.errors import InvalidTopic, MqlakeError
+from mqlake.rule_records import EVENTS_PREFIX
 from mqlake.topics import SEPARATOR, validate_topic_name
 from rules import columns
 from rules.language import CompiledRule
 
-EVENTS_PREFIX: Final = "$events/"
 MESSAGE_EVENT: Final = "message_publish"
 
 _KEY: Final = re.compile(r"'\$\.(\w+)'")

@@ -4,11 +4,13 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from api.rules import plans
 from api.rules.history import binary, guarded, text
 from api.spark import EvaluationError, SparkConnect
 from mqlake.matching import filter_matches
 from rules.columns import ROW
 from rules.language import CompiledRule, Condition, Field
+from rules.language.plan import Plan
 
 TIMEOUT_SECONDS: Final = 20.0
 
@@ -52,8 +54,16 @@ class Outcome:
     reason: Reason | None = None
 
 
-def try_rule(rule: CompiledRule, sample: Sample, spark: SparkConnect) -> Outcome:
-    """Evaluate a rule on a sample.
+def try_rule(
+    rule: CompiledRule, sample: Sample, spark: SparkConnect, tenant: str = "default"
+) -> Outcome:
+    """Evaluate a rule on a sample; one with memory as if it were the only message.
+
+    Args:
+        rule: Which.
+        sample: The message or event.
+        spark: Where it is evaluated.
+        tenant: Whose reference tables it may join.
 
     Raises:
         SparkAway: Spark does not answer.
@@ -62,6 +72,8 @@ def try_rule(rule: CompiledRule, sample: Sample, spark: SparkConnect) -> Outcome
     if not any(_matches(one, sample.topic) for one in rule.filters):
         said = " or ".join(map(repr, rule.filters))
         return Outcome(reason=Reason(f"topic {sample.topic!r} does not match {said}"))
+    if rule.plan is not None:
+        return _try_plan(rule, rule.plan, sample, spark, tenant)
     try:
         (row,) = spark.rows(_query(f"{rule.expression} AS outputs", sample), TIMEOUT_SECONDS)
     except EvaluationError as exc:
@@ -69,6 +81,40 @@ def try_rule(rule: CompiledRule, sample: Sample, spark: SparkConnect) -> Outcome
     outputs = tuple(json.loads(one) for one in row["outputs"] or ())
     if outputs:
         return Outcome(outputs)
+    return Outcome(reason=_reason(rule, sample, spark))
+
+
+def _try_plan(
+    rule: CompiledRule, plan: Plan, sample: Sample, spark: SparkConnect, tenant: str
+) -> Outcome:
+    source = f"({_row(sample)})"
+    sources = {stream.name: source for stream in plan.streams}
+    concerned = [
+        stream
+        for stream in plan.streams
+        if any(_matches(one, sample.topic) for one in stream.filters)
+    ]
+    try:
+        taken = [
+            row["found"]
+            for stream in concerned
+            for row in spark.rows(
+                f"SELECT {plans.unguarded(stream)} AS found FROM {source}",  # noqa: S608
+                TIMEOUT_SECONDS,
+            )
+        ]
+        rows = spark.rows(plans.rows(plan, sources, tenant), TIMEOUT_SECONDS)
+    except EvaluationError as exc:
+        return Outcome(error=str(exc))
+    outputs = tuple(json.loads(row["row"]) for row in rows if row["row"] is not None)
+    if outputs:
+        return Outcome(outputs)
+    if rows:
+        return Outcome(error="what the rule selects cannot be computed")
+    if any(taken):
+        return Outcome(
+            reason=Reason("the message is taken in, but gives no output before others come")
+        )
     return Outcome(reason=_reason(rule, sample, spark))
 
 
@@ -90,7 +136,9 @@ def constant_conditions(rule: CompiledRule, spark: SparkConnect) -> list[str]:
 def _reason(rule: CompiledRule, sample: Sample, spark: SparkConnect) -> Reason:
     """Find the first condition that is not true; fields are asked in the same query."""
     if not rule.conditions:
-        return Reason("the array of FOREACH gives no rows")
+        return Reason(
+            "the array of FOREACH gives no rows" if rule.plan is None else "a condition is not true"
+        )
     wanted = [
         f"{guarded(f'array(CAST({one.expression} AS STRING))')} AS c{at}"
         for at, one in enumerate(rule.conditions)
@@ -148,11 +196,15 @@ def _matches(topic_filter: str, topic: str) -> bool:
 
 
 def _query(wanted: str, sample: Sample) -> str:
+    return f"SELECT {wanted} FROM ({_row(sample)})"  # noqa: S608 - literals are built from bytes
+
+
+def _row(sample: Sample) -> str:
     columns = ", ".join(
         f"{_literal(sample.columns.get(column.name), column.type)} AS {column.name}"
         for column in ROW
     )
-    return f"SELECT {wanted} FROM (SELECT {columns})"  # noqa: S608 - literals are built from bytes
+    return f"SELECT {columns}"
 
 
 def _literal(value: Any, type_: str) -> str:

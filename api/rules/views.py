@@ -10,6 +10,8 @@ from api.jobs import Job, JobState, to_time
 from api.rules.book import Entry
 from api.rules.checking import compiled
 from rules.errors import RuleError
+from rules.language import CompiledRule
+from rules.language.plan import encode_plan
 from rules.model import MAX_SQL_CHARACTERS, ActionSpec, Rule, RuleBody, RuleId, RuleState
 
 _EXAMPLE: JsonDict = {
@@ -109,11 +111,17 @@ class CompiledView(BaseModel):
     columns: list[str] = Field(description="of an output")
     fields: list[str] = Field(description="columns and payload fields that it reads")
     conditions: list[ConditionView]
-    expression: str = Field(
+    expression: str | None = Field(
         description="Spark SQL over the columns of a message: an array of JSON objects, the "
-        "outputs; null or empty without any"
+        "outputs; null or empty without any. Null for a rule with memory, which has a plan"
+    )
+    plan: dict[str, Any] | None = Field(
+        description="of a rule with memory (windows, joins, detections): its `streams` of "
+        "messages, each with the Spark SQL of its condition, columns and time; the `references` "
+        "and the `detection` that it uses; and the Spark SQL `query` over all of them"
     )
     deterministic: bool
+    schemas: list[str] = Field(description="schemas that it decodes by, as name:version")
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -153,13 +161,19 @@ class SpanView(BaseModel):
         description="by log topic: `from` and `to`, offsets by partition; `to` is null while the "
         "version is in force"
     )
+    run: str | None = Field(
+        description="of a rule with memory: its query, and the source of its outputs"
+    )
 
 
 class Explanation(CompiledView):
     id: str
     version: int
     state: RuleState
-    query: str = Field(description="the Spark query that runs it")
+    query: str = Field(
+        description="the Spark query that runs it: `rules` runs all without memory, each of the "
+        "others has one of its own"
+    )
     sources: list[str] = Field(description="log topics that the query reads")
     spans: list[SpanView]
 
@@ -191,10 +205,23 @@ class RateView(BaseModel):
 class MetricsView(BaseModel):
     id: str
     matched: int = Field(description="messages that a filter matched")
-    passed: int = Field(description="of those, the ones that gave an output")
+    passed: int = Field(
+        description="of those, the ones that gave an output; of a rule with memory the ones that "
+        "its window, join or detection took in"
+    )
     no_result: int = Field(description="of those, the ones that gave none")
-    failed: int = Field(description="of those, the ones whose evaluation failed")
+    failed: int = Field(
+        description="of those, the ones whose evaluation failed; of a rule with memory also "
+        "outputs that could not be made"
+    )
     outputs: int
+    late: int = Field(
+        description="of a rule with memory: messages that came too late; see the table `late`"
+    )
+    lag_ms_mean: float | None = Field(
+        description="of a rule with memory: from the end of a window, or what else the time of an "
+        "output is, to its writing"
+    )
     matched_per_second: RateView
     actions: list[ActionMetrics] = Field(description="in the order of the rule's actions")
     reset_at: datetime | None = Field(description="counted since; null: since the beginning")
@@ -216,8 +243,8 @@ class RuleEvent(BaseModel):
 
 class JobView(BaseModel):
     id: str
-    kind: str = Field(description="dry_run or backfill")
-    rule_id: str
+    kind: str = Field(description="dry_run, backfill, rerun, replay or delete_history")
+    rule_id: str = Field(description="empty for a job of no rule")
     tenant: str
     state: JobState
     progress: float = Field(description="from 0 to 1")
@@ -239,13 +266,8 @@ def view_rule(entry: Entry) -> RuleView:
     return RuleView(**fields, state=entry.state, error=entry.error)
 
 
-def view_compiled(sql: str) -> dict[str, Any]:
-    """Return the members of `CompiledView`.
-
-    Raises:
-        RuleError: It does not compile.
-    """
-    rule = compiled(sql)
+def view_compiled(rule: CompiledRule) -> dict[str, Any]:
+    """Return the members of `CompiledView`."""
     return {
         "topics": list(rule.filters),
         "is_events": rule.is_events,
@@ -260,7 +282,9 @@ def view_compiled(sql: str) -> dict[str, Any]:
             for one in rule.conditions
         ],
         "expression": rule.expression,
+        "plan": None if rule.plan is None else encode_plan(rule.plan),
         "deterministic": rule.deterministic,
+        "schemas": sorted({f"{use.name}:{use.version}" for use in rule.schemas}),
     }
 
 
@@ -312,6 +336,6 @@ def _version(rule: Rule) -> dict[str, Any]:
 
 def _topics(entry: Entry) -> list[str]:
     try:
-        return list(compiled(entry.rule.sql).filters)
+        return list(compiled(entry.rule.sql, entry.schemas).filters)
     except RuleError:  # written by an earlier version of the language
         return []

@@ -1,28 +1,49 @@
 """An application without a server; its log is a list, what it would follow is put in by hand."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
+from api.access.book import AccessBook
+from api.access.callers import Callers
+from api.access.changes import AccessChanges
 from api.app import create_app
+from api.authentication import Doorkeeper
 from api.cache import CacheWriter
+from api.job_journal import LogJournal
+from api.jobs import Jobs
+from api.live.messages import MessageFeed
+from api.live.metrics import MetricsSource
+from api.live.outputs import OutputFeed
 from api.log import Append, LogAppender
+from api.messages import MadeMessage
 from api.presence import Gateways
+from api.publishing import Placed, Publisher
+from api.references.book import ReferenceBook
+from api.references.changes import ReferenceChanges
 from api.rules.book import RuleBook
 from api.rules.changes import Changes
 from api.rules.metrics import MetricsBook
+from api.schemas.changes import SchemaChanges
 from api.settings import ApiSettings
 from mqlake.clock import ManualClock
-from mqlake.records import Headers
+from mqlake.credentials import MIN_ITERATIONS
+from mqlake.errors import LogError
+from mqlake.records import INBOUND, Headers
+from tests.api.scans import ListScan
 from tests.api.test_api import TOKEN, Client, write_state
 
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 NEVER = 0xFFFF_FFFF
+REQUESTS = 2_000
+"""That somebody may make; the clock stands still."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +86,38 @@ class MemoryAppender(LogAppender):
         return list(range(begin, len(self.records)))
 
 
+class MemoryPublisher(Publisher):
+    """Publishes into the list; refuses payloads that ask for it."""
+
+    def __init__(self, log: MemoryAppender) -> None:
+        super().__init__()
+        self._log = log
+
+    async def publish(self, servers: str, messages: Sequence[MadeMessage]) -> list[Placed]:
+        assert servers == "127.0.0.1:9092"
+        placed = []
+        for one in messages:
+            if one.value in (b"refuse", b"lose"):
+                error = LogError("the log refuses", definite=one.value == b"refuse")
+                placed.append(Placed(-1, -1, error))
+            else:
+                self._log.records.append(Appended(INBOUND, one.key, one.value, one.headers))
+                placed.append(Placed(3, len(self._log.records) - 1, None))
+        return placed
+
+
+class MemoryMessageFeed(MessageFeed):
+    """Reads no log: its test gives it records."""
+
+    def _start(self) -> None:
+        self._ready.set()
+
+
+class MemoryOutputFeed(OutputFeed):
+    def _start(self) -> None:
+        self._ready.set()
+
+
 @dataclass
 class Api:
     """The application, what it has read and what it has written."""
@@ -75,11 +128,17 @@ class Api:
     gateways: Gateways
     log: MemoryAppender
     clock: ManualClock = field(default_factory=ManualClock)
+    access: AccessBook = field(default_factory=AccessBook)
     rules: RuleBook = field(default_factory=RuleBook)
     metrics: MetricsBook = field(default_factory=lambda: MetricsBook(ManualClock()))
+    references: ReferenceBook = field(default_factory=ReferenceBook)
 
-    def request(self, method: str, path: str, **more: Any) -> httpx.Response:
-        return self.client.request(method, f"/api/v1{path}", AUTHORIZED, **more)
+    def request(
+        self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any
+    ) -> httpx.Response:
+        """Ask as the administrator, or with other headers."""
+        given = AUTHORIZED if headers is None else headers
+        return self.client.request(method, f"/api/v1{path}", given, **more)
 
     def get(self, path: str, **parameters: Any) -> Any:
         answer = self.request("GET", path, params=parameters)
@@ -154,17 +213,47 @@ def subscription(topic_filter: str, **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
+    with memory_api(tmp_path) as made:
+        yield made
+
+
+@asynccontextmanager
+async def _no_lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    yield
+
+
+@contextmanager
+def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
+    """Make an application with further settings."""
     (tmp_path / "api-token").write_text(TOKEN)
-    app = create_app(ApiSettings(data_dir=tmp_path, token_file=tmp_path / "api-token"))
+    app = create_app(ApiSettings(data_dir=tmp_path, token_file=tmp_path / "api-token", **settings))
+    app.router.lifespan_context = _no_lifespan  # whoever would start what follows the log
     write_state(tmp_path, healthy=True)
     clock = ManualClock()
     app.state.log = log = MemoryAppender()
     app.state.gateways = gateways = Gateways(clock)
     app.state.rules = rules = RuleBook()
     app.state.rule_changes = Changes(log, rules, clock)
+    app.state.schema_changes = SchemaChanges(log, rules, clock)
     app.state.rule_metrics = metrics = MetricsBook(clock)
+    app.state.references = references = ReferenceBook()
+    app.state.reference_changes = ReferenceChanges(tmp_path, log, references, clock)
+    app.state.jobs = Jobs(clock, LogJournal(log, tmp_path))
     app.state.answer_seconds = 0.0  # there is no engine
+    app.state.publisher = MemoryPublisher(log)
+    app.state.message_feed = MemoryMessageFeed(tmp_path)
+    app.state.output_feed = MemoryOutputFeed(tmp_path)
+    app.state.metrics_source = MetricsSource(tmp_path, gateways, rules, metrics, clock)
+    app.state.open_scan = lambda _servers: ListScan()
+    app.state.access = access = AccessBook()
+    app.state.access_changes = AccessChanges(log, access, clock, MIN_ITERATIONS)
+    app.state.doorkeeper = Doorkeeper.make(
+        Callers(TOKEN, access, clock), clock, requests_per_second=REQUESTS, burst=REQUESTS
+    )
+    access.complete()
     with app.state.cache.writing() as writer:
         writer.complete()
         rules.complete()
-        yield Api(Client(app), tmp_path, writer, gateways, log, clock, rules, metrics)
+        references.complete()
+        read = (access, rules, metrics, references)
+        yield Api(Client(app), tmp_path, writer, gateways, log, clock, *read)

@@ -98,6 +98,7 @@ def test_not_ready_names_the_unhealthy_parts(client: Client, tmp_path: Path) -> 
         "title": "Service Unavailable",
         "status": 503,
         "detail": "not healthy: streaming",
+        "code": "unavailable",
         "unhealthy": [{"name": "streaming", "detail": "starting Spark"}],
     }
 
@@ -142,15 +143,37 @@ def test_processes_need_the_token(client: Client, headers: dict[str, str]) -> No
 def test_every_error_has_one_shape(client: Client) -> None:
     for answer in (client.get("/api/v1/nothing"), client.request("POST", "/api/v1/live")):
         assert answer.headers["content-type"] == "application/problem+json"
-        assert set(answer.json()) == {"title", "status", "detail"}
+        assert set(answer.json()) == {"title", "status", "detail", "code"}
         assert answer.json()["status"] == answer.status_code
 
 
 def test_openapi_describes_every_route(client: Client) -> None:
     paths = client.get("/api/v1/openapi.json").json()["paths"]
     assert set(paths) == {
+        "/api/v1/sql",
+        "/api/v1/sql/relations",
+        "/api/v1/rule_metrics",
+        "/api/v1/history",
+        "/api/v1/retention",
         "/api/v1/live",
         "/api/v1/ready",
+        "/api/v1/login",
+        "/api/v1/logout",
+        "/api/v1/session",
+        "/api/v1/session/password",
+        "/api/v1/keys",
+        "/api/v1/keys/{id}",
+        "/api/v1/accounts",
+        "/api/v1/accounts/{name}",
+        "/api/v1/publish",
+        "/api/v1/publish/bulk",
+        "/api/v1/topics",
+        "/api/v1/metrics",
+        "/api/v1/metrics/targets",
+        "/api/v1/tenants",
+        "/api/v1/live/messages",
+        "/api/v1/live/outputs",
+        "/api/v1/live/metrics",
         "/api/v1/processes",
         "/api/v1/gateways",
         "/api/v1/gateways/{name}",
@@ -158,6 +181,7 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/gateways/{name}/drain",
         "/api/v1/clients",
         "/api/v1/clients/{client_id}",
+        "/api/v1/clients/{client_id}/in_flight",
         "/api/v1/clients/{client_id}/subscriptions",
         "/api/v1/subscriptions",
         "/api/v1/retained",
@@ -174,11 +198,25 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/rules/{id}/versions/{version}",
         "/api/v1/rules/{id}/versions/{version}/diff/{other}",
         "/api/v1/rules/{id}/versions/{version}/rollback",
+        "/api/v1/rules/{id}/dead_letters/rerun",
+        "/api/v1/dead_letters",
+        "/api/v1/references",
+        "/api/v1/references/{id}",
+        "/api/v1/references/{id}/rows",
+        "/api/v1/references/{id}/versions",
+        "/api/v1/references/{id}/versions/{version}/rollback",
+        "/api/v1/schemas",
+        "/api/v1/schemas/{name}",
+        "/api/v1/schemas/{name}/versions",
+        "/api/v1/schemas/{name}/versions/{version}",
         "/api/v1/rule_actions",
         "/api/v1/rule_events",
         "/api/v1/rule_test",
         "/api/v1/jobs",
         "/api/v1/jobs/{id}",
+        "/api/v1/jobs/{id}/resume",
+        "/api/v1/replay",
+        "/api/v1/messages/{id}/trace",
     }
 
 

@@ -33,7 +33,8 @@ def test_a_gateway_is_what_it_said_last(api: Api) -> None:
                 "last_seen": "2020-09-13T12:26:40Z",
                 "incarnation": "1",
             }
-        ]
+        ],
+        "next_cursor": None,
     }
     assert api.get("/gateways/gateway-1") == api.get("/gateways")["items"][0]
 
@@ -53,7 +54,7 @@ def test_a_gateway_that_has_left_is_unknown(api: Api) -> None:
     api.gateways.receive(b"gateway-1", None, is_old=False)
     answer = api.request("GET", "/gateways/gateway-1")
     assert (answer.status_code, answer.json()["detail"]) == (404, "no gateway 'gateway-1'")
-    assert api.get("/gateways") == {"items": []}
+    assert api.get("/gateways") == {"items": [], "next_cursor": None}
 
 
 def test_what_was_said_long_ago_is_old_whenever_it_is_read() -> None:

@@ -3,7 +3,16 @@ from typing import Any
 
 import pytest
 
-from api.jobs import KEPT_SECONDS, MAX_KEPT, MAX_WAITING, WORKERS, Job, Jobs, TooManyJobs
+from api.jobs import (
+    KEPT_SECONDS,
+    MAX_KEPT,
+    MAX_WAITING,
+    WAITING_WORKERS,
+    WORKERS,
+    Job,
+    Jobs,
+    TooManyJobs,
+)
 from api.spark import Cancelled
 from mqlake.clock import ManualClock
 from mqlake.errors import MqlakeError
@@ -105,3 +114,41 @@ def test_a_cancelled_job_says_so_where_it_looks() -> None:
     job.cancelling.set()
     with pytest.raises(Cancelled):
         job.check()
+
+
+def test_jobs_are_listed_a_page_at_a_time_the_newest_first(api: Api) -> None:
+    jobs: Jobs = api.client.app.state.jobs
+    started = [start(jobs, lambda _job: {}) for _ in range(5)]
+    for job in started:
+        await_end(job)
+    found: list[Any] = []
+    cursor = None
+    while True:
+        page = api.get("/jobs", limit=2, **({} if cursor is None else {"cursor": cursor}))
+        found += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert {one["id"] for one in found} == {job.id for job in started}
+    assert len(found) == 5
+    times = [one["created_at"] for one in found]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_job_that_waits_for_hours_keeps_no_other_from_running() -> None:
+    jobs = Jobs(ManualClock())
+    go = threading.Event()
+
+    def wait(_job: Job) -> dict[str, Any]:
+        assert go.wait(10)
+        return {}
+
+    replays = [jobs.start("replay", "default", "", wait) for _ in range(WAITING_WORKERS)]
+    await_condition(lambda: all(one.state == "running" for one in replays), "all run")
+    other = start(jobs, lambda _job: {"done": True})
+    await_end(other)
+    assert {one.state for one in replays} == {"running"}
+    go.set()
+    for one in replays:
+        await_end(one)
+    jobs.close()

@@ -259,7 +259,11 @@ def test_explain_shows_spark_sql_and_offsets(api: Api) -> None:
     assert "payload_json" in shown["expression"]
     assert (shown["query"], shown["sources"]) == ("rules", ["mqlake.inbound"])
     assert shown["spans"] == [
-        {"version": 1, "sources": {"mqlake.inbound": {"from": [7, 9], "to": None}}}
+        {
+            "version": 1,
+            "sources": {"mqlake.inbound": {"from": [7, 9], "to": None}},
+            "run": None,
+        }
     ]
 
 
@@ -299,6 +303,35 @@ def test_metrics_are_summed_over_runs_and_reset(api: Api) -> None:
     assert (found["matched"], found["passed"], found["no_result"]) == (5, 1, 4)
     assert found["actions"][0]["success"] == 0
     assert found["actions"][0]["queued"] == 2
+
+
+def test_metrics_of_all_rules_have_the_pages_of_the_rules(api: Api) -> None:
+    for name in ("r1", "r2", "r3"):
+        post(api, name)
+    count(api, "engine/1", matched=10)
+    page = api.get("/rule_metrics", limit=2)
+    assert [(one["id"], one["matched"]) for one in page["items"]] == [("r1", 10), ("r2", 0)]
+    assert page["items"][0] == api.get("/rules/r1/metrics")
+    assert page["next_cursor"] == api.get("/rules", limit=2)["next_cursor"]
+    rest = api.get("/rule_metrics", cursor=page["next_cursor"])
+    assert [one["id"] for one in rest["items"]] == ["r3"]
+
+
+def test_a_deleted_rule_leaves_no_metrics(api: Api) -> None:
+    post(api, "r1", actions=[REPUBLISH])
+    count(api, "engine/1", matched=10)
+    count(api, "rules/1", actions={})
+    api.request("PUT", "/rules/r1/metrics/reset")
+    count(api, "engine/2", matched=5)
+    assert api.request("DELETE", "/rules/r1").status_code == 204
+    gone = [one for one in api.log.records if one.log_topic == METRICS and one.value is None]
+    assert {one.key for one in gone} == {
+        f"{run}/rules/default/r1".encode()
+        for run in ("engine/1", "engine/2", "rules/1", "api/reset")
+    }
+    post(api, "r1", actions=[REPUBLISH])
+    found = api.get("/rules/r1/metrics")
+    assert (found["matched"], found["reset_at"]) == (0, None)
 
 
 def test_rates_are_of_the_last_seconds(api: Api) -> None:

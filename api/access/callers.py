@@ -1,0 +1,142 @@
+"""From what somebody shows to who it is."""
+
+import hmac
+from dataclasses import dataclass
+from typing import Final
+
+from api.access.book import AccessBook
+from api.access.tokens import KEY_PREFIX, SESSION_PREFIX, Secret, read_secret
+from mqlake.access_records import ROLES, LoginSession, Role, SubjectKind
+from mqlake.clock import Clock
+from mqlake.errors import OperationalError
+
+TOKEN_NAME: Final = "api-token"  # noqa: S105 - a name
+"""Of whoever shows the token in `<data-dir>/api-token`; no account has it."""
+_KEY_NAME: Final = "key:"
+"""No name of an account holds a colon."""
+
+
+@dataclass(slots=True, frozen=True)
+class Caller:
+    """Somebody who may ask."""
+
+    name: str
+    """`api-token`, `key:<id>`, or the account's name."""
+    role: Role
+    kind: SubjectKind
+    session_id: str | None = None
+    """Of whoever has come by the cookie of a session."""
+    csrf_token: str | None = None
+    """Of that session."""
+    expires_at: int | None = None
+    """When the key or the session ends, in milliseconds; None: never."""
+
+    @property
+    def subject(self) -> str:
+        """Identifier of the key, name of the account; empty for the token."""
+        return "" if self.kind == "token" else self.name.removeprefix(_KEY_NAME)
+
+    def may(self, role: Role) -> bool:
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+class Callers:
+    """Knows callers by what they show.
+
+    Args:
+        token: The administrator's, which works without the log.
+        book: Of keys, accounts and sessions.
+        clock: Says what has expired.
+    """
+
+    def __init__(self, token: str, book: AccessBook, clock: Clock) -> None:
+        self._token = token.encode()
+        self._book = book
+        self._clock = clock
+
+    def by_token(self, token: str) -> Caller | None:
+        """Return whose bearer token this is; None: nobody's.
+
+        Raises:
+            OperationalError: The keys have not been read yet.
+        """
+        if hmac.compare_digest(token.encode(errors="replace"), self._token):
+            return Caller(TOKEN_NAME, "admin", "token")
+        secret = read_secret(token, KEY_PREFIX)
+        if secret is None:
+            return None
+        self._need_book()
+        key = self._book.key(secret.id)
+        if key is None or not secret.fits(key.hash):
+            return None
+        return self._of_key(secret.id)
+
+    def by_session(self, cookie: str) -> Caller | None:
+        """Return whose session this is; None: nobody's, or no longer.
+
+        Raises:
+            OperationalError: The sessions have not been read yet.
+        """
+        secret = read_secret(cookie, SESSION_PREFIX)
+        if secret is None:
+            return None
+        self._need_book()
+        session = self._book.session(secret.id)
+        if session is None or not secret.fits(session.hash) or self._is_past(session.expires_at):
+            return None
+        caller = self._of_subject(session)
+        return None if caller is None else _with_session(caller, secret, session)
+
+    def is_current(self, caller: Caller) -> bool:
+        """Tell whether somebody who came in still may.
+
+        Raises:
+            OperationalError: The keys have not been read yet.
+        """
+        if caller.session_id is not None:
+            self._need_book()
+            session = self._book.session(caller.session_id)
+            if session is None or self._is_past(session.expires_at):
+                return False
+            found = self._of_subject(session)
+        elif caller.kind == "key":
+            self._need_book()
+            found = self._of_key(caller.subject)
+        else:
+            return True
+        return found is not None
+
+    def _of_subject(self, session: LoginSession) -> Caller | None:
+        if session.subject_kind == "token":
+            return Caller(TOKEN_NAME, "admin", "token")
+        if session.subject_kind == "key":
+            return self._of_key(session.subject)
+        account = self._book.account(session.subject)
+        if account is None or session.created_at < account.password_changed_at:
+            return None
+        return Caller(session.subject, account.role, "account")
+
+    def _of_key(self, key_id: str) -> Caller | None:
+        key = self._book.key(key_id)
+        if key is None or (key.expires_at is not None and self._is_past(key.expires_at)):
+            return None
+        return Caller(f"{_KEY_NAME}{key_id}", key.role, "key", expires_at=key.expires_at)
+
+    def _is_past(self, at_ms: int) -> bool:
+        return self._clock.now_ms() >= at_ms
+
+    def _need_book(self) -> None:
+        if not self._book.is_complete:
+            raise OperationalError("the API is reading mqlake.access: ask again in a moment")
+
+
+def _with_session(caller: Caller, secret: Secret, session: LoginSession) -> Caller:
+    ends = [at for at in (caller.expires_at, session.expires_at) if at is not None]
+    return Caller(
+        caller.name,
+        caller.role,
+        caller.kind,
+        session_id=secret.id,
+        csrf_token=secret.csrf_token,
+        expires_at=min(ends),
+    )

@@ -1,0 +1,226 @@
+"""Changes of who may use the API: each is a record of `mqlake.access`."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from api.access.book import AccessBook
+from api.access.callers import TOKEN_NAME, Caller
+from api.access.tokens import KEY_PREFIX, Secret, new_secret
+from api.following import Followed
+from api.log import Append, LogAppender
+from mqlake.access_records import (
+    AccessKind,
+    AccessValue,
+    Account,
+    ApiKey,
+    LoginSession,
+    Role,
+    access_key,
+    encode_access,
+)
+from mqlake.clock import Clock
+from mqlake.credentials import Verifier, make_verifier, read_verifier
+from mqlake.errors import MqlakeError
+from mqlake.records import ACCESS, HEADER_VERSION, RECORD_VERSION, Headers
+from mqlake.saslprep import UnpreparableText, prepare
+
+PASSWORD_ROUNDS: Final = 600_000
+"""OWASP's number for PBKDF2 with SHA-256: some 0.2 s. People log in seldom, so unlike a gateway's
+clients they can be made to wait."""
+
+CHECKS_AT_ONCE: Final = 2
+"""Passwords; each takes a processor all that time."""
+
+MAX_KEYS: Final = 10_000
+MAX_ACCOUNTS: Final = 10_000
+MAX_SESSIONS: Final = 10_000
+
+_HEADERS: Final[Headers] = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+
+_Change = tuple[AccessKind, str, AccessValue | None]
+
+
+class Taken(MqlakeError):  # noqa: N818 - it names what is in the way
+    """There is one of this name already, or no room for another."""
+
+
+class Unknown(MqlakeError):  # noqa: N818
+    """There is none of this name."""
+
+
+class AccessChanges:
+    """Writes changes; safe to use from any thread.
+
+    Args:
+        log: Where to.
+        book: Has all that is there; takes what is written at once.
+        clock: For the times in records.
+        rounds: Of PBKDF2, for new passwords.
+    """
+
+    def __init__(
+        self, log: LogAppender, book: AccessBook, clock: Clock, rounds: int = PASSWORD_ROUNDS
+    ) -> None:
+        self._log = log
+        self._book = book
+        self._clock = clock
+        self._rounds = rounds
+        self._lock = threading.Lock()
+        self._checks = threading.Semaphore(CHECKS_AT_ONCE)
+        # What an unknown name is checked against: it takes as long as a known one.
+        self._nobody = Verifier(b"\0" * 16, rounds, b"\0" * 32, b"\0" * 32)
+
+    def create_key(
+        self, servers: str, role: Role, description: str, expires_at: int | None, by: Caller
+    ) -> tuple[str, str, ApiKey]:
+        """Make a key; return its identifier, the key itself, which is never known again, and it.
+
+        Raises:
+            Taken: There are too many.
+            LogError: The log does not answer; the other methods raise it too.
+        """
+        secret = new_secret()
+        now_ms = self._clock.now_ms()
+        key = ApiKey(role, description, secret.hash, now_ms, by.name, expires_at)
+        with self._lock:
+            if len(self._book.all_keys()) >= MAX_KEYS:
+                raise Taken(f"there are {MAX_KEYS} keys, which is the limit: delete some")
+            self._write(servers, [("key", secret.id, key)])
+        return secret.id, secret.text(KEY_PREFIX), key
+
+    def delete_key(self, servers: str, key_id: str) -> None:
+        """Revoke a key; sessions that were opened by it end.
+
+        Raises:
+            Unknown: There is none.
+        """
+        with self._lock:
+            if self._book.key(key_id) is None:
+                raise Unknown(f"there is no key {key_id!r}")
+            self._write(servers, [("key", key_id, None), *self._sessions_of("key", key_id)])
+
+    def create_account(
+        self, servers: str, name: str, role: Role, password: str, by: Caller
+    ) -> Account:
+        """Make an account.
+
+        Raises:
+            Taken: The name is, or there are too many.
+            UnpreparableText: The password is none.
+        """
+        verifier = make_verifier(password, iterations=self._rounds)
+        now_ms = self._clock.now_ms()
+        account = Account(role, str(verifier), now_ms, by.name, now_ms)
+        with self._lock:
+            if name == TOKEN_NAME or self._book.account(name) is not None:
+                raise Taken(f"there is an account {name!r}: change it with PUT")
+            if len(self._book.accounts()) >= MAX_ACCOUNTS:
+                raise Taken(f"there are {MAX_ACCOUNTS} accounts, which is the limit")
+            self._write(servers, [("account", name, account)])
+        return account
+
+    def change_account(
+        self, servers: str, name: str, role: Role | None, password: str | None
+    ) -> Account:
+        """Give an account another role or password; with a new password its sessions end.
+
+        Raises:
+            Unknown: There is none.
+            UnpreparableText: The password is none.
+        """
+        verifier = None if password is None else make_verifier(password, iterations=self._rounds)
+        with self._lock:
+            old = self._book.account(name)
+            if old is None:
+                raise Unknown(f"there is no account {name!r}")
+            account = replace(old, role=role or old.role)
+            ended: list[_Change] = []
+            if verifier is not None:
+                # A session of the same millisecond must not outlive the old password.
+                changed_at = self._clock.now_ms() + 1
+                account = replace(account, verifier=str(verifier), password_changed_at=changed_at)
+                ended = self._sessions_of("account", name)
+            self._write(servers, [("account", name, account), *ended])
+        return account
+
+    def delete_account(self, servers: str, name: str) -> None:
+        """Delete an account; its sessions end.
+
+        Raises:
+            Unknown: There is none.
+        """
+        with self._lock:
+            if self._book.account(name) is None:
+                raise Unknown(f"there is no account {name!r}")
+            self._write(servers, [("account", name, None), *self._sessions_of("account", name)])
+
+    def accepts(self, name: str, password: str) -> bool:
+        """Tell whether this is an account's password; takes as long when there is no account."""
+        account = self._book.account(name)
+        verifier = self._nobody if account is None else read_verifier(account.verifier)
+        try:
+            prepared = prepare(password, "password")
+        except UnpreparableText:
+            prepared = "\0"  # nobody's, since it cannot be prepared either
+        with self._checks:
+            is_right = verifier.accepts(prepared.encode())
+        return is_right and account is not None
+
+    def open_session(self, servers: str, caller: Caller, lifetime_seconds: float) -> Secret:
+        """Remember that somebody has logged in; return the secret of the session.
+
+        What has expired by then is removed from the log.
+
+        Raises:
+            Taken: There are too many.
+        """
+        secret = new_secret()
+        now_ms = self._clock.now_ms()
+        subject = caller.subject
+        with self._lock:
+            sessions = self._book.sessions()
+            old: list[_Change] = [
+                ("session", one, None) for one, found in sessions if found.expires_at <= now_ms
+            ]
+            if len(sessions) - len(old) >= MAX_SESSIONS:
+                raise Taken(f"there are {MAX_SESSIONS} sessions, which is the limit")
+            ends = now_ms + round(lifetime_seconds * 1000)
+            session = LoginSession(caller.kind, subject, secret.hash, self._begin(caller), ends)
+            self._write(servers, [("session", secret.id, session), *old])
+        return secret
+
+    def close_session(self, servers: str, session_id: str) -> None:
+        """End a session."""
+        with self._lock:
+            self._write(servers, [("session", session_id, None)])
+
+    def _begin(self, caller: Caller) -> int:
+        """Return when a session begins: not before the password by which it does."""
+        account = self._book.account(caller.name) if caller.kind == "account" else None
+        now_ms = self._clock.now_ms()
+        return now_ms if account is None else max(now_ms, account.password_changed_at)
+
+    def _sessions_of(self, kind: str, subject: str) -> list[_Change]:
+        return [
+            ("session", session_id, None)
+            for session_id, session in self._book.sessions()
+            if (session.subject_kind, session.subject) == (kind, subject)
+        ]
+
+    def _write(self, servers: str, changes: Sequence[_Change]) -> None:
+        records = [
+            Append(
+                0, access_key(kind, name), None if value is None else encode_access(value), _HEADERS
+            )
+            for kind, name, value in changes
+        ]
+        offsets = self._log.append_all(servers, ACCESS, records, what=f"{changes[0][0]} record")
+        self._book.take(
+            [
+                Followed(ACCESS, offset, record.key, record.value)
+                for offset, record in zip(offsets, records, strict=True)
+            ],
+            is_old=False,
+        )

@@ -1,0 +1,225 @@
+/** The dashboard: who is there, which page is open. */
+
+import { alarmsOf } from "./core/alarms.js";
+import { Api, isAborted, Problem, words } from "./core/api.js";
+import { fill, h } from "./core/dom.js";
+import { Live } from "./core/live.js";
+import { Metrics } from "./core/metrics.js";
+import { button, select } from "./core/parts.js";
+import { read, watchPlace } from "./core/place.js";
+import { nextTheme, theme } from "./core/theme.js";
+
+/** In the order of the navigation; a page's module is loaded when it is opened first. */
+const PAGES = [
+  { name: "overview", title: "Overview", load: () => import("./pages/overview.js") },
+  { name: "topics", title: "Topics", load: () => import("./pages/topics.js") },
+  { name: "clients", title: "Clients", load: () => import("./pages/clients.js") },
+  { name: "rules", title: "Rules", load: () => import("./pages/rules.js") },
+  { name: "sql", title: "SQL", load: () => import("./pages/sql.js") },
+  { name: "retained", title: "Retained", load: () => import("./pages/retained.js") },
+  { name: "alarms", title: "Alarms", load: () => import("./pages/alarms.js") },
+  { name: "mqtt", title: "MQTT client", load: () => import("./pages/mqtt.js") },
+];
+
+const api = new Api();
+
+async function start() {
+  try {
+    if (await api.whoAmI()) open();
+    else await showLogin();
+  } catch (error) {
+    fill(
+      document.body,
+      h("main.lonely", null, h("p", { role: "alert" }, words(error)), button("Try again", start)),
+    );
+  }
+}
+
+async function showLogin(said = "") {
+  const { login } = await import("./pages/login.js");
+  document.title = "Log in · mqlake";
+  fill(document.body, login(api, said, open));
+  document.querySelector("[data-first]")?.focus();
+}
+
+/** Show the pages, from a login until its end. */
+function open() {
+  const over = new AbortController();
+  const live = new Live();
+  const metrics = new Metrics(live, over.signal);
+  const end = (said) => {
+    if (over.signal.aborted) return;
+    over.abort();
+    live.close();
+    showLogin(said);
+  };
+  api.onLoggedOut = () => end("Your session is over. Log in again.");
+  // A WebSocket does not say why it was refused; this request does, and ends the session if it is.
+  live.onRefused = () => api.get("/session", { tenant: null }).catch(() => {});
+
+  const main = h("main", { id: "main", tabindex: -1 });
+  const { element, show } = frame(live, metrics, over.signal, async () => {
+    await api.logOut();
+    end("");
+  });
+  fill(
+    document.body,
+    h(
+      "a.skip",
+      {
+        href: "#main",
+        on: {
+          click: (event) => {
+            event.preventDefault();
+            main.focus();
+          },
+        },
+      },
+      "Skip to the page",
+    ),
+    h("div.shell", null, element, main),
+  );
+
+  let page = new AbortController();
+  over.signal.addEventListener("abort", () => page.abort());
+  let isFirst = true;
+  watchPlace(over.signal, async () => {
+    page.abort();
+    page = new AbortController();
+    const { signal } = page;
+    const place = read();
+    const found = PAGES.find((one) => one.name === place.page) ?? PAGES[0];
+    show(found);
+    document.title = `${found.title} · mqlake`;
+    try {
+      const module = await found.load();
+      if (signal.aborted) return;
+      fill(main, module.mount({ api, live, metrics, signal, place }));
+      main.dataset.place = location.hash;
+    } catch (error) {
+      if (signal.aborted || isAborted(error)) return;
+      console.error(error);
+      fill(
+        main,
+        h("p.problem", { role: "alert" }, `This page could not be shown: ${words(error)}`),
+      );
+    }
+    // Who has chosen a page by keyboard goes on in it; who has just come begins at the top.
+    if (!isFirst && !main.contains(document.activeElement)) main.querySelector("h1")?.focus();
+    isFirst = false;
+  });
+}
+
+/** Navigation and what is the same on all pages. */
+function frame(live, metrics, signal, logOut) {
+  const alarms = h("span.counter", { hidden: true });
+  const links = PAGES.map(({ name, title }) =>
+    h("a", { href: `#/${name}`, data: { page: name } }, title, name === "alarms" && alarms),
+  );
+  const nav = h("nav", { id: "nav", "aria-label": "Pages" }, links);
+  const menu = h(
+    "button.menu",
+    {
+      type: "button",
+      "aria-expanded": "false",
+      "aria-controls": "nav",
+      on: { click: () => setMenu(menu.getAttribute("aria-expanded") !== "true") },
+    },
+    "Menu",
+  );
+  const dot = h("span.dot", { "aria-hidden": "true" });
+  const state = h("span", null, "");
+  const themes = h("button.quiet", { type: "button", on: { click: () => sayTheme(nextTheme()) } });
+  const tenants = h("span.tenants");
+  const element = h(
+    "header.side",
+    { class: "side" },
+    h(
+      "div.brand",
+      null,
+      h("img", { src: "mark.svg", alt: "", width: 24, height: 24 }),
+      h("strong", null, "mqlake"),
+      menu,
+    ),
+    h(
+      "div.drawer",
+      null,
+      nav,
+      h(
+        "div.foot",
+        null,
+        tenants,
+        h("p.live", { role: "status" }, dot, state),
+        h("p.who", null, api.session.name, h("small", null, ` ${api.session.role}`)),
+        h("div.actions", null, themes, button("Log out", logOut, { kind: "quiet" })),
+      ),
+    ),
+  );
+
+  function setMenu(isOpen) {
+    menu.setAttribute("aria-expanded", String(isOpen));
+    element.classList.toggle("open", isOpen);
+  }
+  function sayTheme(name) {
+    fill(themes, `Theme: ${name}`);
+  }
+  sayTheme(theme());
+  element.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && element.classList.contains("open")) {
+      setMenu(false);
+      menu.focus();
+    }
+  });
+  live.watch((now) => {
+    dot.className = `dot ${now}`;
+    fill(state, { connecting: "Connecting", open: "Live", away: "Not connected" }[now]);
+  });
+  metrics.watch((data) => {
+    const number = alarmsOf(data).filter((one) => one.kind === "bad").length;
+    alarms.hidden = number === 0;
+    fill(alarms, number, h("span.aside", null, " open"));
+  }, signal);
+  showTenants(tenants);
+
+  return {
+    element,
+    show(page) {
+      for (const link of links) {
+        if (link.dataset.page === page.name) link.setAttribute("aria-current", "page");
+        else link.removeAttribute("aria-current");
+      }
+      setMenu(false);
+    },
+  };
+}
+
+/** Most systems have one tenant, and then there is nothing to choose. */
+async function showTenants(place) {
+  let names;
+  try {
+    names = (await api.get("/tenants", { tenant: null, limit: 1000 })).items.map((one) => one.name);
+  } catch (error) {
+    if (!(error instanceof Problem)) throw error;
+    return;
+  }
+  if (names.length < 2) return;
+  fill(
+    place,
+    h(
+      "label",
+      null,
+      "Tenant ",
+      select(names, {
+        value: api.tenant,
+        on: {
+          change: (event) => {
+            api.tenant = event.target.value;
+            dispatchEvent(new HashChangeEvent("hashchange"));
+          },
+        },
+      }),
+    ),
+  );
+}
+
+start();

@@ -1,0 +1,74 @@
+/** What is wrong with the system, read from its metrics: one entry for each thing to look at. */
+
+/** A query that is so far behind does not keep up; a batch of the history's is smaller. */
+const MOST_LAG_RECORDS = 50_000;
+
+/**
+ * Rows of a table: of which list of the metrics, when, how bad, what is said.
+ *
+ * @type {Array<{of: string, when: function(Object): boolean, kind: string, what: function(Object): string, detail: function(Object): string}>}
+ */
+const CHECKS = [
+  {
+    of: "processes",
+    when: (one) => !one.healthy,
+    kind: "bad",
+    what: (one) => `${one.name} is not healthy`,
+    detail: (one) => one.detail,
+  },
+  {
+    of: "processes",
+    when: (one) => one.healthy && one.restarts > 0,
+    kind: "warn",
+    what: (one) => `${one.name} was started again`,
+    detail: (one) => `${one.restarts} times since the system came up`,
+  },
+  {
+    of: "gateways",
+    when: (one) => !one.alive,
+    kind: "bad",
+    what: (one) => `${one.name} does not answer`,
+    detail: () => "nothing was heard of it for 3 seconds or more",
+  },
+  {
+    of: "gateways",
+    when: (one) => one.alive && one.state !== "serving",
+    kind: "warn",
+    what: (one) => `${one.name} is ${one.state}`,
+    detail: () => "it takes no new clients",
+  },
+  {
+    of: "queries",
+    when: (one) => one.lag_records > MOST_LAG_RECORDS,
+    kind: "bad",
+    what: (one) => `the query ${one.rule ? `of rule ${one.rule}` : one.name} is behind`,
+    detail: (one) => `${one.lag_records} records behind the end of the log`,
+  },
+];
+
+/**
+ * @param {Object} metrics As `GET /metrics` answers.
+ * @returns {Array<{kind: string, what: string, detail: string, page: string}>} `kind` is `bad` or
+ *   `warn`; `page` is where there is more.
+ */
+export function alarmsOf(metrics) {
+  const found = CHECKS.flatMap((check) =>
+    (metrics[check.of] ?? [])
+      .filter(check.when)
+      .map((one) => ({
+        kind: check.kind,
+        what: check.what(one),
+        detail: check.detail(one),
+        page: "overview",
+      })),
+  );
+  if (metrics.dropped_per_second > 0) {
+    found.push({
+      kind: "warn",
+      what: "messages are dropped",
+      detail: `${metrics.dropped_per_second} a second; the table drops says which and why`,
+      page: "sql",
+    });
+  }
+  return found;
+}

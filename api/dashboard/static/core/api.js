@@ -1,0 +1,143 @@
+/** The REST API, asked with the session's cookie. */
+
+const PREFIX = "/api/v1";
+
+/** What the API answers when it does not do what it was asked for. */
+export class Problem extends Error {
+  /** @param {Object} body As problem+json has it: `title`, `status`, `detail`, `code` and more. */
+  constructor(body) {
+    super(body.detail || body.title || `status ${body.status}`);
+    this.name = "Problem";
+    this.body = body;
+    this.status = body.status;
+    this.code = body.code;
+  }
+}
+
+export class Api {
+  /** Who asks, as `GET /session` says; null before a login. */
+  session = null;
+  tenant = "default";
+  /** Called when the session is over. */
+  onLoggedOut = () => {};
+
+  /** Return who asks, or null: nobody that the API knows. */
+  async whoAmI() {
+    try {
+      this.session = await this.get("/session", { tenant: null });
+    } catch (error) {
+      if (!(error instanceof Problem) || error.status !== 401) throw error;
+      this.session = null;
+    }
+    return this.session;
+  }
+
+  async logIn(credentials) {
+    this.session = await this.send("POST", "/login", credentials, { tenant: null });
+    return this.session;
+  }
+
+  async logOut() {
+    await this.send("POST", "/logout", undefined, { tenant: null });
+    this.session = null;
+  }
+
+  /** Tell whether the role of whoever asks is enough; the API decides, this hides what is in vain. */
+  may(role) {
+    const roles = ["viewer", "editor", "admin"];
+    return roles.indexOf(this.session?.role) >= roles.indexOf(role);
+  }
+
+  /**
+   * @param {string} path Behind /api/v1.
+   * @param {Object} [query] Parameters; null and undefined are left out, lists repeat. The tenant
+   *   is added unless it is given, as null for none.
+   * @param {AbortSignal} [signal]
+   */
+  get(path, query = {}, signal = undefined) {
+    return this.#ask("GET", path, undefined, query, signal).then(readJson);
+  }
+
+  /** As `get`, with a body; the answer's JSON, or null without one. */
+  send(method, path, body, query = {}, signal = undefined) {
+    return this.#ask(method, path, body, query, signal).then(readJson);
+  }
+
+  /** As `send`, with the answer itself. */
+  ask(method, path, body, query = {}, signal = undefined) {
+    return this.#ask(method, path, body, query, signal);
+  }
+
+  async #ask(method, path, body, query, signal) {
+    const headers = {};
+    if (body !== undefined) headers["Content-Type"] = "application/json";
+    if (method !== "GET" && this.session?.csrf_token) {
+      headers["X-CSRF-Token"] = this.session.csrf_token;
+    }
+    let answer;
+    try {
+      answer = await fetch(PREFIX + path + toQuery({ tenant: this.tenant, ...query }), {
+        method,
+        headers,
+        body: body === undefined ? undefined : JSON.stringify(body),
+        signal,
+        credentials: "same-origin",
+        cache: "no-store",
+      });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Problem({ status: 0, code: "unreachable", detail: "The API does not answer." });
+    }
+    if (answer.ok) return answer;
+    const problem = new Problem(await readProblem(answer));
+    if (answer.status === 401 && this.session !== null) {
+      this.session = null;
+      this.onLoggedOut();
+    }
+    throw problem;
+  }
+}
+
+function toQuery(values) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(values)) {
+    if (value === null || value === undefined || value === "") continue;
+    for (const one of Array.isArray(value) ? value : [value]) query.append(name, String(one));
+  }
+  const text = query.toString();
+  return text && `?${text}`;
+}
+
+async function readJson(answer) {
+  const text = await answer.text();
+  return text ? JSON.parse(text) : null;
+}
+
+async function readProblem(answer) {
+  try {
+    return { status: answer.status, ...(await answer.json()) };
+  } catch {
+    return {
+      status: answer.status,
+      code: "unreadable",
+      detail: `The API answers ${answer.status}.`,
+    };
+  }
+}
+
+/** Return an error's words for people. */
+export function words(error) {
+  if (!(error instanceof Problem)) return error?.message ?? String(error);
+  const fields = (error.body.errors ?? []).map((one) => `${one.field}: ${one.problem}`);
+  const text = [error.message, ...fields].join("; ");
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+export function isAborted(error) {
+  return error?.name === "AbortError";
+}
+
+/** Return a client identifier or topic name as part of a path; slashes stay, the API takes them. */
+export function inPath(text) {
+  return text.split("/").map(encodeURIComponent).join("/");
+}

@@ -1,0 +1,328 @@
+/** What pages are put together from: panels, tables, fields, tabs, questions. */
+
+import { isAborted, words } from "./api.js";
+import { fill, freshId, h } from "./dom.js";
+
+/** A section with a heading. */
+export function panel(title, options, ...children) {
+  const id = freshId();
+  return h(
+    "section.panel",
+    { "aria-labelledby": id, class: options?.class },
+    h("header", null, h("h2", { id }, title), h("div.actions", null, options?.actions)),
+    ...children,
+  );
+}
+
+/** A number with its name; `say` on the value changes it. */
+export function tile(label, unit = "") {
+  const value = h("dd", null, "–");
+  return {
+    element: h("div.tile", null, h("dt", null, label, unit && h("small", null, ` ${unit}`)), value),
+    value,
+  };
+}
+
+/** A word with a colour: the word says it, the colour helps. Kinds: good, warn, bad, idle. */
+export function badge(text, kind = "idle") {
+  return h(`span.badge.${kind}`, null, text);
+}
+
+const STATES = {
+  running: "good",
+  serving: "good",
+  succeeded: "good",
+  connected: "good",
+  starting: "warn",
+  waiting: "warn",
+  draining: "warn",
+  paused: "bad",
+  failed: "bad",
+  interrupted: "bad",
+};
+
+/** The badge of a state of a rule, job, gateway or client. */
+export function stateBadge(state) {
+  return badge(state, STATES[state]);
+}
+
+/**
+ * A button that cannot be pressed again while it works; what goes wrong is said by `report`.
+ *
+ * @param {string} label
+ * @param {function(): any} work
+ * @param {Object} [options] `kind` (`primary`, `danger`, `quiet`), `report` (an element for what
+ *   goes wrong; else a notice), `title`, `name` (what it is called where the label says too little).
+ */
+export function button(label, work, options = {}) {
+  const element = h(
+    "button",
+    {
+      type: "button",
+      class: options.kind,
+      title: options.title,
+      "aria-label": options.name,
+      on: {
+        click: async () => {
+          element.disabled = true;
+          try {
+            if (options.report) fill(options.report);
+            await work();
+          } catch (error) {
+            if (!isAborted(error)) problem(options.report, error);
+          } finally {
+            element.disabled = false;
+          }
+        },
+      },
+    },
+    label,
+  );
+  return element;
+}
+
+/** Say what went wrong: in a place of the page, or as a notice. */
+export function problem(place, error) {
+  if (place) fill(place, h("p.problem", { role: "alert" }, words(error)));
+  else notice(words(error), "bad");
+}
+
+const notices = h("div.notices", { role: "status", "aria-live": "polite" });
+
+/** Say something at the edge of the page, for a while. */
+export function notice(text, kind = "good") {
+  if (!notices.isConnected) document.body.append(notices);
+  const one = h(`p.notice.${kind}`, null, text);
+  notices.append(one);
+  while (notices.childElementCount > 4) notices.firstChild.remove();
+  setTimeout(() => one.remove(), kind === "bad" ? 10_000 : 5_000);
+}
+
+/** A labelled control. */
+export function field(label, control, hint = "") {
+  const id = (control.id ||= freshId());
+  const hintId = `${id}-hint`;
+  if (hint) control.setAttribute("aria-describedby", hintId);
+  return h(
+    "div.field",
+    null,
+    h("label", { for: id }, label),
+    control,
+    hint && h("p.hint", { id: hintId }, hint),
+  );
+}
+
+/** A labelled check box. */
+export function check(label, props = {}) {
+  const box = h("input", { type: "checkbox", ...props });
+  const element = h("label.check", null, box, label);
+  return { element, box };
+}
+
+/** A select of texts, or of `[value, label]`. */
+export function select(options, props = {}) {
+  const { value, ...others } = props;
+  const element = h(
+    "select",
+    others,
+    options.map((option) => {
+      const [key, label] = Array.isArray(option) ? option : [option, option];
+      return h("option", { value: key }, label);
+    }),
+  );
+  if (value !== undefined) element.value = value;
+  return element;
+}
+
+/**
+ * A table.
+ *
+ * @param {string} caption For those who hear it.
+ * @param {Array<{label: string, cell: function(Object): any, class: string}>} columns
+ * @param {Object} [options] `empty`: what is said without rows; `open`: called with the item of a
+ *   row whose button is pressed (the first column becomes one); `key`: tells an item.
+ */
+export function table(caption, columns, options = {}) {
+  const body = h("tbody");
+  const texts = new WeakMap();
+  const empty = h("p.empty", { hidden: true }, options.empty ?? "There is nothing here.");
+  const element = h(
+    "div.scroll",
+    { tabindex: 0, role: "region", "aria-label": caption },
+    h(
+      "table",
+      null,
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          columns.map((one) => h("th", { scope: "col", class: one.class }, one.label)),
+        ),
+      ),
+      body,
+    ),
+    empty,
+  );
+
+  function controls(one) {
+    return [...one.querySelectorAll("button, input, a")];
+  }
+
+  function row(item) {
+    const made = h(
+      "tr",
+      null,
+      columns.map((column, index) => {
+        const shown = column.cell(item);
+        const content =
+          index === 0 && options.open
+            ? h("button.link", { type: "button", on: { click: () => options.open(item) } }, shown)
+            : shown;
+        return h(
+          index === 0 ? "th" : "td",
+          { scope: index === 0 ? "row" : null, class: column.class },
+          content,
+        );
+      }),
+    );
+    if (options.key) made.dataset.key = options.key(item);
+    return made;
+  }
+
+  /** Show these items. Rows of items that are as they were stay, with their focus and selection. */
+  function show(items) {
+    const known = new Map([...body.rows].map((one) => [texts.get(one), one]));
+    const focused = body.contains(document.activeElement)
+      ? document.activeElement.closest("tr")
+      : null;
+    const place = focused ? controls(focused).indexOf(document.activeElement) : -1;
+    const wanted = items.map((item) => {
+      const text = JSON.stringify(item);
+      const same = known.get(text);
+      if (known.delete(text)) return same;
+      const made = row(item);
+      texts.set(made, text);
+      return made;
+    });
+    const stays = new Set(wanted);
+    wanted.forEach((one, index) => {
+      const now = body.rows[index];
+      if (now === one) return;
+      // What stays is not moved: that would take its focus away.
+      if (now && !stays.has(now)) now.replaceWith(one);
+      else body.insertBefore(one, now ?? null);
+    });
+    while (body.rows.length > items.length) body.lastChild.remove();
+    empty.hidden = items.length > 0;
+    if (focused && !focused.isConnected && options.key) {
+      const again = [...body.rows].find((one) => one.dataset.key === focused.dataset.key);
+      if (again) controls(again)[place]?.focus();
+    }
+  }
+
+  return { element, show, add: (items) => body.append(...items.map(row)) };
+}
+
+/** Names with values. */
+export function facts(pairs) {
+  return h(
+    "dl.facts",
+    null,
+    pairs
+      .filter((pair) => pair)
+      .map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value ?? "–"))),
+  );
+}
+
+/**
+ * Tabs, moved between by arrow keys as WAI-ARIA has it.
+ *
+ * @param {Array<{label: string, make: function(): Node}>} pages Made when they are shown first.
+ */
+export function tabs(label, pages) {
+  const made = pages.map(() => null);
+  const id = freshId();
+  const place = h("div.tabpanel", { role: "tabpanel", id: `${id}-panel`, tabindex: 0 });
+  const heads = pages.map((page, index) =>
+    h(
+      "button",
+      {
+        type: "button",
+        role: "tab",
+        id: `${id}-${index}`,
+        "aria-controls": `${id}-panel`,
+        on: { click: () => show(index), keydown: (event) => move(event, index) },
+      },
+      page.label,
+    ),
+  );
+
+  function show(index) {
+    made[index] ??= pages[index].make();
+    fill(place, made[index]);
+    place.setAttribute("aria-labelledby", heads[index].id);
+    heads.forEach((head, other) => {
+      head.setAttribute("aria-selected", String(other === index));
+      head.tabIndex = other === index ? 0 : -1;
+    });
+  }
+
+  function move(event, index) {
+    const steps = { ArrowLeft: -1, ArrowRight: 1, Home: -index, End: heads.length - 1 - index };
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    const next = (index + steps[event.key] + heads.length) % heads.length;
+    show(next);
+    heads[next].focus();
+  }
+
+  show(0);
+  return {
+    element: h(
+      "div.tabs",
+      null,
+      h("div.tablist", { role: "tablist", "aria-label": label }, heads),
+      place,
+    ),
+    show,
+  };
+}
+
+/** Ask a question that has a yes; resolve to whether it was given. */
+export function ask(question, yes, kind = "danger") {
+  const id = freshId();
+  return new Promise((resolve) => {
+    const dialog = h(
+      "dialog",
+      {
+        "aria-labelledby": id,
+        on: {
+          close: () => {
+            dialog.remove();
+            resolve(dialog.returnValue === "yes");
+          },
+        },
+      },
+      h(
+        "form",
+        { method: "dialog" },
+        h("p", { id }, question),
+        h(
+          "div.actions",
+          null,
+          h("button", { value: "no", autofocus: true }, "Cancel"),
+          h("button", { value: "yes", class: kind }, yes),
+        ),
+      ),
+    );
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** A page's heading, which has the focus when the page opens. */
+export function heading(title, ...beside) {
+  return h("div.heading", null, h("h1", { tabindex: -1 }, title), h("div.actions", null, beside));
+}

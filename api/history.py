@@ -1,0 +1,124 @@
+"""Delete what one client has left in the history, from the files too.
+
+A DELETE of Delta writes files anew without the rows; those before it stay for time travel. So the
+deletion ends with a VACUUM that keeps nothing of earlier versions. It goes by the log of the table
+(LITE): what is being appended meanwhile is in no log yet and is left alone.
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from api.jobs import Job
+from api.log import Append, LogAppender
+from api.spark import EvaluationError, Row, Spark, SparkConnect
+from mqlake.clock import Clock
+from mqlake.records import EVENTS, RECORD_VERSION
+from mqlake.tables import DEAD_LETTERS, DROPS, MESSAGES, Table
+from mqlake.tables import EVENTS as EVENTS_TABLE
+from rules.language.quoting import quoted
+
+TABLES: Final = (MESSAGES, EVENTS_TABLE, DROPS, DEAD_LETTERS)
+"""Those with a row for what a client did; `retained` and `sessions` have ways of their own."""
+
+REQUESTED: Final = "history.deletion_requested"
+DELETED: Final = "history.deleted"
+FAILED: Final = "history.deletion_failed"
+
+TIMEOUT_SECONDS: Final = 3_600.0
+_TRIES: Final = 6
+_RETRY_SECONDS: Final = 5.0
+_CONFLICTS: Final = ("DELTA_CONCURRENT", "ConcurrentDelete", "ConcurrentAppend", "ConcurrentWrite")
+_SETTINGS: Final = {
+    # The files that are deleted are those that no version from now on needs.
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.databricks.delta.vacuum.logging.enabled": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+    # As for queries: few tasks.
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.files.maxPartitionBytes": "4g",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Whose history, and who wants it."""
+
+    tenant: str
+    client_id: str
+    requested_by: str
+
+
+class Deleter:
+    """Deletes and writes down that it did."""
+
+    def __init__(self, connect: SparkConnect, log: LogAppender, clock: Clock) -> None:
+        self._connect = connect
+        self._log = log
+        self._clock = clock
+
+    def audit(self, bootstrap_servers: str, event: str, deletion: Deletion, **fields: Any) -> None:
+        """Append what happened to `mqlake.events`; it is in the log when this returns.
+
+        The event is of no client: else the next deletion would take it too.
+
+        Raises:
+            LogError: The log does not take it.
+        """
+        value = {
+            "v": RECORD_VERSION,
+            "event": event,
+            "ts": self._clock.now_ms(),
+            "tenant": deletion.tenant,
+            "client_id": None,
+            "gateway": None,
+            "deleted_client_id": deletion.client_id,
+            "by": deletion.requested_by,
+            **fields,
+        }
+        record = Append(
+            0, f"{deletion.tenant}/".encode(), json.dumps(value, ensure_ascii=False).encode(), []
+        )
+        self._log.append_all(bootstrap_servers, EVENTS, [record], what=f"event {event}")
+
+    def delete(self, job: Job, bootstrap_servers: str, deletion: Deletion) -> dict[str, Any]:
+        """Do it; return how many rows went.
+
+        Raises:
+            EvaluationError: Spark fails.
+            Cancelled: Somebody has ended the job; a table is done or it is not.
+            SparkAway: Spark does not answer.
+            LogError: The log does not take the event; the rows are gone.
+        """
+        rows: dict[str, int] = {}
+        try:
+            with self._connect.session(_SETTINGS) as spark:
+                for number, table in enumerate(TABLES):
+                    job.advance(number / len(TABLES), f"deleting from {table.name}")
+                    rows[table.name] = self._delete_from(job, spark, table, deletion)
+                    self._ask(job, spark, f"VACUUM {table.name} LITE RETAIN 0 HOURS")
+        except Exception as exc:
+            self.audit(bootstrap_servers, FAILED, deletion, job=job.id, rows=rows, reason=str(exc))
+            raise
+        self.audit(bootstrap_servers, DELETED, deletion, job=job.id, rows=rows)
+        return {"rows": rows}
+
+    def _delete_from(self, job: Job, spark: Spark, table: Table, deletion: Deletion) -> int:
+        condition = (
+            f"tenant = {quoted(deletion.tenant)} AND client_id = {quoted(deletion.client_id)}"
+        )
+        (row,) = self._ask(job, spark, f"DELETE FROM {table.name} WHERE {condition}")  # noqa: S608
+        return int(row["num_affected_rows"])
+
+    def _ask(self, job: Job, spark: Spark, statement: str) -> list[Row]:
+        """Run a statement; again when the table's upkeep came between."""
+        for left in reversed(range(_TRIES)):
+            job.check()
+            try:
+                return spark.rows(statement, TIMEOUT_SECONDS, is_cancelled=job.cancelling.is_set)
+            except EvaluationError as exc:
+                if not left or not any(word in str(exc) for word in _CONFLICTS):
+                    raise
+                time.sleep(_RETRY_SECONDS)
+        raise AssertionError

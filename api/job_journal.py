@@ -1,0 +1,144 @@
+"""The journal of jobs: records of `mqlake.jobs`.
+
+`docs/records.md` has them in prose. A job is one record, written again while it runs: whoever reads
+them knows what there is to list, and where a job that was interrupted goes on.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from api.following import Followed, LogFollower, Taker
+from api.jobs import Job, Jobs
+from api.log import LogAppender
+from mqlake.errors import InvalidRecord
+from mqlake.records import HEADER_VERSION, JOBS, RECORD_VERSION, Headers
+from mqlake.status import read_state
+
+MAX_BYTES: Final = 900_000
+"""Of a record; the log takes a million."""
+
+_HEADERS: Final[Headers] = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+_FIELDS: Final = {
+    "kind": "kind",
+    "tenant": "tenant",
+    "rule": "rule_id",
+    "state": "state",
+    "progress": "progress",
+    "note": "note",
+    "created_at": "created_at_ms",
+    "started_at": "started_at_ms",
+    "finished_at": "finished_at_ms",
+    "request": "request",
+    "place": "place",
+    "result": "result",
+    "error": "error",
+    "owner": "owner",
+    "at": "noted_at_ms",
+}
+"""Member of a record -> attribute of `Job`."""
+
+
+class LogJournal:
+    """Keeps jobs in the log.
+
+    Args:
+        log: Appends.
+        data_dir: Of the system: its state says where the log is.
+    """
+
+    def __init__(self, log: LogAppender, data_dir: Path) -> None:
+        self._log = log
+        self._data_dir = data_dir
+
+    def write(self, job: Job) -> None:
+        """Keep a job as it is.
+
+        Raises:
+            LogError: The log does not answer.
+            OperationalError: Nobody knows where it is.
+        """
+        self._append(job, encode_job(job))
+
+    def erase(self, job: Job) -> None:
+        self._append(job, None)
+
+    def _append(self, job: Job, value: bytes | None) -> None:
+        servers = read_state(self._data_dir).bootstrap_servers
+        key = job_key(job)
+        self._log.append(servers, JOBS, key, value, what=f"job {job.id}", headers=_HEADERS)
+
+
+class JobsFollower(LogFollower):
+    """Tells `Jobs` of those of earlier runs and of other processes."""
+
+    def __init__(self, data_dir: Path, jobs: Jobs) -> None:
+        super().__init__(data_dir, "jobs", (JOBS,))
+        self._jobs = jobs
+
+    @contextmanager
+    def taking(self) -> Iterator[Taker]:
+        yield JobsTaker(self._jobs)
+
+
+class JobsTaker(Taker):
+    """Takes records of `mqlake.jobs`."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
+        refused = []
+        for record in records:
+            try:
+                if record.value is None:
+                    self._jobs.forget(_job_id(record.key))
+                else:
+                    self._jobs.take(decode_job(record.key, record.value))
+            except InvalidRecord as exc:
+                refused.append(exc)
+        return refused
+
+    def complete(self) -> None:
+        """Nothing waits for this."""
+
+
+def job_key(job: Job) -> bytes:
+    return f"{job.tenant}/{job.id}".encode()
+
+
+def encode_job(job: Job) -> bytes:
+    """Return the value of a record of `mqlake.jobs`; of a very large result only its numbers."""
+    fields = {member: getattr(job, name) for member, name in _FIELDS.items()}
+    value = _encode(fields)
+    if len(value) > MAX_BYTES and job.result is not None:
+        small = {name: one for name, one in job.result.items() if isinstance(one, int | None)}
+        value = _encode(
+            {**fields, "result": {**small, "left_out": "samples: too large to be kept"}}
+        )
+    return value
+
+
+def _encode(fields: dict[str, Any]) -> bytes:
+    return json.dumps({"v": RECORD_VERSION, **fields}, ensure_ascii=False, default=str).encode()
+
+
+def decode_job(key: bytes, value: bytes) -> Job:
+    """Undo `encode_job`.
+
+    Raises:
+        InvalidRecord: Not of our version, or malformed.
+    """
+    try:
+        found: dict[str, Any] = json.loads(value)
+        if found["v"] != RECORD_VERSION:
+            raise InvalidRecord(f"job {key!r} has version {found['v']}, expected {RECORD_VERSION}")
+        return Job(_job_id(key), **{name: found[member] for member, name in _FIELDS.items()})
+    except (KeyError, TypeError, ValueError) as exc:
+        raise InvalidRecord(f"job {key!r} is malformed: {exc!r}") from exc
+
+
+def _job_id(key: bytes) -> str:
+    return key.decode(errors="replace").rpartition("/")[2]

@@ -1,0 +1,1 @@
+"""What happens now: topics seen lately, and streams of messages, rule outputs and metrics."""

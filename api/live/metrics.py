@@ -1,0 +1,287 @@
+"""What the system does, as numbers: once a second while somebody looks."""
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, Field
+
+from api.live.stream import Event, Stream
+from api.presence import Gateways, Presence
+from api.rules.book import RuleBook
+from api.rules.metrics import MetricsBook
+from mqlake.clock import Clock
+from mqlake.errors import OperationalError
+from mqlake.latency import STAGES, added_up, percentile
+from mqlake.status import read_state, report
+
+_logger = logging.getLogger(__name__)
+
+INTERVAL_SECONDS: Final = 1.0
+STREAMING: Final = "streaming"
+"""The process whose queries are shown."""
+
+_SUMS: Final[dict[str, tuple[str, ...]]] = {
+    "messages_received_per_second": ("messages_received",),
+    "messages_stored_per_second": ("messages_stored",),
+    "messages_sent_per_second": ("messages_sent",),
+    "payload_bytes_received_per_second": ("payload_bytes_received",),
+    "payload_bytes_sent_per_second": ("payload_bytes_sent",),
+    "dropped_per_second": (
+        "dropped_slow_client",
+        "dropped_queue_full",
+        "dropped_expired",
+        "dropped_too_large",
+        "dropped_no_member",
+        "dropped_unreadable",
+    ),
+}
+"""Rate of the system -> counters of gateways whose rates it adds up."""
+
+
+class StageLatency(BaseModel):
+    messages: int = Field(description="about how many the figures are of, of the last ten seconds")
+    p50_ms: float | None = Field(description="half of them took no longer; null without any")
+    p95_ms: float | None
+    p99_ms: float | None
+
+
+class SystemLatency(BaseModel):
+    accept: StageLatency = Field(
+        description="from PUBLISH with QoS 1 or 2 to PUBACK or PUBREC: the log has the message"
+    )
+    route: StageLatency = Field(
+        description="from the log (its time stamp, when it was handed over) to the delivery topic "
+        "of the gateway; clocks in whole milliseconds"
+    )
+    deliver: StageLatency = Field(
+        description="from PUBLISH, wherever it came in, to PUBLISH to subscribers; likewise. A "
+        "message that waits for a client counts up to there"
+    )
+
+
+class GatewayMetrics(BaseModel):
+    name: str
+    alive: bool
+    state: str
+    clients: int = Field(description="connected")
+    sessions: int = Field(description="in its memory, connected or not")
+    subscriptions: int
+    counters: dict[str, int] = Field(description="since its start")
+    per_second: dict[str, float] = Field(description="of each counter, over about two seconds")
+    latency: SystemLatency
+
+
+class ProcessMetrics(BaseModel):
+    name: str
+    healthy: bool
+    detail: str
+    restarts: int
+    uptime_seconds: float
+    rss_bytes: int
+    cpu_percent: float = Field(description="of one core, over the last seconds")
+    figures: dict[str, Any] = Field(description="counters of its own, some seconds old")
+
+
+class QueryMetrics(BaseModel):
+    name: str
+    tenant: str | None = Field(default=None, description="of a rule with memory")
+    rule: str | None = Field(default=None, description="that the query is of; null: the system's")
+    active: bool = Field(description="false while it has nothing to do, or waits to start again")
+    real_time: bool = Field(default=False, description="without batches between record and result")
+    lag_records: int | None = Field(
+        default=None, description="offsets of the log that it has not come to; null: not known"
+    )
+    input_rows_per_second: float = Field(
+        default=0.0, description="records read, over the last ten seconds"
+    )
+    batch_ms: int | None = Field(
+        default=None, description="how long the last batch took; null in real time"
+    )
+    state_rows: int = Field(default=0, description="keys in its state")
+    restarts: int = Field(default=0, description="after failures, since the engine started")
+
+
+class RuleTotals(BaseModel):
+    rules: int
+    running: int
+    matched_per_second: float = Field(description="messages that a rule's filter matches")
+
+
+class SystemMetrics(BaseModel):
+    at: datetime
+    clients: int
+    sessions: int
+    subscriptions: int
+    retained: int = Field(description="messages; every gateway knows all of them")
+    messages_received_per_second: float = Field(description="PUBLISH packets from clients")
+    messages_stored_per_second: float = Field(description="of these, taken by the log")
+    messages_sent_per_second: float = Field(description="PUBLISH packets to clients")
+    payload_bytes_received_per_second: float
+    payload_bytes_sent_per_second: float
+    dropped_per_second: float
+    latency: SystemLatency = Field(description="of all gateways")
+    gateways: list[GatewayMetrics]
+    processes: list[ProcessMetrics]
+    queries: list[QueryMetrics] = Field(description="of Spark; some seconds old")
+    rules: RuleTotals
+
+
+class MetricsSource:
+    """Looks at everything that the API knows of the system.
+
+    Args:
+        data_dir: Of the system.
+        gateways: Their words.
+        rules: All rules.
+        rule_metrics: Their counters.
+        clock: For the time.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        gateways: Gateways,
+        rules: RuleBook,
+        rule_metrics: MetricsBook,
+        clock: Clock,
+    ) -> None:
+        self._data_dir = data_dir
+        self._gateways = gateways
+        self._rules = rules
+        self._rule_metrics = rule_metrics
+        self._clock = clock
+
+    def read(self) -> SystemMetrics:
+        """Return what is known now. Reads a file."""
+        heard = self._gateways.all()
+        gateways = [_gateway(one) for one in heard]
+        alive = [one for one in gateways if one.alive]
+        processes = self._processes()
+        rates = {
+            name: round(sum(one.per_second.get(part, 0.0) for one in alive for part in parts), 2)
+            for name, parts in _SUMS.items()
+        }
+        return SystemMetrics(
+            at=datetime.fromtimestamp(self._clock.now_ms() / 1000, tz=UTC),
+            clients=sum(one.clients for one in alive),
+            sessions=sum(one.sessions for one in alive),
+            subscriptions=sum(one.subscriptions for one in alive),
+            retained=max((one.figures.get("retained", 0) for one in processes), default=0),
+            latency=_latency([one.latency for one in heard if one.is_alive]),
+            gateways=gateways,
+            processes=processes,
+            queries=_queries(processes),
+            rules=self._rule_totals(),
+            **rates,
+        )
+
+    def _processes(self) -> list[ProcessMetrics]:
+        try:
+            shown = report(read_state(self._data_dir))["processes"]
+        except OperationalError:
+            return []  # the gateways may run elsewhere
+        return [ProcessMetrics.model_validate(one) for one in shown]
+
+    def _rule_totals(self) -> RuleTotals:
+        entries = [entry for tenant in self._rules.tenants() for entry in self._rules.all(tenant)]
+        return RuleTotals(
+            rules=len(entries),
+            running=sum(entry.state == "running" for entry in entries),
+            matched_per_second=round(self._rule_metrics.matched_per_second(), 2),
+        )
+
+
+class MetricsTicker:
+    """Gives streams the metrics each second; a thread runs while there is one.
+
+    Args:
+        read: Returns the metrics.
+    """
+
+    def __init__(self, read: Callable[[], SystemMetrics]) -> None:
+        self._read = read
+        self._changed = threading.Condition()
+        self._streams: dict[Stream, None] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, stream: Stream) -> None:
+        """Offer a stream the metrics, from now on each second."""
+        with self._changed:
+            self._streams[stream] = None
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def remove(self, stream: Stream) -> None:
+        with self._changed:
+            self._streams.pop(stream, None)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                streams = list(self._streams)
+                if not streams:
+                    self._thread = None
+                    return
+            try:
+                shown = self._read().model_dump(mode="json")
+            except Exception:
+                _logger.exception("no metrics")
+            else:
+                for stream in streams:
+                    stream.offer_newest(shown)
+                    stream.wake()
+            with self._changed:
+                # Not before a second has passed, but at once for somebody who has come.
+                self._changed.wait_for(partial(self._is_other, streams), INTERVAL_SECONDS)
+
+    def _is_other(self, known: list[Stream]) -> bool:
+        return list(self._streams) != known
+
+
+def metrics_event(shown: dict[str, Any]) -> Event:
+    return "metrics", shown
+
+
+def _gateway(found: Presence) -> GatewayMetrics:
+    said = found.said
+    return GatewayMetrics(
+        name=found.name,
+        alive=found.is_alive,
+        state=said.get("state", "serving"),
+        clients=said.get("clients", 0),
+        sessions=said.get("sessions", 0),
+        subscriptions=said.get("subscriptions", 0),
+        counters=said.get("counters", {}),
+        per_second=found.per_second if found.is_alive else {},
+        latency=_latency([found.latency] if found.is_alive else []),
+    )
+
+
+def _latency(all_counts: list[dict[str, list[int]]]) -> SystemLatency:
+    stages = {}
+    for stage in STAGES:
+        counts = added_up(one[stage] for one in all_counts if stage in one)
+        stages[stage] = StageLatency(
+            messages=sum(counts),
+            p50_ms=percentile(counts, 0.5),
+            p95_ms=percentile(counts, 0.95),
+            p99_ms=percentile(counts, 0.99),
+        )
+    return SystemLatency(**stages)
+
+
+def _queries(processes: list[ProcessMetrics]) -> list[QueryMetrics]:
+    found = [one.figures.get("queries", {}) for one in processes if one.name == STREAMING]
+    return [
+        QueryMetrics.model_validate({"name": name, **figures})
+        for queries in found
+        for name, figures in queries.items()
+    ]

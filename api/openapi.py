@@ -1,0 +1,75 @@
+"""The OpenAPI document, with what holds for all operations: roles, errors, their media type."""
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api.authentication import ROLE_FIELD, role_for
+from api.problems import MEDIA_TYPE, ProblemDetails
+
+DESCRIPTION: Final = """\
+Errors have one shape, `application/problem+json` with a stable `code`. Lists come in pages:
+`next_cursor` of one asks for the next. Each answer has an `X-Request-ID`, which is the request's
+own if it has one. What an operation needs is in `x-role`: viewer, editor or admin.
+"""
+_COMMON: Final = {
+    "401": "nobody that we know",
+    "403": "the role of whoever asks is not enough",
+    "429": "too many requests; see `Retry-After`",
+}
+"""Answers of every operation that is not for everybody."""
+_WITH_BODY: Final = {"413": "the body is too large", "415": "the body is of another type"}
+_ANY: Final = {"422": "parameters or body are not as described", "500": "a mistake of ours"}
+
+
+def describe(app: FastAPI) -> None:
+    """Make the application's document say what all operations share."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            found = get_openapi(
+                title=app.title,
+                version=app.version,
+                description=DESCRIPTION,
+                routes=app.routes,
+            )
+            for path in found["paths"].values():
+                for method, operation in path.items():
+                    _complete(method, operation)
+            schemas = found["components"]["schemas"]
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(unused, None)
+            schemas.setdefault(ProblemDetails.__name__, ProblemDetails.model_json_schema())
+            app.openapi_schema = found
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _complete(method: str, operation: dict[str, Any]) -> None:
+    responses: dict[str, Any] = operation["responses"]
+    if operation.get("security"):
+        operation[ROLE_FIELD] = role_for(method, operation)
+        _add(responses, _COMMON)
+    if "requestBody" in operation:
+        _add(responses, _WITH_BODY)
+    if _is_of_framework(responses.get("422")):
+        del responses["422"]
+    _add(responses, _ANY)
+    for status, response in responses.items():
+        content = response.get("content", {})
+        if int(status) >= 400 and "application/json" in content:
+            content[MEDIA_TYPE] = content.pop("application/json")
+
+
+def _add(responses: dict[str, Any], answers: dict[str, str]) -> None:
+    schema = {"$ref": f"#/components/schemas/{ProblemDetails.__name__}"}
+    for status, description in answers.items():
+        responses.setdefault(
+            status, {"description": description, "content": {MEDIA_TYPE: {"schema": schema}}}
+        )
+
+
+def _is_of_framework(response: dict[str, Any] | None) -> bool:
+    return response is not None and "HTTPValidationError" in str(response)

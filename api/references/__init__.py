@@ -1,0 +1,1 @@
+"""Reference tables: reading uploads, asking for changes, what is known of them."""

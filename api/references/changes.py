@@ -1,0 +1,160 @@
+"""Asks the streaming application, which writes all tables, for changes of reference tables.
+
+Rows are handed over in a file, which is on the disk before the request that names it is in the log:
+so what was taken is not lost, whichever process dies.
+"""
+
+import os
+import secrets
+import threading
+from pathlib import Path
+from typing import Final
+
+from api.following import Followed
+from api.log import Append, LogAppender
+from api.references.book import Reference, ReferenceBook
+from api.references.reading import Upload
+from mqlake.clock import Clock
+from mqlake.errors import MqlakeError, OperationalError
+from mqlake.records import HEADER_VERSION, RECORD_VERSION, RULES, Headers
+from mqlake.reference_records import (
+    UPLOADS,
+    ReferenceKey,
+    ReferenceRequest,
+    encode_reference_request,
+    reference_key,
+)
+from rules.references import MAX_REFERENCES
+
+_HEADERS: Final[Headers] = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+
+
+class UnknownReference(MqlakeError):  # noqa: N818 - it names what is missing
+    """No such reference table."""
+
+
+class TooManyReferences(MqlakeError):  # noqa: N818
+    """There is no room for another one."""
+
+
+class ReferenceChanges:
+    """Writes requests, one after the other; each method returns the request's number.
+
+    One process writes them, so that its lock is enough to number them.
+
+    Args:
+        data_dir: Of the system; uploads are a folder in it.
+        log: Where to.
+        book: Has all references; takes what is written at once.
+        clock: For the times of requests.
+    """
+
+    def __init__(self, data_dir: Path, log: LogAppender, book: ReferenceBook, clock: Clock) -> None:
+        self._folder = data_dir / UPLOADS
+        self._log = log
+        self._book = book
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def put(
+        self, servers: str, tenant: str, reference: str, upload: Upload, description: str
+    ) -> int:
+        """Give a table other rows; make it if there is none.
+
+        Raises:
+            TooManyReferences: There are as many as there may be.
+            OperationalError: The rows cannot be kept.
+            LogError: The log does not answer; the other methods raise it too.
+        """
+        name, size = self._keep(upload)
+        with self._lock:
+            known = self._book.get(tenant, reference)
+            is_new = known is None or not known.exists
+            if is_new and len(self._book.all(tenant)) >= MAX_REFERENCES:
+                (self._folder / name).unlink(missing_ok=True)
+                raise TooManyReferences(
+                    f"there are {MAX_REFERENCES} reference tables, which is the limit"
+                )
+            request = ReferenceRequest(
+                tenant,
+                reference,
+                _next(known),
+                "put",
+                self._clock.now_ms(),
+                upload=name,
+                columns=upload.columns,
+                key=upload.key,
+                rows=len(upload.rows),
+                bytes=size,
+                description=description,
+            )
+            return self._ask(servers, request)
+
+    def roll_back(self, servers: str, tenant: str, reference: str, version: int) -> int:
+        """Give a table the rows of an earlier version.
+
+        Raises:
+            UnknownReference: There is no such table.
+        """
+        with self._lock:
+            number = _next(self._existing(tenant, reference))
+            now_ms = self._clock.now_ms()
+            return self._ask(
+                servers,
+                ReferenceRequest(tenant, reference, number, "rollback", now_ms, version=version),
+            )
+
+    def delete(self, servers: str, tenant: str, reference: str) -> int:
+        """Delete a table with all its versions.
+
+        Raises:
+            UnknownReference: There is no such table.
+        """
+        with self._lock:
+            number = _next(self._existing(tenant, reference))
+            now_ms = self._clock.now_ms()
+            return self._ask(servers, ReferenceRequest(tenant, reference, number, "delete", now_ms))
+
+    def _existing(self, tenant: str, reference: str) -> Reference:
+        known = self._book.get(tenant, reference)
+        if known is None or not known.exists:
+            raise UnknownReference(f"there is no reference table {reference!r}")
+        return known
+
+    def _ask(self, servers: str, request: ReferenceRequest) -> int:
+        key = reference_key(ReferenceKey("request", request.tenant, request.reference))
+        value = encode_reference_request(request)
+        (offset,) = self._log.append_all(
+            servers,
+            RULES,
+            [Append(0, key, value, _HEADERS)],
+            what=f"reference table {request.reference!r}",
+        )
+        self._book.take([Followed(RULES, offset, key, value)], is_old=False)
+        return request.number
+
+    def _keep(self, upload: Upload) -> tuple[str, int]:
+        """Write the rows of an upload to the disk; return the file's name and size."""
+        name = f"{secrets.token_hex(16)}.jsonl"
+        path = self._folder / name
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                for line in upload.lines():
+                    file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+                size = file.tell()
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as exc:
+            path.unlink(missing_ok=True)
+            raise OperationalError(f"the upload cannot be kept: {exc}") from exc
+        return name, size
+
+
+def _next(known: Reference | None) -> int:
+    return 1 if known is None else known.number + 1

@@ -1,0 +1,82 @@
+"""What a replay is asked to do, and the query that gives its messages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from api.sql.checking import CheckedQuery, check
+
+COLUMNS: Final = (
+    *("topic", "payload_bytes", "qos", "retain", "properties", "client_id", "id", "ts"),
+    *("log_partition", "log_offset"),
+)
+"""That the SELECT has to give, as `SELECT * FROM messages` does; further ones are left out."""
+COLUMNS_HINT: Final = f"a replay needs the columns {', '.join(COLUMNS)}: SELECT * has them"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for; `from_request` makes it of what a job keeps.
+
+    Attributes:
+        query: Checked, of one tenant.
+        prefix: Put before each topic.
+        client_id: Who gets the messages, nobody else; None: they are published.
+        speed: 1 keeps the time between messages, 2 halves it; None: as fast as the rate allows.
+        rate: Messages a second, at most.
+        limit: Messages, at most; None: more than the API's limit are refused.
+        keep_retain: The RETAIN flag is kept; else nothing that is retained changes.
+        username: Who has asked: of published messages the user name.
+    """
+
+    tenant: str
+    query: CheckedQuery
+    prefix: str
+    client_id: str | None
+    speed: float | None
+    rate: int
+    limit: int | None
+    keep_retain: bool
+    username: str
+
+    @classmethod
+    def from_request(cls, tenant: str, request: Mapping[str, Any]) -> "Order":
+        """Undo what a job keeps.
+
+        Raises:
+            QueryError: The query is refused.
+        """
+        fields = dict(request)
+        return cls(tenant=tenant, query=check(fields.pop("query"), tenant), **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The last message that was dealt with: time in microseconds UTC, partition, offset."""
+
+    at_us: int
+    partition: int
+    offset: int
+
+
+def ordered_query(order: Order, before_ms: int, after: Place | None) -> CheckedQuery:
+    """Return the query of a replay: in the order of time, behind a place.
+
+    Args:
+        order: What is asked for.
+        before_ms: When the replay was asked for: what it publishes itself is not replayed.
+        after: Where an earlier run of the job has come to.
+    """
+    conditions = [f"ts <= timestamp_millis({before_ms:d})"]
+    if after is not None:
+        at, partition, offset = after.at_us, after.partition, after.offset
+        conditions.append(
+            f"(ts, log_partition, log_offset) > (timestamp_micros({at:d}), {partition:d},"
+            f" CAST({offset:d} AS BIGINT))"
+        )
+    listed = ", ".join(f"`{name}`" for name in COLUMNS)
+    sql = (
+        f"SELECT {listed} FROM ({order.query.sql}) AS replayed"  # noqa: S608
+        f" WHERE {' AND '.join(conditions)} ORDER BY ts, log_partition, log_offset"
+    )
+    return CheckedQuery(order.query.text, sql, order.query.relations)

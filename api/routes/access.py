@@ -1,0 +1,452 @@
+"""Logging in and out; keys and accounts."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from api.access.book import AccessBook
+from api.access.callers import Caller
+from api.access.changes import AccessChanges, Taken, Unknown
+from api.access.tokens import SESSION_PREFIX, Secret
+from api.authentication import (
+    COOKIE,
+    CurrentCaller,
+    doorkeeper_of,
+    needs,
+)
+from api.dependencies import State, unavailable
+from api.jobs import to_time
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
+from api.problems import Problem, ProblemDetails
+from mqlake.access_records import Account, ApiKey, Role, SubjectKind
+from mqlake.saslprep import UnpreparableText
+
+_logger = logging.getLogger(__name__)
+
+# Who logs in is not known yet; the other routes are for those who are.
+public = APIRouter(tags=["access"])
+router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
+
+MIN_PASSWORD_CHARACTERS: Final = 8
+MAX_PASSWORD_CHARACTERS: Final = 256
+_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""Beyond them a time in another zone is none of the calendar's."""
+
+AccountName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$", description="of the account")
+]
+NamePath = Annotated[str, Path(alias="name", description="of an account", max_length=64)]
+KeyId = Annotated[str, Path(alias="id", description="identifier of a key", max_length=64)]
+Password = Annotated[
+    SecretStr,
+    Field(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_CHARACTERS),
+]
+
+
+class Login(BaseModel):
+    """A user name with its password, or a token."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    username: str | None = Field(default=None, max_length=64, description="name of an account")
+    password: SecretStr | None = Field(default=None, max_length=MAX_PASSWORD_CHARACTERS)
+    token: SecretStr | None = Field(
+        default=None, max_length=256, description="an API key, or the token of <data-dir>/api-token"
+    )
+
+    @model_validator(mode="after")
+    def _either(self) -> "Login":
+        by_password = self.username is not None and self.password is not None
+        if by_password == (self.token is not None) or (
+            not by_password and (self.username, self.password) != (None, None)
+        ):
+            raise ValueError("expected username and password, or token")
+        return self
+
+
+class SessionView(BaseModel):
+    name: str = Field(description="`api-token`, `key:<id>`, or the account's name")
+    role: Role
+    kind: SubjectKind
+    csrf_token: str | None = Field(
+        description="send it as X-CSRF-Token; null for who has not come by a cookie"
+    )
+    expires_at: datetime | None = Field(description="when the session or the key ends")
+
+
+class NewPassword(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    old_password: SecretStr = Field(max_length=MAX_PASSWORD_CHARACTERS)
+    new_password: Password
+
+
+class NewKey(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    description: str = Field(min_length=1, max_length=200, description="what it is for")
+    role: Role
+    expires_at: Annotated[AwareDatetime, Field(gt=_EARLIEST, lt=_LATEST)] | None = Field(
+        default=None, description="null: it never does"
+    )
+
+
+class KeyView(BaseModel):
+    id: str
+    description: str
+    role: Role
+    created_at: datetime | None
+    created_by: str
+    expires_at: datetime | None
+    expired: bool
+
+
+class CreatedKey(KeyView):
+    key: str = Field(description="the key itself: it is shown now and never again")
+
+
+class NewAccount(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: AccountName
+    role: Role
+    password: Password
+
+
+class ChangedAccount(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    role: Role | None = Field(default=None, description="null: as it is")
+    password: Password | None = Field(default=None, description="null: as it is")
+
+
+class AccountView(BaseModel):
+    name: str
+    role: Role
+    created_at: datetime | None
+    created_by: str
+    password_changed_at: datetime | None
+
+
+def _changes(request: Request) -> AccessChanges:
+    changes: AccessChanges = request.app.state.access_changes
+    return changes
+
+
+def _complete_book(request: Request) -> AccessBook:
+    """Return what is known of keys and accounts once all of it has been read."""
+    book: AccessBook = request.app.state.access
+    if not book.is_complete:
+        raise Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "the API is reading mqlake.access: ask again in a moment",
+            {"Retry-After": "1"},
+        )
+    return book
+
+
+Changes = Annotated[AccessChanges, Depends(_changes)]
+Book = Annotated[AccessBook, Depends(_complete_book)]
+
+
+@public.post("/login", responses={code: {"model": ProblemDetails} for code in (401, 422, 429, 503)})
+async def post_login(
+    request: Request, response: Response, book: Book, changes: Changes, state: State, login: Login
+) -> SessionView:
+    """Open a session: a cookie that scripts cannot read, and a token that they send beside it."""
+    with doorkeeper_of(request).counting_login(request, login.username or ""):
+        caller = await _known(request, changes, login)
+    lifetime_seconds: float = request.app.state.settings.session_hours * 3600.0
+    with _refused(), unavailable():
+        secret = await asyncio.to_thread(
+            changes.open_session, state.bootstrap_servers, caller, lifetime_seconds
+        )
+    _log(request, caller, "login")
+    opened = doorkeeper_of(request).callers.by_session(secret.text(SESSION_PREFIX))
+    assert opened is not None
+    _set_cookie(request, response, secret, round(lifetime_seconds))
+    return _session(opened)
+
+
+@router.get("/session")
+def get_session(caller: CurrentCaller) -> SessionView:
+    """Show who asks."""
+    return _session(caller)
+
+
+@router.post("/logout", status_code=HTTPStatus.NO_CONTENT, openapi_extra=needs("viewer"))
+def post_logout(
+    request: Request, response: Response, changes: Changes, state: State, caller: CurrentCaller
+) -> None:
+    """End the session; without one nothing happens."""
+    if caller.session_id is not None:
+        with unavailable():
+            changes.close_session(state.bootstrap_servers, caller.session_id)
+        _log(request, caller, "logout")
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+
+
+@router.post(
+    "/session/password",
+    status_code=HTTPStatus.NO_CONTENT,
+    openapi_extra=needs("viewer"),
+    responses={code: {"model": ProblemDetails} for code in (401, 409)},
+)
+async def post_password(
+    request: Request, changes: Changes, state: State, caller: CurrentCaller, asked: NewPassword
+) -> None:
+    """Change one's own password; all sessions of the account end, this one too."""
+    if caller.kind != "account":
+        raise Problem(HTTPStatus.CONFLICT, f"{caller.name} has no password")
+    with doorkeeper_of(request).counting_login(request, caller.name):
+        await _check_password(changes, caller.name, asked.old_password.get_secret_value())
+    with _refused(), unavailable():
+        await asyncio.to_thread(
+            changes.change_account,
+            state.bootstrap_servers,
+            caller.name,
+            None,
+            asked.new_password.get_secret_value(),
+        )
+    _log(request, caller, "password changed")
+
+
+@router.get("/keys", openapi_extra=needs("admin"))
+def get_keys(book: Book, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[KeyView]:
+    """List keys by identifier, also those that have expired."""
+    (after,) = read_cursor(cursor, 1)
+    found = [_key(key_id, key) for key_id, key in book.all_keys() if key_id > after]
+    return to_page(found[: limit + 1], limit, lambda one: (one.id,))
+
+
+@router.post("/keys", status_code=HTTPStatus.CREATED, openapi_extra=needs("admin"))
+def post_key(
+    request: Request,
+    _book: Book,
+    changes: Changes,
+    state: State,
+    caller: CurrentCaller,
+    new: NewKey,
+) -> CreatedKey:
+    """Make a key. Only the answer ever shows it: the log has a hash."""
+    expires_at = None if new.expires_at is None else round(new.expires_at.timestamp() * 1000)
+    with _refused(), unavailable():
+        key_id, text, key = changes.create_key(
+            state.bootstrap_servers, new.role, new.description, expires_at, caller
+        )
+    _log(request, caller, "key made", key=key_id, role=new.role)
+    return CreatedKey(**_key(key_id, key).model_dump(), key=text)
+
+
+@router.get("/keys/{id}", openapi_extra=needs("admin"), responses={404: {"model": ProblemDetails}})
+def get_key(book: Book, key_id: KeyId) -> KeyView:
+    key = book.key(key_id)
+    if key is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no key {key_id!r}")
+    return _key(key_id, key)
+
+
+@router.delete(
+    "/keys/{id}",
+    status_code=HTTPStatus.NO_CONTENT,
+    openapi_extra=needs("admin"),
+    responses={404: {"model": ProblemDetails}},
+)
+def delete_key(
+    request: Request,
+    _book: Book,
+    changes: Changes,
+    state: State,
+    caller: CurrentCaller,
+    key_id: KeyId,
+) -> None:
+    """Revoke a key: from now on it lets nobody in; its live streams end within a second."""
+    with _refused(), unavailable():
+        changes.delete_key(state.bootstrap_servers, key_id)
+    _log(request, caller, "key revoked", key=key_id)
+
+
+@router.get("/accounts", openapi_extra=needs("admin"))
+def get_accounts(
+    book: Book, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[AccountView]:
+    """List accounts by name."""
+    (after,) = read_cursor(cursor, 1)
+    found = [_account(name, account) for name, account in book.accounts() if name > after]
+    return to_page(found[: limit + 1], limit, lambda one: (one.name,))
+
+
+@router.post(
+    "/accounts",
+    status_code=HTTPStatus.CREATED,
+    openapi_extra=needs("admin"),
+    responses={409: {"model": ProblemDetails}},
+)
+def post_account(
+    request: Request,
+    _book: Book,
+    changes: Changes,
+    state: State,
+    caller: CurrentCaller,
+    new: NewAccount,
+) -> AccountView:
+    """Make an account: somebody may log in with this name and password."""
+    with _refused(), unavailable():
+        account = changes.create_account(
+            state.bootstrap_servers, new.name, new.role, new.password.get_secret_value(), caller
+        )
+    _log(request, caller, "account made", account=new.name, role=new.role)
+    return _account(new.name, account)
+
+
+@router.get(
+    "/accounts/{name}", openapi_extra=needs("admin"), responses={404: {"model": ProblemDetails}}
+)
+def get_account(book: Book, name: NamePath) -> AccountView:
+    account = book.account(name)
+    if account is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no account {name!r}")
+    return _account(name, account)
+
+
+@router.put(
+    "/accounts/{name}", openapi_extra=needs("admin"), responses={404: {"model": ProblemDetails}}
+)
+def put_account(
+    request: Request,
+    _book: Book,
+    changes: Changes,
+    state: State,
+    caller: CurrentCaller,
+    name: NamePath,
+    changed: ChangedAccount,
+) -> AccountView:
+    """Give an account another role, at once; or another password, which ends its sessions."""
+    password = None if changed.password is None else changed.password.get_secret_value()
+    with _refused(), unavailable():
+        account = changes.change_account(state.bootstrap_servers, name, changed.role, password)
+    _log(request, caller, "account changed", account=name, role=account.role)
+    return _account(name, account)
+
+
+@router.delete(
+    "/accounts/{name}",
+    status_code=HTTPStatus.NO_CONTENT,
+    openapi_extra=needs("admin"),
+    responses={404: {"model": ProblemDetails}},
+)
+def delete_account(
+    request: Request,
+    _book: Book,
+    changes: Changes,
+    state: State,
+    caller: CurrentCaller,
+    name: NamePath,
+) -> None:
+    """Delete an account; its sessions end."""
+    with _refused(), unavailable():
+        changes.delete_account(state.bootstrap_servers, name)
+    _log(request, caller, "account deleted", account=name)
+
+
+async def _known(request: Request, changes: AccessChanges, login: Login) -> Caller:
+    """Return who logs in.
+
+    Raises:
+        Problem: What is shown is wrong.
+    """
+    callers = doorkeeper_of(request).callers
+    if login.token is not None:
+        with unavailable():
+            caller = callers.by_token(login.token.get_secret_value())
+        if caller is None:
+            raise _wrong("the token is not one that counts")
+        return caller
+    assert login.username is not None
+    assert login.password is not None
+    await _check_password(changes, login.username, login.password.get_secret_value())
+    account: Account | None = request.app.state.access.account(login.username)
+    if account is None:
+        raise _wrong("user name or password are wrong")  # deleted this moment
+    return Caller(login.username, account.role, "account")
+
+
+async def _check_password(changes: AccessChanges, name: str, password: str) -> None:
+    if not await asyncio.to_thread(changes.accepts, name, password):
+        raise _wrong("user name or password are wrong")
+
+
+def _wrong(detail: str) -> Problem:
+    return Problem(HTTPStatus.UNAUTHORIZED, detail, code="wrong_credentials")
+
+
+def _set_cookie(request: Request, response: Response, secret: Secret, seconds: int) -> None:
+    response.set_cookie(
+        COOKIE,
+        secret.text(SESSION_PREFIX),
+        max_age=seconds,
+        path="/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def _session(caller: Caller) -> SessionView:
+    return SessionView(
+        name=caller.name,
+        role=caller.role,
+        kind=caller.kind,
+        csrf_token=caller.csrf_token,
+        expires_at=to_time(caller.expires_at),
+    )
+
+
+def _key(key_id: str, key: ApiKey) -> KeyView:
+    expires_at = to_time(key.expires_at)
+    return KeyView(
+        id=key_id,
+        description=key.description,
+        role=key.role,
+        created_at=to_time(key.created_at),
+        created_by=key.created_by,
+        expires_at=expires_at,
+        expired=expires_at is not None and expires_at <= datetime.now(expires_at.tzinfo),
+    )
+
+
+def _account(name: str, account: Account) -> AccountView:
+    return AccountView(
+        name=name,
+        role=account.role,
+        created_at=to_time(account.created_at),
+        created_by=account.created_by,
+        password_changed_at=to_time(account.password_changed_at),
+    )
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Answer what stands in the way of a change."""
+    try:
+        yield
+    except Unknown as exc:
+        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
+    except Taken as exc:
+        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+    except UnpreparableText as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
+
+
+def _log(request: Request, caller: Caller, what: str, **fields: object) -> None:
+    """Note who has changed what of who may come in."""
+    said = {"caller": caller.name, "request_id": request.scope["mqlake.request_id"], **fields}
+    _logger.info(what, extra={"fields": said})

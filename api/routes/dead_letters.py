@@ -1,0 +1,139 @@
+"""Dead letters: what rules could not evaluate and actions could not carry out; run them again."""
+
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.dependencies import Book, Connect, Log, RunningJobs, State, unavailable
+from api.jobs import TooManyJobs
+from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, Tenant, write_cursor
+from api.pages import read_cursor as read_parts
+from api.problems import Problem, ProblemDetails
+from api.routes.rule_trials import to_ms
+from api.routes.rules import RuleIdPath, existing
+from api.rules.checking import compiled
+from api.rules.dead_letters import KEY_PARTS, DeadLetterView, Wanted, key_of, list_query, view
+from api.rules.rerun import why_not
+from api.rules.views import JobView, view_job
+from api.rules.work import rerun_work
+from mqlake.clock import SystemClock
+
+router = APIRouter(
+    tags=["rules"], responses={code: {"model": ProblemDetails} for code in (422, 503)}
+)
+
+QUERY_SECONDS = 60.0
+_clock = SystemClock()
+
+_From = Annotated[datetime | None, Query(alias="from", description="given up not before")]
+_To = Annotated[datetime | None, Query(description="given up before")]
+
+
+class Rerun(BaseModel):
+    """Which letters of the rule."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        populate_by_name=True,
+        json_schema_extra={
+            "examples": [{"from": "2026-01-01T00:00:00Z", "error": "does not decode"}]
+        },
+    )
+
+    from_: datetime | None = Field(default=None, alias="from", description="given up not before")
+    to: datetime | None = Field(default=None, description="given up before")
+    error: str | None = Field(
+        default=None, min_length=1, max_length=500, description="part of the error"
+    )
+    rate: int = Field(default=1_000, ge=1, le=50_000, description="outputs a second, at most")
+
+
+@router.get("/dead_letters")
+def get_dead_letters(
+    connect: Connect,
+    tenant: Tenant = DEFAULT_TENANT,
+    rule: Annotated[str | None, Query(description="only those of this rule")] = None,
+    stage: Annotated[Literal["evaluate", "action"] | None, Query()] = None,
+    error: Annotated[
+        str | None, Query(max_length=500, description="only those with this in their error")
+    ] = None,
+    open: Annotated[
+        bool | None, Query(description="true: only those that were not run again since")
+    ] = None,
+    begin: _From = None,
+    to: _To = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[DeadLetterView]:
+    """List dead letters, the newest first, as the table has them: some seconds old.
+
+    A message that the engine evaluates again after a crash is listed once.
+    """
+    wanted = Wanted(tenant, rule, stage, error, to_ms(begin), to_ms(to), open)
+    after = None
+    if cursor is not None:
+        after = read_parts(cursor, KEY_PARTS)
+        if not all(part.lstrip("-").isdecimal() for part in (after[0], *after[3:6])):
+            raise Problem(
+                HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one that a page before gave"
+            )
+    with unavailable():
+        rows = connect.rows(list_query(wanted, after, limit + 1), QUERY_SECONDS)
+    page = rows[:limit]
+    return Page(
+        items=[view(row) for row in page],
+        next_cursor=write_cursor(*key_of(page[-1])) if len(rows) > limit else None,
+    )
+
+
+@router.post(
+    "/rules/{id}/dead_letters/rerun",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
+)
+def post_rerun(
+    state: State,
+    book: Book,
+    connect: Connect,
+    log: Log,
+    jobs: RunningJobs,
+    rule_id: RuleIdPath,
+    asked: Rerun | None = None,
+    tenant: Tenant = DEFAULT_TENANT,
+) -> JobView:
+    """Evaluate again what a rule could not evaluate, as a job: with the rule as it is now.
+
+    That is with its newest version and the newest versions of its schemas. Outputs go to the
+    rule's actions; a message that gives outputs, or none, is done with and never taken again, so
+    asking twice does nothing twice. What fails still stays a dead letter.
+    """
+    asked = asked or Rerun()
+    entry = existing(book, tenant, rule_id)
+    rule = compiled(entry.rule.sql, entry.schemas)
+    problem = why_not(rule)
+    if problem is not None:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, problem)
+    if entry.state != "running":
+        raise Problem(HTTPStatus.CONFLICT, f"rule {rule_id!r} is {entry.state}, expected running")
+    if any(
+        (job.kind, job.tenant, job.rule_id) == ("rerun", tenant, rule_id)
+        and job.finished_at is None
+        for job in jobs.all()
+    ):
+        raise Problem(HTTPStatus.CONFLICT, f"a rerun of rule {rule_id!r} is under way")
+    request = {
+        "error": asked.error,
+        "from_ms": to_ms(asked.from_),
+        "to_ms": to_ms(asked.to),
+        "rate": asked.rate,
+    }
+    work = rerun_work(connect, log, state.bootstrap_servers, book, entry, request)
+    try:
+        with unavailable():
+            job = jobs.start("rerun", tenant, rule_id, work, request)
+    except TooManyJobs as exc:
+        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc
+    return view_job(job, now_ms=_clock.now_ms(), with_result=False)

@@ -1,0 +1,118 @@
+"""How long the history is kept, and the deletion of what one client has left in it."""
+
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.authentication import CurrentCaller, needs
+from api.dependencies import Connect, Log, RunningJobs, State, unavailable
+from api.history import REQUESTED, Deleter, Deletion
+from api.jobs import TooManyJobs
+from api.pages import DEFAULT_TENANT, Tenant
+from api.problems import Problem, ProblemDetails
+from api.rules.views import JobView, view_job
+from mqlake.clock import SystemClock
+from mqlake.errors import SettingsError
+from mqlake.retention import MOST_POLICIES, Policy, read_policies, write_policies
+
+router = APIRouter(
+    tags=["history"], responses={code: {"model": ProblemDetails} for code in (422, 503)}
+)
+
+DELETE_HISTORY: Final = "delete_history"
+_ADMIN: Final = needs("admin")
+_clock = SystemClock()
+
+
+class RetentionPolicy(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    table: str = Field(default="messages", description="messages, events, drops or dead_letters")
+    tenant: str = Field(default="*", description="of the rows; * for every tenant")
+    topic_filter: str = Field(default="#", description="of the rows' topics; # for all of them")
+    keep_days: float = Field(
+        gt=0, le=36_500, description="rows go within a day after they have reached this age"
+    )
+
+
+class Retention(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    policies: list[RetentionPolicy] = Field(
+        max_length=MOST_POLICIES,
+        description="the first that fits a row counts; a row that none fits is kept",
+    )
+
+
+@router.get("/retention")
+def get_retention(request: Request) -> Retention:
+    """Show how long the history is kept."""
+    try:
+        return _view(read_policies(request.app.state.data_dir))
+    except SettingsError as exc:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc
+
+
+@router.put("/retention", openapi_extra=_ADMIN)
+def put_retention(request: Request, retention: Retention) -> Retention:
+    """Replace all policies. What is too old by the new ones goes within six hours."""
+    policies = tuple(Policy(**one.model_dump()) for one in retention.policies)
+    try:
+        write_policies(request.app.state.data_dir, policies)
+    except SettingsError as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
+    return _view(policies)
+
+
+@router.delete(
+    "/history",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={429: {"model": ProblemDetails}},
+    openapi_extra=_ADMIN,
+)
+def delete_history(
+    caller: CurrentCaller,
+    state: State,
+    log: Log,
+    connect: Connect,
+    jobs: RunningJobs,
+    client_id: Annotated[str, Query(min_length=1, max_length=65_535, description="whose rows go")],
+    tenant: Tenant = DEFAULT_TENANT,
+) -> JobView:
+    """Delete what a client has left in the tables messages, events, drops and dead_letters.
+
+    A job; its result has the number of rows of each table. The files go too, and with them time
+    travel of these tables to before the deletion. That it was asked for, by whom, and what came of
+    it are events of the table `events`.
+    """
+    deletion = Deletion(tenant, client_id, caller.name)
+    deleter = Deleter(connect, log, _clock)
+    with unavailable():
+        deleter.audit(state.bootstrap_servers, REQUESTED, deletion)
+    try:
+        with unavailable():
+            job = jobs.start(
+                DELETE_HISTORY,
+                tenant,
+                "",
+                lambda job: deleter.delete(job, state.bootstrap_servers, deletion),
+            )
+    except TooManyJobs as exc:
+        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc), {"Retry-After": "10"}) from exc
+    return view_job(job, now_ms=_clock.now_ms(), with_result=False)
+
+
+def _view(policies: tuple[Policy, ...]) -> Retention:
+    return Retention(
+        policies=[
+            RetentionPolicy(
+                table=one.table,
+                tenant=one.tenant,
+                topic_filter=one.topic_filter,
+                keep_days=one.keep_days,
+            )
+            for one in policies
+        ]
+    )

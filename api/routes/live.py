@@ -1,0 +1,377 @@
+"""Live streams: messages, outputs of rules, metrics; by Server-Sent Events and by WebSocket."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Query, Request, WebSocket, WebSocketDisconnect
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocketState
+
+from api.access.callers import Caller
+from api.authentication import (
+    SUBPROTOCOL,
+    CurrentCaller,
+    authorize_websocket,
+    doorkeeper_of,
+)
+from api.live.messages import MessageFeed, message_event
+from api.live.metrics import MetricsTicker, SystemMetrics, metrics_event
+from api.live.outputs import OutputFeed, output_event
+from api.live.reader import Reader, Told
+from api.live.stream import Stream
+from api.messages import MessageView
+from api.pages import DEFAULT_TENANT, Tenant
+from api.problems import Problem, ProblemDetails
+from api.routes.filters import check_filter
+from mqlake.errors import OperationalError
+
+router = APIRouter(tags=["live"])
+sockets = APIRouter()
+"""WebSockets: they let their callers in themselves."""
+
+MEDIA_TYPE: Final = "text/event-stream"
+MAX_FILTERS: Final = 100
+MAX_STREAMS: Final = 50
+"""Of one WebSocket."""
+MAX_FRAME_CHARACTERS: Final = 65_536
+MAX_RATE: Final = 1_000
+DEFAULT_RATE: Final = 100
+MAX_PAYLOAD_BYTES: Final = 65_536
+DEFAULT_PAYLOAD_BYTES: Final = 4_096
+MAX_READERS: Final = 200
+_CLOSE_POLICY: Final = 1008
+_CLOSE_LATER: Final = 1013
+
+Rate = Annotated[
+    int, Query(ge=1, le=MAX_RATE, description="most a second; the rest is counted and left out")
+]
+
+
+class OutputView(BaseModel):
+    """What a rule made of a message."""
+
+    tenant: str
+    rule_id: str
+    version: int
+    row: Any
+    topic_name: str
+    client_id: str
+    message_id: str | None
+    received_at: str
+    output_id: str = Field(description="the same when the same output comes again")
+
+
+class LeftOutView(BaseModel):
+    """What a reader did not get, since it was told last."""
+
+    rate: int = Field(description="because of max_rate")
+    slow: int = Field(description="because it did not take it in time")
+    total: int = Field(description="since the beginning")
+
+
+class _Subscribe(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    subscribe: str = Field(max_length=100)
+    tenant: str = Field(default=DEFAULT_TENANT, pattern=r"^[^/\x00]+$", max_length=255)
+    max_rate: int = Field(default=DEFAULT_RATE, ge=1, le=MAX_RATE)
+
+
+class SubscribeMessages(_Subscribe):
+    stream: Literal["messages"]
+    topic_filters: list[str] = Field(min_length=1, max_length=MAX_FILTERS)
+    max_payload_bytes: int = Field(default=DEFAULT_PAYLOAD_BYTES, ge=0, le=MAX_PAYLOAD_BYTES)
+
+
+class SubscribeOutputs(_Subscribe):
+    stream: Literal["outputs"]
+    rule_id: str | None = None
+
+
+class SubscribeMetrics(_Subscribe):
+    stream: Literal["metrics"]
+
+
+class Unsubscribe(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    unsubscribe: str
+
+
+Asked = SubscribeMessages | SubscribeOutputs | SubscribeMetrics | Unsubscribe
+_asked: TypeAdapter[Asked] = TypeAdapter(Asked)
+
+
+_EVENT: Final = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string"},
+        "id": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+    "required": ["event", "data"],
+}
+
+
+def _describe(**events: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    names = "; ".join(f"`{name}`: {model.__name__}" for name, model in events.items())
+    return {
+        200: {
+            "description": f"events: {names}; `left_out`: LeftOutView; `end`: ProblemDetails",
+            "content": {MEDIA_TYPE: {"schema": _EVENT}},
+        },
+        **{code: {"model": ProblemDetails} for code in (422, 503)},
+    }
+
+
+@router.get(
+    "/live/messages", response_class=StreamingResponse, responses=_describe(message=MessageView)
+)
+async def get_messages(
+    request: Request,
+    caller: CurrentCaller,
+    topic_filter: Annotated[
+        list[str], Query(description="MQTT topic filters", min_length=1, max_length=MAX_FILTERS)
+    ],
+    tenant: Tenant = DEFAULT_TENANT,
+    max_rate: Rate = DEFAULT_RATE,
+    max_payload_bytes: Annotated[
+        int, Query(ge=0, le=MAX_PAYLOAD_BYTES, description="larger payloads are null")
+    ] = DEFAULT_PAYLOAD_BYTES,
+) -> StreamingResponse:
+    """Send messages as they come into the log, from the moment of the answer on."""
+    asked = SubscribeMessages(
+        subscribe="",
+        stream="messages",
+        topic_filters=topic_filter,
+        tenant=tenant,
+        max_rate=max_rate,
+        max_payload_bytes=max_payload_bytes,
+    )
+    return await _sse(request, caller, asked)
+
+
+@router.get(
+    "/live/outputs", response_class=StreamingResponse, responses=_describe(output=OutputView)
+)
+async def get_outputs(
+    request: Request,
+    caller: CurrentCaller,
+    rule_id: Annotated[str | None, Query(description="only those of this rule")] = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    max_rate: Rate = DEFAULT_RATE,
+) -> StreamingResponse:
+    """Send what rules make of messages, as it comes."""
+    asked = SubscribeOutputs(
+        subscribe="", stream="outputs", rule_id=rule_id, tenant=tenant, max_rate=max_rate
+    )
+    return await _sse(request, caller, asked)
+
+
+@router.get(
+    "/live/metrics", response_class=StreamingResponse, responses=_describe(metrics=SystemMetrics)
+)
+async def get_live_metrics(request: Request, caller: CurrentCaller) -> StreamingResponse:
+    """Send the metrics of the system each second."""
+    return await _sse(request, caller, SubscribeMetrics(subscribe="", stream="metrics"))
+
+
+async def _sse(
+    request: Request,
+    caller: Caller,
+    asked: SubscribeMessages | SubscribeOutputs | SubscribeMetrics,
+) -> StreamingResponse:
+    reader = _reader(request, caller)
+    try:
+        await _open(request, reader, asked)
+    except BaseException:
+        _close(request, reader)
+        raise
+
+    async def events() -> AsyncIterator[str]:
+        try:
+            # Something at once: a browser says that the stream is open with the first bytes.
+            yield ": connected\n\n"
+            async for batch in reader.batches():
+                yield "".join(map(_sse_event, batch)) or ": \n\n"
+        finally:
+            _close(request, reader)
+
+    # Proxies that collect answers before they pass them on let these through.
+    return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
+
+
+@sockets.websocket("/live/ws")
+async def live(socket: WebSocket) -> None:
+    """Serve any number of streams to one connection."""
+    try:
+        caller = authorize_websocket(socket)
+        reader = _reader(socket, caller)
+    except Problem as problem:
+        # Before it is accepted: a browser sees the connection fail, others the status 403.
+        code = _CLOSE_LATER if problem.code in ("rate_limited", "unavailable") else _CLOSE_POLICY
+        await socket.close(code, problem.detail[:100])
+        return
+    offered = socket.scope.get("subprotocols", ())
+    await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+    sending = asyncio.create_task(_send(socket, reader))
+    receiving = asyncio.create_task(_receive(socket, reader))
+    try:
+        await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sending, receiving):
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(sending, receiving, return_exceptions=True)
+        _close(socket, reader)
+        if socket.application_state == WebSocketState.CONNECTED:
+            with contextlib.suppress(RuntimeError):
+                await socket.close()
+
+
+async def _send(socket: WebSocket, reader: Reader) -> None:
+    async for batch in reader.batches():
+        await socket.send_text(
+            _json([{"id": one.stream_id, "event": one.name, "data": one.data} for one in batch])
+        )
+
+
+async def _receive(socket: WebSocket, reader: Reader) -> None:
+    while True:
+        try:
+            text = await socket.receive_text()
+        except (WebSocketDisconnect, KeyError):  # the other one: a binary frame
+            return
+        stream_id = ""
+        try:
+            asked = read_frame(text)
+            if isinstance(asked, Unsubscribe):
+                if not reader.remove(asked.unsubscribe):
+                    raise Problem(HTTPStatus.NOT_FOUND, f"there is no stream {asked.unsubscribe!r}")
+                reader.say(Told(asked.unsubscribe, "unsubscribed", {}))
+                continue
+            stream_id = asked.subscribe
+            if stream_id in reader:
+                raise Problem(HTTPStatus.CONFLICT, f"there is a stream {stream_id!r} already")
+            if len(reader) >= MAX_STREAMS:
+                raise Problem(
+                    HTTPStatus.CONFLICT, f"there are {MAX_STREAMS} streams, which is the limit"
+                )
+            await _open(socket, reader, asked)
+            reader.say(Told(stream_id, "subscribed", {}))
+        except Problem as problem:
+            reader.say(Told(stream_id, "error", problem.body()))
+
+
+def read_frame(text: str) -> Asked:
+    """Return what a reader asks for.
+
+    Raises:
+        Problem: It is not one of the objects above.
+    """
+    if len(text) > MAX_FRAME_CHARACTERS:
+        raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the frame is too large")
+    try:
+        return _asked.validate_json(text)
+    except ValidationError as exc:
+        said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in exc.errors())
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, said[:1_000]) from exc
+
+
+async def _open(
+    connection: HTTPConnection,
+    reader: Reader,
+    asked: SubscribeMessages | SubscribeOutputs | SubscribeMetrics,
+) -> None:
+    """Begin a stream; what happens after this comes through it.
+
+    Raises:
+        Problem: A filter is wrong, or the log does not answer.
+    """
+    state = connection.app.state
+    if isinstance(asked, SubscribeMetrics):
+        stream = Stream(reader.wake, metrics_event)
+        ticker: MetricsTicker = state.metrics_ticker
+        ticker.add(stream)
+        reader.add(asked.subscribe, stream, partial(ticker.remove, stream))
+        return
+    feed: MessageFeed | OutputFeed
+    if isinstance(asked, SubscribeMessages):
+        for topic_filter in asked.topic_filters:
+            check_filter(topic_filter)
+        show = partial(message_event, max_payload_bytes=asked.max_payload_bytes)
+        stream = Stream(reader.wake, show, max_rate=asked.max_rate)
+        feed = messages = _message_feed(connection)
+        feed.hold()
+        messages.add(asked.tenant, asked.topic_filters, stream)
+        remove = partial(messages.remove, asked.tenant, asked.topic_filters, stream)
+    else:
+        stream = Stream(reader.wake, output_event, max_rate=asked.max_rate)
+        outputs: OutputFeed = state.output_feed
+        feed = outputs
+        feed.hold()
+        outputs.add(asked.tenant, asked.rule_id, stream)
+        remove = partial(outputs.remove, stream)
+
+    def close() -> None:
+        remove()
+        feed.release()
+
+    reader.add(asked.subscribe, stream, close)
+    if not feed.is_ready and not await asyncio.to_thread(feed.wait):
+        reader.remove(asked.subscribe)
+        raise Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE, "the log does not answer; see: bin/mqlake status"
+        )
+
+
+def _reader(connection: HTTPConnection, caller: Caller) -> Reader:
+    """Return what serves a new connection.
+
+    Raises:
+        Problem: There are too many.
+    """
+    state = connection.app.state
+    if state.live_readers >= MAX_READERS:
+        raise Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"{MAX_READERS} connections read live streams, which is the limit",
+        )
+    state.live_readers += 1
+    callers = doorkeeper_of(connection).callers
+
+    def is_allowed() -> bool:
+        try:
+            return callers.is_current(caller)
+        except OperationalError:
+            return True  # the log is being read again: nobody is put out for that
+
+    is_stopping: Callable[[], bool] = state.is_stopping
+    return Reader(is_allowed, is_stopping, state.settings.live_seconds)
+
+
+def _close(connection: HTTPConnection, reader: Reader) -> None:
+    reader.close()
+    connection.app.state.live_readers -= 1
+
+
+def _message_feed(connection: HTTPConnection) -> MessageFeed:
+    feed: MessageFeed = connection.app.state.message_feed
+    return feed
+
+
+def _sse_event(told: Told) -> str:
+    place = told.data
+    event_id = f"id: {place['partition']}:{place['offset']}\n" if told.name == "message" else ""
+    return f"event: {told.name}\n{event_id}data: {_json(told.data)}\n\n"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

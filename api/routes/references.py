@@ -1,0 +1,379 @@
+"""Reference tables: upload, list, read, go back to earlier versions, delete."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
+
+from api.dependencies import KnownReferences, State, unavailable
+from api.pages import (
+    DEFAULT_LIMIT,
+    DEFAULT_TENANT,
+    Cursor,
+    Limit,
+    Page,
+    read_cursor,
+    to_page,
+    write_cursor,
+)
+from api.problems import Problem, ProblemDetails, problem_response
+from api.references.book import Reference, ReferenceBook
+from api.references.changes import ReferenceChanges, TooManyReferences, UnknownReference
+from api.references.reading import Format, UploadError, read_schema, read_upload
+from api.references.tables import ReferenceTables, UnknownVersion, Version
+from api.references.views import (
+    ReferenceView,
+    RowsPage,
+    UploadProblemDetails,
+    VersionView,
+    view_reference,
+    view_version,
+)
+from mqlake.reference_records import reference_table
+from rules.references import MAX_BYTES, ReferenceId
+
+router = APIRouter(tags=["references"], responses={503: {"model": ProblemDetails}})
+
+ANSWER_SECONDS: Final = 10.0
+"""How long a change waits for the application that writes tables."""
+_CSV: Final = "text/csv"
+_JSON: Final = "application/json"
+_JSON_LINES: Final = "application/x-ndjson"
+_FORMATS: Final[dict[str, Format]] = {_CSV: "csv", _JSON: "json", _JSON_LINES: "json"}
+_DELIMITERS: Final = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
+_NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetails}}
+_CHANGE: Final[dict[int | str, dict[str, Any]]] = {
+    202: {"model": ReferenceView, "description": "taken; the table is not written yet"},
+}
+_one_at_a_time: Final = threading.Lock()
+"""Held while an upload is read: the largest takes 5 seconds and 400 MiB."""
+_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "description": "The rows: CSV with the names of the columns in its first line, or JSON "
+        "objects, in an array or one a line",
+        "content": {
+            _CSV: {"schema": {"type": "string"}},
+            _JSON_LINES: {"schema": {"type": "string"}},
+            _JSON: {
+                "schema": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {
+                        "type": "object",
+                        "additionalProperties": {"type": ["string", "number", "boolean", "null"]},
+                    },
+                }
+            },
+        },
+    }
+}
+
+IdPath = Annotated[ReferenceId, Path(alias="id", description="identifier of a reference table")]
+Tenant = Annotated[
+    str, Query(min_length=1, pattern=r"^[^/]+$", description="tenant that is asked about")
+]
+Wait = Annotated[
+    float, Query(ge=0, le=60, description="seconds that the answer waits for the table")
+]
+
+
+def _changes(request: Request) -> ReferenceChanges:
+    changes: ReferenceChanges = request.app.state.reference_changes
+    return changes
+
+
+def _tables(request: Request) -> ReferenceTables:
+    tables: ReferenceTables = request.app.state.reference_tables
+    return tables
+
+
+Changes = Annotated[ReferenceChanges, Depends(_changes)]
+Tables = Annotated[ReferenceTables, Depends(_tables)]
+
+
+@router.get("/references")
+def get_references(
+    book: KnownReferences,
+    tenant: Tenant = DEFAULT_TENANT,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[ReferenceView]:
+    """List reference tables by identifier."""
+    (after,) = read_cursor(cursor, 1)
+    found = [
+        _view(tenant, reference_id, reference)
+        for reference_id, reference in book.all(tenant)
+        if reference_id > after
+    ]
+    return to_page(found[: limit + 1], limit, lambda view: (view.id,))
+
+
+@router.put(
+    "/references/{id}",
+    max_body_size=MAX_BYTES,
+    response_model=ReferenceView,
+    openapi_extra=_BODY,
+    responses={
+        **_CHANGE,
+        201: {"model": ReferenceView, "description": "made"},
+        **{code: {"model": ProblemDetails} for code in (409, 413, 415)},
+        422: {"model": UploadProblemDetails},
+    },
+)
+async def put_reference(
+    request: Request,
+    response: Response,
+    state: State,
+    book: KnownReferences,
+    changes: Changes,
+    reference_id: IdPath,
+    tenant: Tenant = DEFAULT_TENANT,
+    schema: Annotated[
+        str | None,
+        Query(description="columns as `name TYPE, …`; without it as the values are"),
+    ] = None,
+    key: Annotated[
+        str | None, Query(description="columns that tell rows apart, by commas; else the first")
+    ] = None,
+    delimiter: Annotated[
+        Literal["comma", "semicolon", "tab", "bar"], Query(description="between cells of a CSV")
+    ] = "comma",
+    description: Annotated[str, Query(max_length=2_000, description="for people")] = "",
+    wait: Wait = ANSWER_SECONDS,
+) -> ReferenceView | JSONResponse:
+    """Make a reference table, or give it other rows, all of them, as a new version.
+
+    The rows are safe when this answers. It waits until they are in the table; 202 and `writing`
+    when Spark, which writes it, takes longer or is away.
+    """
+    format_ = _format(request)
+    data = await _body(request)
+
+    def change() -> ReferenceView | JSONResponse:
+        try:
+            columns = None if schema is None else read_schema(schema)
+            keys = None if key is None else [one.strip() for one in key.split(",")]
+            with _one_at_a_time:
+                upload = read_upload(
+                    data, format_, schema=columns, key=keys, delimiter=_DELIMITERS[delimiter]
+                )
+        except UploadError as exc:
+            status = HTTPStatus.UNPROCESSABLE_ENTITY
+            return problem_response(status, str(exc), line=exc.line, column=exc.column)
+        known = book.get(tenant, reference_id)
+        is_new = known is None or not known.exists
+        with _refused(), unavailable():
+            number = changes.put(state.bootstrap_servers, tenant, reference_id, upload, description)
+        response.status_code = HTTPStatus.CREATED if is_new else HTTPStatus.OK
+        return _answer(response, book, tenant, reference_id, number, wait)
+
+    # Reading a large upload takes a while: not in the loop that answers everybody.
+    return await run_in_threadpool(change)
+
+
+@router.get("/references/{id}", responses=_NOT_FOUND)
+def get_reference(
+    book: KnownReferences, reference_id: IdPath, tenant: Tenant = DEFAULT_TENANT
+) -> ReferenceView:
+    """Show a reference table: its columns, its version, whether a change is being made."""
+    return _view(tenant, reference_id, _existing(book, tenant, reference_id))
+
+
+@router.get("/references/{id}/rows", responses=_NOT_FOUND)
+def get_rows(
+    book: KnownReferences,
+    tables: Tables,
+    reference_id: IdPath,
+    tenant: Tenant = DEFAULT_TENANT,
+    version: Annotated[
+        int | None, Query(ge=0, description="an earlier version; without it the newest")
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> RowsPage:
+    """List rows by their key; all pages are of one version, whatever is uploaded meanwhile."""
+    found = _existing(book, tenant, reference_id)
+    if found.table is None or found.version is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"reference table {reference_id!r} has no rows yet")
+    after: list[Any] | None = None
+    if cursor is not None:
+        asked, values = read_cursor(cursor, 2)
+        version, after = _read_place(asked, values)
+    elif version is None:
+        version = found.version
+    key = found.table.key
+    if version != found.version:
+        key = _version(tables, tenant, reference_id, version).key
+    if after is not None and len(after) != len(key):
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one of this table")
+    with _missing(), unavailable():
+        rows = tables.rows(tenant, reference_id, version, key, after, limit + 1)
+    next_cursor = None
+    if len(rows) > limit:
+        last = [rows[limit - 1][name] for name in key]
+        next_cursor = write_cursor(str(version), json.dumps(last))
+    return RowsPage(version=version, items=rows[:limit], next_cursor=next_cursor)
+
+
+@router.get("/references/{id}/versions", responses=_NOT_FOUND)
+def get_versions(
+    book: KnownReferences,
+    tables: Tables,
+    reference_id: IdPath,
+    tenant: Tenant = DEFAULT_TENANT,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[VersionView]:
+    """List versions, the newest first; they are kept for 30 days."""
+    found = _existing(book, tenant, reference_id)
+    (after,) = read_cursor(cursor, 1)
+    if after and not after.isdecimal():
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one of this list")
+    if found.version is None:
+        return Page(items=[], next_cursor=None)
+    with unavailable():
+        versions = tables.versions(tenant, reference_id)
+    views = [view_version(one) for one in versions if not after or one.version < int(after)]
+    return to_page(views[: limit + 1], limit, lambda view: (str(view.version),))
+
+
+@router.post("/references/{id}/versions/{version}/rollback", responses={**_CHANGE, **_NOT_FOUND})
+def post_rollback(
+    response: Response,
+    state: State,
+    book: KnownReferences,
+    changes: Changes,
+    tables: Tables,
+    reference_id: IdPath,
+    version: Annotated[int, Path(ge=0, description="that is gone back to")],
+    tenant: Tenant = DEFAULT_TENANT,
+    wait: Wait = ANSWER_SECONDS,
+) -> ReferenceView:
+    """Give the table the rows and columns of an earlier version, as a new version."""
+    _existing(book, tenant, reference_id)
+    _version(tables, tenant, reference_id, version)
+    with _refused(), unavailable():
+        number = changes.roll_back(state.bootstrap_servers, tenant, reference_id, version)
+    return _answer(response, book, tenant, reference_id, number, wait)
+
+
+@router.delete(
+    "/references/{id}",
+    status_code=HTTPStatus.NO_CONTENT,
+    responses={404: {"model": ProblemDetails}, 202: {"description": "taken; not deleted yet"}},
+)
+def delete_reference(
+    response: Response,
+    state: State,
+    book: KnownReferences,
+    changes: Changes,
+    reference_id: IdPath,
+    tenant: Tenant = DEFAULT_TENANT,
+    wait: Wait = ANSWER_SECONDS,
+) -> None:
+    """Delete a reference table with all its versions. Rules that join it fail, and say so."""
+    with _refused(), unavailable():
+        number = changes.delete(state.bootstrap_servers, tenant, reference_id)
+    found = book.await_answer(tenant, reference_id, number, wait)
+    if found is None or not found.is_answered:
+        response.status_code = HTTPStatus.ACCEPTED
+
+
+def _existing(book: ReferenceBook, tenant: str, reference_id: str) -> Reference:
+    found = book.get(tenant, reference_id)
+    if found is None or not found.exists:
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no reference table {reference_id!r}")
+    return found
+
+
+def _version(tables: ReferenceTables, tenant: str, reference_id: str, version: int) -> Version:
+    with unavailable():
+        for one in tables.versions(tenant, reference_id):
+            if one.version == version:
+                return one
+    raise Problem(
+        HTTPStatus.NOT_FOUND,
+        f"reference table {reference_id!r} has no version {version} (any more)",
+    )
+
+
+def _answer(
+    response: Response,
+    book: ReferenceBook,
+    tenant: str,
+    reference_id: str,
+    number: int,
+    wait: float,
+) -> ReferenceView:
+    found = book.await_answer(tenant, reference_id, number, wait)
+    assert found is not None
+    if not found.is_answered:
+        response.status_code = HTTPStatus.ACCEPTED
+    return _view(tenant, reference_id, found)
+
+
+def _view(tenant: str, reference_id: str, reference: Reference) -> ReferenceView:
+    return view_reference(reference_id, reference_table(tenant, reference_id), reference)
+
+
+def _format(request: Request) -> Format:
+    given = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    format_ = _FORMATS.get(given)
+    if format_ is None:
+        raise Problem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"Content-Type is {given or 'missing'}, expected one of {', '.join(_FORMATS)}",
+        )
+    return format_
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body, as long as it is not too large."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BYTES:
+            raise Problem(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the upload has more than {MAX_BYTES // 1024**2} MiB",
+            )
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _read_place(version: str, values: str) -> tuple[int, list[Any]]:
+    """Return version and key that a cursor holds."""
+    try:
+        found = json.loads(values)
+        if isinstance(found, list) and all(isinstance(one, str | int | float) for one in found):
+            return int(version), found
+    except (ValueError, RecursionError):
+        pass
+    raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one of this table")
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Answer what stands in the way of a change."""
+    try:
+        yield
+    except UnknownReference as exc:
+        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
+    except TooManyReferences as exc:
+        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+
+
+@contextmanager
+def _missing() -> Iterator[None]:
+    try:
+        yield
+    except UnknownVersion as exc:
+        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc

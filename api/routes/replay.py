@@ -1,0 +1,144 @@
+"""Replay messages of the past: to everybody who subscribes, or to one client."""
+
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Request
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from api.authentication import CurrentCaller
+from api.dependencies import RunningJobs, State, unavailable
+from api.jobs import TooManyJobs
+from api.pages import DEFAULT_TENANT, Tenant
+from api.problems import Problem, ProblemDetails
+from api.replay.order import COLUMNS, Order
+from api.replay.targets import ReplayError
+from api.replay.work import REPLAY, Parts, replay_work
+from api.routes.sql import SqlProblemDetails, query_problem
+from api.rules.views import JobView, view_job
+from api.sql.errors import QueryError
+from mqlake.clock import SystemClock
+from mqlake.errors import InvalidTopic
+from mqlake.topics import is_system, validate_topic_name
+
+router = APIRouter(tags=["history"])
+
+DEFAULT_RATE: Final = 1_000
+CLIENT_RATE: Final = 100
+"""Of one client, which has a window and a queue."""
+_clock = SystemClock()
+
+
+def _check_prefix(prefix: str) -> str:
+    if prefix:
+        try:
+            validate_topic_name(prefix)
+        except InvalidTopic as exc:
+            raise ValueError(str(exc)) from exc
+        if is_system(prefix):
+            raise ValueError("topics below $SYS are the gateways' own")
+    return prefix
+
+
+class NewReplay(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    query: str = Field(
+        min_length=1,
+        max_length=50_000,
+        description=f"one SELECT over `messages` that gives the columns {', '.join(COLUMNS)}; "
+        "the messages are sent in the order of `ts`",
+        examples=[
+            "SELECT * FROM messages WHERE topic LIKE 'plant/%' AND ts > now() - INTERVAL 1 HOUR"
+        ],
+    )
+    prefix: Annotated[str, AfterValidator(_check_prefix)] = Field(
+        default="",
+        max_length=1_000,
+        description="put before each topic, `replay/` say; empty: the original topics",
+    )
+    client_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=65_535,
+        description="only this client gets the messages, those that its subscriptions match; it "
+        "has to be connected. Nothing is published: neither rules nor the history see them",
+    )
+    speed: float | None = Field(
+        default=None,
+        gt=0,
+        le=1_000_000,
+        description="1 keeps the time between messages, 10 makes a tenth of it; null: as fast as "
+        "`rate` allows",
+    )
+    rate: int | None = Field(
+        default=None,
+        ge=1,
+        le=50_000,
+        description=f"messages a second, at most; null: {DEFAULT_RATE}, to one client "
+        f"{CLIENT_RATE}",
+    )
+    limit: int | None = Field(
+        default=None,
+        ge=1,
+        description="only so many, the earliest; null: a SELECT that gives more than the setting "
+        "sql_max_rows is refused",
+    )
+    keep_retain: bool = Field(
+        default=False,
+        description="true: messages that were retained are published with RETAIN, and replace "
+        "what is retained now",
+    )
+
+    @model_validator(mode="after")
+    def _check_target(self) -> "NewReplay":
+        if self.client_id is not None and (self.prefix or self.keep_retain):
+            raise ValueError("a client gets messages as they were: no prefix, no keep_retain")
+        return self
+
+
+@router.post(
+    "/replay",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={
+        422: {"model": SqlProblemDetails},
+        **{code: {"model": ProblemDetails} for code in (409, 429, 503)},
+    },
+    response_model=JobView,
+)
+def post_replay(
+    request: Request,
+    caller: CurrentCaller,
+    state: State,
+    jobs: RunningJobs,
+    asked: NewReplay,
+    tenant: Tenant = DEFAULT_TENANT,
+) -> object:
+    """Send what a SELECT over `messages` gives once more, as a job.
+
+    Published messages are new ones: they have new identifiers, rules and the history take them, and
+    three user properties say what they are of (`mqlake-replay`, `mqlake-replay-id`,
+    `mqlake-replay-time`). `DELETE /jobs/{id}` ends the job, `POST /jobs/{id}/resume` goes on with
+    it; what was sent in the last two seconds before it was interrupted comes again.
+    """
+    most: int = request.app.state.settings.sql_max_rows
+    if asked.limit is not None and asked.limit > most:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"limit is at most {most} here")
+    kept = {
+        **asked.model_dump(),
+        "rate": asked.rate or (DEFAULT_RATE if asked.client_id is None else CLIENT_RATE),
+        "username": caller.name,
+    }
+    parts = Parts.of(request, state.bootstrap_servers)
+    try:
+        order = Order.from_request(tenant, kept)
+        with unavailable():
+            parts.target(order, "")
+            job = jobs.start(REPLAY, tenant, "", replay_work(parts, order), kept)
+    except QueryError as exc:
+        return query_problem(exc)
+    except ReplayError as exc:
+        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+    except TooManyJobs as exc:
+        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc), {"Retry-After": "10"}) from exc
+    return view_job(job, now_ms=_clock.now_ms(), with_result=False)

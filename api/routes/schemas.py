@@ -1,0 +1,177 @@
+"""Schemas of payloads: list, register, change, delete; which rules decode by them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Path, Response
+
+from api.dependencies import Book, SchemasChanged, State, unavailable
+from api.pages import (
+    DEFAULT_LIMIT,
+    DEFAULT_TENANT,
+    Cursor,
+    Limit,
+    Page,
+    Tenant,
+    read_cursor,
+    to_page,
+)
+from api.problems import Problem, ProblemDetails
+from api.rules.book import RuleBook
+from api.schemas.changes import NoSchema, SchemaChanges, SchemaExists, SchemaInUse
+from api.schemas.views import SPARKPLUG_VIEW, NewSchema, SchemaDetails, SchemaView, view_schema
+from rules.schemas.errors import SchemaError
+from rules.schemas.model import SPARKPLUG_B, SchemaBody
+
+router = APIRouter(
+    tags=["schemas"],
+    responses={code: {"model": ProblemDetails} for code in (422, 503)},
+)
+
+Name = Annotated[str, Path(description="name of a schema")]
+Number = Annotated[int, Path(ge=1, description="number of a version")]
+_NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetails}}
+_CHANGE: Final[dict[int | str, dict[str, Any]]] = {
+    code: {"model": ProblemDetails} for code in (404, 409)
+}
+
+
+@router.get("/schemas")
+def get_schemas(
+    book: Book,
+    tenant: Tenant = DEFAULT_TENANT,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[SchemaView]:
+    """List schemas by name, each in its newest version."""
+    (after,) = read_cursor(cursor, 1)
+    schemas = book.schemas(tenant)
+    names = sorted(name for name in (*schemas.names(), SPARKPLUG_B) if name > after)
+    views = [
+        SPARKPLUG_VIEW if name == SPARKPLUG_B else view_schema(schemas.versions(name)[0])
+        for name in names[: limit + 1]
+    ]
+    return to_page(views, limit, lambda view: (view.name,))
+
+
+@router.post("/schemas", status_code=HTTPStatus.CREATED, responses={409: {"model": ProblemDetails}})
+def post_schema(
+    response: Response,
+    state: State,
+    _book: Book,
+    changes: SchemasChanged,
+    new: NewSchema,
+    tenant: Tenant = DEFAULT_TENANT,
+) -> SchemaView:
+    """Register a schema; it is checked, and can be named in rules when this answers."""
+    with _refused(), unavailable():
+        schema = changes.create(state.bootstrap_servers, tenant, new.name, new.body())
+    response.headers["ETag"] = f'"{schema.version}"'
+    return view_schema(schema)
+
+
+@router.get("/schemas/{name}", responses=_NOT_FOUND)
+def get_schema(
+    book: Book, changes: SchemasChanged, name: Name, tenant: Tenant = DEFAULT_TENANT
+) -> SchemaDetails:
+    """Show a schema in its newest version, its versions and the rules that decode by it."""
+    return _details(book, changes, tenant, name)
+
+
+@router.put("/schemas/{name}", responses=_CHANGE)
+def put_schema(
+    response: Response,
+    state: State,
+    _book: Book,
+    changes: SchemasChanged,
+    name: Name,
+    body: SchemaBody,
+    tenant: Tenant = DEFAULT_TENANT,
+) -> SchemaView:
+    """Give a schema another text, as a new version; without a difference nothing happens.
+
+    Rules that name no version decode by the new one: the engine compiles them again, and from one
+    offset on it counts, as when a rule is changed.
+    """
+    with _refused(), unavailable():
+        schema = changes.replace(state.bootstrap_servers, tenant, name, body)
+    response.headers["ETag"] = f'"{schema.version}"'
+    return view_schema(schema)
+
+
+@router.delete("/schemas/{name}", status_code=HTTPStatus.NO_CONTENT, responses=_CHANGE)
+def delete_schema(
+    state: State,
+    _book: Book,
+    changes: SchemasChanged,
+    name: Name,
+    tenant: Tenant = DEFAULT_TENANT,
+) -> None:
+    """Delete a schema with its versions; 409 when rules decode by it, also such that rest."""
+    with _refused(), unavailable():
+        changes.delete(state.bootstrap_servers, tenant, name)
+
+
+@router.get("/schemas/{name}/versions", responses=_NOT_FOUND)
+def get_schema_versions(
+    book: Book, changes: SchemasChanged, name: Name, tenant: Tenant = DEFAULT_TENANT
+) -> Page[SchemaView]:
+    """List the versions of a schema, the newest first."""
+    _details(book, changes, tenant, name)
+    versions = book.schemas(tenant).versions(name)
+    return Page(items=[view_schema(one) for one in versions], next_cursor=None)
+
+
+@router.get("/schemas/{name}/versions/{version}", responses=_NOT_FOUND)
+def get_schema_version(
+    book: Book, name: Name, version: Number, tenant: Tenant = DEFAULT_TENANT
+) -> SchemaView:
+    """Show one version of a schema."""
+    for one in book.schemas(tenant).versions(name):
+        if one.version == version:
+            return view_schema(one)
+    raise Problem(HTTPStatus.NOT_FOUND, f"there is no version {version} of a schema {name!r}")
+
+
+@router.delete(
+    "/schemas/{name}/versions/{version}", status_code=HTTPStatus.NO_CONTENT, responses=_CHANGE
+)
+def delete_schema_version(
+    state: State,
+    _book: Book,
+    changes: SchemasChanged,
+    name: Name,
+    version: Number,
+    tenant: Tenant = DEFAULT_TENANT,
+) -> None:
+    """Delete an older version; 409 when rules decode by it."""
+    with _refused(), unavailable():
+        changes.delete(state.bootstrap_servers, tenant, name, version)
+
+
+def _details(book: RuleBook, changes: SchemaChanges, tenant: str, name: str) -> SchemaDetails:
+    versions = book.schemas(tenant).versions(name)
+    if name == SPARKPLUG_B:
+        return SchemaDetails(**dict(SPARKPLUG_VIEW), versions=[], rules=[])
+    if not versions:
+        raise Problem(HTTPStatus.NOT_FOUND, f"there is no schema {name!r}")
+    return SchemaDetails(
+        **dict(view_schema(versions[0])),
+        versions=[one.version for one in versions],
+        rules=changes.users(tenant, name),
+    )
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Answer what stands in the way of a change."""
+    try:
+        yield
+    except SchemaError as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
+    except NoSchema as exc:
+        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
+    except (SchemaExists, SchemaInUse) as exc:
+        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc

@@ -1,0 +1,218 @@
+"""Queries over the history, in SQL."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.concurrency import iterate_in_threadpool
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.authentication import needs
+from api.dependencies import unavailable
+from api.pages import DEFAULT_TENANT, Tenant
+from api.problems import Problem, ProblemDetails, problem_response
+from api.spark import Cancelled
+from api.sql.checking import check
+from api.sql.errors import QueryError
+from api.sql.results import MEDIA_TYPES, Format, Result, write
+from api.sql.running import Limits, QueryRunner, TooManyQueriesError
+
+if TYPE_CHECKING:
+    from api.settings import ApiSettings
+
+router = APIRouter(tags=["sql"])
+
+DEFAULT_ROWS: Final = 1_000
+DEFAULT_SECONDS: Final = 60.0
+_CHECK_SECONDS: Final = 0.2
+_CLIENT_CLOSED_REQUEST: Final = 499
+"""Nobody reads the answer."""
+
+
+class SqlQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    query: str = Field(
+        min_length=1,
+        max_length=50_000,
+        description="one SELECT of Spark SQL over the relations of docs/tables.md",
+        examples=["SELECT topic, payload:temp::double AS temp FROM messages ORDER BY ts LIMIT 10"],
+    )
+    format: Format = Field(
+        default="json",
+        description="json: one object; jsonl: an object a line; csv: with a header; or parquet",
+    )
+    limit: int | None = Field(
+        default=DEFAULT_ROWS,
+        ge=1,
+        description="most rows; 422 above the setting sql_max_rows; null: as many as that",
+    )
+    timeout_seconds: float = Field(
+        default=DEFAULT_SECONDS,
+        gt=0,
+        le=3_600,
+        description="after that the query is ended; at most the setting sql_max_seconds counts",
+    )
+
+
+class SqlColumn(BaseModel):
+    name: str
+    type: str = Field(description="of Spark SQL")
+
+
+class SqlResult(BaseModel):
+    """The body with format `json`."""
+
+    columns: list[SqlColumn]
+    rows: list[list[Any]] = Field(
+        description="bytes in base64, times in UTC, decimals as text, not-a-number as null"
+    )
+    row_count: int
+    truncated: bool = Field(description="there are more rows than `limit`")
+
+
+class SqlProblemDetails(ProblemDetails):
+    """The body of an error answer about a query; `code` says which kind.
+
+    `invalid_query`: refused, or Spark could not run it; `query_timeout`, `result_too_large`.
+    """
+
+    line: int | None = Field(default=None, description="1-based, in the query")
+    column: int | None = Field(default=None, description="1-based")
+    hint: str | None = Field(default=None, description="what to write instead")
+
+
+def query_runner(request: Request) -> QueryRunner:
+    runner: QueryRunner = request.app.state.queries
+    return runner
+
+
+Runner = Annotated[QueryRunner, Depends(query_runner)]
+
+
+@router.post(
+    "/sql",
+    response_class=Response,
+    openapi_extra=needs("viewer"),
+    responses={
+        200: {
+            "model": SqlResult,
+            "content": {media: {} for media in MEDIA_TYPES.values()},
+            "headers": {
+                "mqlake-rows": {"schema": {"type": "integer"}, "description": "rows that follow"},
+                "mqlake-truncated": {
+                    "schema": {"type": "boolean"},
+                    "description": "there are more than `limit`",
+                },
+            },
+        },
+        422: {"model": SqlProblemDetails},
+        503: {"model": ProblemDetails},
+    },
+)
+async def post_sql(
+    request: Request, asked: SqlQuery, runner: Runner, tenant: Tenant = DEFAULT_TENANT
+) -> Response:
+    """Run one SELECT over the tenant's history, as it is now or as it was.
+
+    The answer begins when the query has ended, and is streamed. Hang up to cancel: the query ends
+    in Spark too.
+    """
+    settings: ApiSettings = request.app.state.settings
+    rows = settings.sql_max_rows if asked.limit is None else asked.limit
+    if rows > settings.sql_max_rows:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY, f"limit is at most {settings.sql_max_rows} here"
+        )
+    seconds = min(asked.timeout_seconds, settings.sql_max_seconds)
+    limits = Limits(rows, seconds, settings.sql_max_bytes)
+    try:
+        query = await asyncio.to_thread(check, asked.query, tenant)
+        run, result = await _run(
+            request, lambda stop: runner.run(query, asked.format, limits, stop)
+        )
+    except QueryError as exc:
+        return query_problem(exc)
+    except Cancelled:
+        return Response(status_code=_CLIENT_CLOSED_REQUEST)
+    except TooManyQueriesError as exc:
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), {"Retry-After": "5"}) from exc
+    headers = {
+        "mqlake-rows": str(result.rows),
+        "mqlake-truncated": str(result.is_truncated).lower(),
+    }
+    if asked.format == "parquet":
+        headers["Content-Disposition"] = 'attachment; filename="result.parquet"'
+    return StreamingResponse(
+        _streamed(run, write(result, asked.format)),
+        media_type=MEDIA_TYPES[asked.format],
+        headers=headers,
+    )
+
+
+Run = AbstractContextManager[Result]
+
+
+async def _run(request: Request, begin: Callable[[Callable[[], bool]], Run]) -> tuple[Run, Result]:
+    """Run the query in a thread; end it when the client hangs up."""
+    unwanted = threading.Event()
+    run = begin(unwanted.is_set)
+    entering = asyncio.create_task(asyncio.to_thread(_enter, run))
+    try:
+        while True:
+            done, _ = await asyncio.wait({entering}, timeout=_CHECK_SECONDS)
+            if done:
+                return run, entering.result()
+            if await request.is_disconnected():
+                unwanted.set()
+    except asyncio.CancelledError:
+        unwanted.set()
+        with contextlib.suppress(Exception):
+            await entering
+            await asyncio.to_thread(run.__exit__, None, None, None)
+        raise
+
+
+def _enter(run: Run) -> Result:
+    with unavailable_unless_query():
+        return run.__enter__()
+
+
+@contextlib.contextmanager
+def unavailable_unless_query() -> Iterator[None]:
+    """Answer 503 when Spark does not answer; other errors are the query's."""
+    try:
+        with unavailable():
+            yield
+    except Problem as exc:
+        if isinstance(exc.__cause__, TooManyQueriesError):
+            raise exc.__cause__ from None
+        raise
+
+
+async def _streamed(
+    run: AbstractContextManager[Result], parts: Iterator[bytes]
+) -> AsyncIterator[bytes]:
+    try:
+        async for part in iterate_in_threadpool(parts):
+            if part:
+                yield part
+    finally:
+        await asyncio.shield(asyncio.to_thread(run.__exit__, None, None, None))
+
+
+def query_problem(error: QueryError) -> Response:
+    return problem_response(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        error.detail,
+        code=error.code,
+        line=error.line,
+        column=error.column,
+        hint=error.hint or None,
+    )

@@ -1,0 +1,119 @@
+"""Topics seen lately."""
+
+import time
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+
+from api.live.messages import MessageFeed
+from api.live.topics import SeenTopic
+from api.messages import MessageView, show_message
+from api.pages import (
+    DEFAULT_LIMIT,
+    DEFAULT_TENANT,
+    Cursor,
+    Limit,
+    Page,
+    Tenant,
+    read_cursor,
+    to_page,
+)
+from api.problems import Problem, ProblemDetails
+from api.routes.filters import check_filter
+from mqlake.errors import InvalidRecord
+from mqlake.matching import filter_matches
+from mqlake.records import decode_message
+
+router = APIRouter(
+    tags=["topics"], responses={code: {"model": ProblemDetails} for code in (422, 503)}
+)
+
+
+class Topic(BaseModel):
+    topic_name: str
+    messages: int = Field(description="seen since `since`")
+    rate: float = Field(description="messages a second over the last ten seconds")
+    last: MessageView
+
+
+class TopicPage(Page[Topic]):
+    since: datetime = Field(description="messages from then on were looked at")
+    forgotten: int = Field(description="topics that were seen and are no longer remembered")
+
+
+@router.get("/topics")
+def get_topics(
+    request: Request,
+    tenant: Tenant = DEFAULT_TENANT,
+    topic_filter: Annotated[
+        str | None, Query(description="MQTT topic filter; without it all topics")
+    ] = None,
+    max_payload_bytes: Annotated[
+        int,
+        Query(
+            ge=0, le=4096, description="larger payloads are null; of those beyond 4,096 bytes none"
+        ),
+    ] = 1024,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> TopicPage:
+    """List topics by name, each with its last message.
+
+    The first question makes the API look at messages: at those of the last minute, then as they
+    come, until nobody has asked for a minute. It remembers 10,000 topics and forgets those longest
+    silent.
+    """
+    if topic_filter is not None:
+        check_filter(topic_filter)
+    (after,) = read_cursor(cursor, 1)
+    feed = _feed(request)
+    feed.touch()
+    if not feed.wait():
+        raise Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE, "the log does not answer; see: bin/mqlake status"
+        )
+    found: list[Topic] = []
+    now = time.time()
+    for topic_name, seen in feed.topics.all(tenant, after):
+        if topic_filter is None or filter_matches(topic_filter, topic_name):
+            topic = _topic(topic_name, seen, now, max_payload_bytes)
+            if topic is not None:
+                found.append(topic)
+                if len(found) > limit:
+                    break
+    page = to_page(found, limit, lambda one: (one.topic_name,))
+    return TopicPage(
+        items=page.items,
+        next_cursor=page.next_cursor,
+        since=datetime.fromtimestamp(feed.topics.since_ms / 1000, tz=UTC),
+        forgotten=feed.topics.forgotten,
+    )
+
+
+def _feed(request: Request) -> MessageFeed:
+    feed: MessageFeed = request.app.state.message_feed
+    return feed
+
+
+def _topic(topic_name: str, seen: SeenTopic, now: float, max_payload_bytes: int) -> Topic | None:
+    last = seen.last
+    try:
+        message = decode_message(last.key, last.payload, last.headers or [], last.timestamp_ms)
+    except InvalidRecord:
+        return None  # something else that stands in the log
+    shown = show_message(
+        message,
+        last.partition,
+        last.offset,
+        max_payload_bytes=-1 if last.payload is None else max_payload_bytes,
+    )
+    shown["payload_bytes"] = last.payload_bytes
+    return Topic(
+        topic_name=topic_name,
+        messages=seen.messages,
+        rate=round(seen.rate(now), 3),
+        last=MessageView(**shown),
+    )

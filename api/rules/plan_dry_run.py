@@ -1,0 +1,234 @@
+"""Run a rule with memory over history: which rows its windows, joins or detections would give.
+
+One pass counts what becomes of messages, another makes the rows, by hour of their time. The table
+stands still meanwhile: its version is pinned.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+from api.jobs import Job
+from api.rules import history, plans
+from api.rules.dry_run import (
+    MAX_ERRORS,
+    MAX_SAMPLES,
+    SHOWN,
+    TIMEOUT_SECONDS,
+    TWO_TABLES,
+    Compared,
+    DryRunError,
+    Range,
+    stored_of,
+)
+from api.rules.times import HOUR_MS, shown_time
+from api.spark import EvaluationError, Row, Spark, SparkConnect
+from rules.language import CompiledRule
+from rules.language.plan import Plan
+
+_OUTCOMES: Final = {
+    "matched": "true",
+    "passed": f"octet_length({plans.FOUND}) > 0",
+    "no_result": f"octet_length({plans.FOUND}) = 0",
+    "failed": f"{plans.FOUND} IS NULL",
+}
+_DIFFERENCE: Final = {
+    "same": "sum(least(now, before))",
+    "added": "sum(greatest(now - before, 0))",
+    "removed": "sum(greatest(before - now, 0))",
+}
+_COUNTED: Final = 0.4
+_MADE: Final = 0.8
+
+
+def plan_dry_run(
+    job: Job, connect: SparkConnect, rule: CompiledRule, range_: Range, other: Compared | None
+) -> dict[str, Any]:
+    """Do it; return the result as the API shows it.
+
+    Raises:
+        DryRunError: What the rule reads is in several tables.
+        Cancelled: The job was cancelled.
+        SparkAway: Spark does not answer.
+    """
+    with connect.session(history.SESSION_SETTINGS) as spark:
+        return _PlanDryRun(job, spark, rule, range_, other).run()
+
+
+class _PlanDryRun:
+    def __init__(
+        self, job: Job, spark: Spark, rule: CompiledRule, range_: Range, other: Compared | None
+    ) -> None:
+        assert rule.plan is not None
+        stored = stored_of(rule)
+        if stored is None:
+            raise DryRunError(TWO_TABLES)
+        self._stored = stored
+        self._job = job
+        self._spark = spark
+        self._plan = rule.plan
+        self._range = range_
+        self._other = other
+
+    def run(self) -> dict[str, Any]:
+        self._job.advance(0.0, "reading the table's version")
+        version = self._table_version()
+        self._job.advance(0.01, "evaluating messages")
+        counted = [
+            row for one in self._plan.streams for row in self._rows(self._counts(one.name, version))
+        ]
+        self._job.advance(_COUNTED, "making windows")
+        made = self._rows(self._by_hour(version))
+        self._job.advance(_MADE, "comparing")
+        totals = _sum(counted, _OUTCOMES)
+        outputs = _sum(made, ("outputs", "rows_failed"))
+        return {
+            "table_version": version,
+            **totals,
+            "outputs": outputs["outputs"],
+            "rows_failed": outputs["rows_failed"],
+            "hours": _hours(counted, made),
+            "samples": _samples(made),
+            "errors": self._errors(version, counted),
+            "difference": self._difference(version),
+        }
+
+    def _rows(self, query: str) -> list[Row]:
+        self._job.check()
+        return self._spark.rows(query, TIMEOUT_SECONDS, is_cancelled=self._job.cancelling.is_set)
+
+    def _table_version(self) -> int:
+        if self._range.table_version is not None:
+            return self._range.table_version
+        rows = self._rows(f"DESCRIBE HISTORY {self._stored.table} LIMIT 1")
+        return int(rows[0]["version"])
+
+    def _source(self, plan: Plan, name: str, version: int) -> str:
+        """Return the messages or events of a stream, with the columns of a rule's row."""
+        stream = next(one for one in plan.streams if one.name == name)
+        conditions = [
+            f"tenant = {history.text(self._range.tenant)}",
+            *history.between(self._range.from_ms, self._range.to_ms),
+            f"({history.matches(stream.filters)})",
+        ]
+        rows = self._stored.source(version, " AND ".join(conditions))
+        if self._range.limit is not None:
+            rows = f"(SELECT * FROM {rows} ORDER BY ts DESC LIMIT {self._range.limit:d})"  # noqa: S608
+        return f"(SELECT {self._stored.row} FROM {rows})"  # noqa: S608
+
+    def _counts(self, name: str, version: int) -> str:
+        """Return the query: hour -> what becomes of a stream's messages, places of failures."""
+        stream = next(one for one in self._plan.streams if one.name == name)
+        counts = [f"count_if({condition}) AS {kind}" for kind, condition in _OUTCOMES.items()]
+        failed = f"min(CASE WHEN {plans.FOUND} IS NULL THEN {history.POSITION} END) AS failed_at"
+        evaluated = plans.evaluated(stream, self._source(self._plan, name, version))
+        return (
+            f"SELECT '{name}' AS stream, timestamp div {HOUR_MS} AS hour, {', '.join(counts)},"  # noqa: S608
+            f" {failed} FROM ({evaluated}) GROUP BY hour ORDER BY hour"
+        )
+
+    def _output_rows(self, plan: Plan, version: int) -> str:
+        sources = {one.name: self._source(plan, one.name, version) for one in plan.streams}
+        until = "NULL"
+        if self._range.to_ms is not None:
+            until = f"timestamp_millis({self._range.to_ms:d})"
+        return plans.rows(plan, sources, self._range.tenant, until)
+
+    def _by_hour(self, version: int) -> str:
+        """Return the query: hour -> how many rows, and some of them."""
+        return (
+            f"SELECT unix_millis(at) div {HOUR_MS} AS hour, count(row) AS outputs,"  # noqa: S608
+            " count_if(row IS NULL) AS rows_failed,"
+            f" min_by(struct(unix_millis(at) AS at, row), at, {MAX_SAMPLES})"
+            " FILTER (WHERE row IS NOT NULL) AS samples"
+            f" FROM ({self._output_rows(self._plan, version)}) GROUP BY hour ORDER BY hour"
+        )
+
+    def _errors(self, version: int, counted: list[Row]) -> list[dict[str, Any]]:
+        """Evaluate again, one by one and unguarded: that is how Spark says what is wrong."""
+        failed = [row for row in counted if row["failed_at"] is not None][:MAX_ERRORS]
+        found = []
+        for row in failed:
+            stream = next(one for one in self._plan.streams if one.name == row["stream"])
+            at = history.at_positions([row["failed_at"]])
+            source = f"(SELECT {self._stored.row} FROM {self._stored.source(version, at)})"  # noqa: S608
+            try:
+                self._rows(f"SELECT {plans.unguarded(stream)} FROM {source}")  # noqa: S608
+            except EvaluationError as exc:
+                partition, offset = history.read_position(row["failed_at"])
+                shown = f"topic, clientid, {SHOWN} AS payload, timestamp"
+                (message,) = self._rows(f"SELECT {shown} FROM {source}")  # noqa: S608
+                payload: bytes = message["payload"] or b""
+                found.append(
+                    {
+                        "topic": message["topic"],
+                        "clientid": message["clientid"],
+                        "payload": payload[:4096].decode(errors="replace"),
+                        "received_at": shown_time(message["timestamp"]),
+                        "log_partition": partition,
+                        "log_offset": offset,
+                        "error": str(exc),
+                    }
+                )
+        return found
+
+    def _difference(self, version: int) -> dict[str, Any] | None:
+        """Compare row by row with the other version; None without one that has memory too."""
+        if self._other is None or self._other.rule.plan is None:
+            return None
+        both = (
+            f"SELECT at, row, 1 AS now, 0 AS before"  # noqa: S608
+            f" FROM ({self._output_rows(self._plan, version)}) UNION ALL"
+            f" SELECT at, row, 0, 1 FROM ({self._output_rows(self._other.rule.plan, version)})"
+        )
+        rows = f"SELECT at, row, sum(now) AS now, sum(before) AS before FROM ({both}) GROUP BY ALL"  # noqa: S608
+        wanted = ", ".join(f"{sum_} AS {kind}" for kind, sum_ in _DIFFERENCE.items())
+        limit = MAX_SAMPLES // 2
+        samples = ", ".join(
+            f"min_by(struct(unix_millis(at) AS at, row), at, {limit})"
+            f" FILTER (WHERE {condition} AND row IS NOT NULL) AS {kind}_samples"
+            for kind, condition in (("added", "now > before"), ("removed", "before > now"))
+        )
+        (row,) = self._rows(f"SELECT {wanted}, {samples} FROM ({rows})")  # noqa: S608
+        return {
+            "version": self._other.version,
+            **{kind: row[kind] or 0 for kind in _DIFFERENCE},
+            "samples": [
+                {**_sample(one), "difference": kind}
+                for kind in ("added", "removed")
+                for one in row[f"{kind}_samples"] or ()
+            ],
+        }
+
+
+def _sum(rows: list[Row], names: Iterable[str]) -> dict[str, int]:
+    return {name: sum(row[name] or 0 for row in rows) for name in names}
+
+
+def _hours(counted: list[Row], made: list[Row]) -> list[dict[str, Any]]:
+    """Messages by the hour of their receipt, outputs by the hour of their own time."""
+    by_hour: dict[int, dict[str, int]] = defaultdict(
+        lambda: dict.fromkeys(("matched", "passed", "failed", "outputs"), 0)
+    )
+    for row in counted:
+        for name in ("matched", "passed", "failed"):
+            by_hour[row["hour"]][name] += row[name]
+    for row in made:
+        by_hour[row["hour"]]["outputs"] += row["outputs"]
+    return [
+        {"hour": shown_time(hour * HOUR_MS), **found} for hour, found in sorted(by_hour.items())
+    ]
+
+
+def _samples(made: list[Row]) -> list[dict[str, Any]]:
+    """Return some rows, from all over the time."""
+    each = math.ceil(MAX_SAMPLES / max(1, len(made)))
+    found = [one for row in made for one in (row["samples"] or ())[:each]]
+    step = max(1.0, len(found) / MAX_SAMPLES)
+    return [_sample(found[int(at * step)]) for at in range(min(MAX_SAMPLES, len(found)))]
+
+
+def _sample(row: Any) -> dict[str, Any]:
+    return {"at": shown_time(row["at"]), "output": json.loads(row["row"])}

@@ -1,0 +1,1 @@
+"""Schemas of payloads, as the API takes and shows them."""

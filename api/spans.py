@@ -1,0 +1,59 @@
+"""Spans of what the API publishes, when traces are asked for; in place of the publisher without."""
+
+from collections.abc import Sequence
+
+from api.messages import MadeMessage
+from api.publishing import Placed, Publisher
+from mqlake.errors import LogError
+from mqlake.records import HEADER_PROPERTIES, HEADER_TRACEPARENT, decode_properties
+from mqlake.tracing import Tracer
+
+
+class TracingPublisher(Publisher):
+    """A publisher whose sampled messages bear a `traceparent`; spans end with the log's answer."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    async def publish(self, servers: str, messages: Sequence[MadeMessage]) -> list[Placed]:
+        spans = [
+            self._tracer.begin("accept", "SERVER", traceparent_of(one), _known(one))
+            for one in messages
+        ]
+        traced = [
+            one if span is None else one._replace(headers=[*one.headers, self._tracer.header(span)])
+            for one, span in zip(messages, spans, strict=True)
+        ]
+        try:
+            placed = await super().publish(servers, traced)
+        except LogError as exc:
+            placed = [Placed(-1, -1, exc)] * len(messages)
+            raise
+        finally:
+            for span, one in zip(spans, placed, strict=False):
+                if span is not None:
+                    self._tracer.end(span, one.error)
+        return placed
+
+    def close(self) -> None:
+        super().close()
+        self._tracer.close()
+
+
+def traceparent_of(message: MadeMessage) -> str | None:
+    """Return what the user property of that name says."""
+    encoded = dict(message.headers).get(HEADER_PROPERTIES)
+    properties = {} if encoded is None else decode_properties(encoded)
+    pairs = properties.get("user_property", ())
+    return next((value for name, value in pairs if name == HEADER_TRACEPARENT), None)
+
+
+def _known(message: MadeMessage) -> dict[str, str | int]:
+    topic_name = message.key.decode(errors="replace").partition("/")[2]
+    return {
+        "messaging.system": "mqtt",
+        "messaging.destination.name": topic_name,
+        "messaging.operation.name": "accept",
+        "messaging.message.body.size": len(message.value),
+    }

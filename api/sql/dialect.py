@@ -1,0 +1,146 @@
+"""The SQL of queries as a dialect of sqlglot: Spark's, with `payload:a.b[0]` and `x::type`.
+
+Functions stay calls by name: sqlglot knows many and would write some of them otherwise. What is
+written for Spark is made from the tree alone, one line without comments of the user, each text
+escaped, each name quoted. Before a name stands a comment that says where it was in the user's text:
+that is how errors of Spark's find their place.
+"""
+
+import re
+from typing import Any, Final
+
+from sqlglot import exp
+from sqlglot.dialects.databricks import Databricks
+from sqlglot.generators.databricks import DatabricksGenerator
+from sqlglot.parsers.databricks import DatabricksParser
+
+from rules.language.quoting import quoted
+
+PLACE: Final = re.compile(r"/\*@(\d+)\*/")
+"""Offset of the first character in the user's text."""
+
+_KEPT_PARSERS: Final = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION", "SUBSTRING", "SUBSTR")
+
+
+class Verbatim(exp.Expression):
+    """SQL made by us."""
+
+    arg_types = {"this": True}  # noqa: RUF012 - sqlglot's declaration
+
+
+def place(node: exp.Expr) -> str:
+    """Return the comment that says where a name was."""
+    start = node.meta.get("start")
+    return "" if start is None else f"/*@{start}*/"
+
+
+def first_place(node: exp.Expr) -> int | None:
+    """Return where the first name of a node was."""
+    starts = [one.meta["start"] for one in node.walk() if "start" in one.meta]
+    return min(starts, default=None)
+
+
+def path_of(node: exp.Expr) -> list[str | int] | None:
+    """Return keys and indexes of a path after a colon; None when it has wildcards, say."""
+    segments: list[str | int] = []
+    for part in node.expressions:
+        if isinstance(part, exp.JSONPathRoot):
+            continue
+        key = part.this
+        is_key = isinstance(part, exp.JSONPathKey) and isinstance(key, str)
+        is_index = isinstance(part, exp.JSONPathSubscript) and isinstance(key, int) and key >= 0
+        if not (is_key or is_index):
+            return None
+        segments.append(key)
+    return segments
+
+
+def _variant_path(segments: list[str | int]) -> str:
+    parts = ["$"]
+    for segment in segments:
+        if isinstance(segment, int):
+            parts.append(f"[{segment}]")
+        elif re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", segment):
+            parts.append(f".{segment}")
+        else:
+            parts.append(f'["{segment}"]' if "'" in segment else f"['{segment}']")
+    return quoted("".join(parts))
+
+
+class HistoryParser(DatabricksParser):
+    FUNCTIONS = {}  # noqa: RUF012 - sqlglot's declarations, here and below
+    ARRAY_CONSTRUCTORS = {}  # noqa: RUF012
+    NO_PAREN_FUNCTION_PARSERS = {  # noqa: RUF012
+        name: DatabricksParser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("CASE", "IF")
+    }
+    FUNCTION_PARSERS = {  # noqa: RUF012
+        name: parser
+        for name, parser in DatabricksParser.FUNCTION_PARSERS.items()
+        if name in _KEPT_PARSERS
+    }
+
+
+class HistoryGenerator(DatabricksGenerator):
+    TRANSFORMS = {  # noqa: RUF012
+        **{
+            kind: write
+            for kind, write in DatabricksGenerator.TRANSFORMS.items()
+            if kind not in (exp.JSONExtract, exp.StrPosition)
+        },
+        Verbatim: lambda _self, node: node.this,
+        # None of what sqlglot does to a SELECT for other databases.
+        exp.Select: lambda self, node: self.select_sql(node),
+    }
+
+    def literal_sql(self, expression: exp.Literal) -> str:
+        return quoted(expression.this) if expression.is_string else str(expression.this)
+
+    def rawstring_sql(self, expression: exp.RawString) -> str:
+        return quoted(expression.this)
+
+    def identifier_sql(self, expression: exp.Identifier) -> str:
+        return f"{place(expression)}`{expression.this.replace('`', '``')}`"
+
+    def anonymous_sql(self, expression: exp.Anonymous) -> str:
+        arguments = ", ".join(self.sql(argument) for argument in expression.expressions)
+        made_by_us = isinstance(expression.this, Verbatim)
+        name = self.sql(expression, "this") if made_by_us else expression.name.lower()
+        return f"{place(expression)}{name}({arguments})"
+
+    def strposition_sql(self, expression: exp.StrPosition) -> str:
+        searched = self.sql(expression, "substr"), self.sql(expression, "this")
+        return f"position({', '.join(searched)})"
+
+    def lateral_sql(self, expression: exp.Lateral) -> str:
+        if not expression.args.get("view"):
+            return str(super().lateral_sql(expression))
+        alias = expression.args["alias"]
+        table = f" {self.sql(alias, 'this')}" if alias.this else ""
+        columns = ", ".join(self.sql(column) for column in alias.columns)
+        named = f" AS {columns}" if columns else ""
+        outer = " OUTER" if expression.args.get("outer") else ""
+        return f" LATERAL VIEW{outer} {self.sql(expression, 'this')}{table}{named}"
+
+    def jsonextract_sql(self, expression: exp.JSONExtract) -> str:
+        segments = path_of(expression.expression)
+        assert segments is not None  # checked before
+        return f"variant_get({self.sql(expression, 'this')}, {_variant_path(segments)}, 'variant')"
+
+
+class HistoryDialect(Databricks):
+    """sqlglot's dialect of users' queries."""
+
+    class Tokenizer(Databricks.Tokenizer):
+        STRING_ESCAPES = ["\\", "'"]  # noqa: RUF012
+
+    Parser = HistoryParser
+    Generator = HistoryGenerator
+
+
+DIALECT: Final[Any] = HistoryDialect()
+
+
+def to_sql(node: exp.Expr) -> str:
+    """Write a tree for Spark."""
+    generator = DIALECT.generator(comments=False, pretty=False, unsupported_level=None)
+    return str(generator.generate(node, copy=False))

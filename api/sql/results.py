@@ -1,0 +1,247 @@
+"""What a query gave: a Parquet file that Spark has written, read a little at a time.
+
+Spark Connect would keep a whole result in the memory that routing needs; a file costs a tenth of a
+second, and what is wrong with a query is known before the first byte of the answer.
+"""
+
+import base64
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Format = Literal["json", "jsonl", "csv", "parquet"]
+MEDIA_TYPES: Final[dict[Format, str]] = {
+    "json": "application/json",
+    "jsonl": "application/x-ndjson",
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+}
+
+_BATCH_BYTES: Final = 2 * 1024 * 1024
+"""About so much is in memory at once, several times over while it is written in another form."""
+_MOST_BATCH_ROWS: Final = 4096
+_READ_BUFFER: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumn:
+    """Name as the query gives it, which may come twice; type as Spark calls it."""
+
+    name: str
+    type: str
+    is_json: bool
+    """Spark has written it as JSON text: nested values and variants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A result on disk.
+
+    Attributes:
+        files: In the order of their rows.
+        rows: As many as may be shown.
+        is_truncated: There were more.
+    """
+
+    columns: tuple[ResultColumn, ...]
+    files: tuple[Path, ...]
+    rows: int
+    is_truncated: bool
+
+    def touch(self) -> None:
+        """Say that it is still read, when that takes hours."""
+        for folder in {path.parent.parent for path in self.files}:
+            os.utime(folder)
+
+    def batches(self) -> Iterator["pa.RecordBatch"]:
+        """Yield the rows; columns are called c0, c1 and so on."""
+        import pyarrow.parquet as pq
+
+        left = self.rows
+        for path in self.files:
+            if left <= 0:
+                return
+            with pq.ParquetFile(path, buffer_size=_READ_BUFFER, pre_buffer=False) as file:
+                size = _batch_rows(file.metadata)
+                for batch in file.iter_batches(size, use_threads=False):
+                    yield batch.slice(0, left)
+                    left -= batch.num_rows
+                    if left <= 0:
+                        return
+
+
+def _batch_rows(metadata: Any) -> int:
+    widest = 1
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        widest = max(widest, group.total_byte_size // max(1, group.num_rows))
+    return max(1, min(_MOST_BATCH_ROWS, _BATCH_BYTES // widest))
+
+
+def write(result: Result, form: Format) -> Iterator[bytes]:
+    """Yield a result in one of the forms."""
+    return _WRITERS[form](result)
+
+
+def _json(result: Result) -> Iterator[bytes]:
+    """One object: columns, rows as arrays, one a line, and what is to be known of them."""
+    columns = [{"name": column.name, "type": column.type} for column in result.columns]
+    yield f'{{"columns": {_dumps(columns)},\n"rows": ['.encode()
+    is_first = True
+    for rows in _texts(result):
+        lines = ",\n".join(f"[{', '.join(row)}]" for row in rows)
+        yield f"{'' if is_first else ','}\n{lines}".encode()
+        is_first = False
+    end = {"row_count": result.rows, "truncated": result.is_truncated}
+    yield f"],\n{_dumps(end)[1:]}\n".encode()
+
+
+def _json_lines(result: Result) -> Iterator[bytes]:
+    names = [json.dumps(name, ensure_ascii=False) for name in unique_names(result.columns)]
+    for rows in _texts(result):
+        lines = (
+            "{"
+            + ", ".join(f"{name}: {text}" for name, text in zip(names, row, strict=True))
+            + "}\n"
+            for row in rows
+        )
+        yield "".join(lines).encode()
+
+
+def _csv(result: Result) -> Iterator[bytes]:
+    """RFC 4180: a header, then a line for each row; a null is an empty field."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\r\n")
+    writer.writerow([column.name for column in result.columns])
+    for batch in result.batches():
+        columns = [[_field(value) for value in column.to_pylist()] for column in batch.columns]
+        writer.writerows(zip(*columns, strict=True))
+        yield buffer.getvalue().encode()
+        buffer.seek(0)
+        buffer.truncate()
+    yield buffer.getvalue().encode()
+
+
+def _parquet(result: Result) -> Iterator[bytes]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = _Sink()
+    names = unique_names(result.columns)
+    schema: pa.Schema | None = None
+    writer: Any = None
+    for batch in result.batches():
+        if writer is None:
+            schema = pa.schema(
+                [field.with_name(name) for field, name in zip(batch.schema, names, strict=True)]
+            )
+            writer = pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema, compression="zstd")
+        writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+        yield sink.taken()
+    if writer is None:
+        file = pq.ParquetFile(result.files[0]) if result.files else None
+        empty = file.schema_arrow if file is not None else pa.schema([])
+        schema = pa.schema([f.with_name(n) for f, n in zip(empty, names, strict=False)])
+        writer = pq.ParquetWriter(pa.PythonFile(sink, mode="w"), schema)
+    writer.close()
+    yield sink.taken()
+
+
+_WRITERS: Final[dict[Format, Callable[[Result], Iterator[bytes]]]] = {
+    "json": _json,
+    "jsonl": _json_lines,
+    "csv": _csv,
+    "parquet": _parquet,
+}
+
+
+class _Sink(io.RawIOBase):
+    """Takes what is written, until somebody takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        return len(self._parts[-1])
+
+    def taken(self) -> bytes:
+        whole = b"".join(self._parts)
+        self._parts.clear()
+        return whole
+
+
+def unique_names(columns: tuple[ResultColumn, ...]) -> list[str]:
+    """Return names of which none comes twice: the second `n` is `n_2`."""
+    names: list[str] = []
+    for column in columns:
+        name, number = column.name, 2
+        while name in names:
+            name, number = f"{column.name}_{number}", number + 1
+        names.append(name)
+    return names
+
+
+def _texts(result: Result) -> Iterator[Iterator[tuple[str, ...]]]:
+    """Yield the rows of each batch as JSON texts."""
+    for batch in result.batches():
+        columns = [
+            [
+                "null" if value is None else value if column.is_json else _dumps(_plain(value))
+                for value in values.to_pylist()
+            ]
+            for column, values in zip(result.columns, batch.columns, strict=True)
+        ]
+        yield zip(*columns, strict=True)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: bytes in base64, times in UTC."""
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime):
+        return _iso(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    return str(value)
+
+
+def _iso(value: datetime) -> str:
+    precision = "microseconds" if value.microsecond % 1000 else "milliseconds"
+    if value.tzinfo is None:
+        return value.isoformat(timespec=precision)
+    return value.astimezone(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    plain = _plain(value)
+    return "" if plain is None else str(plain)

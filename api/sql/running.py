@@ -1,0 +1,311 @@
+"""Run checked queries: a few at once, each in a session that Spark keeps for such.
+
+A session does its work in few tasks, knows no files as tables and no table by its bare name.
+"""
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from api.spark import Cancelled, EvaluationError, Spark, SparkAway, SparkConnect, sentence
+from api.sql.checking import CheckedQuery
+from api.sql.errors import QueryError, QueryTimeoutError, QueryTooLargeError, error_at
+from api.sql.places import place_of, place_of_name
+from api.sql.results import Format, Result, ResultColumn
+from mqlake.errors import OperationalError
+from mqlake.views import VIEW_SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.types import DataType
+
+SESSION_SETTINGS: Final = {
+    # `${env:…}` and `${spark…}` in a text would be replaced by what they name.
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.runSQLOnFiles": "false",
+    # Two tasks read a table, however many files it has: there are slots for many more, and each
+    # would be a thread that competes with the router's.
+    "spark.sql.files.minPartitionNum": "2",
+    "spark.sql.files.maxPartitionBytes": "4g",
+    # More than so many sorted rows are sorted on disk, not kept in a queue in memory.
+    "spark.sql.execution.topKSortFallbackThreshold": "10000",
+    "spark.sql.autoBroadcastJoinThreshold": "4m",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+_ROW_GROUP_BYTES: Final = 4 * 1024 * 1024
+MOST_IDLE: Final = 2
+"""Sessions that are kept; more are opened when more ask at once."""
+SPARK_LIMIT_SECONDS: Final = 3_600.0
+_SIZE_CHECK_SECONDS: Final = 0.5
+_INCOMPARABLE: Final = "values of type VARIANT, as in `payload`, cannot be compared"
+_LEFT_SECONDS: Final = 6 * 3_600.0
+"""A result is not read for so long."""
+
+
+class TooManyQueriesError(OperationalError):
+    """As many run as may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one query: rows of its result, seconds, bytes of its result on disk."""
+
+    rows: int
+    seconds: float
+    bytes: int
+
+
+class QueryRunner:
+    """Runs queries; safe to use from any thread.
+
+    Args:
+        connect: Opens sessions.
+        folder: For results; emptied at the first query. Spark, which writes them, sees it too.
+        at_once: So many queries run at the same time.
+        wait_seconds: For one of them to end.
+    """
+
+    def __init__(
+        self, connect: SparkConnect, folder: Path, at_once: int, wait_seconds: float = 5.0
+    ) -> None:
+        self._connect = connect
+        self._folder = folder.absolute()
+        self._slots = threading.BoundedSemaphore(at_once)
+        self._wait_seconds = wait_seconds
+        self._lock = threading.Lock()
+        self._idle: list[Spark] = []
+        self._is_ready = False
+
+    @contextmanager
+    def run(
+        self,
+        query: CheckedQuery,
+        form: Format,
+        limits: Limits,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Result]:
+        """Run a query; its result is there until the block ends.
+
+        Raises:
+            QueryError: Spark refuses it, it fails, or takes too long.
+            Cancelled: Nobody wants it any more.
+            TooManyQueriesError: As many as may run already.
+            SparkAway: Spark does not answer.
+        """
+        target = self._new_folder()
+        try:
+            if not self._slots.acquire(timeout=self._wait_seconds):
+                raise TooManyQueriesError("as many queries as may are running: try again later")
+            try:
+                result = self._run(query, form, limits, is_cancelled, target)
+            finally:
+                self._slots.release()
+            yield result
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for session in idle:
+            with contextlib.suppress(Exception):
+                session.close()
+
+    def _new_folder(self) -> Path:
+        with self._lock:
+            if not self._is_ready:
+                # What is there is of a process that was killed.
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._is_ready = True
+        oldest = time.time() - _LEFT_SECONDS
+        for left in self._folder.iterdir():
+            # Of an answer that was given up before it began.
+            with contextlib.suppress(OSError):
+                if left.stat().st_mtime < oldest:
+                    shutil.rmtree(left, ignore_errors=True)
+        return Path(tempfile.mkdtemp(dir=self._folder))
+
+    def _run(
+        self,
+        query: CheckedQuery,
+        form: Format,
+        limits: Limits,
+        is_cancelled: Callable[[], bool],
+        target: Path,
+    ) -> Result:
+        work = _Work(query, form, limits, is_cancelled, target / "rows")
+        with self._lock:
+            session = self._idle.pop() if self._idle else None
+        if session is not None:
+            try:
+                return self._perform(work, session)
+            except SparkAway:
+                pass  # it was another Spark's, or was thrown away after an hour without questions
+        return self._perform(work, self._open())
+
+    def _open(self) -> Spark:
+        session = self._connect.open(SESSION_SETTINGS)
+        try:
+            # A name that the checker let through unresolved would find no table here.
+            session.perform(lambda spark: spark.sql(f"USE SCHEMA {VIEW_SCHEMA}_none").collect())
+        except Exception:
+            session.close()
+            raise
+        return session
+
+    def _perform(self, work: "_Work", session: Spark) -> Result:
+        is_well = False
+        try:
+            result = work.run(session)
+            is_well = True
+        except SparkAway:
+            raise
+        except (QueryError, Cancelled):
+            is_well = True
+            raise
+        finally:
+            with self._lock:
+                is_kept = is_well and len(self._idle) < MOST_IDLE
+                if is_kept:
+                    self._idle.append(session)
+            if not is_kept:
+                with contextlib.suppress(Exception):
+                    session.close()
+        return result
+
+
+class _Work:
+    """One query on its way."""
+
+    def __init__(
+        self,
+        query: CheckedQuery,
+        form: Format,
+        limits: Limits,
+        is_cancelled: Callable[[], bool],
+        target: Path,
+    ) -> None:
+        self._query = query
+        self._form = form
+        self._limits = limits
+        self._is_cancelled = is_cancelled
+        self._target = target
+        self._sql = query.sql
+        self._ends_at = time.monotonic() + limits.seconds
+        self._sized_at = 0.0
+        self._is_late = False
+        self._is_too_large = False
+
+    def run(self, session: Spark) -> Result:
+        try:
+            return session.perform(self._do, SPARK_LIMIT_SECONDS, is_cancelled=self._is_unwanted)
+        except Cancelled as exc:
+            if self._is_late:
+                seconds = f"{self._limits.seconds:g}"
+                raise QueryTimeoutError(f"the query took longer than {seconds} s") from exc
+            if self._is_too_large:
+                raise QueryTooLargeError(
+                    f"the result has more than {self._limits.bytes} bytes",
+                    hint="select fewer columns or rows",
+                ) from exc
+            raise
+        except EvaluationError as exc:
+            cause = exc.__cause__
+            assert isinstance(cause, Exception)
+            detail = readable(cause)
+            text = self._query.text
+            place = place_of(cause, self._sql)
+            if place is None:
+                place = place_of_name(detail, text)
+            raise error_at(text, place, detail, _hint(detail)) from exc
+
+    def _is_unwanted(self) -> bool:
+        now = time.monotonic()
+        self._is_late = self._is_late or now > self._ends_at
+        if now - self._sized_at > _SIZE_CHECK_SECONDS:
+            self._sized_at = now
+            self._is_too_large = self._is_too_large or _size(self._target) > self._limits.bytes
+        return self._is_late or self._is_too_large or self._is_cancelled()
+
+    def _do(self, spark: "SparkSession") -> Result:
+        schema = spark.sql(self._query.sql).schema
+        self._check()
+        columns, expressions = [], []
+        for number, found in enumerate(schema.fields):
+            expression, is_json = _stored(found.dataType, f"c{number}", self._form)
+            expressions.append(f"{expression} AS c{number}")
+            columns.append(ResultColumn(found.name, found.dataType.simpleString(), is_json))
+        names = ", ".join(f"c{number}" for number in range(len(columns)))
+        self._sql = (
+            f"SELECT {', '.join(expressions)} FROM ({self._query.sql}) AS result({names})"  # noqa: S608
+            f" LIMIT {self._limits.rows + 1:d}"
+        )
+        frame = spark.sql(self._sql)
+        self._check()
+        (
+            frame.write.mode("overwrite")
+            .option("parquet.block.size", str(_ROW_GROUP_BYTES))
+            .option("compression", "snappy")
+            .parquet(str(self._target))
+        )
+        return self._result(tuple(columns))
+
+    def _check(self) -> None:
+        if self._is_unwanted():
+            raise Cancelled("cancelled")
+
+    def _result(self, columns: tuple[ResultColumn, ...]) -> Result:
+        import pyarrow.parquet as pq
+
+        files = tuple(sorted(self._target.glob("part-*.parquet")))
+        found = sum(pq.read_metadata(path).num_rows for path in files)
+        shown = min(found, self._limits.rows)
+        return Result(columns, files, shown, found > self._limits.rows)
+
+
+def _stored(type_: "DataType", name: str, form: Format) -> tuple[str, bool]:
+    """Return how a column is written into the result, and whether that is JSON."""
+    kind = type_.simpleString()
+    is_nested = kind.startswith(("struct<", "array<", "map<"))
+    if kind == "variant" or (is_nested and (form != "parquet" or "variant" in kind)):
+        options = "map('ignoreNullFields', 'false')"
+        return f"to_json({name}, {options})", True
+    if kind.startswith(("interval", "time(")) or kind == "void":
+        return f"CAST({name} AS STRING)", False
+    return name, False
+
+
+def _hint(detail: str) -> str:
+    """Return what to do where Spark does not say it, or says it of what users cannot do."""
+    if "DELTA_TIMESTAMP_GREATER_THAN_COMMIT" in detail:
+        return "the table has not changed since: leave TIMESTAMP AS OF out"
+    if detail == _INCOMPARABLE:
+        return "use payload_text, or a field and its type: payload:temp::double"
+    return ""
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    with contextlib.suppress(OSError):
+        for path in folder.rglob("*"):
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+    return total
+
+
+def readable(error: Exception) -> str:
+    """Reduce an error of Spark's to a sentence without our comments and names."""
+    from api.sql.dialect import PLACE
+
+    detail = PLACE.sub("", sentence(error)).replace("`spark_catalog`.`default`.", "")
+    if "MatchError" in detail and "VariantVal" in detail:
+        return _INCOMPARABLE  # Spark looks for that in GROUP BY, not in DISTINCT of an aggregate
+    return detail

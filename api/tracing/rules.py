@@ -1,0 +1,248 @@
+"""What rules made of a message, and what became of that."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from api.rules.book import Entry
+from api.tracing.deliveries import Traced
+from api.tracing.scan import Seen
+from api.tracing.views import ActionTrace, DeadLetterTrace, OutputTrace, RuleTrace
+from mqlake.errors import InvalidRecord
+from mqlake.matching import filter_matches
+from mqlake.records import HEADER_ID, HEADER_OUTPUT, INBOUND
+from mqlake.rule_records import DeadLetter, Output, Span, decode_dead_letter, decode_output
+from rules.runner.checkpoint import Checkpoint, LaneKey, Places
+
+INBOUND_SOURCE: Final = "i"
+MOST_ROW_BYTES: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOutput:
+    output: Output
+    partition: int
+    """Of `mqlake.outputs`, as the offset."""
+    offset: int
+    at_ms: int
+
+    @property
+    def output_id(self) -> str:
+        return f"{self.output.rule}/{self.output.version}/{self.output.position}"
+
+
+@dataclass(slots=True)
+class RuleFindings:
+    """What the log and the tables tell of rules and one message."""
+
+    traced: Traced
+    tenant: str
+    outputs: list[MadeOutput] = field(default_factory=list)
+    letters: list[tuple[str, int, DeadLetterTrace, int]] = field(default_factory=list)
+    """Rule, version, letter, and the index of the output for an action's."""
+    published: dict[str, str] = field(default_factory=dict)
+    """Identifier of an action on an output -> that of the message that it published."""
+    table_rows: set[str] = field(default_factory=set)
+    """Identifiers of outputs that are in a table."""
+    tables_read: set[str] = field(default_factory=set)
+    """Of rules."""
+    checkpoint: Checkpoint | None = None
+    is_evaluated: bool = False
+    """The engine has made something of a later record of the partition."""
+
+    def take_output(self, record: Seen) -> bool:
+        """Take a record of the partition of `mqlake.outputs`; true: ours cannot come any more."""
+        try:
+            output = decode_output(record.key, record.value, [*record.headers.items()])
+        except InvalidRecord:
+            return False
+        position = output.position
+        if position.source != INBOUND_SOURCE or position.partition != self.traced.partition:
+            return False
+        if position.offset > self.traced.offset:
+            self.is_evaluated = True
+            return True
+        made = MadeOutput(output, record.partition, record.offset, record.timestamp_ms)
+        known = {one.output_id for one in self.outputs}
+        is_ours = position.offset == self.traced.offset and output.tenant == self.tenant
+        if is_ours and made.output_id not in known:
+            self.outputs.append(made)
+        return False
+
+    def take_letter(self, record: Seen) -> bool:
+        """Take a record of `mqlake.dead_letters`."""
+        try:
+            letter = decode_dead_letter(record.key, record.value, [*record.headers.items()])
+        except InvalidRecord:
+            return False
+        position = letter.position
+        place = (position.partition, position.offset)
+        source = position.source.partition(".")[0]
+        if source == INBOUND_SOURCE and place == (self.traced.partition, self.traced.offset):
+            self._add(letter, record.timestamp_ms)
+        return False
+
+    def _add(self, letter: DeadLetter, at_ms: int) -> None:
+        shown = DeadLetterTrace(
+            stage=letter.stage, action=letter.action, error=letter.error, at=_time(at_ms)
+        )
+        if letter.tenant == self.tenant and letter.stage != "rerun":
+            self.letters.append((letter.rule, letter.version, shown, letter.position.index))
+
+    def take_letter_row(self, row: Mapping[str, Any]) -> None:
+        """Take a row of the table `dead_letters`."""
+        if row["stage"] != "rerun":
+            shown = DeadLetterTrace(
+                stage=row["stage"],
+                action=row["action"],
+                error=row["error"],
+                at=_time(row["at_ms"]),
+            )
+            self.letters.append((row["rule"], row["rule_version"], shown, row["index"]))
+
+    def take_published(self, record: Seen) -> bool:
+        """Take a message of `mqlake.inbound` that a rule may have published for one of ours."""
+        action_id = record.headers.get(HEADER_OUTPUT, b"").decode(errors="replace")
+        if any(action_id.startswith(f"{made.output_id}/") for made in self.outputs):
+            self.published.setdefault(action_id, record.headers.get(HEADER_ID, b"").hex())
+        return False
+
+
+def trace_rules(findings: RuleFindings, entries: Sequence[Entry]) -> list[RuleTrace]:
+    """Say what each rule made of the message, if it was in force, or left something."""
+    in_force: dict[tuple[str, int], Span] = {}
+    for entry in entries:
+        for span in [] if entry.activation is None else entry.activation.spans:
+            if _counts(span, findings.traced):
+                in_force[entry.rule.id, span.version] = span
+    actions = {
+        (entry.rule.id, entry.rule.version): [one.model_dump() for one in entry.rule.actions]
+        for entry in entries
+    }
+    actions |= {name: list(span.actions) for name, span in in_force.items()}
+    left = {(one.output.rule, one.output.version) for one in findings.outputs}
+    left |= {(rule, version) for rule, version, _, _ in findings.letters}
+    return [
+        _trace_rule(findings, name, in_force.get(name), actions.get(name))
+        for name in sorted(left | in_force.keys())
+    ]
+
+
+def _trace_rule(
+    findings: RuleFindings,
+    name: tuple[str, int],
+    span: Span | None,
+    actions: list[dict[str, Any]] | None,
+) -> RuleTrace:
+    outputs = [one for one in findings.outputs if (one.output.rule, one.output.version) == name]
+    letters = [one for one in findings.letters if one[:2] == name]
+    if outputs:
+        detail = f"{len(outputs)} rows"
+    elif letters:
+        detail = "it gave no row: see the dead letters"
+    elif span is not None and span.plan is not None:
+        detail = "it has memory: its rows do not say which messages they come from"
+    elif findings.is_evaluated:
+        detail = "it gave no row: its conditions were not met"
+    else:
+        detail = "it gave no row that is found: its conditions were not met, or it has yet to run"
+    return RuleTrace(
+        rule_id=name[0],
+        version=name[1],
+        basis="recorded" if outputs or letters else "recomputed",
+        detail=detail,
+        outputs=[_trace_output(findings, made, actions or []) for made in outputs],
+        dead_letters=[shown for _, _, shown, _ in letters],
+    )
+
+
+def _trace_output(
+    findings: RuleFindings, made: MadeOutput, actions: list[dict[str, Any]]
+) -> OutputTrace:
+    row = made.output.row
+    return OutputTrace(
+        output_id=made.output_id,
+        row=_load(row) if len(row) <= MOST_ROW_BYTES else None,
+        at=_time(made.at_ms),
+        actions=[
+            _trace_action(findings, made, index, str(one.get("function")))
+            for index, one in enumerate(actions)
+        ],
+    )
+
+
+def _trace_action(
+    findings: RuleFindings, made: MadeOutput, index: int, function: str
+) -> ActionTrace:
+    action = f"{index}/{function}"
+    found = ActionTrace(
+        action=action, outcome="unknown", basis="unknown", detail="", message_id=None
+    )
+    output = made.output
+    errors = [
+        letter.error
+        for rule, version, letter, at in findings.letters
+        if (rule, version, letter.action, at)
+        == (output.rule, output.version, action, output.position.index)
+    ]
+    message_id = findings.published.get(f"{made.output_id}/{index}")
+    if errors:
+        found.outcome, found.basis, found.detail = "failed", "recorded", errors[-1]
+    elif message_id is not None:
+        found.outcome, found.basis, found.message_id = "done", "recorded", message_id
+        found.detail = "published"
+    elif function == "table":
+        if made.output_id in findings.table_rows:
+            found.outcome, found.basis = "done", "recorded"
+            found.detail = "the row is in the table"
+        elif output.rule in findings.tables_read:
+            found.outcome, found.basis = "waiting", "recomputed"
+            found.detail = "the row is not in the table yet"
+        else:
+            found.detail = "the table was not read"
+    elif findings.checkpoint is None:
+        found.detail = "where the runner of actions is, is not known"
+    elif _is_behind(findings.checkpoint, made, findings.tenant, index):
+        found.outcome, found.basis = "waiting", "recomputed"
+        found.detail = "the runner has not come to it yet, or tries it again"
+    else:
+        found.outcome, found.basis = "done", "recomputed"
+        found.detail = "the runner is past it, and there is no dead letter"
+    return found
+
+
+def _is_behind(checkpoint: Checkpoint, made: MadeOutput, tenant: str, index: int) -> bool:
+    lane = checkpoint.behind.get(LaneKey(tenant, made.output.rule, made.output.version, index))
+    return any(
+        _is_before(places, made) for places in (checkpoint.places, lane) if places is not None
+    )
+
+
+def _is_before(places: Places, made: MadeOutput) -> bool:
+    place = places.get(made.partition)
+    return place is None or place.offset <= made.offset
+
+
+def _counts(span: Span, traced: Traced) -> bool:
+    range_ = span.sources.get(INBOUND)
+    if range_ is None or traced.partition >= len(range_.starts):
+        return False
+    ends = range_.ends
+    return (
+        range_.starts[traced.partition] <= traced.offset
+        and (ends is None or traced.offset < ends[traced.partition])
+        and any(filter_matches(one, traced.topic_name) for one in span.filters)
+    )
+
+
+def _load(row: bytes) -> Any:
+    try:
+        return json.loads(row)
+    except ValueError:
+        return None
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, tz=UTC)

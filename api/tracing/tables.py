@@ -1,0 +1,131 @@
+"""What the tables know of a message, as Spark SQL.
+
+Whatever a client wrote is in here only as a literal that is built from its bytes.
+"""
+
+import json
+from typing import Any, Final
+
+from api.rules import history
+from api.spark import Row, SparkConnect
+from api.tracing.timeline import EVENTS_USED
+from mqlake.tables import DEAD_LETTERS, DROPS, EVENTS, MESSAGES
+from mqlake.views import CATALOG_SCHEMA, TOPIC_MATCHES
+
+MOST_CLIENTS: Final = 1_000
+MOST_ROWS: Final = 5_000
+_CLOCKS_MS: Final = 60_000
+"""By how much the time in an identifier and that of its message may differ."""
+
+
+class TraceTables:
+    """Asks Spark; every method raises `SparkAway` when it does not answer.
+
+    Args:
+        connect: Where Spark is.
+        tenant: Whose rows.
+    """
+
+    def __init__(self, connect: SparkConnect, tenant: str) -> None:
+        self._connect = connect
+        self._tenant = f"tenant = {history.text(tenant)}"
+
+    def message(self, message_id: str, at_ms: int) -> Row | None:
+        """Return the row of a message.
+
+        Args:
+            message_id: 32 hexadecimal digits.
+            at_ms: The time in it.
+        """
+        rows = self._connect.rows(
+            "SELECT topic, octet_length(payload) AS payload_bytes, qos, retain, client_id,"  # noqa: S608
+            " username, origin, unix_millis(ts) AS at_ms, log_partition, log_offset"
+            f" FROM {MESSAGES.name} WHERE {self._tenant} AND id = '{message_id}'"
+            f" AND ts >= timestamp_millis({at_ms - _CLOCKS_MS:d})"
+            f" AND ts <= timestamp_millis({at_ms + _CLOCKS_MS:d}) LIMIT 1"
+        )
+        return rows[0] if rows else None
+
+    def events(
+        self, topic: str, at_ms: int, client_id: str | None, message_id: str
+    ) -> tuple[int, list[tuple[int, Row]]]:
+        """Return what events tell of a message and of who had a subscription for it.
+
+        Of each client and filter the last events before the message and the first after it; of
+        each of these clients the last times that it came and went before it; all that are about
+        this message. It is one query: each costs Spark a few tenths of a second.
+
+        Returns:
+            The last offset of `mqlake.events` that the table has, -1 for none; offset and members
+            of each event, in the order of the log.
+        """
+        plain = r"regexp_replace(filter, '^\\$share/[^/]*/', '')"
+        matches = f"{CATALOG_SCHEMA}.{TOPIC_MATCHES}({history.text(topic)}, {plain})"
+        if client_id is not None:
+            matches = f"client_id = {history.text(client_id)}"
+        before = f"ts <= timestamp_millis({at_ms:d})"
+        subscribing = (
+            f"SELECT *, {before} AS is_before FROM {EVENTS.name} WHERE {self._tenant}"  # noqa: S608
+            f" AND event IN ('{EVENTS_USED[0]}', '{EVENTS_USED[1]}') AND {matches}"
+        )
+        last = (
+            "row_number() OVER (PARTITION BY client_id, filter, event, is_before"
+            " ORDER BY CASE WHEN is_before THEN -log_offset ELSE log_offset END)"
+        )
+        held = (
+            "SELECT log_offset, client_id, fields FROM"  # noqa: S608
+            f" (SELECT *, {last} AS number FROM ({subscribing})) WHERE number = 1"
+        )
+        clients = f"SELECT DISTINCT client_id FROM held ORDER BY client_id LIMIT {MOST_CLIENTS:d}"  # noqa: S608
+        coming = (
+            "SELECT log_offset, fields FROM (SELECT *, row_number() OVER"  # noqa: S608
+            f" (PARTITION BY client_id, event ORDER BY log_offset DESC) AS number"
+            f" FROM {EVENTS.name} WHERE {self._tenant} AND {before}"
+            f" AND event IN ('{EVENTS_USED[2]}', '{EVENTS_USED[3]}')"
+            f" AND client_id IN ({clients})) WHERE number = 1"
+        )
+        told = (
+            f"SELECT log_offset, fields FROM {EVENTS.name} WHERE {self._tenant}"  # noqa: S608
+            " AND event IN ('message.delivered', 'message.acked')"
+            f" AND ts >= timestamp_millis({at_ms - _CLOCKS_MS:d})"
+            f" AND get_json_object(fields, '$.id') = '{message_id}' LIMIT {MOST_ROWS:d}"
+        )
+        rows = self._connect.rows(
+            f"WITH held AS ({held})"  # noqa: S608
+            f" SELECT log_offset, fields FROM held WHERE client_id IN ({clients})"
+            f" UNION ALL ({coming}) UNION ALL ({told})"
+            f" UNION ALL (SELECT max(log_offset), NULL FROM {EVENTS.name})"
+        )
+        ends = [row["log_offset"] for row in rows if row["fields"] is None]
+        found = [
+            (row["log_offset"], json.loads(row["fields"]))
+            for row in rows
+            if row["fields"] is not None
+        ]
+        return ends[0] if ends[0] is not None else -1, sorted(found, key=lambda one: one[0])
+
+    def drops(self, topic: str, at_ms: int) -> list[Row]:
+        """Return what clients did not get of the topic since, the earliest first."""
+        return self._connect.rows(
+            "SELECT client_id, reason, qos, count, gateway, unix_millis(ts) AS at_ms, log_offset"  # noqa: S608
+            f" FROM {DROPS.name} WHERE {self._tenant}"
+            f" AND (topic = {history.text(topic)} OR topic = '')"
+            f" AND ts >= timestamp_millis({at_ms:d}) ORDER BY log_offset LIMIT {MOST_ROWS:d}"
+        )
+
+    def letters(self, log_topic: str, partition: int, offset: int) -> list[Row]:
+        """Return the dead letters of a message."""
+        return self._connect.rows(
+            "SELECT rule, rule_version, stage, action, error, index, source,"  # noqa: S608
+            f" unix_millis(ts) AS at_ms FROM {DEAD_LETTERS.name} WHERE {self._tenant}"
+            f" AND source = {history.text(log_topic)} AND log_partition = {partition:d}"
+            f" AND log_offset = {offset:d} ORDER BY ts LIMIT {MOST_ROWS:d}"
+        )
+
+    def table_rows(self, table: str, position: str) -> list[Any]:
+        """Return the identifiers of a rule table's rows that come of a message."""
+        rows = self._connect.rows(
+            f"SELECT output_id FROM `{table}` WHERE {self._tenant}"  # noqa: S608
+            f" AND contains(output_id, {history.text(position)}) LIMIT {MOST_ROWS:d}"
+        )
+        return [row["output_id"] for row in rows]

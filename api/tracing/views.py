@@ -1,0 +1,121 @@
+"""What a trace says, as the API shows it."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+Basis = Literal["recorded", "recomputed", "unknown"]
+
+Outcome = Literal[
+    "acked",
+    "delivered",
+    "in_flight",
+    "waiting",
+    "handed_over",
+    "dropped",
+    "no_local",
+    "not_kept",
+    "no_match",
+    "subscribed_later",
+    "unsubscribed",
+    "session_expired",
+    "session_ended",
+    "shared",
+    "unknown",
+]
+
+ActionOutcome = Literal["done", "failed", "waiting", "unknown"]
+
+
+class Accepted(BaseModel):
+    """The message as the log took it."""
+
+    topic_name: str
+    at: datetime
+    origin: str = Field(description="<site>/<gateway> that accepted it; <site>/api for the API")
+    client_id: str = Field(description="of the publisher")
+    username: str | None
+    qos: int
+    retain: bool
+    payload_bytes: int
+    partition: int = Field(description="of `mqlake.inbound`")
+    offset: int = Field(description="in that partition")
+    found_in: Literal["log", "table"]
+
+
+class Routed(BaseModel):
+    gateway: str
+    basis: Basis = Field(
+        description="recorded: it stands in the gateway's delivery topic, which is kept for ten "
+        "minutes; recomputed: a subscriber was there"
+    )
+    offset: int | None = Field(description="in `mqlake.delivery.<gateway>`; null: recomputed")
+
+
+class SubscriberTrace(BaseModel):
+    client_id: str
+    topic_filter: str | None = Field(description="null: none of its filters matches")
+    qos: int | None = Field(description="of the subscription")
+    gateway: str | None = Field(description="where it was connected, or last")
+    presence: str | None = Field(
+        description="when the message was accepted: connected, away, session_expired, session_ended"
+    )
+    outcome: Outcome
+    reason: str | None = Field(description="of a drop: queue_full, too_large, …")
+    at: datetime | None = Field(description="of what was recorded")
+    basis: Basis
+    detail: str
+
+
+class ActionTrace(BaseModel):
+    action: str = Field(description="<index>/<function>")
+    outcome: ActionOutcome
+    basis: Basis
+    detail: str
+    message_id: str | None = Field(description="of a message that it has published")
+
+
+class OutputTrace(BaseModel):
+    output_id: str = Field(description="rule/version/position")
+    row: Any = Field(description="a JSON object; null when it is larger than 4 KiB")
+    at: datetime
+    actions: list[ActionTrace]
+
+
+class DeadLetterTrace(BaseModel):
+    stage: str
+    action: str | None
+    error: str
+    at: datetime
+
+
+class RuleTrace(BaseModel):
+    rule_id: str
+    version: int
+    basis: Basis = Field(
+        description="recorded: there is an output or a dead letter; recomputed: the version that "
+        "was in force at the message's offset has a matching filter"
+    )
+    detail: str
+    outputs: list[OutputTrace]
+    dead_letters: list[DeadLetterTrace]
+
+
+class Recording(BaseModel):
+    """Whether gateways tell of deliveries now: they do while a running rule asks for it."""
+
+    delivered: bool = Field(description="a running rule reads $events/message_delivered")
+    acked: bool = Field(description="a running rule reads $events/message_acked")
+
+
+class Trace(BaseModel):
+    message_id: str
+    tenant: str
+    summary: str
+    accepted: Accepted
+    routed: list[Routed]
+    subscribers: list[SubscriberTrace]
+    rules: list[RuleTrace]
+    recording: Recording
+    not_known: list[str] = Field(description="what this answer cannot say, and why")

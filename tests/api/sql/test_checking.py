@@ -1,0 +1,202 @@
+"""Which queries are let through, what becomes of them, and where errors are."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.sql.checking import MOST_CHARACTERS, check
+from api.sql.errors import QueryError
+from mqlake.views import BY_NAME
+
+HOSTILE = [
+    line.replace("\\n", "\n")
+    for line in (Path(__file__).parent / "hostile.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
+
+ALLOWED = [
+    "SELECT topic, count(*) FROM messages GROUP BY topic",
+    "select * from messages where topic like 'plant/%' and ts > now() - interval 1 hour limit 5",
+    "SELECT m.topic FROM messages m JOIN messages n ON m.id = n.id",
+    "SELECT * FROM messages m LEFT JOIN retained r USING (topic) ORDER BY 1 NULLS LAST OFFSET 2",
+    "WITH hot AS (SELECT topic FROM messages), b AS (SELECT * FROM hot) SELECT count(*) FROM b",
+    "SELECT topic, row_number() OVER (PARTITION BY topic ORDER BY ts DESC) FROM messages",
+    "SELECT lag(ts) OVER w FROM messages WINDOW w AS (PARTITION BY topic ORDER BY ts)",
+    "SELECT topic FROM messages UNION ALL SELECT client_id FROM messages",
+    "(SELECT 1) EXCEPT (SELECT 2)",
+    "SELECT 1",
+    "SELECT * FROM default.messages",
+    "SELECT * FROM rule_readings",
+    "SELECT level FROM messages LATERAL VIEW OUTER explode(split(topic, '/')) t AS level",
+    "SELECT t.key FROM messages, LATERAL variant_explode(payload) AS t",
+    "SELECT * FROM messages m, LATERAL (SELECT m.topic)",
+    "SELECT * FROM range(3)",
+    "SELECT r.id FROM range(0, 10, 2) r JOIN messages m ON m.log_offset = r.id",
+    "SELECT count(*) FROM messages;",
+    "SELECT * FROM messages VERSION AS OF 3 AS m JOIN messages FOR VERSION AS OF 4 n USING (id)",
+    "SELECT * FROM messages TIMESTAMP AS OF '2026-01-01'",
+    "SELECT * FROM messages TIMESTAMP AS OF current_timestamp() - INTERVAL 1 HOUR",
+    "SELECT count(DISTINCT topic), count(*) FILTER (WHERE qos = 1) FROM messages GROUP BY ALL",
+    "SELECT CASE WHEN qos = 0 THEN 'x' ELSE 'y' END, IF(qos = 1, 1, 2) FROM messages",
+    "SELECT try_cast(payload_text AS decimal(10, 2)), DATE '2024-01-01' FROM messages",
+    "SELECT payload:a.b[0].c::double, payload:['x y'], try_cast(payload:z AS int) FROM messages",
+    "SELECT transform(split(topic, '/'), x -> upper(x)), struct(1 AS a).a, map(1, 2)[1] FROM drops",
+    "SELECT topic_level(topic, -1) FROM messages WHERE topic_matches(topic, 'a/+/#')",
+    "SELECT timestampdiff(MINUTE, ts, now()), extract(hour FROM ts) FROM messages",
+    "SELECT topic FROM messages WHERE topic RLIKE '^a/[0-9]+$' OR topic LIKE '%/b/%'",
+    "SELECT position('a' IN topic), trim(BOTH 'x' FROM topic), substr(topic, 2) FROM messages",
+    "SELECT first(qos) OVER (ORDER BY ts RANGE BETWEEN INTERVAL 1 HOUR PRECEDING AND CURRENT ROW)",
+    "SELECT m.* EXCEPT (payload) FROM messages m WHERE NOT retain AND username IS NOT NULL",
+    "SELECT sum(count) FROM drops GROUP BY CUBE (reason, gateway) HAVING sum(count) > 1",
+    "SELECT -- a comment\n topic /* another ${env:HOME} */ FROM messages",
+]
+
+
+@pytest.mark.parametrize("sql", ALLOWED)
+def test_a_query_over_our_tables_is_let_through(sql: str) -> None:
+    check(sql, "default")
+
+
+@pytest.mark.parametrize("sql", HOSTILE)
+def test_anything_else_is_refused(sql: str) -> None:
+    with pytest.raises(QueryError):
+        check(sql, "default")
+
+
+def test_there_are_enough_hostile_statements() -> None:
+    assert len(HOSTILE) >= 150
+
+
+@pytest.mark.parametrize(
+    ("sql", "line", "column", "said"),
+    [
+        ("SELECT topic FROM\n WHERE", 2, 2, "does not parse"),
+        ("SELECT *\nFROM secrets", 2, 6, "there is no table secrets"),
+        ("SELECT reflect('a', 'b')", 1, 8, "function reflect is not allowed here"),
+        ("SELECT\n\n  sequence(1, 2)", 3, 3, "function sequence is not allowed here"),
+        ("SELECT 1,\n 'open", 2, 2, "a quote or a comment is not closed"),
+        ("SELECT 1; SELECT 2", 1, 9, "a second statement"),
+        ("DROP TABLE messages", 1, 1, "the statement is DROP, expected one SELECT"),
+        ("SELECT topic LIKE topic FROM messages", 1, 8, "the pattern of LIKE"),
+    ],
+)
+def test_the_error_says_what_and_where(sql: str, line: int, column: int, said: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        check(sql, "default")
+    assert said in caught.value.detail
+    assert (caught.value.line, caught.value.column) == (line, column)
+
+
+def test_every_table_is_read_through_a_filter_on_the_tenant() -> None:
+    for name in (*BY_NAME, "rule_x"):
+        checked = check(
+            f"SELECT * FROM {name} a, {name} b WHERE a.ts IN (SELECT 1 FROM {name})", "t"
+        )
+        found = re.findall(rf"spark_catalog\.default\.`{name}`( WHERE tenant = 't')?", checked.sql)
+        assert found == [" WHERE tenant = 't'"] * 3
+        assert checked.relations == {name}
+
+
+def test_a_tenant_is_a_literal_whatever_its_name() -> None:
+    checked = check("SELECT 1 FROM drops", "x' OR true OR '${env:HOME}\\")
+    assert r"WHERE tenant = 'x\' OR true OR \'\u0024{env:HOME}\\')" in checked.sql
+
+
+def test_texts_are_written_anew_and_nothing_of_the_users_comments_is_left() -> None:
+    checked = check(
+        "SELECT 'it''s ${env:HOME}\\n', \"dq\", r'\\d' -- ' ${x}\n /* y */ , `a``b`", "t"
+    )
+    assert checked.sql == r"SELECT 'it\'s \u0024{env:HOME}\n', 'dq', '\\d', /*@63*/`a``b`"
+
+
+def test_length_depth_and_number_of_tables_are_limited() -> None:
+    for sql in (
+        f"SELECT '{'x' * MOST_CHARACTERS}'",
+        f"SELECT {'(' * 100}1{')' * 100}",
+        f"SELECT {'- ' * 100}1",
+        f"SELECT {'NOT ' * 100}true",
+        "SELECT 1 FROM drops" + " UNION ALL SELECT 1 FROM drops" * 16,
+        "SELECT " + ", ".join(f"a{number} + 1" for number in range(3_000)),
+    ):
+        with pytest.raises(QueryError):
+            check(sql, "default")
+
+
+WORDS = st.sampled_from(
+    [
+        *(
+            "SELECT",
+            "FROM",
+            "WHERE",
+            "messages",
+            "drops",
+            "topic",
+            "(",
+            ")",
+            ",",
+            "*",
+            ".",
+            ":",
+            "::",
+        ),
+        *(
+            "'",
+            '"',
+            "`",
+            "/*",
+            "*/",
+            "--",
+            ";",
+            "AS",
+            "x",
+            "[",
+            "]",
+            "1",
+            "'a'",
+            "=",
+            "AND",
+            "OR",
+            "NOT",
+        ),
+        *(
+            "IN",
+            "reflect",
+            "VERSION",
+            "OF",
+            "WITH",
+            "UNION",
+            "ALL",
+            "LATERAL",
+            "VIEW",
+            "explode",
+            "CAST",
+        ),
+        *("INT", "INTERVAL", "HOUR", "OVER", "->", "${", "{", "}", "@", "|", "\\", "\n"),
+    ]
+)
+
+
+@given(st.lists(WORDS, max_size=30).map(lambda words: "SELECT " + " ".join(words)))
+def test_whatever_is_let_through_names_tables_behind_the_filter_only(sql: str) -> None:
+    try:
+        checked = check(sql, "default")
+    except QueryError:
+        return
+    assert "reflect" not in re.sub(r"'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`", "", checked.sql)
+    named = re.findall(
+        r"spark_catalog\.default\.`(\w+)`(?: VERSION AS OF \d+)?(.{21})?", checked.sql
+    )
+    assert all(condition == " WHERE tenant = 'defa" for _, condition in named)
+
+
+def test_reference_tables_are_the_tenants_own() -> None:
+    own = check("SELECT * FROM reference_machines", tenant="default").sql
+    others = check("SELECT * FROM reference_machines", tenant="acme").sql
+    assert "`reference_machines`" in own
+    assert "`reference_machines__" in others
+    for name in ("reference_machines__0123456789ab", "reference_", "reference_Ä"):
+        with pytest.raises(QueryError, match="there is no table"):
+            check(f"SELECT * FROM {name}", tenant="default")

@@ -1,0 +1,389 @@
+"""Who may come in: tokens, keys, accounts and sessions."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from api.access.changes import MAX_SESSIONS
+from api.app import create_app
+from api.authentication import COOKIE, CSRF_HEADER, FAILURES_BURST, LOGINS_BURST
+from api.following import Followed
+from api.settings import ApiSettings
+from mqlake.access_records import LoginSession, access_key, encode_access
+from mqlake.records import ACCESS
+from tests.api.conftest import REQUESTS, Api
+from tests.api.test_api import TOKEN
+
+PASSWORD = "correct horse"
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the OpenAPI document."""
+    folder = tmp_path_factory.mktemp("document")
+    (folder / "api-token").write_text(TOKEN)
+    found: dict[str, Any] = create_app(
+        ApiSettings(data_dir=folder, token_file=folder / "api-token")
+    ).openapi()
+    return found
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def make_key(api: Api, role: str = "viewer", **more: Any) -> dict[str, Any]:
+    answer = api.request("POST", "/keys", json={"role": role, "description": "a test", **more})
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def make_account(api: Api, name: str = "ann", role: str = "editor") -> None:
+    body = {"name": name, "role": role, "password": PASSWORD}
+    answer = api.request("POST", "/accounts", json=body)
+    assert answer.status_code == 201, answer.text
+
+
+def log_in(api: Api, **body: str) -> httpx.Response:
+    return api.request("POST", "/login", {}, json=body or {"username": "ann", "password": PASSWORD})
+
+
+def session_of(api: Api, **body: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Log in; return the headers of a page of this session, and what the login said."""
+    answer = log_in(api, **body)
+    assert answer.status_code == 200, answer.text
+    said = answer.json()
+    headers = {"Cookie": f"{COOKIE}={answer.cookies[COOKIE]}", CSRF_HEADER: said["csrf_token"]}
+    return headers, said
+
+
+def code_of(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return answer.status_code, answer.json()["code"]
+
+
+def test_a_key_lets_in_and_is_shown_once(api: Api) -> None:
+    made = make_key(api)
+    shown = api.get("/session") | {}
+    assert (shown["name"], shown["role"], shown["kind"]) == ("api-token", "admin", "token")
+    answer = api.request("GET", "/session", bearer(made["key"]))
+    assert answer.json() == {
+        "name": f"key:{made['id']}",
+        "role": "viewer",
+        "kind": "key",
+        "csrf_token": None,
+        "expires_at": None,
+    }
+    (listed,) = api.get("/keys")["items"]
+    assert listed == api.get(f"/keys/{made['id']}")
+    assert set(made) - set(listed) == {"key"}
+
+
+def test_the_log_holds_no_secret(api: Api) -> None:
+    made = make_key(api)
+    make_account(api)
+    headers, _ = session_of(api)
+    secret = made["key"].split("_", 2)[2]
+    cookie = headers["Cookie"].partition("=")[2].split("_", 2)[2]
+    for record in api.log.records:
+        for hidden in (secret, cookie, PASSWORD, headers[CSRF_HEADER]):
+            assert hidden.encode() not in (record.value or b"")
+
+
+@pytest.mark.parametrize("change", ["id", "secret", "prefix", "none"])
+def test_a_key_that_is_not_quite_right_lets_nobody_in(api: Api, change: str) -> None:
+    prefix, key_id, secret = make_key(api)["key"].split("_", 2)
+    wrong = {
+        "id": f"{prefix}_{'0' * 12}_{secret}",
+        "secret": f"{prefix}_{key_id}_{secret[:-1]}",
+        "prefix": f"mqs_{key_id}_{secret}",
+        "none": f"{prefix}_{key_id}_",
+    }[change]
+    assert code_of(api.request("GET", "/clients", bearer(wrong))) == (401, "unauthenticated")
+
+
+def test_a_revoked_key_lets_nobody_in(api: Api) -> None:
+    made = make_key(api)
+    assert api.request("DELETE", f"/keys/{made['id']}").status_code == 204
+    assert api.request("GET", "/clients", bearer(made["key"])).status_code == 401
+    assert code_of(api.request("DELETE", f"/keys/{made['id']}")) == (404, "not_found")
+
+
+def test_a_key_ends_at_its_time(api: Api) -> None:
+    made = make_key(api, expires_at="2020-09-13T12:26:50Z")  # ten seconds after the clock's time
+    assert api.request("GET", "/clients", bearer(made["key"])).status_code == 200
+    api.clock.advance(10)
+    assert api.request("GET", "/clients", bearer(made["key"])).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "expires_at",
+    ["2030-01-01T00:00:00", "soon", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"],
+)
+def test_a_time_that_is_none_is_refused(api: Api, expires_at: str) -> None:
+    body = {"role": "viewer", "description": "x", "expires_at": expires_at}
+    assert code_of(api.request("POST", "/keys", json=body)) == (422, "invalid_request")
+
+
+def test_keys_of_another_process_count_here(api: Api) -> None:
+    made = make_key(api)
+    (record,) = [one for one in api.log.records if one.log_topic == ACCESS]
+    api.access.forget()
+    answer = api.request("GET", "/clients", bearer(made["key"]))
+    assert code_of(answer) == (503, "unavailable")
+    assert api.request("GET", "/clients").status_code == 200  # the token needs no log
+    api.access.take([Followed(ACCESS, 0, record.key, record.value)], is_old=True)
+    api.access.complete()
+    assert api.request("GET", "/clients", bearer(made["key"])).status_code == 200
+
+
+def test_a_record_that_cannot_be_read_takes_what_was_there(api: Api) -> None:
+    made = make_key(api)
+    bad = Followed(ACCESS, 1_000, access_key("key", made["id"]), b'{"v":1,"role":"god"}')
+    assert len(api.access.take([bad], is_old=False)) == 1
+    assert api.request("GET", "/clients", bearer(made["key"])).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [
+        ("viewer", {"viewer"}),
+        ("editor", {"viewer", "editor"}),
+        ("admin", {"viewer", "editor", "admin"}),
+    ],
+)
+def test_each_role_may_what_its_operations_say(
+    api: Api, document: dict[str, Any], role: str, allowed: set[str]
+) -> None:
+    key = make_key(api, role)["key"]
+    seen = set()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            needed = operation.get("x-role")
+            if needed is None or path.endswith("/logout") or "/live/" in path:
+                continue
+            path = path.removeprefix("/api/v1").replace("{", "").replace("}", "")
+            answer = api.request(method.upper(), path, bearer(key))
+            assert (answer.status_code == 403) == (needed not in allowed), (method, path)
+            seen.add(needed)
+    assert seen == {"viewer", "editor", "admin"}
+
+
+def test_operations_that_change_who_may_come_in_are_for_administrators(
+    document: dict[str, Any],
+) -> None:
+    paths = document["paths"]
+    for path in ("/keys", "/keys/{id}", "/accounts", "/accounts/{name}"):
+        for operation in paths[f"/api/v1{path}"].values():
+            assert operation["x-role"] == "admin"
+
+
+def test_only_health_and_login_are_for_everybody(document: dict[str, Any]) -> None:
+    paths = document["paths"]
+    free = {
+        path
+        for path, methods in paths.items()
+        if any("security" not in operation for operation in methods.values())
+    }
+    assert free == {"/api/v1/live", "/api/v1/ready", "/api/v1/login"}
+
+
+def test_login_opens_a_session(api: Api) -> None:
+    make_account(api)
+    answer = log_in(api)
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Path=/" in cookie
+    headers, said = session_of(api)
+    assert (said["name"], said["role"], said["kind"]) == ("ann", "editor", "account")
+    assert api.request("GET", "/session", headers).json() == said
+
+
+@pytest.mark.parametrize(("kind", "name"), [("token", "api-token"), ("key", "key:")])
+def test_a_token_opens_a_session_too(api: Api, kind: str, name: str) -> None:
+    token = TOKEN if kind == "token" else make_key(api, "editor")["key"]
+    headers, said = session_of(api, token=token)
+    assert said["kind"] == kind
+    assert said["name"].startswith(name)
+    assert api.request("GET", "/clients", headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"username": "ann", "password": "wrong"},
+        {"username": "bob", "password": PASSWORD},
+        {"username": "ann", "password": "\u0000"},
+        {"token": "wrong"},
+        {"token": "mqk_000000000000_x"},
+    ],
+)
+def test_what_is_wrong_opens_none(api: Api, body: dict[str, str]) -> None:
+    make_account(api)
+    answer = log_in(api, **body)
+    assert code_of(answer) == (401, "wrong_credentials")
+    assert COOKIE not in answer.cookies
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"username": "ann"}, {"token": "t", "username": "ann"}, {"password": "p", "token": "t"}],
+)
+def test_a_login_is_by_password_or_by_token(api: Api, body: dict[str, str]) -> None:
+    assert code_of(log_in(api, **body)) == (422, "invalid_request")
+
+
+def test_a_session_changes_nothing_without_its_csrf_token(api: Api) -> None:
+    make_account(api)
+    headers, _ = session_of(api)
+    for wrong in ({}, {CSRF_HEADER: ""}, {CSRF_HEADER: "x"}):
+        answer = api.request("POST", "/logout", {"Cookie": headers["Cookie"], **wrong})
+        assert code_of(answer) == (403, "csrf")
+    assert api.request("GET", "/clients", {"Cookie": headers["Cookie"]}).status_code == 200
+
+
+def test_logout_ends_the_session(api: Api) -> None:
+    make_account(api)
+    headers, _ = session_of(api)
+    answer = api.request("POST", "/logout", headers)
+    assert answer.status_code == 204
+    assert 'mqlake_session=""' in answer.headers["set-cookie"]
+    assert api.request("GET", "/clients", headers).status_code == 401
+
+
+def test_a_session_ends_by_itself_and_leaves_the_log_at_the_next_login(api: Api) -> None:
+    make_account(api)
+    headers, _ = session_of(api)
+    (session_id,) = [name for name, _ in api.access.sessions()]
+    api.clock.advance(12 * 3600)
+    assert api.request("GET", "/clients", headers).status_code == 401
+    session_of(api)
+    ended = [one.key for one in api.log.records if one.value is None]
+    assert ended == [access_key("session", session_id)]
+
+
+def test_sessions_follow_their_account(api: Api) -> None:
+    make_account(api, role="viewer")
+    headers, _ = session_of(api)
+    assert api.request("PUT", "/accounts/ann", json={"role": "admin"}).status_code == 200
+    assert api.request("GET", "/keys", headers).status_code == 200
+    assert api.request("DELETE", "/accounts/ann").status_code == 204
+    assert api.request("GET", "/clients", headers).status_code == 401
+
+
+def test_another_password_ends_the_sessions(api: Api) -> None:
+    make_account(api)
+    headers, _ = session_of(api)
+    body = {"old_password": PASSWORD, "new_password": "battery staple"}
+    assert api.request("POST", "/session/password", headers, json=body).status_code == 204
+    assert api.request("GET", "/clients", headers).status_code == 401
+    assert log_in(api).status_code == 401
+    again, _ = session_of(api, username="ann", password="battery staple")
+    assert api.request("GET", "/clients", again).status_code == 200
+    wrong = api.request("POST", "/session/password", again, json=body)
+    assert code_of(wrong) == (401, "wrong_credentials")
+
+
+def test_a_password_that_saslprep_forbids_is_refused(api: Api) -> None:
+    body = {"name": "ann", "role": "viewer", "password": "12345678\u0007"}
+    assert code_of(api.request("POST", "/accounts", json=body)) == (422, "invalid_request")
+
+
+def test_revoking_a_key_ends_the_sessions_it_opened(api: Api) -> None:
+    made = make_key(api)
+    headers, _ = session_of(api, token=made["key"])
+    api.request("DELETE", f"/keys/{made['id']}")
+    assert api.request("GET", "/clients", headers).status_code == 401
+
+
+def test_accounts_are_listed_made_once_and_never_show_a_password(api: Api) -> None:
+    make_account(api, "bob", "viewer")
+    make_account(api)
+    page = api.get("/accounts", limit=1)
+    assert [one["name"] for one in page["items"]] == ["ann"]
+    (bob,) = api.get("/accounts", cursor=page["next_cursor"])["items"]
+    assert bob == api.get("/accounts/bob")
+    assert set(bob) == {"name", "role", "created_at", "created_by", "password_changed_at"}
+    body = {"name": "ann", "role": "viewer", "password": PASSWORD}
+    assert code_of(api.request("POST", "/accounts", json=body)) == (409, "conflict")
+    body["name"] = "api-token"
+    assert code_of(api.request("POST", "/accounts", json=body)) == (409, "conflict")
+
+
+def test_after_many_wrong_passwords_one_has_to_wait(api: Api) -> None:
+    make_account(api)
+    for _ in range(int(LOGINS_BURST)):
+        assert log_in(api, username="ann", password="wrong").status_code == 401
+    answer = log_in(api)
+    assert code_of(answer) == (429, "rate_limited")
+    api.clock.advance(int(answer.headers["retry-after"]))
+    assert log_in(api).status_code == 200
+
+
+def test_wrong_tokens_of_one_address_are_slowed_down(api: Api) -> None:
+    for _ in range(int(FAILURES_BURST)):
+        assert api.request("GET", "/clients", bearer("wrong")).status_code == 401
+    assert code_of(api.request("GET", "/clients", bearer("wrong"))) == (429, "rate_limited")
+    assert api.request("GET", "/clients").status_code == 200
+
+
+def test_whoever_asks_too_often_has_to_wait(api: Api) -> None:
+    key = make_key(api)["key"]
+    doorkeeper = api.client.app.state.doorkeeper
+    name = api.request("GET", "/session", bearer(key)).json()["name"]
+    doorkeeper.requests.take(name, REQUESTS - 2)
+    assert api.request("GET", "/session", bearer(key)).status_code == 200
+    answer = api.request("GET", "/session", bearer(key))
+    assert code_of(answer) == (429, "rate_limited")
+    assert answer.headers["retry-after"] == "1"
+    assert api.request("GET", "/session").status_code == 200  # others need not
+    api.clock.advance(1)
+    assert api.request("GET", "/session", bearer(key)).status_code == 200
+
+
+def test_sessions_are_bounded(api: Api) -> None:
+    ends = api.clock.now_ms() + 1_000
+    session = encode_access(LoginSession("token", "", "0" * 64, 0, ends))
+    records = [
+        Followed(ACCESS, at, access_key("session", str(at)), session) for at in range(MAX_SESSIONS)
+    ]
+    api.access.take(records, is_old=False)
+    assert code_of(log_in(api, token=TOKEN)) == (409, "conflict")
+    api.clock.advance(1)
+    # Records of the test's log begin at 0 again: those of the book are newer.
+    assert log_in(api, token=TOKEN).status_code == 200
+
+
+def test_answers_have_the_identifier_of_their_request(api: Api) -> None:
+    given = api.request("GET", "/live", {"X-Request-ID": "abc-1"})
+    assert given.headers["x-request-id"] == "abc-1"
+    made = {
+        api.request("GET", "/live", {"X-Request-ID": bad}).headers["x-request-id"]
+        for bad in ("", "x" * 65, "a b")
+    }
+    assert len(made) == 3
+    assert all(len(one) == 16 for one in made)
+
+
+def test_answers_have_the_headers_that_keep_browsers_careful(api: Api) -> None:
+    for answer in (api.request("GET", "/live"), api.request("GET", "/nothing")):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+def test_a_mistake_of_ours_is_a_problem_too(api: Api) -> None:
+    api.client.app.state.doorkeeper = None
+    answer = api.request("GET", "/session")
+    assert code_of(answer) == (500, "internal_error")
+    assert answer.headers["x-request-id"]
+
+
+def test_a_large_body_is_refused(api: Api) -> None:
+    body = json.dumps({"description": "x" * 5_000_000, "role": "viewer"})
+    answer = api.request("POST", "/keys", content=body)
+    assert code_of(answer) == (413, "body_too_large")
