@@ -2,16 +2,26 @@
 
 `kafka` is one broker for the session, `system` one system with two gateways; both are started when
 the first test asks for them. A test that would harm them for others starts its own from
-`mqlake.local.testing` or `mqlake.local.kafka`.
+`mqlake.local.testing` or `mqlake.local.kafka`; these come last, and `system` ends before them.
 """
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Final
 
 import pytest
 
 from mqlake.local.kafka import KafkaServer, running_kafka
 from mqlake.local.testing import LocalSystem, running_system
+
+_shared: Final = ExitStack()
+"""The system that tests share."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if "system" not in getattr(item, "fixturenames", ()):
+        _shared.close()
 
 
 @pytest.fixture(scope="session")
@@ -24,10 +34,9 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
     # One filter is refused: paho-mqtt's tests want a server that refuses some.
     environment = {"MQLAKE_GATEWAY_REFUSED_TOPIC_FILTERS": '["test/nosubscribe"]'}
-    with running_system(
-        tmp_path_factory.mktemp("system") / "data", gateways=2, environment=environment
-    ) as running:
-        yield running
+    data_dir = tmp_path_factory.mktemp("system") / "data"
+    with _shared:
+        yield _shared.enter_context(running_system(data_dir, gateways=2, environment=environment))
 
 
 @pytest.fixture(scope="session")

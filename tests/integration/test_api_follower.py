@@ -11,10 +11,10 @@ from confluent_kafka import Producer
 from api.cache import ClientFilter, SessionCache
 from api.follower import Follower
 from api.presence import Gateways
-from ingest.log.admin import ensure_log_topics
 from mqlake.clock import SystemClock
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.testing import await_condition
+from mqlake.log.admin import ensure_log_topics
 from mqlake.records import GATEWAYS, SESSIONS
 from mqlake.status import STATE_FILE, replace_file
 from tests.api.conftest import session

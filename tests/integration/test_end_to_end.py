@@ -12,6 +12,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from mqlake.local.testing import LocalSystem, await_condition, running_system
+from tests.integration.clients.publishing import publish_all, publishing
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -46,27 +47,6 @@ def collecting(port: int, topic_filter: str, qos: int) -> Iterator[Collector]:
         yield collector
     finally:
         collector.close()
-
-
-@contextmanager
-def publishing(port: int) -> Iterator[mqtt.Client]:
-    client = mqtt.Client(CallbackAPIVersion.VERSION2)
-    client.max_inflight_messages_set(500)
-    client.max_queued_messages_set(0)
-    client.connect("127.0.0.1", port)
-    client.loop_start()
-    try:
-        yield client
-    finally:
-        client.disconnect()
-        client.loop_stop()
-
-
-def publish_all(client: mqtt.Client, messages: list[tuple[str, bytes]], qos: int = 1) -> None:
-    """Publish and return when all are acknowledged."""
-    sent = [client.publish(topic, payload, qos) for topic, payload in messages]
-    for one in sent:
-        one.wait_for_publish(60)
 
 
 @pytest.mark.usefixtures("mosquitto_clients")
@@ -148,32 +128,6 @@ def test_every_published_message_is_in_the_history_once(system: LocalSystem) -> 
     await_condition(lambda: counted() == expected, "2,000 rows in the history")
 
 
-def test_kill_9_of_the_spark_application_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    total, topics = 20_000, 20
-    messages = [(f"kill/{number % topics}", b"%d" % number) for number in range(total)]
-    with (
-        running_system(tmp_path / "data", gateways=2) as system,
-        collecting(system.mqtt_port + 1, "kill/+", 1) as subscriber,
-        publishing(system.mqtt_port) as client,
-    ):
-        publish_all(client, messages[: total // 2])
-        system.kill("streaming")
-        publish_all(client, messages[total // 2 :])
-        await_condition(
-            lambda: len(subscriber.received) >= total,
-            "every message after the restart",
-            timeout_seconds=120,
-        )
-        system.await_healthy()
-        assert system.process("streaming")["restarts"] == 1
-        # A repetition would come before the answer to a new subscription.
-        collecting(system.mqtt_port + 1, "kill/after", 1).__enter__().close()
-        assert len(subscriber.received) == total
-        for topic in {topic for topic, _ in messages}:
-            got = [payload for name, payload in subscriber.received if name == topic]
-            assert got == [payload for name, payload in messages if name == topic]
-
-
 def test_three_gateways_and_spark_executors_in_processes_of_their_own(tmp_path: Path) -> None:
     environment = {"MQLAKE_STREAMING_MASTER": "local-cluster[2,1,1024]"}
     with running_system(tmp_path / "data", gateways=3, environment=environment) as system:
@@ -193,25 +147,3 @@ def test_three_gateways_and_spark_executors_in_processes_of_their_own(tmp_path: 
             )
             assert sorted(subscriber.received) == sorted(expected)
             subscriber.close()
-
-
-def test_a_system_killed_as_a_whole_comes_back_with_every_acknowledged_message(
-    tmp_path: Path,
-) -> None:
-    system = LocalSystem.in_folder(tmp_path / "data")
-    system.up()
-    with publishing(system.mqtt_port) as client:
-        publish_all(client, [("crash/t", b"%d" % number) for number in range(3_000)])
-        system.kill("supervisor")
-    await_condition(lambda: not system.left_processes(), "no process is left")
-    system.up()
-    try:
-        query = "SELECT count(*) AS n, count(DISTINCT payload) AS d FROM messages"
-
-        def counts() -> tuple[int, int]:
-            row = json.loads(system.run("sql", query, "--format", "json").stdout)[0]
-            return int(row["n"]), int(row["d"])
-
-        await_condition(lambda: counts() == (3_000, 3_000), "3,000 rows, once each")
-    finally:
-        system.down()

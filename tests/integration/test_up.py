@@ -6,6 +6,7 @@ import signal
 import socket
 import stat
 import urllib.request
+from collections import Counter
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
@@ -13,20 +14,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from paho.mqtt.enums import CallbackAPIVersion
 
+from mqlake.local.parts import SYSTEM_STOP_TIMEOUT_SECONDS
 from mqlake.local.testing import LocalSystem, await_condition
 from mqlake.records import INBOUND
+from tests.integration.clients.publishing import publish
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
-
-
-def publish(port: int, topic: str, payload: bytes) -> None:
-    """Publish with QoS 1 and return when it is acknowledged."""
-    client = mqtt.Client(CallbackAPIVersion.VERSION2)
-    client.connect("127.0.0.1", port)
-    client.loop_start()
-    client.publish(topic, payload, qos=1).wait_for_publish(30)
-    client.disconnect()
-    client.loop_stop()
 
 
 def inbound_payloads(bootstrap_servers: str) -> list[bytes]:
@@ -47,6 +40,14 @@ def inbound_payloads(bootstrap_servers: str) -> list[bytes]:
                 payloads.append(value)
     consumer.close()
     return payloads
+
+
+def stored_payloads(system: LocalSystem) -> Counter[bytes]:
+    """Return how often the history holds each payload of `kept/1`."""
+    query = "SELECT payload_text FROM messages WHERE topic = 'kept/1'"
+    result = system.run("sql", query, "--format", "json", "--limit", "10000")
+    assert result.returncode == 0, result.stderr
+    return Counter(row["payload_text"].encode() for row in json.loads(result.stdout))
 
 
 class TestRunningSystem:
@@ -204,7 +205,8 @@ def test_killed_supervisor_leaves_no_process_and_the_next_one_finds_everything(
     """It runs beside another system all the while."""
     mine = LocalSystem.in_folder(tmp_path / "a folder, with blanks")
     assert mine.up() == f"ready mqtt://127.0.0.1:{mine.mqtt_port} {mine.api_url}"
-    publish(mine.mqtt_port, "kept/1", b"before the end")
+    kept = [b"before the end %d" % number for number in range(3_000)]
+    publish(mine.mqtt_port, "kept/1", *kept)
     os.kill(mine.state().pid, signal.SIGKILL)
     await_condition(lambda: not mine.left_processes(), "every process has gone")
 
@@ -214,10 +216,14 @@ def test_killed_supervisor_leaves_no_process_and_the_next_one_finds_everything(
             assert up.stdout.readline().startswith("ready mqtt://")
             publish(mine.mqtt_port, "kept/2", b"after it")
             payloads = inbound_payloads(mine.state().bootstrap_servers)
-            assert sorted(payloads) == [b"after it", b"before the end"]
+            assert sorted(payloads) == sorted([b"after it", *kept])
+            await_condition(
+                lambda: stored_payloads(mine) == Counter(kept),
+                "3,000 rows in the history, once each",
+            )
         finally:
             up.send_signal(signal.SIGTERM)
-        assert up.wait(90) == 0
+        assert up.wait(SYSTEM_STOP_TIMEOUT_SECONDS) == 0
     assert mine.left_processes() == []
     system.await_healthy()
     assert not {*payloads} & {*inbound_payloads(system.state().bootstrap_servers)}
@@ -230,6 +236,6 @@ def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
         lambda: (system.data_dir / "run" / "streaming.json").exists(), "streaming has been started"
     )
     up.send_signal(signal.SIGTERM)
-    up.communicate(timeout=90)
+    up.communicate(timeout=SYSTEM_STOP_TIMEOUT_SECONDS)
     assert up.returncode == 130
     assert system.left_processes() == []

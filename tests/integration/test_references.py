@@ -1,0 +1,136 @@
+"""Reference tables and detections through the real engine, which is killed meanwhile."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from api.following import Followed
+from api.log import LogAppender
+from api.references.book import Reference, ReferenceBook
+from api.references.changes import ReferenceChanges
+from api.references.reading import read_upload
+from api.references.tables import ReferenceTables
+from mqlake.clock import SystemClock
+from mqlake.local.kafka import KafkaServer
+from mqlake.records import RULES
+from rules.model import Rule
+from tests.integration.test_rules_engine import Engine, running_engine
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+JOINED = 'SELECT m.site AS site, payload.n AS n FROM "r/+" JOIN machines AS m ON m.id = topic(2)'
+ABSENT = "SELECT topic, state FROM \"alive/+\" WHERE absent('3 seconds')"
+
+
+class Api:
+    """What the API has of references, on the engine's log."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.book = ReferenceBook()
+        self.changes = ReferenceChanges(engine.folder, LogAppender(), self.book, SystemClock())
+        self.tables = ReferenceTables(engine.folder)
+
+    def put(self, name: str, text: str) -> int:
+        upload = read_upload(text.encode(), "csv")
+        return self.changes.put(self._engine.servers, "default", name, upload, "")
+
+    def await_answer(self, name: str, number: int) -> Reference:
+        found: Reference | None = None
+
+        def is_answered() -> bool:
+            nonlocal found
+            records = [
+                Followed(RULES, record.offset(), record.key(), record.value())
+                for record in self._engine.read(RULES)
+            ]
+            assert self.book.take(records, is_old=False) == []
+            found = self.book.get("default", name)
+            return found is not None and found.is_answered and found.number == number
+
+        self._engine.wait_until(is_answered, f"{name} is answered", 60)
+        assert found is not None
+        return found
+
+
+@pytest.fixture(scope="module")
+def engine(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with running_engine(kafka, tmp_path_factory.mktemp("engine")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(engine: Engine) -> Api:
+    return Api(engine)
+
+
+def a_rule(name: str, sql: str) -> Rule:
+    return Rule(id=name, version=1, created_at=1, updated_at=1, sql=sql)
+
+
+def rows(engine: Engine, name: str) -> list[dict[str, object]]:
+    return [json.loads(output.row) for output in engine.outputs() if output.rule == name]
+
+
+def test_rules_join_the_newest_version_and_say_when_it_is_gone(engine: Engine, api: Api) -> None:
+    engine.define(a_rule("joined", JOINED))
+    failed = engine.await_state("joined", 1, "failed")
+    assert failed.error is not None
+    assert "machines" in failed.error
+
+    found = api.await_answer("machines", api.put("machines", "id,site\n7,Ulm\n"))
+    assert (found.state, found.version) == ("ready", 0)
+    engine.await_state("joined", 1, "running")
+    engine.publish("r/7", b'{"n": 1}')
+    engine.publish("r/8", b'{"n": 1}')
+    engine.producer.flush(30)
+    engine.wait_until(lambda: rows(engine, "joined") == [{"site": "Ulm", "n": 1}], "joined", 60)
+
+    found = api.await_answer("machines", api.put("machines", "id,site\n7,Bonn\n8,Kiel\n"))
+    assert found.version == 1
+    engine.publish("r/8", b'{"n": 2}')
+    engine.producer.flush(30)
+    engine.wait_until(lambda: {"site": "Kiel", "n": 2} in rows(engine, "joined"), "joined", 60)
+
+    api.await_answer("machines", api.changes.delete(engine.servers, "default", "machines"))
+    failed = engine.await_state("joined", 1, "failed")
+    assert failed.error is not None
+    assert "machines" in failed.error
+    assert not (engine.folder / "tables" / "reference_machines").exists()
+
+
+def test_a_killed_application_writes_each_upload_once_and_goes_on_watching(
+    engine: Engine, api: Api
+) -> None:
+    engine.define(a_rule("watched", ABSENT))
+    engine.await_state("watched", 1, "running")
+    engine.publish("alive/1", b"{}")
+    engine.publish("alive/2", b"{}")
+    engine.producer.flush(30)
+    absent = [{"topic": f"alive/{n}", "state": "absent"} for n in (1, 2)]
+    engine.wait_until(lambda: len(rows(engine, "watched")) == 2, "absent", 60)
+    assert sorted(rows(engine, "watched"), key=str) == absent
+
+    for upload in range(3):
+        number = api.put("killed", f"id\n{upload}\n")
+        time.sleep(0.2 * upload)  # somewhere in the middle of its writing
+    engine.kill()
+    engine.start()
+
+    found = api.await_answer("killed", number)
+    assert (found.state, found.version) == ("ready", 2)
+    assert api.tables.rows("default", "killed", 2, ("id",), None, 10) == [{"id": 2}]
+    versions = api.tables.versions("default", "killed")
+    assert [one.version for one in versions] == [2, 1, 0]
+    assert list(Path(engine.folder, "references").iterdir()) == []
+
+    engine.publish("alive/1", b"{}")
+    engine.producer.flush(30)
+    engine.wait_until(lambda: len(rows(engine, "watched")) >= 4, "present, and absent again", 60)
+    assert rows(engine, "watched")[2:] == [
+        {"topic": "alive/1", "state": "present"},
+        {"topic": "alive/1", "state": "absent"},
+    ]
