@@ -20,6 +20,7 @@ from mqlake.errors import LogError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.log.admin import LogAdmin
 from mqlake.logs import set_up_logging
+from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.records import (
     DEAD_LETTERS,
@@ -31,6 +32,7 @@ from mqlake.records import (
     RULES,
     SESSIONS,
 )
+from rules.prometheus import add_actions
 from streaming.exclusive import hold
 from streaming.figures import QueryFigures, Watched, read_heap, read_positions
 from streaming.functions import create_functions
@@ -46,6 +48,7 @@ from streaming.rules.plans import Run
 from streaming.rules.program import Programs
 from streaming.rules.references import References, relation
 from streaming.rules.runs import Runs
+from streaming.rules.table_metrics import TableMetrics
 from streaming.settings import StreamingSettings
 from streaming.slots import QueryMode, router_mode, rules_mode, slots_advice
 from streaming.sources import client_config
@@ -136,8 +139,15 @@ def _run(
     tables = State(settings, state.checkpoint(settings), clock, rest=stopping.wait)
     controller = _controller(spark, settings, partitions, clock)
     memory = _runs(spark, settings, controller, clock)
+    tables_log = KafkaRuleLog(settings.log.bootstrap_servers, {}, has_metrics=False)
+    table_metrics = TableMetrics(tables_log.append, controller.is_known)
     rule_tables = outputs.Outputs(
-        settings, clock, controller.table_actions, stopping.wait, controller.run_names
+        settings,
+        clock,
+        controller.table_actions,
+        stopping.wait,
+        table_metrics,
+        controller.run_names,
     )
     queries = QuerySupervisor(
         clock,
@@ -160,7 +170,6 @@ def _run(
     create_functions(spark)
     has_tables.set()
     threading.Thread(target=controller.run, args=(stopping,), name="rules", daemon=True).start()
-    tables_log = KafkaRuleLog(settings.log.bootstrap_servers, {}, has_metrics=False)
     references = References(spark, settings, tables_log, clock)
     threading.Thread(
         target=references.run, args=(stopping,), name="references", daemon=True
@@ -175,7 +184,12 @@ def _run(
     threading.Thread(target=measured.run, args=(stopping,), name="figures", daemon=True).start()
     figures: dict[str, Any] = {}
     routing = False
-    registry = new_registry(NAME, lambda: routing, lambda families: add_queries(families, measured))
+
+    def add_figures(families: Families) -> None:
+        add_queries(families, measured)
+        add_actions(families, table_metrics.rules)
+
+    registry = new_registry(NAME, lambda: routing, add_figures)
     metrics = MetricsServer(settings.metrics, registry)
     while not stopping.is_set():
         if jvm.process.poll() is not None:

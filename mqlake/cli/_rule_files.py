@@ -4,16 +4,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from mqlake.errors import OperationalError
-from rules.actions import check_actions
 from rules.documents import DocumentError, content_of, read_documents, write_document
 from rules.errors import RuleError
-from rules.language import compile_rule
 from rules.model import RuleBody
 
 SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A rule of a file."""
+
+    body: RuleBody
+    path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +46,14 @@ class Change:
         return list(unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=3))[2:]
 
 
-def read_files(paths: Iterable[Path]) -> dict[str, RuleBody]:
-    """Return the rules of files and folders by identifier; each is sound.
+def read_files(paths: Iterable[Path]) -> dict[str, Wanted]:
+    """Return the rules of files and folders by identifier; what they say is not looked at.
 
     Raises:
         OperationalError: A file cannot be read.
-        DocumentError: It has something else than sound rules, or two of the same identifier.
+        DocumentError: It has something else than rules, or two of the same identifier.
     """
-    found: dict[str, RuleBody] = {}
-    origins: dict[str, Path] = {}
+    found: dict[str, Wanted] = {}
     for path in _files(paths):
         try:
             text = path.read_text(encoding="utf-8")
@@ -57,17 +62,21 @@ def read_files(paths: Iterable[Path]) -> dict[str, RuleBody]:
         for document in read_documents(text, str(path)):
             if document.id in found:
                 raise DocumentError(
-                    f"{path}: rule {document.id} stands in {origins[document.id]} too"
+                    f"{path}: rule {document.id} stands in {found[document.id].path} too"
                 )
-            body = content_of(document)
-            try:
-                compile_rule(body.sql)
-                check_actions(body.actions)
-            except RuleError as exc:
-                raise DocumentError(f"{path}: rule {document.id}: {exc}") from exc
-            found[document.id] = body
-            origins[document.id] = path
+            found[document.id] = Wanted(content_of(document), path)
     return found
+
+
+def refuse(rule_id: str, path: Path, problem: Mapping[str, Any]) -> NoReturn:
+    """Say what is wrong with a rule of a file, as the API has found it.
+
+    Raises:
+        DocumentError: Always.
+    """
+    places = {name: problem[name] for name in ("line", "column", "fragment", "hint")}
+    error = RuleError(problem["problem"], **places)
+    raise DocumentError(f"{path}: rule {rule_id}: {error}") from error
 
 
 def read_existing(items: Iterable[Mapping[str, Any]]) -> dict[str, Existing]:
@@ -81,12 +90,13 @@ def read_existing(items: Iterable[Mapping[str, Any]]) -> dict[str, Existing]:
 
 
 def plan(
-    wanted: Mapping[str, RuleBody], existing: Mapping[str, Existing], *, prune: bool
+    wanted: Mapping[str, Wanted], existing: Mapping[str, Existing], *, prune: bool
 ) -> list[Change]:
     """Return what is to be done, by identifier; deletions only to prune."""
     changes: list[Change] = []
     for rule_id in sorted({*wanted, *existing}):
-        before, after = existing.get(rule_id), wanted.get(rule_id)
+        before = existing.get(rule_id)
+        after = wanted[rule_id].body if rule_id in wanted else None
         if after is None:
             if prune:
                 changes.append(Change("delete", rule_id, before, None))

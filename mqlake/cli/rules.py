@@ -10,7 +10,7 @@ import click
 from mqlake.api_client import ApiClient
 from mqlake.cli import _options
 from mqlake.cli._jobs import await_job
-from mqlake.cli._rule_files import Change, Existing, plan, read_existing, read_files
+from mqlake.cli._rule_files import SUFFIXES, Change, plan, read_existing, read_files, refuse
 from mqlake.cli._tables import print_table
 from mqlake.errors import OperationalError
 from rules.documents import content_of, read_documents, write_document
@@ -313,8 +313,14 @@ def _plan(api: ApiClient, paths: tuple[Path, ...], *, prune: bool) -> list[Chang
     if not paths and not DEFAULT_FOLDER.is_dir():
         raise OperationalError(f"there is no folder {DEFAULT_FOLDER}: name files or folders")
     wanted = read_files(paths or (DEFAULT_FOLDER,))
-    existing: dict[str, Existing] = read_existing(api.items("/rules"))
-    return plan(wanted, existing, prune=prune)
+    changes = plan(wanted, read_existing(api.items("/rules")), prune=prune)
+    for change in changes:
+        if change.after is not None:
+            # Only the system knows its schemas and reference tables.
+            asked = change.after.model_dump(mode="json", include={"sql", "actions"})
+            for problem in api.post("/rules/validate", asked)["errors"]:
+                refuse(change.rule_id, wanted[change.rule_id].path, problem)
+    return changes
 
 
 def _apply(api: ApiClient, change: Change) -> None:
@@ -401,6 +407,8 @@ def _sql(api: ApiClient, rule: str) -> str:
     path = Path(rule)
     if path.is_file():
         return _one(path).sql
+    if path.suffix in SUFFIXES or len(path.parts) > 1:
+        raise OperationalError(f"there is no file {rule}")
     sql: str = api.get(f"/rules/{rule}")["sql"]
     return sql
 

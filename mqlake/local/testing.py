@@ -162,7 +162,7 @@ def running_system(data_dir: Path, gateways: int = 1, **more: Any) -> Iterator[L
 
 
 def await_condition(
-    condition: Callable[[], bool], what: str, *, timeout_seconds: float = 30.0
+    condition: Callable[[], bool], what: str, *, timeout_seconds: float = 120.0
 ) -> None:
     """Poll until something holds of another process.
 

@@ -7,6 +7,7 @@ language does not. Which nodes an expression may consist of, `expressions` says.
 
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, Final, NoReturn, TypeVar
 
 from sqlglot import exp
@@ -176,6 +177,10 @@ _CLAUSES: Final = frozenset(
     ("JOIN", "INNER", "LEFT", "ON", "WITHIN", "LATENESS", "WHERE", "GROUP", "HAVING")
 )
 """Words that begin a clause. They are no keywords: a field or a function may be named so."""
+
+
+_SHAPE: Final = 'SELECT … FROM "topic/filter" WHERE …; docs/rules.md has examples'
+"""Said of errors of syntax about which nothing better is known."""
 
 
 _OPERANDS: Final = frozenset(
@@ -697,9 +702,24 @@ class RuleParser(SparkParser):
     def fail(self, problem: str, *, hint: str = "") -> NoReturn:
         """Refuse the statement at the token that comes next."""
         token = self._curr if self._curr else None
+        hint = hint or self._meant() or _SHAPE
         if token is None:
             raise error_at(self.sql, len(self.sql.rstrip()), len(self.sql), problem, hint)
         raise error_at(self.sql, token.start, token.end + 1, problem, hint)
+
+    def _meant(self) -> str:
+        """Say which keyword the next word, or the one before it, may have been meant for."""
+        known = (*_KEYWORDS, *_CLAUSES)
+        for at in (self._index, self._index - 1):
+            if not 0 <= at < len(self._tokens):
+                continue
+            token = self._tokens[at]
+            is_field = at > 0 and self._tokens[at - 1].token_type == TokenType.DOT
+            if token.token_type != TokenType.VAR or is_field:
+                continue
+            for keyword in get_close_matches(token.text.upper(), known, 1, 0.75):
+                return f"did you mean {keyword} in place of {token.text[:100]}?"
+        return ""
 
 
 class RuleDialect(Spark):

@@ -13,11 +13,11 @@ from mqlake.tracing import Tracer
 from rules.actions import make_action
 from rules.actions.contract import Action, ActionError
 from rules.errors import RuleError
+from rules.metrics import RuleMetrics
 from rules.model import ActionSpec
 from rules.runner.checkpoint import LaneKey
 from rules.runner.definitions import Definitions, RuleKey
 from rules.runner.lanes import BrokenAction, Lane, LaneLimits, Stream
-from rules.runner.metrics import RuleMetrics
 from rules.runner.services import RunnerServices
 from rules.runner.tracing import TracedAction
 

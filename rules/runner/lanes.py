@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 from mqlake.clock import Clock
 from mqlake.errors import LogError
 from rules.actions.contract import NO_RETRY, Action, ActionError, Failure, Problems, Work
+from rules.metrics import Counters
 from rules.runner.checkpoint import LaneKey, Marks, Place, Places, mark_before
-from rules.runner.metrics import Counters
 from rules.runner.progress import Batch, Origin
 
 logger = logging.getLogger(__name__)

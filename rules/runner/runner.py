@@ -26,6 +26,8 @@ from mqlake.rule_records import (
 )
 from mqlake.tracing import Tracer
 from rules.actions.contract import Append, Work
+from rules.metrics import RuleMetrics
+from rules.prometheus import add_actions
 from rules.runner import failures
 from rules.runner.checkpoint import CONFIG, Checkpoint, LaneKey, Place, Places
 from rules.runner.checkpoints import Checkpoints
@@ -34,10 +36,8 @@ from rules.runner.definitions import Definitions, RuleKey
 from rules.runner.failures import FailureEvents
 from rules.runner.lane_book import LaneBook, LaneGroup
 from rules.runner.lanes import Lane, LaneLimits, Missed
-from rules.runner.metrics import RuleMetrics
 from rules.runner.outputs_log import find_published, read_stretch
 from rules.runner.progress import Batch, Origin, Progress
-from rules.runner.prometheus import add_actions
 from rules.runner.recovery import Recovery
 from rules.runner.services import RunnerServices
 from rules.runner.settings import RulesSettings

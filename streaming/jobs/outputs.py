@@ -3,7 +3,7 @@
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -19,10 +19,13 @@ from mqlake.clock import Clock
 from mqlake.records import DEAD_LETTERS, OUTPUTS
 from mqlake.tables import DEAD_LETTERS as DEAD_LETTERS_TABLE
 from mqlake.tables import LATE, RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, RULE_TABLE_PREFIX
+from rules.metrics import LATENCY_BOUNDS_MS
 from streaming.jvm.priority import give_way
-from streaming.rules.program import TableAction
+from streaming.rules.program import TABLE_FUNCTION, TableAction
+from streaming.rules.table_metrics import TableMetrics
 from streaming.rules.tables import (
     Marks,
+    Version,
     dead_letter_rows,
     fallback_table,
     is_evaluation,
@@ -30,6 +33,7 @@ from streaming.rules.tables import (
     is_late,
     last_marks,
     late_rows,
+    latencies,
     later,
     new_outputs,
     parsed,
@@ -50,10 +54,6 @@ KEPT_MARKS: Final = 20
 REST: Final = 6.0
 """A batch is followed by a rest of so many times what it took: messages come before tables."""
 MOST_REST_SECONDS: Final = 10.0
-
-
-Version = tuple[str, str, int]
-"""Tenant, rule and version."""
 
 
 def checkpoint(settings: StreamingSettings) -> Path:
@@ -86,6 +86,7 @@ class Outputs:
         clock: For the rest after a batch.
         find: Returns where the rows of a version go.
         rest: Waits so many seconds, less when the application stops.
+        metrics: What the actions have done.
         runs: Returns the names of the runs of rules with memory; None while they are not known.
     """
 
@@ -95,12 +96,14 @@ class Outputs:
         clock: Clock,
         find: Callable[[Version], tuple[TableAction, ...]],
         rest: Callable[[float], object],
+        metrics: TableMetrics,
         runs: Callable[[], frozenset[str] | None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._find = find
         self._rest = rest
+        self._metrics = metrics
         self._runs = runs
         self._checkpoint = checkpoint(settings)
         self._lock = threading.Lock()
@@ -111,6 +114,7 @@ class Outputs:
         give_way(batch.sparkSession, "mqlake-outputs")
         with self._lock:
             self.apply(batch, batch_id)
+            self._metrics.write()
         self._rest(min((self._clock.monotonic() - begin) * REST, MOST_REST_SECONDS))
 
     def apply(self, batch: DataFrame, batch_id: int) -> None:
@@ -149,32 +153,50 @@ class Outputs:
         versions = [
             tuple(row) for row in outputs.select("tenant", "rule", "version").distinct().collect()
         ]
-        by_action: dict[TableAction, list[Version]] = {}
-        for version in versions:
-            for action in self._find(version):
-                if action.is_fallback:
-                    continue
-                by_action.setdefault(action, []).append(version)
-        if not by_action:
+        actions = {
+            version: [action for action in self._find(version) if not action.is_fallback]
+            for version in versions
+        }
+        by_schema: dict[tuple[str, str], list[Version]] = {}
+        for version, its_actions in actions.items():
+            for action in its_actions:
+                by_schema.setdefault((action.table, action.schema), []).append(version)
+        if not by_schema:
             return
         by_table: dict[str, list[DataFrame]] = {}
+        left_out: set[str] = set()
         new = new_outputs(outputs, marks).persist()
         try:
             spark = outputs.sparkSession
-            for (table, ddl, _), its_versions in by_action.items():
-                with _left_out(table):
+            for (table, ddl), its_versions in by_schema.items():
+                with _left_out(table, left_out):
                     schema = columns(ddl)
                     types = grow_rule_table(spark, self._settings, table, schema)
                     rows = table_rows(new, schema, its_versions, types)
                     by_table.setdefault(table, []).append(rows)
             for table, parts in by_table.items():
-                with _left_out(table):
+                with _left_out(table, left_out):
                     whole = parts[0]
                     for part in parts[1:]:
                         whole = whole.unionByName(part, allowMissingColumns=True)
                     self._append(whole, rule_table_path(self._settings, table), batch_id)
+            self._count(new, actions, left_out)
         finally:
             new.unpersist()
+
+    def _count(
+        self, new: DataFrame, actions: Mapping[Version, list[TableAction]], left_out: set[str]
+    ) -> None:
+        """Count rows for the actions that have written them, or could not."""
+        now_ms = self._clock.now_ms()
+        for version, index, count, latency_ms_sum in latencies(new, now_ms, LATENCY_BOUNDS_MS):
+            tenant, rule, _ = version
+            for action in actions[version]:
+                counters = self._metrics.rules.counters(tenant, rule, action.action, TABLE_FUNCTION)
+                if action.table in left_out:
+                    counters.failed += count
+                else:
+                    counters.succeed_all({index: count}, latency_ms_sum)
 
     def _add_fallbacks(self, fallbacks: DataFrame) -> DataFrame | None:
         """Add outputs that the runner has handed over, those that are not there yet.
@@ -291,11 +313,13 @@ def add_once(rows: DataFrame, path: Path) -> None:
 
 
 @contextmanager
-def _left_out(table: str) -> Iterator[None]:
-    """Go on without a table that cannot take its rows: others wait for theirs."""
+def _left_out(table: str, left_out: set[str] | None = None) -> Iterator[None]:
+    """Go on without a table that cannot take its rows, and note it: others wait for theirs."""
     try:
         yield
     except AnalysisException as error:
+        if left_out is not None:
+            left_out.add(table)
         fields = {"table": table, "reason": str(error).partition("\n")[0]}
         logger.exception("rows of a rule left out of their table", extra={"fields": fields})
 

@@ -9,6 +9,7 @@ import java.lang.ref.WeakReference;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.spark.SparkConf;
+import org.apache.spark.SparkThrowable;
 import org.apache.spark.sql.catalyst.analysis.Analyzer;
 import org.apache.spark.sql.catalyst.analysis.FunctionRegistry;
 import org.apache.spark.sql.catalyst.analysis.FunctionRegistry$;
@@ -431,6 +432,19 @@ public final class RuleCompiler {
         String text = error.getMessage() == null ? error.toString() : error.getMessage();
         int end = text.indexOf('\n');
         return end < 0 ? text : text.substring(0, end);
+    }
+
+    /** What an expression that fails says to people: without Spark's words around it. */
+    static String reason(Throwable error) {
+        if (error instanceof SparkThrowable) {
+            SparkThrowable thrown = (SparkThrowable) error;
+            if ("USER_RAISED_EXCEPTION".equals(thrown.getCondition())) {
+                return (String) thrown.getMessageParameters().get("errorMessage");
+            }
+        }
+        String text = firstLine(error);
+        int state = text.indexOf(" SQLSTATE:");
+        return state < 0 ? text : text.substring(0, state);
     }
 
     private static FunctionRegistry functions() {

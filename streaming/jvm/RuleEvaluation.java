@@ -110,7 +110,7 @@ public final class RuleEvaluation {
         while (writer.rows.size() > count) { // a rule gives all of its rows or none
             writer.rows.remove(writer.rows.size() - 1);
         }
-        String text = RuleCompiler.firstLine(error);
+        String text = RuleCompiler.reason(error);
         text = text.length() > MAX_ERROR ? text.substring(0, MAX_ERROR) : text;
         writer.deadLetter(rule, text);
         if (!writer.isOfFailure() && table.isRead(rule.tenant, FAILED_TOPIC)) {

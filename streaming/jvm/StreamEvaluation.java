@@ -151,7 +151,7 @@ final class StreamEvaluation {
 
     private void failed(MessageRow row, Throwable error, boolean isLoop) {
         counters.failed.increment();
-        String text = RuleCompiler.firstLine(error);
+        String text = RuleCompiler.reason(error);
         text = text.length() > MAX_ERROR ? text.substring(0, MAX_ERROR) : text;
         letter(row, headers(row, "evaluate", text));
         boolean isOfFailure = row.event != null && row.event.name.equals(RuleEvaluation.FAILED);

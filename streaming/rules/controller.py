@@ -151,6 +151,10 @@ class RuleController:
         """Return the tables that the rows of a version (tenant, rule, version) go to."""
         return self._table_actions.get(version, ())
 
+    def is_known(self, rule: RuleKey) -> bool:
+        """Tell whether there is a rule, in force or not; from any thread."""
+        return rule in self._activations
+
     def pause(self, run: Run, error: str) -> None:
         """Ask for a rule to be paused, if that version is still in force; from any thread."""
         self._asked.append(((run.tenant, run.rule), run.span.change, error))

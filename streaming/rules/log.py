@@ -16,14 +16,18 @@ from confluent_kafka import (
 )
 
 from mqlake.errors import LogError
-from mqlake.records import METRICS, RULES
+from mqlake.records import METRICS, RULES, Headers
 from mqlake.rule_records import rules_barrier_key
+from rules.actions.contract import Append
 
 APPEND_SECONDS: Final = 5.0
 """Longest that an append takes. Twice as long is less than the evaluation waits at a barrier, so a
 change that is not decided in time is not decided later either."""
 _REQUEST_SECONDS: Final = 5.0
 _MOST_RECORDS: Final = 1000
+
+_Placed = tuple[str, int, bytes | None, bytes | None, Headers]
+"""Log topic, partition, key, value and headers of a record."""
 
 
 class RuleRecord(NamedTuple):
@@ -132,8 +136,8 @@ class KafkaRuleLog:
 
     def append_barriers(self, change: int) -> dict[str, tuple[int, ...]]:
         key = rules_barrier_key(change)
-        places = [
-            (log_topic, partition, key, None)
+        places: list[_Placed] = [
+            (log_topic, partition, key, None, [])
             for log_topic, count in self._partitions.items()
             for partition in range(count)
         ]
@@ -144,7 +148,15 @@ class KafkaRuleLog:
         }
 
     def write(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-        self._append([(RULES, 0, key, value) for key, value in records])
+        self._append([(RULES, 0, key, value, []) for key, value in records])
+
+    def append(self, records: Sequence[Append]) -> None:
+        """Append records to the one partition of their log topics and wait until they are safe.
+
+        Raises:
+            LogError: Not in time; the first of them may be there.
+        """
+        self._append([(one.log_topic, 0, one.key, one.value, one.headers) for one in records])
 
     def followed(self) -> frozenset[str]:
         """Return the log topics that are read."""
@@ -153,7 +165,7 @@ class KafkaRuleLog:
     def close(self) -> None:
         self._consumer.close()
 
-    def _append(self, records: Sequence[tuple[str, int, bytes, bytes | None]]) -> list[int]:
+    def _append(self, records: Sequence[_Placed]) -> list[int]:
         """Append records; return their offsets."""
         offsets: dict[int, int] = {}
         errors: list[KafkaError] = []
@@ -164,13 +176,14 @@ class KafkaRuleLog:
             else:
                 offsets[number] = message.offset() or 0
 
-        for number, (log_topic, partition, key, value) in enumerate(records):
+        for number, (log_topic, partition, key, value, headers) in enumerate(records):
             self._producer.produce(
                 log_topic,
                 value,
                 key,
                 partition,
                 on_delivery=partial(report, number),
+                headers=[*headers],
             )
         left = self._producer.flush(2 * APPEND_SECONDS)
         if errors or left or len(offsets) < len(records):

@@ -23,6 +23,7 @@ Compile = Callable[[Rule, SchemaLookup, Mapping[str, Columns]], Program]
 
 _NOT_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t=]")
 """What Delta takes in no name of a column."""
+TABLE_FUNCTION: Final = "table"
 _COMPILER_CLASS: Final = "mqlake.streaming.RuleCompiler"
 
 
@@ -32,6 +33,8 @@ class TableAction(NamedTuple):
     table: str
     schema: str
     """DDL of a row."""
+    action: int
+    """Index in the rule."""
     is_fallback: bool = False
     """Only of the outputs that the runner hands over."""
 
@@ -152,7 +155,9 @@ def check_names(columns: tuple[str, ...]) -> None:
 
 def needs_schema(actions: tuple[ActionSpec, ...]) -> bool:
     """Tell whether one of the actions, or a fallback, writes to a table."""
-    return any(one.function == "table" for action in actions for one in (action, *action.fallback))
+    return any(
+        one.function == TABLE_FUNCTION for action in actions for one in (action, *action.fallback)
+    )
 
 
 def table_actions(
@@ -160,10 +165,10 @@ def table_actions(
 ) -> tuple[TableAction, ...]:
     """Return the actions of a version, and their fallbacks, that write to tables."""
     found = []
-    for action in actions:
+    for index, action in enumerate(actions):
         for number, one in enumerate((action, *action.get("fallback", ()))):
             args = one.get("args")
-            if one.get("function") == "table" and schema and isinstance(args, dict):
+            if one.get("function") == TABLE_FUNCTION and schema and isinstance(args, dict):
                 table = RULE_TABLE_PREFIX + str(args["name"])
-                found.append(TableAction(table, schema, is_fallback=number > 0))
+                found.append(TableAction(table, schema, index, is_fallback=number > 0))
     return tuple(found)

@@ -9,7 +9,9 @@ Only what comes of dead letters that are run again is in no order, and comes onc
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
+from operator import add
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -37,6 +39,9 @@ from streaming.sources import header
 
 Mark = tuple[int, str, int]
 """Offset, rule, index."""
+
+Version = tuple[str, str, int]
+"""Tenant, rule and version."""
 
 Marks = dict[tuple[str, int], Mark]
 """By source and partition."""
@@ -104,6 +109,29 @@ def new_outputs(outputs: DataFrame, marks: Marks) -> DataFrame:
     return compared.where(is_new | (F.col("source") == RERUN)).drop(
         "highest", "marked_offset", "marked_rule", "marked_index"
     )
+
+
+def latencies(
+    outputs: DataFrame, now_ms: int, bounds_ms: Sequence[int]
+) -> list[tuple[Version, int, int, float]]:
+    """Return how long ago the messages of outputs were received.
+
+    Args:
+        outputs: From `parsed`.
+        now_ms: Milliseconds UTC.
+        bounds_ms: Upper bounds of classes; one more takes what is above.
+
+    Returns:
+        (version of a rule, index of a class, outputs in it, sum of their milliseconds)
+    """
+    age = F.greatest(F.lit(now_ms) - _text(HEADER_TS).try_cast("bigint"), F.lit(0))
+    exceeded = [(age > bound).cast("int") for bound in bounds_ms]
+    index = reduce(add, exceeded).alias("class")
+    grouped = outputs.groupBy("tenant", "rule", "version", index).agg(F.count("*"), F.sum(age))
+    return [
+        ((tenant, rule, version), number, count, float(milliseconds or 0))
+        for tenant, rule, version, number, count, milliseconds in grouped.collect()
+    ]
 
 
 def last_marks(outputs: DataFrame) -> Marks:

@@ -16,7 +16,8 @@ def commands(text: str) -> list[list[str]]:
     """Return the words of every `bin/mqlake` line in the shell blocks of a document."""
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
-    return [line.split()[1:] for line in lines if line.startswith("bin/mqlake")]
+    lines = [line for line in lines if line.startswith("bin/mqlake")]
+    return [line.partition("  # ")[0].split()[1:] for line in lines]
 
 
 def group() -> click.Group:
@@ -36,6 +37,8 @@ def test_every_command_and_option_that_a_document_shows_exists(document: Path) -
         for word in words:
             if word.startswith("--"):
                 assert word in options, f"{document.name}: bin/mqlake {name} {word}"
+            elif word.startswith("conf/"):
+                assert (ROOT / word).exists(), f"{document.name}: bin/mqlake {name} {word}"
 
 
 def test_readme_lists_every_command_of_a_user() -> None:

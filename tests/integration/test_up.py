@@ -218,9 +218,9 @@ def test_killed_supervisor_leaves_no_process_and_the_next_one_finds_everything(
             payloads = inbound_payloads(mine.state().bootstrap_servers)
             assert sorted(payloads) == sorted([b"after it", *kept])
             await_condition(
-                lambda: stored_payloads(mine) == Counter(kept),
-                "3,000 rows in the history, once each",
+                lambda: stored_payloads(mine).total() >= len(kept), "the rows are in the history"
             )
+            assert stored_payloads(mine) == Counter(kept)
         finally:
             up.send_signal(signal.SIGTERM)
         assert up.wait(SYSTEM_STOP_TIMEOUT_SECONDS) == 0

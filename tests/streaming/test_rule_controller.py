@@ -380,7 +380,7 @@ def test_the_tables_of_a_version_are_known_after_a_restart() -> None:
     assert not controller.has_rules
     controller.step()
     assert controller.has_rules
-    assert controller.table_actions(("default", "r", 1)) == (TableAction("rule_t", "x INT"),)
+    assert controller.table_actions(("default", "r", 1)) == (TableAction("rule_t", "x INT", 0),)
     assert controller.table_actions(("default", "r", 2)) == ()
 
 

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from mqlake.clock import ManualClock
+from mqlake.errors import LogError
 from mqlake.records import DEAD_LETTERS, OUTPUTS
 from mqlake.rule_records import (
     RERUN,
@@ -20,10 +21,12 @@ from mqlake.rule_records import (
     rule_record_key,
     table_row_headers,
 )
+from rules.actions.contract import Append
 from rules.errors import RuleError
 from rules.model import ActionSpec, Rule
 from streaming.jobs.outputs import Outputs, checkpoint, columns
 from streaming.rules.program import Programs, TableAction, check_names, table_actions
+from streaming.rules.table_metrics import TableMetrics
 from streaming.rules.tables import Marks, without_ended
 from streaming.settings import StreamingSettings
 from streaming.tables import create_tables, rule_tables
@@ -43,6 +46,9 @@ class Writer:
         self.spark = spark
         self.actions: dict[tuple[str, str, int], tuple[TableAction, ...]] = {}
         self.waits: list[float] = []
+        self.clock = ManualClock()
+        self.told: list[Append] = []
+        self.metrics = TableMetrics(self.told.extend, lambda rule: rule != ("default", "gone"))
         self._settings = settings
         folder = checkpoint(settings)
         folder.mkdir(parents=True)
@@ -53,9 +59,10 @@ class Writer:
     def restarted(self) -> Outputs:
         return Outputs(
             self._settings,
-            ManualClock(),
+            self.clock,
             lambda version: self.actions.get(version, ()),
             self.waits.append,
+            self.metrics,
         )
 
     def handed_over(self, *records: Output, table: str = "f") -> DataFrame:
@@ -126,7 +133,7 @@ def writer(
 
 
 def test_each_output_is_in_its_table_once_however_often_it_comes(writer: Writer) -> None:
-    writer.actions["default", "r", 1] = (TableAction("rule_t", "n INT, v VARIANT"),)
+    writer.actions["default", "r", 1] = (TableAction("rule_t", "n INT, v VARIANT", 0),)
     first = [output(1, {"n": 1, "v": {"a": 1}}), output(2, {"n": 2}), output(2, {"n": 3}, index=1)]
     writer.outputs(writer.batch(*first, output(1, {"n": 9})), 0)
     expected = [("r/1/i:0:1:0", 1), ("r/1/i:0:2:0", 2), ("r/1/i:0:2:1", 3)]
@@ -148,16 +155,61 @@ def test_each_output_is_in_its_table_once_however_often_it_comes(writer: Writer)
 
 
 def test_outputs_of_other_actions_are_left_alone_and_move_the_marks(writer: Writer) -> None:
-    writer.actions["default", "b", 1] = (TableAction("rule_b", "n INT"),)
+    writer.actions["default", "b", 1] = (TableAction("rule_b", "n INT", 0),)
     writer.outputs(writer.batch(output(1, {}, rule="a"), output(1, {"n": 1}, rule="b")), 0)
     writer.outputs(writer.batch(output(1, {"n": 1}, rule="b"), output(2, {"n": 2}, rule="b")), 1)
     assert writer.rows("SELECT n FROM rule_b ORDER BY n") == [(1,), (2,)]
 
 
+def test_rows_count_for_their_actions(writer: Writer) -> None:
+    writer.actions["default", "r", 1] = (
+        TableAction("rule_a", "n INT", 0),
+        TableAction("rule_f", "n INT", 1, is_fallback=True),
+        TableAction("rule_b", "n INT", 2),
+    )
+    writer.actions["default", "gone", 1] = (TableAction("rule_b", "n INT", 0),)
+    # A column that Delta does not take: the table is left out.
+    writer.actions["default", "bad", 1] = (TableAction("rule_c", "`a b` INT", 0),)
+    writer.clock.step_calendar(30_123)
+    first = [output(1, {"n": 1}), output(2, {"n": 2}), output(3, {"n": 3}, rule="elsewhere")]
+    others = [output(4, {"a b": 1}, rule="bad"), output(5, {"n": 1}, rule="gone")]
+    writer.outputs(writer.batch(*first, *others), 0)
+    # The evaluation repeats what is there already: that counts once.
+    writer.outputs(writer.batch(*first, output(6, {"n": 4})), 1)
+    found = {record.key or b"": record.value or b"" for record in writer.told}
+    (of_r,) = (json.loads(value) for key, value in found.items() if key.endswith(b"/default/r"))
+    assert [(at, one["success"]) for at, one in of_r["actions"].items()] == [("0", 3), ("2", 3)]
+    assert of_r["actions"]["0"]["latency_ms_sum"] == 90_000.0
+    assert of_r["actions"]["0"]["latency"]["60000"] == 3
+    (of_bad,) = (json.loads(value) for key, value in found.items() if key.endswith(b"/bad"))
+    assert (of_bad["actions"]["0"]["success"], of_bad["actions"]["0"]["failed"]) == (0, 1)
+    assert {key.rpartition(b"/")[2] for key in found} == {b"r", b"bad"}, "one rule is deleted"
+
+
+def test_metrics_that_the_log_did_not_take_are_told_later() -> None:
+    told: list[Append] = []
+    is_away = True
+
+    def append(records: list[Append]) -> None:
+        if is_away:
+            raise LogError("away", definite=False)
+        told.extend(records)
+
+    metrics = TableMetrics(append, lambda _rule: True)
+    metrics.rules.counters("default", "r", 0, "table").succeed_all({0: 2}, 1.5)
+    metrics.write()
+    is_away = False
+    metrics.write()
+    metrics.write()
+    (record,) = told
+    assert record.value is not None
+    assert json.loads(record.value)["actions"]["0"]["success"] == 2
+
+
 def test_a_table_grows_with_its_rules_and_keeps_its_types(writer: Writer) -> None:
-    writer.actions["default", "r", 1] = (TableAction("rule_g", "n INT, s STRING"),)
+    writer.actions["default", "r", 1] = (TableAction("rule_g", "n INT, s STRING", 0),)
     writer.actions["default", "r", 2] = (
-        TableAction("rule_g", "n STRING, `N-2` DOUBLE, s STRUCT<x: INT>, o VOID"),
+        TableAction("rule_g", "n STRING, `N-2` DOUBLE, s STRUCT<x: INT>, o VOID", 0),
     )
     writer.outputs(writer.batch(output(1, {"n": 1, "s": "a"})), 0)
     writer.outputs(
@@ -196,7 +248,7 @@ def test_dead_letters_of_the_evaluation_are_there_once(writer: Writer) -> None:
 
 
 def test_a_fallback_adds_each_output_once_however_often_it_is_handed_over(writer: Writer) -> None:
-    fallback = TableAction("rule_f", "n INT", is_fallback=True)
+    fallback = TableAction("rule_f", "n INT", 0, is_fallback=True)
     writer.actions["default", "r", 1] = (fallback,)
     writer.outputs(writer.batch(output(1, {"n": 1}), output(2, {"n": 2})), 0)
     assert not writer.spark.catalog.tableExists("rule_f")
@@ -290,7 +342,7 @@ def test_a_definition_becomes_a_program_with_the_schema_of_its_rows(spark: Spark
     program = programs(a_rule(sql).model_copy(update={"actions": (http,)}))
     assert program.schema is not None
     (found,) = table_actions(program.actions, program.schema)
-    assert found == TableAction("rule_t", program.schema, is_fallback=True)
+    assert found == TableAction("rule_t", program.schema, 0, is_fallback=True)
     with pytest.raises(RuleError, match="ts"):
         programs(a_rule('SELECT qos AS ts FROM "a"'))
     with pytest.raises(RuleError):
@@ -307,7 +359,7 @@ def test_columns_that_a_table_cannot_have_are_refused() -> None:
 
 
 def test_what_is_run_again_comes_in_any_order(writer: Writer) -> None:
-    writer.actions["default", "r", 1] = (TableAction("rule_t", "n INT"),)
+    writer.actions["default", "r", 1] = (TableAction("rule_t", "n INT", 0),)
     late, early = output(9, {"n": 9}, source=RERUN), output(3, {"n": 3}, source=RERUN)
     writer.outputs(writer.batch(late, early), 0)
     writer.outputs(writer.batch(output(1, {"n": 1}, source=RERUN), output(1, {"n": 0})), 1)

@@ -116,6 +116,19 @@ def test_a_file_that_is_not_sound_is_named(
     assert served.log.records == []
 
 
+def test_what_the_system_has_is_known_to_plan(served: Api, tmp_path: Path) -> None:
+    path = tmp_path / "rule.yaml"
+    path.write_text("id: a\nsql: SELECT payload.x AS x FROM 'a' DECODE 'boiler'\n")
+    error = str(run(served, "plan", str(path)).exception)
+    assert f"{path}: rule a: there is no schema 'boiler'" in error
+    schema = {"name": "boiler", "type": "avro", "source": '{"type": "int"}'}
+    assert served.request("POST", "/schemas", json=schema).status_code == 201
+    assert run(served, "plan", str(path)).exit_code == 2
+    assert run(served, "apply", str(path)).exit_code == 0
+    path.write_text("id: b\nsql: SELECT m.x FROM 'a' JOIN m ON m.id = topic(1)\n")
+    assert "there is no reference table m" in str(run(served, "plan", str(path)).exception)
+
+
 def test_the_examples_are_sound(served: Api) -> None:
     planned = run(served, "plan", str(EXAMPLES))
     assert planned.exit_code == 2
@@ -149,4 +162,6 @@ def test_a_rule_is_tested_by_file_identifier_or_sql(
     assert (result.exit_code, result.output) == (2, "no match: qos is 0\n")
     assert asked[-1]["context"] == {"qos": 0}
     found |= {"error": "division by zero"}
+    missing = run(served, "test", str(tmp_path / "cold.yaml"))
+    assert "there is no file" in str(missing.exception)
     assert "the rule fails: division by zero" in str(run(served, "test", "hot").exception)

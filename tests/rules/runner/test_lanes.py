@@ -8,9 +8,9 @@ import pytest
 from mqlake.clock import ManualClock
 from mqlake.rule_records import Output, Position
 from rules.actions.contract import NO_PROBLEMS, NO_RETRY, Problems, Work
+from rules.metrics import Counters
 from rules.runner.checkpoint import LaneKey, Place, Places
 from rules.runner.lanes import Lane, LaneLimits, Missed
-from rules.runner.metrics import Counters
 from rules.runner.progress import Batch, PartitionProgress
 
 pytestmark = pytest.mark.anyio

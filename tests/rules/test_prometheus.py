@@ -1,7 +1,7 @@
 from mqlake.metrics.families import Families
 from mqlake.metrics.names import RULES
-from rules.runner.metrics import RuleMetrics
-from rules.runner.prometheus import add_actions
+from rules.metrics import RuleMetrics
+from rules.prometheus import add_actions
 
 
 def test_every_action_tells_all_that_is_in_the_table() -> None:

@@ -1,9 +1,9 @@
-"""What the runner of actions tells Prometheus."""
+"""What the processes that carry out actions tell Prometheus."""
 
 from typing import Final
 
 from mqlake.metrics.families import Families
-from rules.runner.metrics import LATENCY_BOUNDS_MS, RuleMetrics
+from rules.metrics import LATENCY_BOUNDS_MS, RuleMetrics
 
 COUNTERS: Final = {
     "success": "action_outputs_done_total",

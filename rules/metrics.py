@@ -39,6 +39,13 @@ class Counters:
         self.latency_ms_sum += latency_ms
         self.latency[bisect_left(LATENCY_BOUNDS_MS, latency_ms)] += 1
 
+    def succeed_all(self, counts: Mapping[int, int], latency_ms_sum: float) -> None:
+        """Count outputs by the index of their class in `latency`."""
+        self.success += sum(counts.values())
+        self.latency_ms_sum += latency_ms_sum
+        for index, count in counts.items():
+            self.latency[index] += count
+
     def fields(self) -> dict[str, Any]:
         return {
             "function": self.function,
@@ -83,6 +90,10 @@ class RuleMetrics:
         """Keep in the totals what rules that are no more have counted."""
         for name, number in sums.items():
             self._past[name] += number
+
+    def rules(self) -> list[tuple[str, str]]:
+        """Return tenant and rule of all that have counters."""
+        return list(self._counters)
 
     def begin_moment(self) -> None:
         """Set to zero what lanes add up anew for each record."""
