@@ -156,7 +156,6 @@ def test_retained_messages_are_listed_and_deleted(system: LocalSystem) -> None:
     await_condition(
         lambda: len(listed(system, "retained", "administered/#")) == 2,
         "the table has both",
-        timeout_seconds=90,
     )
     first, _ = listed(system, "retained", "administered/#")
     assert (first["topic_name"], first["payload"]) == ("administered/1", "one")
@@ -168,7 +167,6 @@ def test_retained_messages_are_listed_and_deleted(system: LocalSystem) -> None:
     await_condition(
         lambda: ask(system, "GET", "/retained/administered/1")[0] == 404,
         "the table has it no more",
-        timeout_seconds=90,
     )
     late = Subscriber("admin/3")
     late.connect(system.mqtt_port + 1)

@@ -143,7 +143,6 @@ def test_three_gateways_and_spark_executors_in_processes_of_their_own(tmp_path: 
             await_condition(
                 lambda s=subscriber: len(s.received) >= len(expected),  # type: ignore[misc]
                 "every message on every gateway",
-                timeout_seconds=60,
             )
             assert sorted(subscriber.received) == sorted(expected)
             subscriber.close()

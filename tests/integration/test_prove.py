@@ -10,7 +10,7 @@ import pytest
 from mqlake.local.testing import PROGRAM
 from mqlake.survival.kills import KILLS
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(960)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1_560)]
 
 FIRST_SEED = 1
 RUNS = 2
@@ -27,7 +27,7 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(tmp_path: Path) -> None
         capture_output=True,
         text=True,
         env=os.environ,
-        timeout=900,
+        timeout=1_500,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr

@@ -180,7 +180,7 @@ def test_a_trace_says_where_a_message_went(system: LocalSystem, stored: str) -> 
             expected = {"traced": "handed_over", "plain": "unknown"}
             return outcomes | expected == outcomes
 
-        await_condition(told, "both subscribers", timeout_seconds=120)
+        await_condition(told, "both subscribers")
     trace = settled()
     accepted = trace["accepted"]
     assert (accepted["topic_name"], accepted["client_id"]) == ("traced/1", "replay-publisher")

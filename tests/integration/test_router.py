@@ -73,7 +73,7 @@ class Ghost:
         key = barrier_key(Barrier(self.name, uuid.uuid4().hex, 1, routes_offset))
         return key, self.append(INBOUND, key, b"", partition)
 
-    def next(self, timeout_seconds: float = 30.0) -> tuple[bytes | None, bytes | None, Source]:
+    def next(self, timeout_seconds: float = 120.0) -> tuple[bytes | None, bytes | None, Source]:
         """Return key, value and source of the next delivery."""
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:

@@ -57,7 +57,6 @@ class Rest:
         await_condition(
             lambda: self.get(f"/jobs/{job['id']}")["state"] not in ("queued", "running"),
             "the job has ended",
-            timeout_seconds=120,
         )
         job = self.get(f"/jobs/{job['id']}")
         assert job["state"] == "succeeded", job
@@ -194,7 +193,6 @@ def test_a_backfill_and_live_evaluation_take_each_message_once(
     await_condition(
         lambda: rest.get(f"/jobs/{job['id']}")["state"] not in ("queued", "running"),
         "it ends",
-        timeout_seconds=120,
     )
     assert rest.get(f"/jobs/{job['id']}")["state"] == "succeeded", rest.get(f"/jobs/{job['id']}")
     wanted = sorted([99, 60, 40, 41, 42, 70, 90, *range(1000, 1200)])
@@ -277,7 +275,7 @@ def test_what_an_action_gives_up_goes_to_the_table_of_its_fallback(
     def rows() -> list[str]:
         return system.run("sql", "--format", "csv", query).stdout.split()[1:]
 
-    await_condition(lambda: len(rows()) >= 3, "the rows are there", timeout_seconds=90)
+    await_condition(lambda: len(rows()) >= 3, "the rows are there")
     assert rows() == ["2000", "2001", "2002"]
     assert rest.ask("DELETE", "/rules/api-fallback")[0] == 204
 
@@ -303,7 +301,7 @@ def test_a_job_is_there_after_a_restart_of_the_api(system: LocalSystem, rest: Re
     status, job = rest.ask("POST", "/rules/api-rule/dry_run", {"sql": SQL, "limit": 5})
     assert status == 202, job
     path = f"/jobs/{job['id']}"
-    await_condition(lambda: rest.get(path)["state"] == "succeeded", "it ends", timeout_seconds=60)
+    await_condition(lambda: rest.get(path)["state"] == "succeeded", "it ends")
     before = rest.get(path)
     await_condition(lambda: is_noted(system, job["id"]), "its end is in the log")
     system.kill("api")
@@ -314,6 +312,6 @@ def test_a_job_is_there_after_a_restart_of_the_api(system: LocalSystem, rest: Re
         except OSError:
             return False
 
-    await_condition(is_back, "the API has read its jobs", timeout_seconds=60)
+    await_condition(is_back, "the API has read its jobs")
     assert rest.get(path) == before
     assert rest.ask("POST", f"{path}/resume")[0] == 409

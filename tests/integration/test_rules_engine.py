@@ -160,7 +160,7 @@ class Engine:
                 kept.append(output)
         return kept
 
-    def await_state(self, rule: str, version: int, state: str, seconds: float = 30) -> Activation:
+    def await_state(self, rule: str, version: int, state: str, seconds: float = 120) -> Activation:
         found: Activation | None = None
 
         def is_there() -> bool:

@@ -60,7 +60,6 @@ def test_what_did_not_decode_is_run_again_with_the_schema_mended(
     await_condition(
         lambda: len(rest.get("/dead_letters?rule=tank")["items"]) == 1,
         "the dead letter is in the table",
-        timeout_seconds=60,
     )
     (letter,) = rest.get("/dead_letters?rule=tank")["items"]
     assert "8 bytes are left behind the value" in letter["error"]

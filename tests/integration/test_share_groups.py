@@ -67,7 +67,7 @@ def test_a_killed_gateway_costs_a_share_group_no_message(tmp_path: Path) -> None
             published.append(publisher.publish(f"jobs/{number % 50}", payload, 1))
         for one in published:
             one.wait_for_publish(30)
-        await_condition(lambda: missing(sent, members) == 0, "every message", timeout_seconds=60)
+        await_condition(lambda: missing(sent, members) == 0, "every message")
         check(members, killed_at)
         for member in members:
             member.close()

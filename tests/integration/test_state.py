@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 TENANT = "state-test"
 NOW_MS = 1_700_000_000_000
-SETTLE_SECONDS = 90.0
 
 
 class Writer:
@@ -80,7 +79,6 @@ def await_commit(table: Path, *, after: dict[int, int]) -> None:
     await_condition(
         lambda: committed_offsets(table) != after,
         "the table follows the log",
-        timeout_seconds=SETTLE_SECONDS,
     )
 
 
@@ -135,7 +133,6 @@ def test_what_gateways_write_is_in_the_tables(stateful: LocalSystem, writer: Wri
     await_condition(
         lambda: bool(rows(stateful, dropped)),
         "the last table of the batch has its row",
-        timeout_seconds=SETTLE_SECONDS,
     )
     assert retained(stateful) == {"room/1": "22"}
     (drop,) = rows(stateful, dropped)
@@ -183,7 +180,6 @@ def test_spark_killed_again_and_again_leaves_retained_right_and_each_event_once(
     await_condition(
         lambda: committed_offsets(table) == writer.ends(),
         "the table goes as far as the log",
-        timeout_seconds=SETTLE_SECONDS,
     )
     found = {t: payload for t, payload in retained(stateful).items() if t.startswith("kill/")}
     assert found == writer.retained
@@ -194,7 +190,6 @@ def test_spark_killed_again_and_again_leaves_retained_right_and_each_event_once(
     await_condition(
         lambda: rows(stateful, query)[0]["n"] >= before + writer.events,
         "all events are there",
-        timeout_seconds=SETTLE_SECONDS,
     )
     assert rows(stateful, query) == [
         {"n": before + writer.events, "offsets": before + writer.events}
