@@ -80,7 +80,10 @@ def streaming_settings(tmp_path_factory: pytest.TempPathFactory) -> StreamingSet
 
 @pytest.fixture(scope="session")
 def spark(streaming_settings: StreamingSettings) -> Iterator[SparkSession]:
-    session, jvm = start_spark(streaming_settings)
+    with pytest.MonkeyPatch.context() as patch:
+        # It lives long enough for Java's second compiler to pay, which `bin/test` leaves out.
+        patch.delenv("JAVA_TOOL_OPTIONS", raising=False)
+        session, jvm = start_spark(streaming_settings)
     yield session
     session.stop()
     jvm.stop(timeout_seconds=5)
