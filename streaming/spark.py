@@ -14,6 +14,7 @@ from streaming.jvm.jars import PYSPARK_JARS, extra_jars
 from streaming.jvm.process import Jvm, start_jvm
 from streaming.settings import StreamingSettings
 
+_FATAL_ERRORS_CLASS: Final = "mqlake.streaming.FatalErrors"
 POOLS_FILE: Final = Path(__file__).parent / "pools.xml"
 ROUTER_POOL: Final = "router"
 RULES_POOL: Final = "rules"
@@ -123,7 +124,9 @@ def start_spark(
         builder = builder.master(settings.master)
         for key, value in spark_conf(settings, jars).items():
             builder = builder.config(key, value)
-        return builder.getOrCreate(), jvm
+        session = builder.getOrCreate()
+        getattr(session.sparkContext._jvm, _FATAL_ERRORS_CLASS).watch()
+        return session, jvm
     except BaseException:
         jvm.kill()
         raise

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from mqlake.local.ports import free_ports
 from streaming.jvm.compiler import build_routing_jar
 from streaming.jvm.jars import PYSPARK_JARS, extra_jars
-from streaming.jvm.process import start_jvm
+from streaming.jvm.process import Jvm, start_jvm
 from streaming.settings import StreamingSettings
 from streaming.spark import start_spark
 
@@ -26,9 +26,14 @@ JARS = Path(__file__).parents[2] / ".runtime" / "jars"
 
 
 @pytest.fixture(scope="session")
-def routing_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClientServer]:
+def routing_jars(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     jars = extra_jars(JARS)
-    jars.append(build_routing_jar(tmp_path_factory.mktemp("jvm"), jars))
+    return [*jars, build_routing_jar(tmp_path_factory.mktemp("jvm"), jars)]
+
+
+@contextmanager
+def running_gateway(jars: list[Path]) -> Iterator[tuple[Jvm, ClientServer]]:
+    """Run a plain JVM with the routing classes, and ask it from Python."""
     jvm = start_jvm(
         ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m"],
         [str(PYSPARK_JARS / "*"), *map(str, jars)],
@@ -38,9 +43,15 @@ def routing_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client
         python_parameters=PythonParameters(port=0, eager_load=False),
     )
     with _errors_left_alone(gateway):
-        yield gateway
+        yield jvm, gateway
     gateway.shutdown()
     jvm.stop(timeout_seconds=5)
+
+
+@pytest.fixture(scope="session")
+def routing_gateway(routing_jars: list[Path]) -> Iterator[ClientServer]:
+    with running_gateway(routing_jars) as (_, gateway):
+        yield gateway
 
 
 @contextmanager
