@@ -44,7 +44,8 @@ def running_gateway(jars: list[Path]) -> Iterator[tuple[Jvm, ClientServer]]:
     )
     with _errors_left_alone(gateway):
         yield jvm, gateway
-    gateway.shutdown()
+    if jvm.process.poll() is None:
+        gateway.shutdown()
     jvm.stop(timeout_seconds=5)
 
 

@@ -1,9 +1,10 @@
 """A JVM that has lost a thread to an error of its own ends; the supervisor starts another."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 
 from tests.streaming.conftest import running_gateway
 
@@ -29,6 +30,15 @@ def test_an_error_of_the_jvm_ends_it(routing_jars: list[Path]) -> None:
         code = java.mqlake.streaming.FatalErrors.EXIT_CODE
         thread = java.java.lang.Thread.currentThread()
         handler = java.java.lang.Thread.getDefaultUncaughtExceptionHandler()
-        with pytest.raises(Py4JError):
-            handler.uncaughtException(thread, java.java.lang.InternalError("no such method"))
+        error = java.java.lang.InternalError("no such method")
+        arguments = f"r{thread._target_id}\nr{error._target_id}"
+        call = f"c\n{handler._target_id}\nuncaughtException\n{arguments}\ne\n"
+        # Asked once: py4j would ask again, and nobody listens any more.
+        gateway._gateway_client.send_command(call, retry=False)
         assert running.process.wait(30) == code
+
+
+def test_the_application_watches(spark: SparkSession) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    handler = jvm.java.lang.Thread.getDefaultUncaughtExceptionHandler()
+    assert handler.getClass().getName() == "mqlake.streaming.FatalErrors"
