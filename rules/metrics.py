@@ -35,16 +35,13 @@ class Counters:
     """Outputs of all rules between where the action reads and where the process is."""
 
     def succeed(self, latency_ms: float) -> None:
-        self.success += 1
-        self.latency_ms_sum += latency_ms
-        self.latency[bisect_left(LATENCY_BOUNDS_MS, latency_ms)] += 1
+        self.succeed_many(1, bisect_left(LATENCY_BOUNDS_MS, latency_ms), latency_ms)
 
-    def succeed_all(self, counts: Mapping[int, int], latency_ms_sum: float) -> None:
-        """Count outputs by the index of their class in `latency`."""
-        self.success += sum(counts.values())
+    def succeed_many(self, count: int, index: int, latency_ms_sum: float) -> None:
+        """Count outputs of one class of `latency`."""
+        self.success += count
         self.latency_ms_sum += latency_ms_sum
-        for index, count in counts.items():
-            self.latency[index] += count
+        self.latency[index] += count
 
     def fields(self) -> dict[str, Any]:
         return {

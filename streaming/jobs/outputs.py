@@ -196,7 +196,7 @@ class Outputs:
                 if action.table in left_out:
                     counters.failed += count
                 else:
-                    counters.succeed_all({index: count}, latency_ms_sum)
+                    counters.succeed_many(count, index, latency_ms_sum)
 
     def _add_fallbacks(self, fallbacks: DataFrame) -> DataFrame | None:
         """Add outputs that the runner has handed over, those that are not there yet.

@@ -68,6 +68,8 @@ public final class RuleCompiler {
     private static final int MOST_SHARED = 4096;
     /** Parts of rules that are remembered; beyond that all are forgotten. */
     private static final int MOST_SEEN = 20000;
+    /** Characters of an error that are kept. */
+    private static final int MAX_REASON = 1000;
     /** Operators of the least part that is worth a column of its own: to look one up costs something too. */
     private static final int LEAST_SHARED = 3;
 
@@ -436,15 +438,24 @@ public final class RuleCompiler {
 
     /** What an expression that fails says to people: without Spark's words around it. */
     static String reason(Throwable error) {
-        if (error instanceof SparkThrowable) {
-            SparkThrowable thrown = (SparkThrowable) error;
-            if ("USER_RAISED_EXCEPTION".equals(thrown.getCondition())) {
-                return (String) thrown.getMessageParameters().get("errorMessage");
-            }
+        String text = raised(error);
+        if (text == null) {
+            text = firstLine(error);
+            int state = text.indexOf(" SQLSTATE:");
+            text = state < 0 ? text : text.substring(0, state);
         }
-        String text = firstLine(error);
-        int state = text.indexOf(" SQLSTATE:");
-        return state < 0 ? text : text.substring(0, state);
+        return text.length() > MAX_REASON ? text.substring(0, MAX_REASON) : text;
+    }
+
+    /** What raise_error was given; null when it is another error. */
+    private static String raised(Throwable error) {
+        if (!(error instanceof SparkThrowable)) {
+            return null;
+        }
+        SparkThrowable thrown = (SparkThrowable) error;
+        return "USER_RAISED_EXCEPTION".equals(thrown.getCondition())
+                ? (String) thrown.getMessageParameters().get("errorMessage")
+                : null;
     }
 
     private static FunctionRegistry functions() {

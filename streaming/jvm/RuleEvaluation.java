@@ -14,8 +14,6 @@ public final class RuleEvaluation {
     private static final Row[] NOTHING = new Row[0];
     private static final byte[] EMPTY = new byte[0];
     static final int MAX_CHAIN = 16;
-    /** Characters of an error that are kept. */
-    private static final int MAX_ERROR = 1000;
     static final String FAILED = "rule.failed";
     static final String FAILED_TOPIC = "$events/rule_failed";
 
@@ -111,7 +109,6 @@ public final class RuleEvaluation {
             writer.rows.remove(writer.rows.size() - 1);
         }
         String text = RuleCompiler.reason(error);
-        text = text.length() > MAX_ERROR ? text.substring(0, MAX_ERROR) : text;
         writer.deadLetter(rule, text);
         if (!writer.isOfFailure() && table.isRead(rule.tenant, FAILED_TOPIC)) {
             long nowMs = System.currentTimeMillis();

@@ -19,7 +19,6 @@ import org.apache.spark.util.TaskCompletionListener;
 final class StreamEvaluation {
     private static final Row[] NOTHING = new Row[0];
     private static final byte[] EMPTY = new byte[0];
-    private static final int MAX_ERROR = 1000;
 
     private final StreamSpec stream;
     private final String name;
@@ -152,7 +151,6 @@ final class StreamEvaluation {
     private void failed(MessageRow row, Throwable error, boolean isLoop) {
         counters.failed.increment();
         String text = RuleCompiler.reason(error);
-        text = text.length() > MAX_ERROR ? text.substring(0, MAX_ERROR) : text;
         letter(row, headers(row, "evaluate", text));
         boolean isOfFailure = row.event != null && row.event.name.equals(RuleEvaluation.FAILED);
         if (!isOfFailure && rules.table().isRead(stream.tenant, RuleEvaluation.FAILED_TOPIC)) {

@@ -196,7 +196,7 @@ def test_metrics_that_the_log_did_not_take_are_told_later() -> None:
         told.extend(records)
 
     metrics = TableMetrics(append, lambda _rule: True)
-    metrics.rules.counters("default", "r", 0, "table").succeed_all({0: 2}, 1.5)
+    metrics.rules.counters("default", "r", 0, "table").succeed_many(2, 0, 1.5)
     metrics.write()
     is_away = False
     metrics.write()
