@@ -1,13 +1,10 @@
 """Every reference table as `mqlake.rules` has it: what was asked for last, and what came of it."""
 
-import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
-from api.following import Followed, Taker
-from mqlake.errors import InvalidRecord
+from api.book import Book
 from mqlake.reference_records import (
     Columns,
     ReferenceRequest,
@@ -16,9 +13,6 @@ from mqlake.reference_records import (
     decode_reference_request,
     decode_reference_state,
 )
-
-_NOTHING: Final = -1
-"""Offset of a key that has not been seen."""
 
 Name = tuple[str, str]
 """Tenant and identifier of a reference."""
@@ -63,48 +57,13 @@ class Reference:
         return None if self.table is None else self.table.version
 
 
-class ReferenceBook(Taker):
-    """What is known of all reference tables; safe to use from any thread.
-
-    Attributes:
-        is_complete: All that was in the log when the reading began is here.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._begin_anew()
+class ReferenceBook(Book):
+    """What is known of all reference tables; safe to use from any thread."""
 
     def _begin_anew(self) -> None:
-        self.is_complete = False
+        super()._begin_anew()
         self._requests: dict[Name, ReferenceRequest] = {}
         self._tables: dict[Name, ReferenceState] = {}
-        self._offsets: dict[bytes, int] = {}
-
-    def forget(self) -> None:
-        """Begin anew."""
-        with self._changed:
-            self._begin_anew()
-
-    def complete(self) -> None:
-        with self._changed:
-            self.is_complete = True
-            self._changed.notify_all()
-
-    def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
-        """Apply records of `mqlake.rules`; those that were applied before change nothing."""
-        refused: list[InvalidRecord] = []
-        with self._changed:
-            for record in records:
-                # The API takes its own records before the follower sees them.
-                if record.offset <= self._offsets.get(record.key, _NOTHING):
-                    continue
-                self._offsets[record.key] = record.offset
-                try:
-                    self._take(record.key, record.value)
-                except InvalidRecord as exc:
-                    refused.append(exc)
-            self._changed.notify_all()
-        return refused
 
     def get(self, tenant: str, reference: str) -> Reference | None:
         """Return what is known, also of a table that was deleted."""

@@ -4,15 +4,12 @@ In memory: rules are hundreds, and each is small. A thread follows the log; what
 writes is taken at once, so that whoever has changed a rule finds it changed.
 """
 
-import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from pydantic import ValidationError
 
-from api.following import Followed, Taker
+from api.book import Book
 from api.rules.rerun_log import Begin, decode_begin
 from mqlake.errors import InvalidRecord
 from mqlake.rule_records import (
@@ -25,9 +22,6 @@ from mqlake.rule_records import (
 from mqlake.schema_records import decode_schema_key
 from rules.model import Rule, RuleState
 from rules.schemas.registry import NO_SCHEMAS, SchemaBook, Schemas
-
-_NOTHING: Final = -1
-"""Offset of a key that has not been seen."""
 
 Name = tuple[str, str]
 """Tenant and identifier of a rule."""
@@ -58,51 +52,16 @@ class Entry:
         return self.activation.error if self.activation is not None and self.is_answered else None
 
 
-class RuleBook(Taker):
-    """What is known of all rules; safe to use from any thread.
-
-    Attributes:
-        is_complete: All that was in the log when the reading began is here.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._begin_anew()
+class RuleBook(Book):
+    """What is known of all rules; safe to use from any thread."""
 
     def _begin_anew(self) -> None:
-        self.is_complete = False
+        super()._begin_anew()
         self._rules: dict[Name, Rule] = {}
         self._versions: dict[Name, dict[int, Rule]] = {}
         self._activations: dict[Name, Activation] = {}
         self._schemas = SchemaBook()
         self._reruns: dict[Name, Begin] = {}
-        self._offsets: dict[bytes, int] = {}
-
-    def forget(self) -> None:
-        """Begin anew."""
-        with self._changed:
-            self._begin_anew()
-
-    def complete(self) -> None:
-        with self._changed:
-            self.is_complete = True
-            self._changed.notify_all()
-
-    def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
-        """Apply records of `mqlake.rules`; those that were applied before change nothing."""
-        refused: list[InvalidRecord] = []
-        with self._changed:
-            for record in records:
-                # The API takes its own records before the follower sees them.
-                if record.offset <= self._offsets.get(record.key, _NOTHING):
-                    continue
-                self._offsets[record.key] = record.offset
-                try:
-                    self._take(record.key, record.value)
-                except InvalidRecord as exc:
-                    refused.append(exc)
-            self._changed.notify_all()
-        return refused
 
     def get(self, tenant: str, rule_id: str) -> Entry | None:
         with self._changed:
