@@ -43,6 +43,11 @@ class ProcessReport:
     start_ticks: int | None = None
     figures: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it ran when this was written and does not run any more."""
+        return self.pid is not None and start_ticks(self.pid) != self.start_ticks
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayAddress:
@@ -173,6 +178,9 @@ def report(state: SystemState, *, now: float | None = None) -> dict[str, Any]:
         if age > STALE_SECONDS:
             shown["healthy"] = False
             shown["detail"] = f"the supervisor has said nothing for {age:.0f} s"
+        elif process.has_ended:  # its supervisor is about to find out
+            shown["healthy"] = False
+            shown["detail"] = "has just ended"
         processes.append(shown)
     return {
         "healthy": state.phase == "running" and all(shown["healthy"] for shown in processes),

@@ -15,7 +15,7 @@ from mqlake.errors import OperationalError
 from mqlake.local.parts import SYSTEM_STOP_TIMEOUT_SECONDS
 from mqlake.local.paths import CHECKOUT
 from mqlake.local.ports import consecutive_free_ports, free_ports
-from mqlake.status import SystemState, read_state
+from mqlake.status import SystemState, read_state, start_ticks
 
 PROGRAM: Final = CHECKOUT / "bin" / "mqlake"
 READY_TIMEOUT_SECONDS: Final = 180.0
@@ -118,9 +118,10 @@ class LocalSystem:
             raise OperationalError(f"not healthy: {result.stdout}{result.stderr}")
 
     def kill(self, name: str) -> int:
-        """Kill one process the hard way; return the pid it had."""
+        """Kill one process the hard way and wait for its end; return the pid it had."""
         pid: int = self.process(name)["pid"]
         os.kill(pid, signal.SIGKILL)
+        await_condition(lambda: start_ticks(pid) is None, f"{name} is gone")
         return pid
 
     @property

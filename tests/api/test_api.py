@@ -71,8 +71,8 @@ def write_state(folder: Path, *, healthy: bool) -> SystemState:
         connect_port=15002,
         gateways=(GatewayAddress("gateway-1", "127.0.0.1", 1883),),
         processes=(
-            ProcessReport("log", 7, healthy=True, detail="serving"),
-            ProcessReport("streaming", 8, healthy=healthy, detail="starting Spark"),
+            ProcessReport("log", os.getpid(), True, "serving", start_ticks=ticks),
+            ProcessReport("streaming", os.getpid(), healthy, "starting Spark", start_ticks=ticks),
         ),
     )
     replace_file(folder / STATE_FILE, state.to_json())

@@ -41,7 +41,7 @@ def make_state() -> SystemState:
             GatewayAddress("gateway-2", "0.0.0.0", 1884),
         ),
         processes=(
-            ProcessReport("log", 7, healthy=True, detail="serving", start_ticks=5),
+            ProcessReport("log", os.getpid(), healthy=True, detail="serving", start_ticks=ticks),
             ProcessReport("api", None, healthy=True, detail="", last_exit="exit code 1"),
         ),
     )
@@ -102,6 +102,17 @@ def test_report_is_not_healthy_when_one_process_is_not() -> None:
     state = make_state()
     sick = replace(state.processes[0], healthy=False)
     assert not report(replace(state, processes=(sick,)), now=1011.0)["healthy"]
+
+
+@pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"start_ticks": 1}])
+def test_report_is_not_healthy_when_a_process_has_ended_that_the_state_shows(
+    change: dict[str, int],
+) -> None:
+    state = make_state()
+    ended = replace(state.processes[0], **change)  # type: ignore[arg-type]
+    system = report(replace(state, processes=(ended,)), now=1011.0)
+    assert not system["healthy"]
+    assert system["processes"][0]["detail"] == "has just ended"
 
 
 @pytest.mark.parametrize("phase", ["starting", "stopping"])
