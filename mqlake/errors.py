@@ -43,5 +43,12 @@ class LogError(MqlakeError):
         self.passing = passing
 
 
+class OffsetGone(LogError):  # noqa: N818 - it names what is missing
+    """The log does not have the record any more, or not again, that a reader comes to next."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, definite=False)
+
+
 class OperationalError(MqlakeError):
     """The machine or the data directory is not fit to run; the message says what to do."""

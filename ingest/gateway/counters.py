@@ -31,8 +31,6 @@ class Counters:
     deliveries_repeated: int = 0
     """Of these, at or below the high-water mark: the router's replay after a restart."""
     deliveries_malformed: int = 0
-    deliveries_lost: int = 0
-    """Gone before this gateway read them: it was further behind than their log topic keeps."""
     messages_sent: int = 0
     """PUBLISH packets to clients."""
     messages_sent_qos_1: int = 0

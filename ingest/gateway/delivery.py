@@ -127,8 +127,6 @@ class Delivery:
         self._subscriptions.settle(self.marks)
 
     def _receive(self, record: LogRecord, now_ms: int) -> None:
-        if record.offset > self.next:  # the reader has said so too
-            self._counters.deliveries_lost += record.offset - self.next
         self.next = record.offset + 1
         headers = dict(record.headers)
         key = record.key or b""

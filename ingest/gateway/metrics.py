@@ -30,7 +30,6 @@ COUNTERS: Final = {
     "deliveries_received": "deliveries_received",
     "deliveries_repeated": "deliveries_repeated",
     "deliveries_malformed": "deliveries_malformed",
-    "deliveries_lost": "deliveries_lost",
     "events_lost": "events_lost",
     "events_left_out": "events_left_out",
 }

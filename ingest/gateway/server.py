@@ -42,7 +42,7 @@ from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.subscriptions import Subscriptions
 from mqlake.clock import Clock
 from mqlake.credentials import CredentialsError
-from mqlake.errors import InvalidRecord, LogError
+from mqlake.errors import InvalidRecord, LogError, OffsetGone, OperationalError
 from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.log.contract import LogAccess
 from mqlake.offsets import latest
@@ -154,6 +154,8 @@ class Gateway:
         self._is_open = False
         self._problem = "starting"
         self._bug = ""
+        self._missed: OffsetGone | None = None
+        self._stop: asyncio.Event
         self.publisher: Publisher
         self.routes: Routes
         self._delivery: Delivery
@@ -163,8 +165,9 @@ class Gateway:
 
         Raises:
             LogError: The log cannot be reached at the start.
-            OperationalError: The port cannot be opened.
+            OperationalError: The port cannot be opened, or deliveries are gone.
         """
+        self._stop = stop
         self.loop.set_exception_handler(self._report_bug)
         try:
             await self._open_log()
@@ -188,6 +191,11 @@ class Gateway:
                 finally:
                     for task in running:
                         task.cancel()
+            if self._missed is not None:
+                raise OperationalError(
+                    "the log has removed deliveries of this gateway before it read them; sessions "
+                    "get what they missed when their clients are back"
+                ) from self._missed
         finally:
             self.listeners.stop_accepting()
             self.authenticator.close()
@@ -500,6 +508,12 @@ class Gateway:
 
     def _report_log_error(self, error: LogError) -> None:
         logger.warning("deliveries cannot be read", extra={"fields": {"reason": str(error)}})
+        if isinstance(error, OffsetGone):
+            # Nothing that comes later may count: sessions go on from where they are now, and the
+            # next run reads what is gone here where it was published.
+            self._reader.pause()
+            self._missed = error
+            self._stop.set()
 
     async def _shut_down(self) -> None:
         """Answer what the clients have sent, tell them, withdraw the routes."""

@@ -157,8 +157,8 @@ class LogReader(Protocol):
             on_records: Called in the loop with each batch. At most two batches wait for the loop;
                 beyond that reading stops until it has taken them.
             on_error: Called in the loop when the log cannot be reached, once until it has given a
-                record again, or a position is not in the log (reading then goes on at the oldest
-                record). It connects again by itself.
+                record again, and with `OffsetGone` before any later record when a position is not
+                in the log (reading then goes on at the oldest record). It connects again by itself.
 
         Returns:
             The offset per partition from which it reads; `BEGINNING` and `END` have become numbers,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-from mqlake.errors import LogError
+from mqlake.errors import LogError, OffsetGone
 from mqlake.log import admin
 from mqlake.log.contract import BEGINNING, END, ErrorCallback, LogRecord, RecordsCallback
 from mqlake.log.kafka_errors import to_log_error
@@ -208,7 +208,7 @@ class KafkaLogReader:
             consumer.incremental_unassign([position])
             consumer.incremental_assign([position])
             problem = f"offset {message.offset()} of {log_topic} partition {partition} is not there"
-            self._tell(LogError(f"{problem}, reading goes on at the oldest record", definite=False))
+            self._tell(OffsetGone(f"{problem}, reading goes on at the oldest record"))
         else:
             self._take_client_error(error)
 

@@ -14,7 +14,7 @@ from functools import partial as bind
 from typing import Final, Protocol
 from zlib import crc32
 
-from mqlake.errors import LogError
+from mqlake.errors import LogError, OffsetGone
 from mqlake.log.contract import (
     ANY_PARTITION,
     BEGINNING,
@@ -382,10 +382,9 @@ class MemoryLogReader:
             if not begin <= position <= partition.end:
                 self._next[number] = begin
                 self._on_error(
-                    LogError(
+                    OffsetGone(
                         f"offset {position} of {self._log_topic} partition {number} is not there, "
-                        "reading goes on at the oldest record",
-                        definite=False,
+                        "reading goes on at the oldest record"
                     )
                 )
                 self.schedule()

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from mqlake.records import INBOUND, ROUTES, Barrier, barrier_key, delivery_topic, mqtt_header
+from mqlake.records import INBOUND, ROUTES, Barrier, barrier_key, mqtt_header
 from tests.ingest.gateway.harness import (
     PARTITIONS,
     Client,
@@ -153,18 +153,6 @@ async def test_a_delivery_that_cannot_be_read_is_counted_and_passed_over(
         assert await client.payloads(1) == [b"good"]
         assert harness.counters.deliveries_malformed == 1
         assert harness.counters.deliveries_received == 2 * PARTITIONS + 2
-
-
-async def test_what_the_log_no_longer_has_is_counted() -> None:
-    async with running_gateway() as harness:
-        client = await Client.connect(harness.port, "alice")
-        await client.subscribe("#", 1)
-        assert harness.counters.deliveries_lost == 0
-        for _ in range(3):
-            harness.log.skip_offset(delivery_topic("gateway-1"), 0)
-        harness.deliver(b"default/a", b"good", [MQTT, CLIENT_ID, ("source", b"0:1001:5")])
-        assert await client.payloads(1) == [b"good"]
-        assert harness.counters.deliveries_lost == 3
 
 
 @pytest.mark.parametrize(

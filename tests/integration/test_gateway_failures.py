@@ -1,0 +1,149 @@
+"""Two gateways of a running system, one of which is killed, or falls too far behind."""
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from paho.mqtt.enums import CallbackAPIVersion
+
+from mqlake.local.testing import LocalSystem, await_condition, running_system
+from mqlake.log.admin import END_OFFSETS, offsets
+from mqlake.records import delivery_topic
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+MESSAGES = 3000
+LATE_MESSAGES = 500
+RATE = 500
+KILLED_AFTER = 1000
+SAVED_SECONDS = 0.75
+"""The log knows at the latest after so long what a gateway's members have acknowledged."""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
+    """A system of its own: its second gateway comes to harm."""
+    with running_system(tmp_path_factory.mktemp("pair") / "data", gateways=2) as running:
+        yield running
+
+
+class Member:
+    """A clean-session member that notes what it gets, and when."""
+
+    def __init__(self, port: int, client_id: str) -> None:
+        self.received: list[tuple[float, bytes]] = []
+        self.is_subscribed = threading.Event()
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id, reconnect_on_failure=False)
+        client.on_message = self._receive
+        client.on_subscribe = lambda *_: self.is_subscribed.set()
+        client.connect("127.0.0.1", port)
+        client.loop_start()
+        client.subscribe("$share/workers/jobs/#", 1)
+        assert self.is_subscribed.wait(30)
+        self.client = client
+
+    def _receive(self, _client: Any, _data: Any, message: mqtt.MQTTMessage) -> None:
+        self.received.append((time.monotonic(), bytes(message.payload)))
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def test_a_killed_gateway_costs_a_share_group_no_message(pair: LocalSystem) -> None:
+    doomed, other = pair.mqtt_port + 1, pair.mqtt_port
+    members = [Member(doomed, "m1"), Member(doomed, "m2"), Member(other, "m3")]
+    members.append(Member(other, "m4"))
+    publisher = mqtt.Client(CallbackAPIVersion.VERSION2, "publisher")
+    publisher.max_inflight_messages_set(1000)
+    publisher.connect("127.0.0.1", other)
+    publisher.loop_start()
+    begin = time.monotonic()
+    sent = [b"%d" % number for number in range(MESSAGES)]
+    published = []
+    killed_at = 0.0
+    for number, payload in enumerate(sent):
+        if number == KILLED_AFTER:
+            pair.kill("gateway-2")
+            killed_at = time.monotonic()
+        delay = begin + number / RATE - time.monotonic()
+        if delay > 0:
+            time.sleep(delay)
+        published.append(publisher.publish(f"jobs/{number % 50}", payload, 1))
+    for one in published:
+        one.wait_for_publish(30)
+    await_condition(lambda: missing(sent, members) == 0, "every message")
+    check(members, killed_at)
+    for member in members:
+        member.close()
+    publisher.disconnect()
+    publisher.loop_stop()
+
+
+def test_a_gateway_that_falls_too_far_behind_costs_a_session_no_message(pair: LocalSystem) -> None:
+    """It stands still while what it should deliver is removed from the log, all but the end."""
+    pair.await_healthy()
+    servers, log_topic = pair.state().bootstrap_servers, delivery_topic("gateway-2")
+    received: list[bytes] = []
+    is_subscribed = threading.Event()
+    subscriber = mqtt.Client(CallbackAPIVersion.VERSION2, "late", clean_session=False)
+    subscriber.on_message = lambda _client, _data, message: received.append(bytes(message.payload))
+    subscriber.on_subscribe = lambda *_: is_subscribed.set()
+    subscriber.reconnect_delay_set(1, 1)
+    subscriber.connect("127.0.0.1", pair.mqtt_port + 1)
+    subscriber.loop_start()
+    subscriber.subscribe("late/#", 1)
+    assert is_subscribed.wait(60)
+    publisher = mqtt.Client(CallbackAPIVersion.VERSION2, "in time")
+    publisher.connect("127.0.0.1", pair.mqtt_port)
+    publisher.loop_start()
+    begin = offsets(servers, log_topic, END_OFFSETS, 30.0)[0]
+    gateway = pair.process("gateway-2")["pid"]
+    sent = [b"%d" % number for number in range(LATE_MESSAGES)]
+    os.kill(gateway, signal.SIGSTOP)
+    try:
+        for payload in sent:
+            publisher.publish("late/a", payload, 1)
+        await_condition(
+            lambda: offsets(servers, log_topic, END_OFFSETS, 30.0)[0] >= begin + LATE_MESSAGES,
+            "the router has done its part",
+        )
+        last = TopicPartition(log_topic, 0, begin + LATE_MESSAGES - 10)
+        AdminClient({"bootstrap.servers": servers}).delete_records([last])[last].result(30)
+    finally:
+        os.kill(gateway, signal.SIGCONT)
+    await_condition(lambda: len(received) >= LATE_MESSAGES, "every message")
+    assert list(dict.fromkeys(received)) == sent
+    assert "removed deliveries" in pair.process("gateway-2")["last_exit"]
+    for client in (publisher, subscriber):
+        client.disconnect()
+        client.loop_stop()
+
+
+def missing(sent: list[bytes], members: list[Member]) -> int:
+    received = {payload for member in members for _, payload in list(member.received)}
+    return len(set(sent) - received)
+
+
+def check(members: list[Member], killed_at: float) -> None:
+    """Whatever came twice came first to the killed gateway, just before the end."""
+    times = Counter(payload for member in members for _, payload in member.received)
+    twice = {payload for payload, count in times.items() if count > 1}
+    doomed = members[:2]
+    last = {
+        payload
+        for member in doomed
+        for at, payload in member.received
+        if at > killed_at - SAVED_SECONDS
+    }
+    assert twice <= last
+    assert max(times.values()) <= 2
+    assert all(len(member.received) > 100 for member in members)
