@@ -7,7 +7,7 @@ import org.apache.spark.sql.catalyst.util.ArrayData;
 public final class CompiledRule {
     private final String schema;
     private final LaneCode code;
-    private final Guard[] guards;
+    final Guard[] guards;
 
     /** The guards are its first conditions: without them there is no row. */
     CompiledRule(String schema, Expression expression, Guard[] guards) {

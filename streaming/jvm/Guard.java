@@ -22,8 +22,8 @@ import scala.Tuple2;
  * which for hundreds of rules would be in no cache of the processor.
  */
 final class Guard {
-    private final int ordinal;
-    private final Object wanted;
+    final int ordinal;
+    final Object wanted;
 
     private Guard(int ordinal, Object wanted) {
         this.ordinal = ordinal;

@@ -41,7 +41,7 @@ public abstract class LogFollower implements Runnable {
     final TopicPartition topic;
 
     /** Null until the topic was read to its end once. */
-    private volatile Object table;
+    volatile Object table;
     /** Last offset of the topic that the table holds; -1 before any. */
     private volatile long applied = -1;
     private volatile String trouble = "not read yet";

@@ -4,7 +4,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAdder;
 
 /** What became of the records that a rule was given, since this JVM began; of all its versions. */
-final class RuleCounters {
+public final class RuleCounters {
     /** One evaluation of so many is timed. */
     static final int SAMPLE = 64;
     /** Events rule.failed a second; as in mqlake/rule_records.py. */
@@ -36,7 +36,7 @@ final class RuleCounters {
     private RuleCounters() {
     }
 
-    static RuleCounters of(String name) {
+    public static RuleCounters of(String name) {
         RuleCounters known = (RuleCounters) ALL.get(name);
         if (known != null) {
             return known;
@@ -99,7 +99,7 @@ final class RuleCounters {
     }
 
     /** Return the value of the metrics record. */
-    String toJson() {
+    public String toJson() {
         return "{\"matched\":" + matched.sum() + ",\"passed\":" + passed.sum()
                 + ",\"no_result\":" + noResult.sum() + ",\"failed\":" + failed.sum()
                 + ",\"outputs\":" + outputs.sum() + ",\"late\":" + late.sum()

@@ -41,7 +41,7 @@ public final class RuleEvaluation {
             }
             String topicName = row.topicName();
             String tenant = new String(key, 0, row.slash, StandardCharsets.UTF_8);
-            table.match(tenant, topicName, logTopic, partition, offset, lane.candidates);
+            table.match(tenant, topicName, logTopic, lane);
             if (lane.candidates.isEmpty()) {
                 return NOTHING;
             }

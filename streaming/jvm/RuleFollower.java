@@ -30,6 +30,8 @@ public final class RuleFollower extends LogFollower {
 
     /** While the whole topic is read: key to the last value; null afterwards. */
     private LinkedHashMap<String, byte[]> waiting;
+    /** The table that was there before the topic was read once more; it may still have counts. */
+    private volatile RuleTable previous;
     private final long changeMs;
     /** A change that did not come; barriers up to it wait no more. */
     private volatile long givenUp = -1;
@@ -98,6 +100,22 @@ public final class RuleFollower extends LogFollower {
         }
     }
 
+    /** Give all rules of this JVM what their tables have counted for them. */
+    static void giveCounts() {
+        Iterator<RuleFollower> each = FOLLOWERS.values().iterator();
+        while (each.hasNext()) {
+            RuleFollower follower = (RuleFollower) each.next();
+            RuleTable current = (RuleTable) follower.table;
+            RuleTable old = follower.previous;
+            if (old != null) {
+                old.giveCounts();
+            }
+            if (current != null) {
+                current.giveCounts();
+            }
+        }
+    }
+
     Object newTable() {
         waiting = new LinkedHashMap<String, byte[]>();
         return new RuleTable();
@@ -127,6 +145,7 @@ public final class RuleFollower extends LogFollower {
 
     /** Compile what is there by several threads: after a start it may be hundreds of rules. */
     void caughtUp(Object target) {
+        previous = (RuleTable) table;
         ArrayList<CompiledRule> held = compileAll();
         Iterator<Map.Entry<String, byte[]>> each = waiting.entrySet().iterator();
         waiting = null;

@@ -70,6 +70,7 @@ final class RuleMetrics implements Runnable {
                 properties, new ByteArraySerializer(), new ByteArraySerializer());
         try {
             while (true) {
+                RuleFollower.giveCounts();
                 Iterator<Map.Entry<String, RuleCounters>> each =
                         RuleCounters.ALL.entrySet().iterator();
                 while (each.hasNext()) {

@@ -6,6 +6,7 @@ import java.util.Arrays;
 import java.util.Comparator;
 import java.util.Iterator;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
 
 /**
  * Which rules are to be evaluated on a record: by tenant a trie of topic filters, at each filter the
@@ -30,7 +31,7 @@ public final class RuleTable {
 
     private static final Comparator BY_RULE = new ByRule();
 
-    /** Tenant to its trie of RuleVersion[], each sorted. */
+    /** Tenant to its trie of RuleSet. */
     private final ConcurrentHashMap<String, TopicTrie> tries =
             new ConcurrentHashMap<String, TopicTrie>();
     /** `<tenant>/<rule>` to its versions. */
@@ -39,6 +40,8 @@ public final class RuleTable {
     /** `<tenant>/<rule>` to its versions with memory, which are evaluated elsewhere. */
     private final ConcurrentHashMap<String, RuleVersion[]> runs =
             new ConcurrentHashMap<String, RuleVersion[]>();
+    /** Those that may have counts to give. */
+    private final ConcurrentLinkedQueue<RuleIndex> indexes = new ConcurrentLinkedQueue<RuleIndex>();
     /** What came of changes up to this one is in the table. */
     volatile long decided = -1;
 
@@ -114,11 +117,11 @@ public final class RuleTable {
     /** Set what a rule has at one filter to those of its versions that name it. */
     private static void set(
             TopicTrie trie, String filter, String rule, RuleVersion[] versions) {
-        RuleVersion[] before = (RuleVersion[]) trie.get(filter);
+        RuleSet before = (RuleSet) trie.get(filter);
         ArrayList<RuleVersion> after = new ArrayList<RuleVersion>();
-        for (int i = 0; before != null && i < before.length; i++) {
-            if (!before[i].rule.equals(rule)) {
-                after.add(before[i]);
+        for (int i = 0; before != null && i < before.versions.length; i++) {
+            if (!before.versions[i].rule.equals(rule)) {
+                after.add(before.versions[i]);
             }
         }
         for (int i = 0; i < versions.length; i++) {
@@ -128,7 +131,10 @@ public final class RuleTable {
         }
         RuleVersion[] sorted = (RuleVersion[]) after.toArray(new RuleVersion[after.size()]);
         Arrays.sort(sorted, BY_RULE);
-        trie.put(filter, sorted.length == 0 ? null : sorted);
+        trie.put(filter, sorted.length == 0 ? null : new RuleSet(sorted));
+        if (before != null) {
+            before.isReplaced = true;
+        }
     }
 
     /** Tell whether any rule, at whatever position, has a filter that matches. */
@@ -175,25 +181,36 @@ public final class RuleTable {
         return tries.containsKey(tenant);
     }
 
-    /** Add the versions that count for a record to a list, each rule once, in order. */
-    void match(
-            String tenant, String topicName, String logTopic, int partition, long offset,
-            ArrayList<RuleVersion> candidates) {
+    /**
+     * Find the versions that are to be evaluated on the record of a lane: of those that count for it, each
+     * rule once, in order, without those of which it is known already that they have no result.
+     */
+    void match(String tenant, String topicName, String logTopic, Lane lane) {
         TopicTrie trie = (TopicTrie) tries.get(tenant);
         if (trie == null) {
             return;
         }
         ArrayList<Object> found = new ArrayList<Object>(4);
         trie.match(topicName, found);
+        MessageRow row = lane.row;
+        // Of what came through rules each is to say whether it goes round in a loop; and a rule that may
+        // be found at several filters would be asked at each.
+        boolean isIndexed = row.chain == null || row.chain.length == 0;
+        for (int i = 0; i < found.size() && found.size() > 1; i++) {
+            isIndexed = isIndexed && ((RuleSet) found.get(i)).isAlone;
+        }
+        ArrayList<RuleVersion> candidates = lane.candidates;
         for (int i = 0; i < found.size(); i++) {
-            RuleVersion[] versions = (RuleVersion[]) found.get(i);
-            for (int j = 0; j < versions.length; j++) {
-                if (versions[j].counts(logTopic, partition, offset)) {
-                    candidates.add(versions[j]);
-                }
+            RuleSet set = (RuleSet) found.get(i);
+            RuleIndex index = isIndexed
+                    ? set.index(logTopic, row.partition, row.offset, indexes) : null;
+            if (index == null) {
+                set.addCounting(logTopic, row.partition, row.offset, candidates);
+            } else {
+                index.addCandidates(row, candidates);
             }
         }
-        if (found.size() > 1) {
+        if (candidates.size() > 1) {
             candidates.sort(BY_RULE);
         }
         // Several filters of one rule may match; and during a change an old object of a version may
@@ -208,6 +225,16 @@ public final class RuleTable {
         }
         for (int i = candidates.size() - 1; i >= kept; i--) {
             candidates.remove(i);
+        }
+    }
+
+    /** Give each rule what was counted for all rules at a filter together. */
+    public void giveCounts() {
+        Iterator<RuleIndex> each = indexes.iterator();
+        while (each.hasNext()) {
+            if (!((RuleIndex) each.next()).giveCounts()) {
+                each.remove();
+            }
         }
     }
 

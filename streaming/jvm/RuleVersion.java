@@ -1,6 +1,7 @@
 package mqlake.streaming;
 
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.HashMap;
 
 /** One version of a rule and where it counts; immutable but for its counters. */
@@ -50,5 +51,25 @@ final class RuleVersion {
         long[] ends = range[1];
         return offset >= from
                 && (ends == null || partition < ends.length && offset < ends[partition]);
+    }
+
+    /** Tell whether this version counts, once it does, for all that a log topic will have. */
+    boolean isLast(String logTopic) {
+        long[][] range = (long[][]) ranges.get(logTopic);
+        return range != null && range[1] == null;
+    }
+
+    /** Return by partition these offsets, or the later ones from which on this version changes no more. */
+    long[] later(long[] offsets, String logTopic) {
+        long[][] range = (long[][]) ranges.get(logTopic);
+        if (range == null) {
+            return offsets;
+        }
+        long[] own = range[1] == null ? range[0] : range[1];
+        long[] later = Arrays.copyOf(offsets, Math.max(offsets.length, own.length));
+        for (int i = 0; i < own.length; i++) {
+            later[i] = Math.max(later[i], own[i]);
+        }
+        return later;
     }
 }

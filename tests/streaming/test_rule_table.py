@@ -2,6 +2,7 @@
 
 import json
 import time
+import uuid
 from typing import Any, NamedTuple
 
 import pytest
@@ -91,6 +92,13 @@ class Engine:
         key = message_key("default", topic)
         return self.evaluate(INBOUND, partition, offset, key, payload, headers)
 
+    def counters(self, rule: str) -> dict[str, int]:
+        """Return what a rule counts."""
+        counters: dict[str, int] = json.loads(
+            self._jvm.mqlake.streaming.RuleCounters.of(f"default/{rule}").toJson()
+        )
+        return counters
+
     def evaluate(
         self,
         log_topic: str,
@@ -145,6 +153,13 @@ def a_span(
 
 def rows(made: list[Output | DeadLetter]) -> list[Any]:
     return [json.loads(one.row) for one in made if isinstance(one, Output)]
+
+
+def outcomes(made: list[Output | DeadLetter]) -> list[tuple[str, Any]]:
+    """Return of each what its rule counts it as, and what it says."""
+    return [
+        ("passed", one.row) if isinstance(one, Output) else ("failed", one.error) for one in made
+    ]
 
 
 def test_the_row_has_the_columns_that_rules_are_compiled_for(routing_jvm: Any) -> None:
@@ -374,6 +389,93 @@ def test_first_conditions_that_compare_with_one_value_are_looked_at_first(
                 and not fails
             )
             assert rows(made) == [{"x": 1}] * wanted
+
+
+CONDITIONS = st.lists(
+    st.sampled_from(
+        [
+            *("payload.kind = 'a'", "payload.kind = 'b'", "payload.n % 4 + 1 = 2"),
+            *("payload.n % 4 + 1 = 3", "payload.n > 1 + payload.m", "payload.m / payload.n > 0"),
+            *("clientid = 'c'", "clientid = 'd'", "qos = 1", "payload.m = 1"),
+        ]
+    ),
+    max_size=4,
+    unique=True,
+)
+FIELDS = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(["a", "b", "c", None]),
+        "n": st.sampled_from([0, 1, 2, 5, None, "x"]),
+        "m": st.integers(0, 2),
+    }
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(
+    rules=st.lists(CONDITIONS, min_size=2, max_size=12),
+    messages=st.lists(st.tuples(FIELDS, st.sampled_from("cd")), min_size=1, max_size=6),
+)
+def test_rules_at_one_filter_give_what_each_gives_alone_and_each_counts_all(
+    routing_jvm: Any,
+    routing_gateway: Any,
+    rules: list[list[str]],
+    messages: list[tuple[dict[str, Any], str]],
+) -> None:
+    together, alone = (Engine(routing_jvm, routing_gateway) for _ in range(2))
+    run = uuid.uuid4().hex
+    names = [f"{run}-{number:02}" for number in range(len(rules))]
+    spans = [
+        a_span(
+            'SELECT payload.m AS m FROM "a"'
+            + " WHERE " * bool(conditions)
+            + " AND ".join(conditions)
+        )
+        for conditions in rules
+    ]
+    for name, span in zip(names, spans, strict=True):
+        together.activate(span, rule=name)
+    expected = {name: {"matched": 0, "passed": 0, "no_result": 0, "failed": 0} for name in names}
+    for offset, (fields, client_id) in enumerate(messages):
+        payload = json.dumps(fields).encode()
+        made = together.publish("a", payload, client_id=client_id, offset=offset)
+        by_rule: dict[str, list[tuple[str, Any]]] = {}
+        for name, span in zip(names, spans, strict=True):
+            alone.activate(span, rule="alone")
+            # What came through a rule is evaluated by each, whatever is known of their conditions.
+            by_rule[name] = outcomes(
+                alone.publish("a", payload, client_id=client_id, offset=offset, chain=b"another")
+            )
+            (what,) = [what for what, _ in by_rule[name]] or ["no_result"]
+            expected[name]["matched"] += 1
+            expected[name][what] += 1
+        assert [one.rule for one in made] == [name for name in names for _ in by_rule[name]]
+        assert outcomes(made) == [one for name in names for one in by_rule[name]]
+        if (
+            offset == 2
+        ):  # what was counted is given once, and also when the rules at the filter change
+            together.activate(spans[0], rule=names[0])
+            together.table.giveCounts()
+    together.table.giveCounts()
+    counted = {name: together.counters(name) for name in names}
+    assert {name: {key: counted[name][key] for key in expected[name]} for name in names} == expected
+
+
+def test_counts_of_what_was_replaced_are_not_lost(engine: Engine) -> None:
+    rule = f"replaced-{uuid.uuid4().hex}"
+    for number in range(3):
+        engine.activate(a_span(f'SELECT {number} AS n FROM "a" WHERE qos = 2'), rule=rule)
+        for offset in range(10):
+            engine.publish("a", offset=offset)
+    for _ in range(4):
+        engine.table.giveCounts()
+    assert (engine.counters(rule)["matched"], engine.counters(rule)["no_result"]) == (30, 30)
+    engine.activate(rule=rule)
+    assert engine.table.isEmpty()
 
 
 def test_a_large_rule_is_evaluated_however_often(engine: Engine) -> None:

@@ -233,12 +233,14 @@ def test_clients_with_their_subscriptions(dashboard: Dashboard, system: LocalSys
         expect(page.get_by_role("button", name="dash/sensor")).to_have_count(0)
 
 
-def test_queries_show_rows_charts_and_errors(dashboard: Dashboard, api: ApiClient) -> None:
+def test_queries_show_rows_charts_and_errors(dashboard: Dashboard, system: LocalSystem) -> None:
     page = dashboard.page
     query = "SELECT count(*) FROM messages WHERE topic = 'dash/line-1/temperature'"
 
     def is_stored() -> bool:
-        return bool(api.post("/sql", {"query": query})["rows"][0][0] >= 20)
+        result = system.run("sql", query, "--format", "csv")
+        assert result.returncode == 0, result.stderr
+        return int(result.stdout.split()[-1]) >= 20
 
     await_condition(is_stored, "the messages are in the table")
     dashboard.open("sql")
