@@ -15,7 +15,7 @@ import org.slf4j.LoggerFactory;
  * some 10 ms, so that is for what is much used, on a thread of its own: hundreds of rules are in force
  * at once, and those that are seldom asked cost neither time nor memory for code.
  */
-final class LaneCode {
+final class LaneCode extends SharedColumn {
     private static final Logger LOG = LoggerFactory.getLogger(LaneCode.class);
     /** Evaluations after which code is made. */
     private static final int MANY = 200;

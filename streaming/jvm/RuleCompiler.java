@@ -31,7 +31,6 @@ import org.apache.spark.sql.catalyst.expressions.StringSplit;
 import org.apache.spark.sql.catalyst.expressions.StructsToJson;
 import org.apache.spark.sql.catalyst.expressions.codegen.GenerateMutableProjection$;
 import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
-import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
 import org.apache.spark.sql.catalyst.expressions.variant.VariantGet;
 import org.apache.spark.sql.catalyst.optimizer.ConstantFolding$;
 import org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions$;
@@ -86,7 +85,7 @@ public final class RuleCompiler {
     private static final Object LOCK = new Object();
     private static final ConcurrentHashMap<Expression, Integer> SHARED =
             new ConcurrentHashMap<Expression, Integer>();
-    private static volatile LaneCode[] shared = new LaneCode[0];
+    private static volatile SharedColumn[] shared = new SharedColumn[0];
     /** Parts of the rules that were compiled, as a set: those that may become columns. */
     private static final ConcurrentHashMap<Expression, Boolean> SEEN =
             new ConcurrentHashMap<Expression, Boolean>();
@@ -254,10 +253,8 @@ public final class RuleCompiler {
         if (node instanceof Invoke) {
             return isDecoding((Invoke) node);
         }
-        if (node instanceof StaticInvoke) {
-            // Every condition on a field asks whether it is a number, of a column taken out before.
-            return "schemaOfVariant".equals(((StaticInvoke) node).functionName())
-                    && node.children().head() instanceof BoundReference;
+        if (FieldKind.is(node)) {
+            return true; // asked of a column that was taken out before
         }
         if (!(node instanceof VariantGet || node instanceof StringSplit || node instanceof Cast)) {
             return false;
@@ -375,9 +372,9 @@ public final class RuleCompiler {
                         return node;
                     }
                     ordinal = Integer.valueOf(MessageRow.COLUMN_COUNT + shared.length);
-                    LaneCode[] longer = new LaneCode[shared.length + 1];
+                    SharedColumn[] longer = new SharedColumn[shared.length + 1];
                     System.arraycopy(shared, 0, longer, 0, shared.length);
-                    longer[shared.length] = new LaneCode(node, isWorthCode);
+                    longer[shared.length] = column(node, new LaneCode(node, isWorthCode));
                     shared = longer;
                     SHARED.put(node, ordinal);
                 }
@@ -386,8 +383,14 @@ public final class RuleCompiler {
         return new BoundReference(ordinal.intValue(), node.dataType(), true);
     }
 
+    private static SharedColumn column(Expression node, LaneCode catalyst) {
+        SharedColumn known = PayloadField.of(node, catalyst);
+        known = known == null ? FieldKind.of(node, catalyst) : known;
+        return known == null ? catalyst : known;
+    }
+
     /** Return what computes a column that rules share. */
-    static LaneCode sharedColumn(int ordinal) {
+    static SharedColumn sharedColumn(int ordinal) {
         return shared[ordinal - MessageRow.COLUMN_COUNT];
     }
 

@@ -3,6 +3,8 @@
 import json
 import time
 import uuid
+from decimal import Decimal
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -35,6 +37,7 @@ from mqlake.rule_records import (
 )
 from rules.columns import ROW
 from rules.language import compile_rule
+from rules.language.quoting import quoted
 
 pytestmark = pytest.mark.spark
 
@@ -389,6 +392,59 @@ def test_first_conditions_that_compare_with_one_value_are_looked_at_first(
                 and not fails
             )
             assert rows(made) == [{"x": 1}] * wanted
+
+
+JSON_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.integers(-300, 300),
+    st.floats(allow_nan=False, allow_infinity=False).map(Decimal.from_float),
+    st.decimals(-1000, 1000, places=3),
+    st.sampled_from([Decimal("1e400"), Decimal("-0.0"), Decimal("9007199254740993.5")]),
+    st.text(max_size=5),
+    st.sampled_from(["12", " 1.5 ", "NaN", "true"]),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.dictionaries(st.sampled_from(["a", "v"]), st.integers(0, 3), max_size=2),
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(values=st.lists(JSON_VALUES, min_size=1, max_size=8))
+def test_fields_of_the_payload_are_what_catalyst_makes_of_them(
+    routing_jvm: Any, routing_gateway: Any, values: list[Any]
+) -> None:
+    """Catalyst is asked where the path is computed."""
+    engine = Engine(routing_jvm, routing_gateway)
+    paths = ["$.v", "$.v.a", "$.v[1]", "$['v']", "$"]
+    fields = [
+        f"{function}(payload_json, {{}}, '{kind}')"
+        for function, kind in (
+            *(("try_variant_get", kind) for kind in ("double", "bigint", "string", "int")),
+            ("variant_get", "variant"),
+        )
+    ]
+    fields.append(f"schema_of_variant({fields[-1]})")
+    for rule, path_of in (
+        ("constant", quoted),
+        ("computed", lambda path: f"concat({quoted(path)}, left(topic, 0))"),
+    ):
+        columns = ", ".join(
+            f"'{number}', CAST({field.format(path_of(path))} AS STRING)"
+            for number, (path, field) in enumerate(product(paths, fields))
+        )
+        expression = f"array(to_json(named_struct({columns})))"
+        engine.activate(Span(1, ("a",), expression, (), None, {INBOUND: Range((0, 0))}), rule=rule)
+    for value in values:
+        text = str(value) if isinstance(value, Decimal) else json.dumps(value)
+        computed, constant = engine.publish("a", f'{{"v": {text}}}'.encode())
+        assert isinstance(computed, Output)
+        assert isinstance(constant, Output)
+        assert constant.row == computed.row
 
 
 CONDITIONS = st.lists(
