@@ -64,6 +64,7 @@ class Peers:
         self._clock = clock
         self._started_at = clock.monotonic()
         self._spoke_at = -BEAT_SECONDS
+        self._has_left = False
         self._echo_at = self._started_at
         self._peers: dict[str, _Peer] = {}
         self.on_deaf: Callable[[], None] = lambda: None
@@ -81,9 +82,9 @@ class Peers:
         await self._reader.close()
 
     def beat(self, figures: dict[str, Any]) -> None:
-        """Say that this gateway is there, when it is time to."""
+        """Say that this gateway is there, when it is time to and it has not left."""
         now = self._clock.monotonic()
-        if now - self._spoke_at < BEAT_SECONDS:
+        if self._has_left or now - self._spoke_at < BEAT_SECONDS:
             return
         self._spoke_at = now
         value = {
@@ -97,6 +98,7 @@ class Peers:
 
     def leave(self) -> None:
         """Say that this gateway is gone."""
+        self._has_left = True
         self._append(None)
 
     @property

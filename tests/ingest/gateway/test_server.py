@@ -13,10 +13,12 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from ingest.gateway.peers import BEAT_SECONDS
 from ingest.protocol.packets import Disconnect, Puback, Publish, Will
 from ingest.protocol.reason_codes import DisconnectReasonCode
+from mqlake.clock import ManualClock
 from mqlake.errors import LogError, OperationalError
-from mqlake.records import INBOUND, RETAINED_FILTER, ROUTES, Route, route_key
+from mqlake.records import GATEWAYS, INBOUND, RETAINED_FILTER, ROUTES, Route, route_key
 from tests.ingest.gateway.harness import (
     NAME,
     Client,
@@ -91,6 +93,17 @@ async def test_stopping_tells_the_clients_fires_wills_and_withdraws_routes() -> 
     assert harness.router.members == {}
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", harness.port)
+
+
+async def test_a_gateway_that_has_left_does_not_say_again_that_it_is_there() -> None:
+    """Its farewell may take longer than the time between two beats."""
+    clock = ManualClock()
+    async with running_gateway(clock=clock) as harness:
+        harness.gateway.peers.leave()
+        clock.advance(2 * BEAT_SECONDS)
+        harness.gateway._beat()
+        await until(lambda: not harness.writer.queued())
+        assert harness.log.records(GATEWAYS)[-1].value is None
 
 
 async def test_stopping_stores_what_was_sent() -> None:
