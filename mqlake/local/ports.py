@@ -50,7 +50,8 @@ def consecutive_free_ports(count: int) -> int:
     Raises:
         OSError: After a thousand tries there are not enough.
     """
-    for port in random.sample(_CHOICE, 1000):
+    choice = _CHOICE[: len(_CHOICE) - count + 1]
+    for port in random.sample(choice, min(1000, len(choice))):
         if all(is_free(port + offset) for offset in range(count)):
             return port
     raise OSError(f"found no {count} free ports of 127.0.0.1 in a row")

@@ -1,4 +1,7 @@
+import random
 import socket
+
+import pytest
 
 from mqlake.local.ports import consecutive_free_ports, free_ports, is_free
 
@@ -17,3 +20,10 @@ def test_free_ports_are_different_and_free() -> None:
 def test_consecutive_ports_are_free() -> None:
     first = consecutive_free_ports(3)
     assert all(is_free(first + offset) for offset in range(3))
+
+
+def test_consecutive_ports_are_below_those_of_outgoing_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(random, "sample", lambda choice, count: choice[-count:])
+    assert consecutive_free_ports(300) + 300 <= 32_768
