@@ -34,7 +34,7 @@ def test_a_job_has_progress_an_end_and_a_result(api: Api) -> None:
 
     def work(job: Job) -> dict[str, Any]:
         job.advance(0.5, "half")
-        assert go.wait(10)
+        assert go.wait(60)
         return {"done": True}
 
     job = start(jobs, work)
@@ -140,7 +140,7 @@ def test_a_job_that_waits_for_hours_keeps_no_other_from_running() -> None:
     go = threading.Event()
 
     def wait(_job: Job) -> dict[str, Any]:
-        assert go.wait(10)
+        assert go.wait(60)
         return {}
 
     replays = [jobs.start("replay", "default", "", wait) for _ in range(WAITING_WORKERS)]

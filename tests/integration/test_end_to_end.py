@@ -16,7 +16,7 @@ from tests.integration.clients.publishing import publish_all, publishing
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
-SUBSCRIBED_SECONDS = 20
+SUBSCRIBED_SECONDS = 60
 
 
 class Collector:

@@ -44,8 +44,8 @@ def test_log_keeps_records_and_identity_over_a_restart_on_other_ports(tmp_path: 
 
 def test_misspelled_log_topic_is_not_created(kafka: KafkaServer) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.list_topics("mqlake.inbuond", timeout=10)
-    assert "mqlake.inbuond" not in admin.list_topics(timeout=10).topics
+    admin.list_topics("mqlake.inbuond", timeout=60)
+    assert "mqlake.inbuond" not in admin.list_topics(timeout=60).topics
 
 
 def test_log_listens_on_this_machine_alone(kafka: KafkaServer) -> None:

@@ -169,7 +169,7 @@ def write_foreign_records(system: LocalSystem) -> None:
     """End each partition with a record that is no message: the table never has it."""
     servers = system.state().bootstrap_servers
     producer = Producer({"bootstrap.servers": servers})
-    partitions = producer.list_topics(INBOUND, timeout=10).topics[INBOUND].partitions
+    partitions = producer.list_topics(INBOUND, timeout=60).topics[INBOUND].partitions
     for partition in partitions:
         producer.produce(INBOUND, key=b"default/rules-api/in", value=b"", partition=partition)
     assert producer.flush(10) == 0

@@ -114,14 +114,14 @@ class Engine:
     def read(self, log_topic: str) -> list[Any]:
         """Return all records of a log topic, in the order of each partition."""
         admin = AdminClient({"bootstrap.servers": self.servers})
-        count = len(admin.list_topics(log_topic, timeout=10).topics[log_topic].partitions)
+        count = len(admin.list_topics(log_topic, timeout=60).topics[log_topic].partitions)
         partitions = [TopicPartition(log_topic, partition, 0) for partition in range(count)]
         latest: dict[TopicPartition, OffsetSpec] = {
             TopicPartition(log_topic, p.partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for p in partitions
         }
         ends = {
-            asked.partition: future.result(10).offset
+            asked.partition: future.result(60).offset
             for asked, future in admin.list_offsets(latest).items()
         }
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "test"})

@@ -26,8 +26,8 @@ def inbound_payloads(bootstrap_servers: str) -> list[bytes]:
     """Return the payload of every message in the log; barriers have none."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "test"})
     payloads = []
-    for partition in consumer.list_topics(INBOUND, timeout=10).topics[INBOUND].partitions:
-        _, end = consumer.get_watermark_offsets(TopicPartition(INBOUND, partition), timeout=10)
+    for partition in consumer.list_topics(INBOUND, timeout=60).topics[INBOUND].partitions:
+        _, end = consumer.get_watermark_offsets(TopicPartition(INBOUND, partition), timeout=60)
         consumer.assign([TopicPartition(INBOUND, partition, 0)])
         position = 0
         while position < end:

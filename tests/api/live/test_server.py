@@ -23,7 +23,7 @@ class Browser:
 
     def __init__(self, url: str, subprotocols: list[str]) -> None:
         address = urlsplit(url)
-        self._socket = socket.create_connection((address.hostname, address.port or 80), timeout=10)
+        self._socket = socket.create_connection((address.hostname, address.port or 80), timeout=60)
         self._connection = WSConnection(ConnectionType.CLIENT)
         self._events: list[Event] = []
         self._send(

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 
 PATH = "/api/v1/live/ws"
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 
 
 class Refused(Exception):  # noqa: N818 - it is what was asked for

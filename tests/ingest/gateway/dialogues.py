@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from ingest.protocol.encoder import encode
 from ingest.protocol.packets import Connack, Connect, Packet, Pingreq, Pingresp
 from ingest.protocol.properties import Properties
-from tests.ingest.gateway.harness import Client, until
+from tests.ingest.gateway.harness import DEADLINE_SECONDS, Client, until
 from tests.ingest.gateway.transcripts import CLOSED, parse, to_text
 
 Answers = dict[str, list[str]]
@@ -108,7 +108,9 @@ class Player:
             await self._do(line)
             answers: Answers = {}
             for name in list(self.clients):
-                wanted = None if expected is None else len(expected[number].get(name, []))
+                wanted = None
+                if expected is not None:
+                    wanted = sum(one != SILENT for one in expected[number].get(name, []))
                 await self._collect(name, answers.setdefault(name, []), wanted)
             played.append({name: arranged(got) for name, got in answers.items() if got})
         for client in self.clients.values():
@@ -153,7 +155,7 @@ class Player:
             while await self._receive(name, answers, SETTLE_SECONDS):
                 pass
         while name in self.clients and len(answers) < (wanted or 0):
-            if not await self._receive(name, answers, SILENCE_SECONDS):
+            if not await self._receive(name, answers, DEADLINE_SECONDS):
                 break
         if name in self._accepted:
             self.clients[name].send(Pingreq())
@@ -238,11 +240,13 @@ async def running_mosquitto(port: int, folder: Path) -> AsyncIterator[None]:
         program, "-c", str(config), stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        await until(lambda: _accepts(port))
+        await until(lambda: process.returncode is not None or _accepts(port))
+        assert process.returncode is None, f"mosquitto ended instead of listening on port {port}"
         yield
     finally:
-        process.terminate()
-        await process.wait()
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
 
 
 def _accepts(port: int) -> bool:

@@ -1,7 +1,6 @@
 """The gateway answers as Mosquitto does, or as its dialogue says."""
 
 import asyncio
-from itertools import count
 from pathlib import Path
 from typing import cast
 
@@ -9,7 +8,6 @@ import pytest
 
 from ingest.gateway.server import TICK_SECONDS
 from mqlake.clock import ManualClock
-from mqlake.local.ports import consecutive_free_ports
 from tests.ingest.gateway.dialogues import (
     LIMITS,
     Answers,
@@ -19,7 +17,7 @@ from tests.ingest.gateway.dialogues import (
     read_dialogues,
     running_mosquitto,
 )
-from tests.ingest.gateway.harness import running_gateway
+from tests.ingest.gateway.harness import free_port, running_gateway
 from tests.ingest.gateway.transcripts import LEVELS
 
 pytestmark = pytest.mark.anyio
@@ -42,10 +40,10 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, list[Answer
     folder = tmp_path_factory.mktemp("mosquitto")
     (folder / "log").mkdir()
     played: dict[Key, list[Answers]] = {}
-    ports = count(consecutive_free_ports(len(CASES)))
     turn = asyncio.Semaphore(AT_A_TIME)
 
-    async def play(name: str, dialogue: Dialogue, level: str, port: int) -> None:
+    async def play(name: str, dialogue: Dialogue, level: str) -> None:
+        port = free_port()
         async with turn, running_mosquitto(port, folder):
             player = Player(port, LEVELS[level], asyncio.sleep)
             played[name, level] = await player.play(dialogue.steps(level))
@@ -54,7 +52,7 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, list[Answer
         async with asyncio.TaskGroup() as group:
             for case in CASES:
                 name, dialogue, level = cast("tuple[str, Dialogue, str]", case.values)
-                group.create_task(play(name, dialogue, level, next(ports)))
+                group.create_task(play(name, dialogue, level))
 
     asyncio.run(play_all())
     return played

@@ -11,7 +11,7 @@ from ingest.gateway.connection import FLUSH_BYTES, ClientConnection
 from ingest.protocol.encoder import encode
 from ingest.protocol.packets import Pingreq, Pingresp, Puback, Publish
 from ingest.protocol.reason_codes import PubackReasonCode
-from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+from tests.ingest.gateway.harness import DEADLINE_SECONDS, Client, Harness, running_gateway, until
 
 pytestmark = pytest.mark.anyio
 
@@ -154,7 +154,7 @@ async def test_a_slow_subscriber_is_still_heard() -> None:
 
 
 async def fill(publisher: Client, is_full: Callable[[], bool]) -> None:
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while not is_full():
             await publisher.publish("a", bytes(50_000))
             await publisher.expect_nothing()

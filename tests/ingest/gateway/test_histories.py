@@ -239,9 +239,7 @@ async def test_it_goes_on_at_another_gateway_after_a_crash() -> None:
         assert await client.payloads(3) == [*numbers(1, 3)]
         await first.saved()
         await first.kill()
-        async with running_gateway(
-            log=log, router=router, name="gateway-2", start_seconds=20
-        ) as second:
+        async with running_gateway(log=log, router=router, name="gateway-2") as second:
             client = await Client.open(second.port)
             connack = await client.handshake("alice", clean_start=False, properties=NEVER)
             assert connack.session_present

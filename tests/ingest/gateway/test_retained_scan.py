@@ -26,7 +26,7 @@ from ingest.protocol.packets import (
 from ingest.protocol.reason_codes import SubackReasonCode
 from mqlake.log.contract import ANY_PARTITION
 from mqlake.records import INBOUND, Message, message_headers, message_key
-from tests.ingest.gateway.harness import Client, new_log, running_gateway
+from tests.ingest.gateway.harness import DEADLINE_SECONDS, Client, new_log, running_gateway
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(200)]
 
@@ -37,7 +37,6 @@ UPDATE_EVERY = 100
 """One topic changes after so many messages that a subscriber got."""
 
 RECEIVE_MAXIMUM = 20
-SECONDS = 80.0
 
 
 def topic_of(number: int) -> str:
@@ -107,9 +106,7 @@ async def test_everybody_gets_the_newest_of_each_topic_and_nothing_goes_back() -
         key = message_key("default", message.topic_name)
         log.store(INBOUND, key, FIRST, message_headers(message), 1, ANY_PARTITION)
     newest = dict.fromkeys(map(topic_of, range(RETAINED)), FIRST)
-    async with running_gateway(
-        log=log, max_inflight_messages=200, start_seconds=SECONDS
-    ) as harness:
+    async with running_gateway(log=log, max_inflight_messages=200) as harness:
         assert len(harness.gateway.retained) == RETAINED
         publisher = await Client.connect(harness.port, "publisher")
         received = 0
@@ -135,7 +132,7 @@ async def test_everybody_gets_the_newest_of_each_topic_and_nothing_goes_back() -
         ]
         for subscriber in subscribers:
             await loop.create_connection(lambda one=subscriber: one, "127.0.0.1", harness.port)  # type: ignore[misc]
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             # Looked at now and then: it compares 100,000 topics.
             while any(subscriber.last != newest for subscriber in subscribers):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)

@@ -246,12 +246,12 @@ class Paho:
         self.client.on_message = lambda _client, _data, message: self.messages.put(message)
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
-        assert self.connected.wait(10)
+        assert self.connected.wait(60)
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
         self.subscribed.clear()
         self.client.subscribe(topic_filter, qos)
-        assert self.subscribed.wait(10)
+        assert self.subscribed.wait(60)
 
     def close(self) -> None:
         self.client.disconnect()
@@ -275,7 +275,7 @@ async def test_paho_clients_work(version: MQTTProtocolVersion) -> None:
             info = publisher.client.publish(f"paho/{qos}", b"payload", qos)
             info.wait_for_publish(10)
             assert info.is_published()
-        received = [subscriber.messages.get(timeout=10) for _ in range(3)]
+        received = [subscriber.messages.get(timeout=60) for _ in range(3)]
         publisher.close()
         subscriber.close()
         return sorted((one.topic, bytes(one.payload), one.qos) for one in received)

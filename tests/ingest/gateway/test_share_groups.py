@@ -28,6 +28,7 @@ from ingest.session.share_parts import PartRecord, PartState
 from mqlake.clock import ManualClock
 from mqlake.records import delivery_topic
 from tests.ingest.gateway.harness import (
+    DEADLINE_SECONDS,
     Client,
     Harness,
     running_gateway,
@@ -88,7 +89,7 @@ async def drain(client: Client) -> list[Publish]:
 async def collect(count: int, *clients: Client) -> list[bytes]:
     """Take messages from all clients until there are so many."""
     found: list[bytes] = []
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while len(found) < count:
             for client in clients:
                 found.extend(one.payload for one in await drain(client))
@@ -302,7 +303,7 @@ async def test_nothing_is_lost_or_acknowledged_twice_however_members_come_and_go
         for name in names:
             if name not in coming.clients:
                 await coming.come(name)
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while len(coming.acknowledged) < len(sent):
                 for name in names:
                     await coming.take(name, 1)
@@ -362,7 +363,7 @@ async def test_nothing_is_lost_however_gateways_die(seed: int) -> None:
         for name in names:
             if name not in coming.clients:
                 await coming.come(name)
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while len(coming.acknowledged) < len(sent):
                 for name in names:
                     await coming.take(name, 1)
@@ -560,7 +561,7 @@ async def test_qos_2_is_sent_to_one_client_though_gateways_die(kept: bool) -> No
         await die_out(clock, second)
         await until(lambda: {part.gateway for part in parts(second)} == {SECOND})
         found: list[bytes] = []
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             while len(found) < 35:
                 found.append((await survivor.message()).payload)
         await survivor.expect_nothing()

@@ -62,7 +62,7 @@ def test_parts_stop_in_order_and_none_is_left(start: Start, tmp_path: Path) -> N
     )
     await_ready(process)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     stops = (tmp_path / "stops").read_text().split()
     assert [name.partition("-")[0] for name in stops] == [
@@ -80,7 +80,7 @@ def test_gateways_start_after_the_log_topics_are_made(start: Start, tmp_path: Pa
 
 def test_failure_to_make_the_log_topics_fails_the_start(start: Start, tmp_path: Path) -> None:
     process = start(topics="sys.exit('no room')", log="serve()")
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "failed: the log topics could not be made, exit code 1: no room: see" in errors
     assert all(start_ticks(pid) is None for pid in pids(tmp_path, "log"))
@@ -88,14 +88,14 @@ def test_failure_to_make_the_log_topics_fails_the_start(start: Start, tmp_path: 
 
 def test_part_that_does_not_start_fails_the_start_with_its_last_words(start: Start) -> None:
     process = start(log="serve()", api="sys.exit('mqlake: setting port: too small')")
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "failed: api does not start, exit code 1: mqlake: setting port: too small; see" in errors
 
 
 def test_part_that_never_gets_well_fails_the_start(start: Start) -> None:
     process = start(timeout="0.3", log="serve()", api="signal.pause()")
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "failed: not ready after 0 s, api: not well yet; see" in errors
 
@@ -104,7 +104,7 @@ def test_signal_before_it_is_ready_stops_the_start(start: Start, tmp_path: Path)
     process = start(log="signal.pause()")
     await_condition(lambda: bool(pids(tmp_path, "log")), "the log has started")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 130
     assert start_ticks(pids(tmp_path, "log")[0]) is None
 
@@ -144,7 +144,7 @@ def test_part_that_ignores_sigterm_is_killed(start: Start, tmp_path: Path) -> No
     process = start(log="signal.signal(signal.SIGTERM, signal.SIG_IGN)\nserve()", api="serve()")
     await_ready(process)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     assert start_ticks(pids(tmp_path, "log")[0]) is None
 
@@ -159,5 +159,5 @@ def test_second_signal_hurries_the_stop(start: Start, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     await_condition((tmp_path / "asked").exists, "api was asked to stop")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0

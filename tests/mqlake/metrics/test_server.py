@@ -17,7 +17,7 @@ def read(families: Families) -> None:
 
 
 def get(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text: str = answer.read().decode()
         return text
 

@@ -190,7 +190,7 @@ class Stage:
             }
         )
         try:
-            count = len(consumer.list_topics(log_topic, timeout=10).topics[log_topic].partitions)
+            count = len(consumer.list_topics(log_topic, timeout=60).topics[log_topic].partitions)
             consumer.assign([TopicPartition(log_topic, p, 0) for p in range(count)])
             unread, found = set(range(count)), []
             while unread:

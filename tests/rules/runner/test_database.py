@@ -141,7 +141,7 @@ async def test_wrong_statement_password_or_table_is_told(postgres: Postgres) -> 
     assert caught.value.failure is Failure.REFUSED
     wrong = database(postgres, password=SecretStr("wrong"))
     with pytest.raises(ActionError, match="password") as caught:
-        await wrong.execute("DELETE FROM nowhere", [[]], timeout_seconds=5)
+        await wrong.execute("DELETE FROM nowhere", [[]], timeout_seconds=60)
     assert caught.value.failure is Failure.UNAVAILABLE
     await wrong.close()
 
@@ -162,7 +162,7 @@ async def test_a_restart_is_a_target_that_is_away_and_comes_back(postgres: Postg
 
     async def insert(number: int) -> None:
         statement = "INSERT INTO restarts VALUES ($1)"
-        await opened.execute(statement, [[number]], timeout_seconds=5)
+        await opened.execute(statement, [[number]], timeout_seconds=60)
 
     await insert(1)
     await asyncio.to_thread(postgres.stop)
@@ -180,6 +180,6 @@ async def test_socket_and_password_file_serve_too(postgres: Postgres) -> None:
     postgres.query("CREATE TABLE sockets (a int)")
     file = postgres.folder / "password"
     opened = database(postgres, host=str(postgres.folder), password=None, password_file=file)
-    await opened.execute("INSERT INTO sockets VALUES ($1)", [[1], [2]], timeout_seconds=5)
+    await opened.execute("INSERT INTO sockets VALUES ($1)", [[1], [2]], timeout_seconds=60)
     await opened.close()
     assert postgres.query("SELECT count(*) FROM sockets") == ["2"]

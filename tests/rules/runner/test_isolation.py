@@ -171,7 +171,7 @@ def test_second_runner_of_a_name_refuses_to_start(stage: Stage) -> None:
 
 def members(stage: Stage) -> int:
     admin = AdminClient({"bootstrap.servers": stage.servers})
-    return len(admin.describe_consumer_groups([GROUP])[GROUP].result(10).members)
+    return len(admin.describe_consumer_groups([GROUP])[GROUP].result(60).members)
 
 
 def test_second_runner_stands_by_and_takes_over(stage: Stage) -> None:

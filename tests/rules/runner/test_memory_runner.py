@@ -126,7 +126,7 @@ async def scene() -> AsyncIterator[Scene]:
 
 async def until(condition: Callable[[], bool], what: str) -> None:
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
     except TimeoutError:

@@ -482,15 +482,15 @@ class Paho:
         client.on_message = lambda _client, _data, message: self.messages.put(message)
         connect(client)
         client.loop_start()
-        assert self._connected.wait(10)
+        assert self._connected.wait(60)
 
     def echo(self) -> list[tuple[int, bytes]]:
         """Publish at each QoS to a subscription of its own and return what comes."""
         self.client.subscribe("echo/#", 2)
-        assert self._subscribed.wait(10)
+        assert self._subscribed.wait(60)
         for qos in (0, 1, 2):
             self.client.publish(f"echo/{qos}", b"x" * 70_000, qos).wait_for_publish(10)
-        received = [self.messages.get(timeout=10) for _ in range(3)]
+        received = [self.messages.get(timeout=60) for _ in range(3)]
         return sorted((message.qos, bytes(message.payload)) for message in received)
 
 

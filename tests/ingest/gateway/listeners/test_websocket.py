@@ -19,7 +19,14 @@ from wsproto.events import (
 from ingest.protocol.encoder import encode
 from ingest.protocol.packets import Connack, Connect, Disconnect, Pingreq, Pingresp, Publish
 from ingest.protocol.reason_codes import DisconnectReasonCode
-from tests.ingest.gateway.harness import Client, free_port, running_gateway, turns, until
+from tests.ingest.gateway.harness import (
+    DEADLINE_SECONDS,
+    Client,
+    free_port,
+    running_gateway,
+    turns,
+    until,
+)
 from tests.ingest.gateway.listeners.tls import Authority
 from tests.ingest.gateway.listeners.websocket_client import WebSocketClient
 
@@ -261,7 +268,7 @@ async def test_what_is_no_handshake_is_answered_and_closed(request_: bytes, stat
 
 
 async def read_to_end(client: WebSocketClient) -> bytes:
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         try:
             return await client.reader.read(-1)
         except ConnectionResetError:
