@@ -23,7 +23,7 @@ from mqlake.local.listeners import listeners_of, reachable_addresses, wanted_por
 from mqlake.local.metrics import SUPERVISOR, SupervisorMetrics, metrics_url
 from mqlake.local.parts import API, RULES, STREAMING, Plan
 from mqlake.local.paths import RUNTIME, DataDirectory
-from mqlake.local.ports import free_ports, is_free
+from mqlake.local.ports import claim, free_ports
 from mqlake.local.progress import PipeProgress, Progress, choose_progress, replay
 from mqlake.local.settings import LocalSettings
 from mqlake.local.supervisor import STOP_SIGNALS, Interrupted, Supervisor
@@ -334,7 +334,7 @@ def _end_leftovers(state: SystemState | None) -> None:
 
 def _earlier_or_free(earlier: int | None, taken: set[int]) -> int:
     """Return the port of the last run if nobody has taken it, so that users find it again."""
-    if earlier and earlier not in taken and is_free(earlier):
+    if earlier and earlier not in taken and claim(earlier):
         port = earlier
     else:
         port = next(port for port in free_ports(len(taken) + 1) if port not in taken)

@@ -2,12 +2,13 @@
 
 import random
 import socket
-from contextlib import ExitStack
 from typing import Final
 
 # Below the range from which Linux takes the ports of outgoing connections (32768 on), so that none
 # of those can sit on a port between our choosing it and the process's listening on it.
 _CHOICE: Final = range(20_000, 32_768)
+
+_claims: Final[list[socket.socket]] = []
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
@@ -23,21 +24,34 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
+def claim(port: int) -> bool:
+    """Return whether a port of 127.0.0.1 is free, and this process's from now on.
+
+    Between choosing a port and listening on it lies the start of a server. So that nobody who
+    chooses meanwhile gets it too, it is marked by a name that the kernel knows until this process
+    ends: an abstract one, see unix(7).
+    """
+    if not is_free(port):
+        return False
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0mqlake-port-{port}")
+    except OSError:
+        mark.close()
+        return False
+    _claims.append(mark)
+    return True
+
+
 def free_ports(count: int) -> list[int]:
-    """Return that many different ports of 127.0.0.1 on which nobody listens.
+    """Claim that many ports of 127.0.0.1.
 
     Raises:
         OSError: After a thousand tries there are not enough.
     """
     found: list[int] = []
-    with ExitStack() as held:
-        for port in random.sample(_CHOICE, 1000):
-            listener = held.enter_context(socket.socket())
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+    for port in random.sample(_CHOICE, 1000):
+        if claim(port):
             found.append(port)
             if len(found) == count:
                 return found
@@ -45,13 +59,14 @@ def free_ports(count: int) -> list[int]:
 
 
 def consecutive_free_ports(count: int) -> int:
-    """Return the first of that many neighbouring ports of 127.0.0.1 on which nobody listens.
+    """Claim that many neighbouring ports of 127.0.0.1; return the first.
 
     Raises:
         OSError: After a thousand tries there are not enough.
     """
     choice = _CHOICE[: len(_CHOICE) - count + 1]
-    for port in random.sample(choice, min(1000, len(choice))):
-        if all(is_free(port + offset) for offset in range(count)):
-            return port
+    for first in random.sample(choice, min(1000, len(choice))):
+        wanted = range(first, first + count)
+        if all(map(is_free, wanted)) and all(map(claim, wanted)):
+            return first
     raise OSError(f"found no {count} free ports of 127.0.0.1 in a row")

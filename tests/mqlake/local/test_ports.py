@@ -1,9 +1,11 @@
 import random
 import socket
+import subprocess
+import sys
 
 import pytest
 
-from mqlake.local.ports import consecutive_free_ports, free_ports, is_free
+from mqlake.local.ports import claim, consecutive_free_ports, free_ports, is_free
 
 
 def test_a_port_with_a_listener_is_not_free() -> None:
@@ -25,5 +27,19 @@ def test_consecutive_ports_are_free() -> None:
 def test_consecutive_ports_are_below_those_of_outgoing_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(random, "sample", lambda choice, count: choice[-count:])
-    assert consecutive_free_ports(300) + 300 <= 32_768
+    monkeypatch.setattr(random, "sample", lambda choice, count: reversed(choice[-count:]))
+    assert consecutive_free_ports(20) + 20 <= 32_768
+
+
+def printed(program: str) -> str:
+    command = [sys.executable, "-c", f"from mqlake.local.ports import claim, free_ports; {program}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_what_a_process_has_chosen_is_nobody_elses_until_it_ends() -> None:
+    (here,) = free_ports(1)
+    assert is_free(here)
+    assert not claim(here)
+    assert printed(f"print(claim({here}))") == "False\n"
+    there = int(printed("print(*free_ports(1))"))
+    assert claim(there)
