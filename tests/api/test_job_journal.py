@@ -144,7 +144,7 @@ def test_a_job_that_runs_is_noted_again_and_again() -> None:
     site = Site()
     job = site.start()
     before = len(site.journal.records)
-    await_condition(lambda: len(site.journal.records) > before + 1, "twice", timeout_seconds=20)
+    await_condition(lambda: len(site.journal.records) > before + 1, "twice")
     site.clock.advance(SILENT_MS / 1000 + 1)
     await_condition(
         lambda: (site.journal.last(job) or job).noted_at_ms == site.clock.now_ms(),

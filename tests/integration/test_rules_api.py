@@ -288,7 +288,7 @@ def is_noted(system: LocalSystem, job_id: str) -> bool:
     )
     try:
         consumer.assign([TopicPartition(JOBS, 0, 0)])
-        while (record := consumer.poll(10)) is not None and record.error() is None:
+        while (record := consumer.poll(60)) is not None and record.error() is None:
             value = record.value() or b"{}"
             if record.key() == f"default/{job_id}".encode() and b"succeeded" in bytes(value):
                 return True

@@ -75,7 +75,7 @@ class Engine:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "mqlake", "streaming"], env=environment
         )
-        self.wait_until(self._is_healthy, "healthy", 90)
+        self.wait_until(self._is_healthy, "healthy", 150)
 
     @property
     def _heartbeat(self) -> Path:
@@ -293,7 +293,7 @@ def test_every_message_is_evaluated_by_the_version_in_force_at_its_offset(
             outputs = [o for o in engine.outputs() if o.rule in names]
             return len(outputs) >= len(wanted)
 
-        engine.wait_until(is_complete, f"{len(wanted)} outputs, got {len(outputs)}", 60)
+        engine.wait_until(is_complete, f"{len(wanted)} outputs, got {len(outputs)}", 150)
         made = [
             (
                 *(o.rule, o.version, o.position.partition, o.position.offset),
@@ -322,7 +322,7 @@ def test_a_rule_that_fails_disturbs_no_other_and_is_paused(
         for number in range(300):
             engine.publish(f"bad/{number}", b'{"zero": 0}', number)
         assert engine.producer.flush(30) == 0
-        paused = engine.await_state("rule-90", 1, "paused", 60)
+        paused = engine.await_state("rule-90", 1, "paused", 150)
         assert paused.error is not None
         assert paused.current is None
         letters = [

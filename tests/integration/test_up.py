@@ -31,7 +31,7 @@ def inbound_payloads(bootstrap_servers: str) -> list[bytes]:
         consumer.assign([TopicPartition(INBOUND, partition, 0)])
         position = 0
         while position < end:
-            record = consumer.poll(10)
+            record = consumer.poll(60)
             assert record is not None
             assert record.error() is None
             position = (record.offset() or 0) + 1
@@ -52,7 +52,7 @@ def stored_payloads(system: LocalSystem) -> Counter[bytes]:
 
 class TestRunningSystem:
     def test_status_lists_every_process_as_healthy(self, system: LocalSystem) -> None:
-        result = system.run("status", "--wait", "60", "--json")
+        result = system.run("status", "--wait", "180", "--json")
         assert result.returncode == 0
         status = json.loads(result.stdout)
         names = [process["name"] for process in status["processes"]]
@@ -75,7 +75,7 @@ class TestRunningSystem:
         assert system.process("supervisor")["rss_bytes"] < 60e6
 
     def test_status_without_json_is_a_table(self, system: LocalSystem) -> None:
-        result = system.run("status", "--wait", "60")
+        result = system.run("status", "--wait", "180")
         assert result.returncode == 0
         assert "gateway-2" in result.stdout
         assert "not healthy" not in result.stdout
