@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 PAGES = ("overview", "topics", "clients", "rules", "sql", "retained", "alarms", "mqtt")
 BATCHES = 12
 """Of messages under load, four a second."""
-LONGEST_PAUSE_MS = 2_000
-"""That a page may stand still under load, where the system and other tests run beside it."""
+LONGEST_PAUSE_MS = 700
+"""That a page may stand still under load, on two cores that also run the system."""
 
 
 @contextmanager
@@ -198,8 +198,8 @@ def test_a_thousand_messages_a_second_do_not_hold_up_the_page(
         page.wait_for_timeout(max(0, (began + (batch + 1) / 4 - time.monotonic()) * 1000))
     seconds = time.monotonic() - began
     seen = dashboard.run("frames.js")
-    assert BATCHES * len(messages) / seconds > 400
-    assert seen["frames"] / seconds > 4
+    assert BATCHES * len(messages) / seconds > 700
+    assert seen["frames"] / seconds > 10
     assert seen["longest"] < LONGEST_PAUSE_MS
     expect(page.get_by_text("messages were left out")).to_be_visible()
     tree = page.get_by_role("tree", name="Topics")
