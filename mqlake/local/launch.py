@@ -337,7 +337,8 @@ def _earlier_or_free(earlier: int | None, taken: set[int]) -> int:
     if earlier and earlier not in taken and claim(earlier):
         port = earlier
     else:
-        port = next(port for port in free_ports(len(taken) + 1) if port not in taken)
+        while (port := free_ports(1)[0]) in taken:
+            pass
     taken.add(port)
     return port
 

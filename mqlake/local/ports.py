@@ -66,7 +66,6 @@ def consecutive_free_ports(count: int) -> int:
     """
     choice = _CHOICE[: len(_CHOICE) - count + 1]
     for first in random.sample(choice, min(1000, len(choice))):
-        wanted = range(first, first + count)
-        if all(map(is_free, wanted)) and all(map(claim, wanted)):
+        if all(map(claim, range(first, first + count))):
             return first
     raise OSError(f"found no {count} free ports of 127.0.0.1 in a row")

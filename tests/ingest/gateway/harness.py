@@ -471,7 +471,10 @@ class Harness:
 
 
 def free_port() -> int:
-    """Return a port that nothing else takes while it is free, twice if need be."""
+    """Return a port that nothing else takes while it is free, twice if need be.
+
+    Not `mqlake.local.ports.claim`: thousands are asked for, and a claim ends with the process.
+    """
     return next(port for port in _PORTS if is_free(port))
 
 
