@@ -15,6 +15,7 @@ from api.references.reading import read_upload
 from api.references.tables import ReferenceTables
 from mqlake.clock import SystemClock
 from mqlake.local.kafka import KafkaServer
+from mqlake.local.testing import await_condition
 from mqlake.records import RULES
 from rules.model import Rule
 from tests.integration.test_rules_engine import Engine, running_engine
@@ -51,7 +52,7 @@ class Api:
             found = self.book.get("default", name)
             return found is not None and found.is_answered and found.number == number
 
-        self._engine.wait_until(is_answered, f"{name} is answered", 150)
+        await_condition(is_answered, f"{name} is answered")
         assert found is not None
         return found
 
@@ -87,13 +88,13 @@ def test_rules_join_the_newest_version_and_say_when_it_is_gone(engine: Engine, a
     engine.publish("r/7", b'{"n": 1}')
     engine.publish("r/8", b'{"n": 1}')
     engine.producer.flush(30)
-    engine.wait_until(lambda: rows(engine, "joined") == [{"site": "Ulm", "n": 1}], "joined", 150)
+    await_condition(lambda: rows(engine, "joined") == [{"site": "Ulm", "n": 1}], "joined")
 
     found = api.await_answer("machines", api.put("machines", "id,site\n7,Bonn\n8,Kiel\n"))
     assert found.version == 1
     engine.publish("r/8", b'{"n": 2}')
     engine.producer.flush(30)
-    engine.wait_until(lambda: {"site": "Kiel", "n": 2} in rows(engine, "joined"), "joined", 150)
+    await_condition(lambda: {"site": "Kiel", "n": 2} in rows(engine, "joined"), "joined")
 
     api.await_answer("machines", api.changes.delete(engine.servers, "default", "machines"))
     failed = engine.await_state("joined", 1, "failed")
@@ -111,7 +112,7 @@ def test_a_killed_application_writes_each_upload_once_and_goes_on_watching(
     engine.publish("alive/2", b"{}")
     engine.producer.flush(30)
     absent = [{"topic": f"alive/{n}", "state": "absent"} for n in (1, 2)]
-    engine.wait_until(lambda: len(rows(engine, "watched")) == 2, "absent", 150)
+    await_condition(lambda: len(rows(engine, "watched")) == 2, "absent")
     assert sorted(rows(engine, "watched"), key=str) == absent
 
     for upload in range(3):
@@ -129,7 +130,7 @@ def test_a_killed_application_writes_each_upload_once_and_goes_on_watching(
 
     engine.publish("alive/1", b"{}")
     engine.producer.flush(30)
-    engine.wait_until(lambda: len(rows(engine, "watched")) >= 4, "present, and absent again", 150)
+    await_condition(lambda: len(rows(engine, "watched")) >= 4, "present, and absent again")
     assert rows(engine, "watched")[2:] == [
         {"topic": "alive/1", "state": "present"},
         {"topic": "alive/1", "state": "absent"},

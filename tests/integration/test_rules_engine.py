@@ -21,6 +21,7 @@ from mqlake.local.kafka import KafkaServer
 from mqlake.local.parts import STOP_TIMEOUT_SECONDS, STREAMING
 from mqlake.local.paths import RUNTIME
 from mqlake.local.ports import free_ports
+from mqlake.local.testing import await_condition
 from mqlake.log.admin import ensure_log_topics
 from mqlake.records import (
     DEAD_LETTERS,
@@ -75,7 +76,7 @@ class Engine:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "mqlake", "streaming"], env=environment
         )
-        self.wait_until(self._is_healthy, "healthy", 150)
+        await_condition(self._is_healthy, "healthy")
 
     @property
     def _heartbeat(self) -> Path:
@@ -160,7 +161,7 @@ class Engine:
                 kept.append(output)
         return kept
 
-    def await_state(self, rule: str, version: int, state: str, seconds: float = 120) -> Activation:
+    def await_state(self, rule: str, version: int, state: str) -> Activation:
         found: Activation | None = None
 
         def is_there() -> bool:
@@ -168,16 +169,9 @@ class Engine:
             found = self.activations().get(rule)
             return found is not None and (found.version, found.state) == (version, state)
 
-        self.wait_until(is_there, f"{rule} {version} {state}, is {found}", seconds)
+        await_condition(is_there, f"{rule} {version} {state}")
         assert found is not None
         return found
-
-    @staticmethod
-    def wait_until(condition: Any, what: str, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-            time.sleep(0.05)
 
     def publish(self, topic: str, payload: bytes, number: int = 0) -> None:
         message = Message(
@@ -293,7 +287,7 @@ def test_every_message_is_evaluated_by_the_version_in_force_at_its_offset(
             outputs = [o for o in engine.outputs() if o.rule in names]
             return len(outputs) >= len(wanted)
 
-        engine.wait_until(is_complete, f"{len(wanted)} outputs, got {len(outputs)}", 150)
+        await_condition(is_complete, f"{len(wanted)} outputs")
         made = [
             (
                 *(o.rule, o.version, o.position.partition, o.position.offset),
@@ -322,7 +316,7 @@ def test_a_rule_that_fails_disturbs_no_other_and_is_paused(
         for number in range(300):
             engine.publish(f"bad/{number}", b'{"zero": 0}', number)
         assert engine.producer.flush(30) == 0
-        paused = engine.await_state("rule-90", 1, "paused", 150)
+        paused = engine.await_state("rule-90", 1, "paused")
         assert paused.error is not None
         assert paused.current is None
         letters = [

@@ -13,14 +13,12 @@ import pytest
 from pyspark.sql.connect.session import SparkSession
 
 from mqlake.local.kafka import KafkaServer
+from mqlake.local.testing import await_condition
 from mqlake.records import INBOUND
 from rules.model import ActionSpec, Rule
 from tests.integration.test_rules_engine import Engine, running_engine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
-
-SLOW_SECONDS = 120.0
-"""Longest wait for a row: the first batch of a query compiles it."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +45,7 @@ def rows(engine: Engine, name: str) -> list[Any]:
 
 def await_rows(engine: Engine, name: str, count: int) -> None:
     what = f"{count} rows of {name}"
-    engine.wait_until(lambda: len(rows(engine, name)) >= count, what, SLOW_SECONDS)
+    await_condition(lambda: len(rows(engine, name)) >= count, what)
 
 
 def test_a_changed_rule_starts_empty_and_gives_what_was_complete(engine: Engine) -> None:
@@ -76,7 +74,7 @@ def test_a_changed_rule_starts_empty_and_gives_what_was_complete(engine: Engine)
     def is_there() -> bool:
         return any(row["version"] == 2 for row in rows(engine, "change"))
 
-    engine.wait_until(is_there, "a window of version 2", SLOW_SECONDS)
+    await_condition(is_there, "a window of version 2")
     made = rows(engine, "change")
     times = sorted(
         record.timestamp()[1]
@@ -123,7 +121,7 @@ def test_each_row_is_in_its_table_once_though_spark_is_killed(engine: Engine) ->
         found = sql(engine, query)
         return bool(found) and (found[0].messages or 0) >= sent.total()
 
-    engine.wait_until(is_complete, "all messages in windows in the table", SLOW_SECONDS)
+    await_condition(is_complete, "all messages in windows in the table")
     (row,) = found
     assert (row.messages, row.total) == (sent.total(), total)
     assert row.rows == row.windows

@@ -8,7 +8,6 @@ import base64
 import json
 import random
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from api.rules import history, plans
 from mqlake.clock import SystemClock
+from mqlake.local.testing import await_condition
 from mqlake.records import (
     DEAD_LETTERS,
     EVENTS,
@@ -327,13 +327,6 @@ def start(
         engine.stop()
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
-
-
 LATENESS = "lateness => '20 seconds'"
 WINDOWS = {
     "tumble": f"""SELECT payload.k AS k, count(*) AS n, sum(payload.v) AS s, avg(payload.v) AS a,
@@ -450,7 +443,7 @@ def test_what_is_decoded_by_a_schema_is_counted_and_what_is_not_is_told(
     )
     engine.publish(*(struct.pack("<d", value) for value in (20.5, 61.5)), b"\x01")
     engine.process()
-    wait_until(lambda: bool(engine.rows()), "the window closes by the clock")
+    await_condition(lambda: bool(engine.rows()), "the window closes by the clock")
     assert [(row["n"], row["high"]) for row in engine.rows()] == [(2, 61.5)]
     (letter,) = engine.world.letters()
     assert (letter.stage, letter.value) == ("evaluate", b"\x01")
@@ -487,7 +480,7 @@ def test_a_window_by_receipt_closes_without_messages(start: Callable[..., Engine
     )
     now = SystemClock().now_ms()
     engine.publish(*({} for _ in range(7)), at_ms=now)
-    wait_until(lambda: bool(engine.rows()), "the window")
+    await_condition(lambda: bool(engine.rows()), "the window")
     assert engine.rows() == [{"n": 7, "window_end": (now // 1000 + 1) * 1000}]
     (output,) = engine.world.outputs()
     assert output.received_at_ms == (now // 1000 + 1) * 1000
@@ -497,7 +490,7 @@ def test_a_window_by_receipt_closes_without_messages(start: Callable[..., Engine
     engine.ended_at_ms = (now // 1000 + 2) * 1000
     engine.activate()
     engine.publish({}, at_ms=engine.ended_at_ms + 200)
-    wait_until(
+    await_condition(
         lambda: stateful.watermark_ms(engine.checkpoint) > (engine.ended_at_ms or 0) + 1500,
         "time goes on",
     )
@@ -513,14 +506,14 @@ def test_streams_are_joined_and_silence_is_told(start: Callable[..., Engine]) ->
     join.publish(*({"n": n} for n in range(4)), at_ms=SystemClock().now_ms(), chain=("x",))
     join.process()  # for as long as it takes: what came at its beginning would be late behind it
     join.publish(*({"of": n, "m": 10 * n} for n in range(2, 6)), at_ms=SystemClock().now_ms())
-    wait_until(lambda: len(join.rows()) == 2, "pairs")
+    await_condition(lambda: len(join.rows()) == 2, "pairs")
     assert sorted(row["m"] for row in join.rows()) == [20, 30]
     chains = {one.chain for one in join.world.outputs()}
     assert chains == {(UNNAMED_RULE,)}, "one of the two messages comes from a rule"
     join.stop()
     silent = start("silent", "SELECT topic, state FROM \"w/+\" WHERE absent('1 second')")
     silent.publish({}, at_ms=SystemClock().now_ms(), chain=("x", "y"))
-    wait_until(lambda: bool(silent.rows()), "silence")
+    await_condition(lambda: bool(silent.rows()), "silence")
     assert silent.rows() == [{"topic": "w/1", "state": "absent"}]
     assert silent.world.outputs()[-1].chain == 2 * (UNNAMED_RULE,)
 
