@@ -39,6 +39,7 @@ HEADER_PROPERTIES: Final = "properties"
 HEADER_SOURCE: Final = "source"
 HEADER_EXCHANGE: Final = "exchange"
 HEADER_BY: Final = "by"
+HEADER_NUMBER: Final = "number"
 HEADER_VERSION: Final = "v"
 HEADER_PEERHOST: Final = "peerhost"
 HEADER_TRACEPARENT: Final = "traceparent"
@@ -283,7 +284,8 @@ class Route:
     """One line of `mqlake.routes`: a gateway has subscribers for a filter.
 
     Key `<gateway>/<tenant>/<topic filter as subscribed>` (shared ones with their `$share/<name>/`),
-    value the member count in ASCII; no value means no subscribers.
+    value the member count in ASCII; no value means no subscribers. What a gateway writes of itself
+    says by which run and the how-manieth it is: a barrier names it so.
     """
 
     gateway: str
@@ -293,6 +295,20 @@ class Route:
 
 def route_key(route: Route) -> bytes:
     return f"{route.gateway}/{route.tenant}/{route.topic_filter}".encode()
+
+
+def route_headers(incarnation: str, number: int) -> Headers:
+    """Return the headers of a record of a gateway's own.
+
+    Args:
+        incarnation: Run of the gateway.
+        number: Of its route records, the first being 1.
+    """
+    return [
+        (HEADER_VERSION, b"%d" % RECORD_VERSION),
+        (HEADER_BY, incarnation.encode()),
+        (HEADER_NUMBER, b"%d" % number),
+    ]
 
 
 def decode_route_key(key: bytes) -> Route:
@@ -312,8 +328,8 @@ class Barrier:
     r"""A record sent through every partition of `mqlake.inbound` to learn that a route is in force.
 
     The router passes it to its gateway only after it has applied `mqlake.routes` up to and
-    including `routes_offset`. Key `\0barrier/<gateway>/<incarnation>/<round>/<routes_offset>`, no
-    value.
+    including `routes_offset` and the route record with `route_number`, or not at all. Key
+    `\0barrier/<gateway>/<incarnation>/<round>/<routes_offset>/<route_number>`, no value.
     """
 
     gateway: str
@@ -321,11 +337,15 @@ class Barrier:
     """Tells apart the runs of one gateway; barriers of an earlier run are ignored."""
     round: int
     routes_offset: int
+    """-1 for none."""
+    route_number: int = 0
+    """Of this run of the gateway; 0 for none."""
 
 
 def barrier_key(barrier: Barrier) -> bytes:
     return BARRIER_KEY_PREFIX + (
-        f"{barrier.gateway}/{barrier.incarnation}/{barrier.round}/{barrier.routes_offset}"
+        f"{barrier.gateway}/{barrier.incarnation}/{barrier.round}/{barrier.routes_offset}/"
+        f"{barrier.route_number}"
     ).encode("ascii")
 
 
@@ -333,11 +353,11 @@ def decode_barrier_key(key: bytes) -> Barrier:
     """Read the key of a barrier.
 
     Raises:
-        InvalidRecord: Not four parts, or not numbers where there must be.
+        InvalidRecord: Not five parts, or not numbers where there must be.
     """
     try:
         parts = key[len(BARRIER_KEY_PREFIX) :].decode("ascii").split("/")
-        gateway, incarnation, round_, routes_offset = parts
-        return Barrier(gateway, incarnation, int(round_), int(routes_offset))
+        gateway, incarnation, round_, routes_offset, route_number = parts
+        return Barrier(gateway, incarnation, int(round_), int(routes_offset), int(route_number))
     except ValueError as exc:
         raise InvalidRecord(f"barrier key {key!r} is malformed") from exc

@@ -279,6 +279,7 @@ class ClientSession:
                     self._starts_of(one),
                 )
                 for one in self.subscriptions.values()
+                if one.is_counted  # else its client has not been told that it has it
             ],
             will=will,
             will_at_ms=will_at_ms,

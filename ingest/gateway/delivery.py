@@ -143,7 +143,7 @@ class Delivery:
             return
         self.marks[partition] = offset
         if key[:1] == _NOT_A_MESSAGE:
-            self._routes.receive_barrier(key, partition)
+            self._routes.receive_barrier(key, partition, offset)
             return
         tenant, _, topic_name = key.decode().partition("/")
         publisher = headers.get(HEADER_CLIENT_ID, b"").decode()

@@ -10,6 +10,7 @@ from typing import Final
 
 from ingest.gateway.counters import Counters
 from ingest.gateway.latency import GatewayLatencies
+from ingest.gateway.routes import Routes
 from ingest.protocol.packets import Publish
 from mqlake.clock import Clock
 from mqlake.errors import LogError
@@ -64,15 +65,24 @@ def _origin_header(origin: str) -> tuple[str, bytes]:
 class Publisher:
     """Appends the messages of all clients of a gateway to `mqlake.inbound`.
 
+    Args:
+        log: Where they go.
+        routes: Its barriers go before messages that came after them.
+        identifiers: For the messages.
+        counters: For what becomes of them.
+        clock: For their times.
+        partitions: Of `mqlake.inbound`.
+        latencies: Measures messages that wait for an answer.
+
     Attributes:
         is_refusing: Why messages are refused at the moment, or "".
         acked: Per partition the last offset the log has confirmed to this gateway.
-        latencies: Measures messages that wait for an answer.
     """
 
     def __init__(
         self,
         log: LogWriter,
+        routes: Routes,
         identifiers: MessageIdentifiers,
         counters: Counters,
         clock: Clock,
@@ -80,6 +90,7 @@ class Publisher:
         latencies: GatewayLatencies,
     ) -> None:
         self._log = log
+        self._routes = routes
         self._identifiers = identifiers
         self._counters = counters
         self._clock = clock
@@ -109,6 +120,8 @@ class Publisher:
             LogFull: The log takes no more at the moment; try again when it has caught up.
             LogError: The log never takes this message.
         """
+        if self._routes.is_due:
+            self._routes.flush()
         now_ms = self._clock.now_ms()
         headers = [
             _MQTT_HEADERS[protocol_level, publish.qos, publish.retain, publish.dup],

@@ -129,12 +129,6 @@ class _Resume:
     def routed(self) -> None:
         pass
 
-    def failed(self, error: LogError) -> None:
-        fields = {"client_id": self.session.client_id, "reason": str(error)}
-        logger.warning("a session waits", extra={"fields": fields})
-        if not self.session.is_ended:
-            self.begin()
-
 
 class _Search(NamedTuple):
     """A QoS 2 message that may be in the log."""
@@ -177,7 +171,7 @@ class Resumer:
 
     def route(self, session: ClientSession, resume: _Resume) -> None:
         """Have filters routed."""
-        self._gateway.share_groups.subscribe(session.routes(resume.topic_filters), resume)
+        self._gateway.share_groups.announce(session.routes(resume.topic_filters), resume)
 
     def routed(self, resume: _Resume) -> None:
         """Take a session whose filters are routed, or let go of them when it has gone."""

@@ -1,24 +1,33 @@
 """The gateway's side of routing: which filters the router knows for it, and from when on.
 
-    subscribe ──► route records ──acks──► barrier in every partition ──acks──► starts known
-                                                     │
-                                       router has applied the routes ──► barrier back ──► SUBACK
+    subscribe ──► route records, one barrier in every partition ──► both in the log: starts known
+                                        │
+                        router has applied the routes ──► barrier back ──► SUBACK
 
-A round takes all filters that wait, writes their routes and, when the log has them, one barrier
-into each partition of `mqlake.inbound`. The offsets of the barriers are where the subscriptions
-start to count; that all barriers have come back means that the router has the routes. The next
-round's writes follow the previous round's, they do not wait for the router: so a connection is held
-up by the log only, and a connect storm costs one round per write, not one per client.
+A round is all that goes to the log together: the records of the filters that wait, and one barrier
+for each partition of `mqlake.inbound`. It is handed to the log at the end of the turn of the loop
+in which somebody subscribed, or before the next message of this gateway if that is earlier: so
+every message that the gateway reads later is behind the barriers, and counts. Rounds do not wait
+for each other. A barrier names its route by a number, for the route's offset is not known yet.
+
+Where a barrier stands is where the subscription starts to count. The barrier's own way back tells
+that before any later message of its partition comes; the log's report tells it too. That all
+barriers of a round have come back means that the router has the routes.
+
+Whoever must miss nothing from its barriers on, come what may, `announce`s: its barriers follow when
+the log has the routes, and name their offset.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from ingest.session.subscriptions import NOT_YET
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.contract import LogFull
 from mqlake.records import (
@@ -31,6 +40,7 @@ from mqlake.records import (
     Route,
     barrier_key,
     decode_barrier_key,
+    route_headers,
     route_key,
 )
 from mqlake.sharing import ShareStrategy, ShareWeight, encode_weight
@@ -40,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mqlake.clock import Clock
-    from mqlake.log.contract import LogWriter
+    from mqlake.log.contract import AppendCallback, LogWriter
 
 logger = logging.getLogger(__name__)
 
@@ -54,35 +64,89 @@ FULL_SECONDS: Final = 0.01
 IDLE_SECONDS: Final = 1.0
 """How often unused routes and unanswered rounds are looked for."""
 
+PASSED_SECONDS: Final = 0.2
+"""The router waits a little longer for a route that a barrier names, then it drops the barrier."""
+
 _HEADERS: Final[Headers] = [(HEADER_VERSION, b"%d" % RECORD_VERSION)]
 
 
 class Waiter(Protocol):
-    """A client's SUBSCRIBE on its way through a round."""
+    """Somebody on his way through a round."""
 
     def counted(self, starts: list[int]) -> None:
-        """The log has the barriers: messages from these offsets on (by partition) count."""
+        """The log has the routes and barriers: messages from these offsets on count."""
         ...
 
     def routed(self) -> None:
-        """The router has the routes: SUBACK is due."""
+        """The router has the routes."""
+        ...
+
+
+class SubscribeWaiter(Waiter, Protocol):
+    """A client's SUBSCRIBE on its way through a round. `counted` and `routed`, or `failed`."""
+
+    def sent(self, starts: list[int]) -> None:
+        """Its barriers go to the log before anything that this gateway accepts from now on.
+
+        `starts` gets the offset of each partition's barrier when it is known, at the latest before
+        a message behind it is delivered; until then it is `NOT_YET`.
+        """
         ...
 
     def failed(self, error: LogError) -> None:
-        """The log did not take the routes; nothing is subscribed."""
+        """The log did not take all of it. The members count until they are unsubscribed."""
         ...
 
 
-@dataclass(slots=True)
+class _Waiting(NamedTuple):
+    waiter: Waiter
+    routes: list[Route]
+
+
+class _Subscribing(NamedTuple):
+    waiter: SubscribeWaiter
+    routes: list[Route]
+
+
+class _Record(NamedTuple):
+    """What is to be appended."""
+
+    log_topic: str
+    key: bytes
+    value: bytes | None
+    headers: Headers
+    partition: int
+    report: AppendCallback
+
+
+@dataclass(slots=True, eq=False)
 class _Round:
     number: int
-    waiters: list[tuple[Waiter, list[Route]]] = field(default_factory=list)
+    starts: list[int]
+    subscribing: list[_Subscribing] = field(default_factory=list)
+    """They count from its barriers."""
+    announcing: list[_Waiting] = field(default_factory=list)
+    """Their routes are in it; they count from the next one's barriers."""
+    announced: list[_Waiting] = field(default_factory=list)
+    """Their routes were in an earlier one; they count from its barriers."""
+    followers: list[_Waiting] = field(default_factory=list)
+    """They count already, but one of their routes had to be announced anew."""
     routes: list[Route] = field(default_factory=list)
     """Whose entries wait for this round."""
-    routes_offset: int = NO_ROUTES
-    starts: list[int] | None = None
+    written: list[Route] = field(default_factory=list)
+    """Whose records it has, withdrawals and new member counts too."""
+    barrier: Barrier | None = None
+    last_number: int = 0
+    """Of this gateway's last route record when it was made."""
+    unreported: int = 0
+    error: LogError | None = None
     sent_at: float = 0.0
+    is_counted: bool = False
     is_back: bool = False
+
+    @property
+    def needs_barriers(self) -> bool:
+        return bool(self.subscribing or self.announced or self.routes)
 
 
 @dataclass(slots=True)
@@ -99,18 +163,40 @@ class _Entry:
     """When it was announced first."""
 
 
+class _Opening:
+    """Waits for the first round. Implements `SubscribeWaiter`."""
+
+    def __init__(self) -> None:
+        self.starts: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+
+    def sent(self, starts: list[int]) -> None:
+        pass
+
+    def counted(self, starts: list[int]) -> None:
+        self.starts.set_result(starts)
+
+    def routed(self) -> None:
+        pass
+
+    def failed(self, error: LogError) -> None:
+        self.starts.set_exception(error)
+
+
 class Routes:
     """The routes of one gateway in `mqlake.routes`, and the barrier rounds.
 
     Args:
         gateway: Its name.
         incarnation: Tells this run of the gateway from earlier ones.
-        log: Where routes and barriers go.
+        log: Where routes and barriers go; the writer of this gateway's messages.
         partitions: Of `mqlake.inbound`.
         linger_seconds: A filter without subscribers stays routed so long.
         barrier_timeout_seconds: After this long an unanswered round is asked for again.
         clock: For both.
         share_strategy: How share groups want their messages spread.
+
+    Attributes:
+        is_due: Something waits that must be in the log before any later message: `flush` first.
     """
 
     def __init__(
@@ -125,6 +211,8 @@ class Routes:
         clock: Clock,
         share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN,
     ) -> None:
+        self.is_due = False
+        self._loop = asyncio.get_running_loop()
         self._gateway = gateway
         self._share_strategy = share_strategy
         self._incarnation = incarnation
@@ -136,11 +224,19 @@ class Routes:
         self._entries: dict[Route, _Entry] = {}
         self._changed: dict[Route, None] = {}  # filters whose record in the log is not current
         self._unused: dict[Route, None] = {}  # in the order in which they became unused
-        self._next_round = _Round(0)
-        self._wanted = asyncio.Event()
-        self._open_rounds: dict[int, _Round] = {}  # on their way through the router; ascending
+        self._next_round = self._new_round(0)
+        self._unwritten: deque[_Record] = deque()  # of the last round that was begun
+        self._flushing: asyncio.Handle | None = None
+        self._open_rounds: dict[int, _Round] = {}  # begun and not over; ascending
         self._returned = [-1] * partitions  # per partition the last round that came back
         self._repeated = 0  # how often the oldest open round was asked for again
+        self._is_asking = False  # the next round has barriers, whoever waits
+        # Numbers of route records: of the last one, the last one that the log has answered for, and
+        # the last one that the router is known to have.
+        self._last_number = 0
+        self._reported_number = 0
+        self._proven_number = 0
+        self._routes_offset = NO_ROUTES  # of the last one that the log has
 
     @property
     def is_answered(self) -> bool:
@@ -168,22 +264,39 @@ class Routes:
             entry.round = self._next_round
             self._next_round.routes.append(route)
             self._changed[route] = None
-            self._wanted.set()
+            self._want()
 
     def are_routed(self, routes: Iterable[Route]) -> bool:
         """Tell whether the router has all of them."""
         entries = [self._entries.get(route) for route in routes]
         return all(entry is not None and entry.round is None for entry in entries)
 
-    def subscribe(self, routes: Sequence[Route], waiter: Waiter) -> None:
-        """Count one more member for each filter; the waiter goes with the next round.
+    def subscribe(self, routes: Sequence[Route], waiter: SubscribeWaiter) -> None:
+        """Count one more member for each filter, from barriers that go before any later message.
 
         Also where an earlier round announces a filter: its barriers were sent before.
 
         Args:
             routes: The filters.
-            waiter: Told `counted` and then `routed`, or `failed` (the members then do not count).
+            waiter: Told `sent` at once.
         """
+        self._add_members(routes)
+        round_ = self._next_round
+        round_.subscribing.append(_Subscribing(waiter, list(routes)))
+        self._want()
+        waiter.sent(round_.starts)
+
+    def announce(self, routes: Sequence[Route], waiter: Waiter) -> None:
+        """Count one more member for each filter, for somebody who may not miss a message.
+
+        Its barriers follow when the log has the routes, withdrawals before this call included. What
+        the log does not take is tried again until it does.
+        """
+        self._add_members(routes)
+        self._next_round.announcing.append(_Waiting(waiter, list(routes)))
+        self._want()
+
+    def _add_members(self, routes: Iterable[Route]) -> None:
         for route in routes:
             entry = self._entries.get(route)
             if entry is None:
@@ -196,8 +309,6 @@ class Routes:
                 self._changed[route] = None  # the router weighs gateways by their members
             entry.members += 1
             self._unused.pop(route, None)
-        self._next_round.waiters.append((waiter, list(routes)))
-        self._wanted.set()
 
     def want(self, route: Route) -> None:
         """Keep a route from the first round on, whoever subscribes; called before `open`."""
@@ -216,13 +327,19 @@ class Routes:
             self._changed[route] = None
             if entry.members == 0:
                 del self._entries[route]
-                self._wanted.set()
+                self._want()
         elif entry.members == 0:
             entry.unused_since = self._clock.monotonic()
             self._unused[route] = None
 
-    def receive_barrier(self, key: bytes, partition: int) -> None:
-        """Take a barrier that the router has answered; one of an earlier run is nothing to us."""
+    def receive_barrier(self, key: bytes, partition: int, offset: int) -> None:
+        """Take a barrier that the router has answered; one of an earlier run is nothing to us.
+
+        Args:
+            key: Of the barrier.
+            partition: Where in `mqlake.inbound` it is.
+            offset: Likewise.
+        """
         try:
             barrier = decode_barrier_key(key)
         except InvalidRecord as exc:
@@ -230,13 +347,19 @@ class Routes:
             return
         if barrier.incarnation != self._incarnation or barrier.gateway != self._gateway:
             return
-        # A later round's barrier proves the earlier ones too: its routes_offset is not smaller.
-        if barrier.round > self._returned[partition]:
-            self._returned[partition] = barrier.round
-            reached = min(self._returned)
-            for round_ in [one for one in self._open_rounds.values() if one.number <= reached]:
+        if barrier.round <= self._returned[partition]:
+            return
+        # A later round's barrier proves the earlier ones too: it names a route that is not earlier.
+        self._returned[partition] = barrier.round
+        reached = min(self._returned)
+        for round_ in list(self._open_rounds.values()):
+            if round_.number > barrier.round:
+                break
+            if round_.starts[partition] == NOT_YET:  # the router was faster than the log's answer
+                round_.starts[partition] = offset
+            if round_.number <= reached:
                 round_.is_back = True
-                if round_.starts is not None:  # else the router was faster than the log's answer
+                if round_.is_counted:
                     self._finish(round_)
 
     async def open(self, stale: Iterable[Route]) -> list[int]:
@@ -250,27 +373,22 @@ class Routes:
         """
         wanted = list(self._changed)
         self._changed.clear()
-        records: list[tuple[bytes, bytes | None, int]] = [
-            (route_key(route), None, 0) for route in stale if route not in self._entries
-        ]
-        records.extend((route_key(route), self._count(route), 0) for route in wanted)
-        appended = await self._append_all(ROUTES, records)
-        round_ = self._take_round()
-        round_.routes_offset = max((offset for _, offset in appended), default=NO_ROUTES)
-        await self._write_barriers(round_)
-        assert round_.starts is not None
-        return round_.starts
+        await self._append_all(
+            [(route, None) for route in stale if route not in self._entries]
+            + [(route, self._count(route)) for route in wanted]
+        )
+        opening = _Opening()
+        self.subscribe([], opening)
+        return await opening.starts
 
     async def run(self) -> None:
-        """Write rounds as they are wanted, until cancelled."""
+        """Look after unused routes and unanswered rounds, until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(IDLE_SECONDS):
-                    await self._wanted.wait()
+            await asyncio.sleep(IDLE_SECONDS)
             self._collect_unused()
-            if self._wanted.is_set() or self._changed or self._is_overdue():
-                self._wanted.clear()
-                await self._run_round()
+            self._is_asking = self._is_asking or self._is_overdue()
+            if self._changed or self._is_asking:
+                self._want()
 
     async def close(self) -> None:
         """Withdraw all routes: this gateway takes no more deliveries.
@@ -279,7 +397,7 @@ class Routes:
             LogError: The log does not take the records; the next run withdraws them.
         """
         known = {**dict.fromkeys(self._entries), **self._changed}
-        await self._append_all(ROUTES, [(route_key(route), None, 0) for route in known])
+        await self._append_all([(route, None) for route in known])
 
     def _is_overdue(self) -> bool:
         """Tell whether the oldest round is to be asked for again."""
@@ -293,30 +411,111 @@ class Routes:
         )
         return True
 
-    async def _run_round(self) -> None:
-        round_ = self._take_round()
-        changed = list(self._changed)
-        self._changed.clear()
-        try:
-            appended = await self._append_all(
-                ROUTES, [(route_key(route), self._count(route), 0) for route in changed]
-            )
-            if not round_.routes and not round_.waiters and not self._open_rounds:
-                return  # withdrawals and member counts: nobody waits for the router to have them
-            offsets = [offset for _, offset in appended]
-            offsets.extend(one.routes_offset for one in self._open_rounds.values())
-            round_.routes_offset = max(offsets, default=NO_ROUTES)
-            await self._write_barriers(round_)
-        except LogError as error:
-            logger.warning("routes could not be written", extra={"fields": {"reason": str(error)}})
-            self._fail(round_, error)
-            self._changed.update(dict.fromkeys(changed))
-            await asyncio.sleep(RETRY_SECONDS)
+    # To the log
 
-    def _take_round(self) -> _Round:
+    def _want(self) -> None:
+        """Have a round begin at the end of this turn of the loop."""
+        self.is_due = True
+        if self._flushing is None:
+            self._flushing = self._loop.call_soon(self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._flushing = None
+        if not self.is_due:
+            return  # a message was faster
+        try:
+            self.flush()
+        except LogFull:  # publishers fill it; it is no failure
+            self._flushing = self._loop.call_later(FULL_SECONDS, self._flush_due)
+
+    def flush(self) -> None:
+        """Hand to the log what waits; called before any message when `is_due`.
+
+        Raises:
+            LogFull: It has no room for all of it; messages have to wait.
+        """
+        while True:
+            while self._unwritten:
+                record = self._unwritten[0]
+                self._append(*record)
+                self._unwritten.popleft()
+            next_round = self._next_round
+            is_wanted = next_round.needs_barriers or next_round.announcing
+            if not (is_wanted or self._changed or self._is_asking):
+                break
+            self._begin_round()
+        self.is_due = False
+
+    def _append(
+        self,
+        log_topic: str,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        partition: int,
+        report: AppendCallback,
+    ) -> None:
+        try:
+            self._log.append(log_topic, key, value, headers, report, partition=partition)
+        except LogFull:
+            raise
+        except LogError as error:  # reported like any other, not in the middle of something else
+            self._loop.call_soon(report, partition, -1, error)
+
+    def _begin_round(self) -> None:
+        """Make the records of the next round."""
+        self._collect_unused()
         round_ = self._next_round
-        self._next_round = _Round(round_.number + 1)
-        return round_
+        self._next_round = self._new_round(round_.number + 1)
+        round_.written = list(self._changed)
+        self._changed.clear()
+        for route in round_.written:
+            self._unwritten.append(
+                self._route_record(route, self._count(route), partial(self._note, round_))
+            )
+        round_.last_number = self._last_number
+        if round_.needs_barriers or self._is_asking:
+            self._is_asking = False
+            round_.barrier = self._new_barrier(round_.number)
+            key = barrier_key(round_.barrier)
+            report = partial(self._barrier_reported, round_)
+            for partition in range(self._partitions):
+                self._unwritten.append(_Record(INBOUND, key, b"", _HEADERS, partition, report))
+        round_.unreported = len(self._unwritten)
+        round_.sent_at = self._clock.monotonic()
+        self._open_rounds[round_.number] = round_
+        if not round_.unreported:  # it follows the earlier ones, and that is all
+            self._loop.call_soon(self._advance)
+
+    def _new_round(self, number: int) -> _Round:
+        return _Round(number, [NOT_YET] * self._partitions)
+
+    def _new_barrier(self, number: int) -> Barrier:
+        """Return a barrier that stands for all routes so far."""
+        is_proven = self._last_number <= self._proven_number
+        is_reported = self._last_number <= self._reported_number
+        return Barrier(
+            self._gateway,
+            self._incarnation,
+            number,
+            NO_ROUTES if is_proven else self._routes_offset,
+            0 if is_reported else self._last_number,
+        )
+
+    def _route_record(
+        self, route: Route, value: bytes | None, on_reported: AppendCallback
+    ) -> _Record:
+        self._last_number += 1
+        number = self._last_number
+
+        def report(partition: int, offset: int, error: LogError | None) -> None:
+            self._reported_number = max(self._reported_number, number)
+            if error is None:
+                self._routes_offset = max(self._routes_offset, offset)
+            on_reported(partition, offset, error)
+
+        headers = route_headers(self._incarnation, number)
+        return _Record(ROUTES, route_key(route), value, headers, 0, report)
 
     def _count(self, route: Route) -> bytes | None:
         """Return the value of a route's record; only share groups are weighed by members."""
@@ -329,46 +528,126 @@ class Routes:
             ShareWeight(max(1, entry.members), self._share_strategy, entry.since_ms)
         )
 
-    async def _write_barriers(self, round_: _Round) -> None:
-        """Append the barriers, then tell the waiters where they count from."""
-        barrier = Barrier(self._gateway, self._incarnation, round_.number, round_.routes_offset)
-        key = barrier_key(barrier)
-        round_.sent_at = self._clock.monotonic()
-        self._open_rounds[round_.number] = round_
-        try:
-            appended = await self._append_all(
-                INBOUND, [(key, b"", partition) for partition in range(self._partitions)]
-            )
-        except LogError:
-            self._open_rounds.pop(round_.number, None)
-            raise
-        round_.starts = [offset for _, offset in sorted(appended)]
-        for waiter, _ in round_.waiters:
+    async def _append_all(self, routes: Sequence[tuple[Route, bytes | None]]) -> None:
+        """Append route records and wait until the log has all of them."""
+        if not routes:
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        unreported = len(routes)
+
+        def report(_partition: int, _offset: int, error: LogError | None) -> None:
+            nonlocal unreported
+            unreported -= 1
+            if done.done():
+                return
+            if error is not None:
+                done.set_exception(error)
+            elif not unreported:
+                done.set_result(None)
+
+        for route, value in routes:
+            record = self._route_record(route, value, report)
+            while True:
+                try:
+                    self._append(*record)
+                except LogFull:
+                    await asyncio.sleep(FULL_SECONDS)
+                else:
+                    break
+        await done
+
+    # What becomes of a round
+
+    def _barrier_reported(
+        self, round_: _Round, partition: int, offset: int, error: LogError | None
+    ) -> None:
+        if error is None:
+            round_.starts[partition] = offset
+        self._note(round_, partition, offset, error)
+
+    def _note(self, round_: _Round, _partition: int, _offset: int, error: LogError | None) -> None:
+        """Take the log's answer for one record of a round."""
+        round_.error = round_.error or error
+        round_.unreported -= 1
+        if not round_.unreported:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Go on with rounds for which the log has answered, in their order.
+
+        For a later round relies on the routes of the earlier ones.
+        """
+        for round_ in list(self._open_rounds.values()):
+            if round_.unreported:
+                return
+            if round_.error is not None:
+                self._fail(round_, round_.error)
+            elif not round_.is_counted:
+                self._log_has(round_)
+
+    def _log_has(self, round_: _Round) -> None:
+        round_.is_counted = True
+        for waiting in round_.announcing:
+            if self._later_round(waiting.routes, round_) is None:
+                self._next_round.announced.append(waiting)
+            else:
+                self._next_round.announcing.append(waiting)
+        if round_.announcing:
+            self._want()
+        for waiter, _ in (*round_.subscribing, *round_.announced):
             waiter.counted(round_.starts)
-        if round_.is_back:
+        if round_.barrier is None:
+            del self._open_rounds[round_.number]  # withdrawals and counts: nobody waits for them
+        elif round_.is_back:
             self._finish(round_)
+        elif round_.barrier.route_number and self._waited(round_) > PASSED_SECONDS:
+            self._is_asking = True
+            self._want()
+
+    def _waited(self, round_: _Round) -> float:
+        return self._clock.monotonic() - round_.sent_at
+
+    def _later_round(self, routes: Iterable[Route], round_: _Round) -> _Round | None:
+        """Return the last round after the given one that announces one of the routes."""
+        later = None
+        for route in routes:
+            entry = self._entries.get(route)
+            announcing = None if entry is None else entry.round
+            if announcing is not None and announcing.number > (later or round_).number:
+                later = announcing
+        return later
 
     def _finish(self, round_: _Round) -> None:
         del self._open_rounds[round_.number]
         self._repeated = 0
+        self._proven_number = max(self._proven_number, round_.last_number)
         for route in round_.routes:
             entry = self._entries.get(route)
             if entry is not None and entry.round is round_:
                 entry.round = None
-        for waiter, _ in round_.waiters:
-            waiter.routed()
+        for waiter, routes in (*round_.subscribing, *round_.announced, *round_.followers):
+            later = self._later_round(routes, round_)
+            if later is None:
+                waiter.routed()
+            else:
+                later.followers.append(_Waiting(waiter, routes))
 
     def _fail(self, round_: _Round, error: LogError) -> None:
+        logger.warning("routes could not be written", extra={"fields": {"reason": str(error)}})
+        del self._open_rounds[round_.number]
         # The log may hold the records all the same, so the next round announces them again.
+        later = self._next_round
         for route in round_.routes:
             entry = self._entries.get(route)
             if entry is not None and entry.round is round_:
-                entry.round = self._next_round
-                self._next_round.routes.append(route)
-        for waiter, routes in round_.waiters:
-            for route in routes:
-                self.unsubscribe(route)
+                entry.round = later
+                later.routes.append(route)
+        self._changed.update(dict.fromkeys(round_.written))
+        later.announcing += [*round_.announcing, *round_.announced]
+        later.followers += round_.followers
+        for waiter, _ in round_.subscribing:
             waiter.failed(error)
+        self._loop.call_later(RETRY_SECONDS, self._want)
 
     def _collect_unused(self) -> None:
         now = self._clock.monotonic()
@@ -380,35 +659,6 @@ class Routes:
                 continue  # a round still announces it
             del self._entries[route], self._unused[route]
             self._changed[route] = None
-
-    async def _append_all(
-        self, log_topic: str, records: Sequence[tuple[bytes, bytes | None, int]]
-    ) -> list[tuple[int, int]]:
-        """Append (key, value, partition) records together; return their (partition, offset)."""
-        if not records:
-            return []
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        appended: list[tuple[int, int]] = []
-
-        def report(partition: int, offset: int, error: LogError | None) -> None:
-            appended.append((partition, offset))
-            if done.done():
-                return
-            if error is not None:
-                done.set_exception(error)
-            elif len(appended) == len(records):
-                done.set_result(None)
-
-        for key, value, partition in records:
-            while True:
-                try:
-                    self._log.append(log_topic, key, value, _HEADERS, report, partition=partition)
-                except LogFull:
-                    await asyncio.sleep(FULL_SECONDS)  # publishers fill it; it is no failure
-                else:
-                    break
-        await done
-        return appended
 
 
 def _is_shared(route: Route) -> bool:

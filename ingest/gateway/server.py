@@ -374,7 +374,15 @@ class Gateway:
 
     def _make_flow(self, identifiers: MessageIdentifiers, partitions: int) -> None:
         """Make what messages go through, in and out."""
-        inward = (self._writer, identifiers, self.counters, self.clock, partitions, self.latencies)
+        inward = (
+            self._writer,
+            self.routes,
+            identifiers,
+            self.counters,
+            self.clock,
+            partitions,
+            self.latencies,
+        )
         outward = (
             [-1] * partitions,
             self.subscriptions,

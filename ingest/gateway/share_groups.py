@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.drops import DropReason
@@ -34,7 +34,7 @@ from mqlake.topics import SHARE_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from ingest.gateway.routes import Waiter
+    from ingest.gateway.routes import SubscribeWaiter, Waiter
     from ingest.gateway.sending import Outgoing
     from ingest.gateway.server import Gateway
     from ingest.gateway.session_log import SessionLog
@@ -58,25 +58,6 @@ MESSAGE_QOS: Final = 2
 """A part takes what comes as it is; the member's subscription says with what QoS it goes on."""
 
 
-@dataclass(slots=True)
-class _Member:
-    """A subscription on its way through a round. Implements `ingest.gateway.routes.Waiter`."""
-
-    groups: ShareGroups
-    routes: list[Route]
-    waiter: Waiter
-
-    def counted(self, starts: list[int]) -> None:
-        self.waiter.counted(starts)
-
-    def routed(self) -> None:
-        self.waiter.routed()
-
-    def failed(self, error: LogError) -> None:
-        self.groups.forget(self.routes)
-        self.waiter.failed(error)
-
-
 class ShareGroups:
     """The share groups that this gateway has members of, and those it cares for.
 
@@ -97,7 +78,7 @@ class ShareGroups:
         self._ended = asyncio.Event()
         self._is_suspended = False
         self._saver = PartSaver(log, gateway.loop)
-        self._joining = Joining(gateway, self._table, self._saver, self._subscribe)
+        self._joining = Joining(gateway, self._table, self._saver, self._enter_when_joined)
 
     @property
     def is_idle(self) -> bool:
@@ -106,23 +87,21 @@ class ShareGroups:
 
     # Members come and go
 
-    def subscribe(self, routes: Sequence[Route], waiter: Waiter) -> None:
+    def subscribe(self, routes: Sequence[Route], waiter: SubscribeWaiter) -> None:
         """Count one more member for each filter, as `Routes.subscribe`, once its part may join."""
+        self._enter(routes, partial(self._gateway.routes.subscribe, routes, waiter))
+
+    def announce(self, routes: Sequence[Route], waiter: Waiter) -> None:
+        """Count one more member for each filter, as `Routes.announce`, once its part may join."""
+        self._enter(routes, partial(self._gateway.routes.announce, routes, waiter))
+
+    def _enter(self, routes: Sequence[Route], enter: Callable[[], None]) -> None:
         shared = [route for route in routes if _is_shared(route)]
-        if not shared:
-            self._gateway.routes.subscribe(routes, waiter)
-            return
-        waiting: SharePart | None = None
         for route in shared:
             part = self._part(GroupKey(route.tenant, route.topic_filter))
             part.members += 1
             part.unwanted.clear()
-            if not part.is_joined:
-                waiting = part
-        if waiting is not None:
-            waiting.pending.append((list(routes), waiter))
-        else:
-            self._subscribe(list(routes), waiter)
+        self._enter_when_joined(shared, enter)
 
     def unsubscribe(self, route: Route) -> None:
         """Count one member less; the last one's place is kept until the group can do without."""
@@ -137,15 +116,6 @@ class ShareGroups:
             part.holds_route = True
             part.unwanted.set()
 
-    def forget(self, routes: Iterable[Route]) -> None:
-        """Count members less that the routes do not count already."""
-        for route in routes:
-            part = self._parts.get(GroupKey(route.tenant, route.topic_filter))
-            if part is not None:
-                part.members -= 1
-                if not part.members:
-                    part.unwanted.set()
-
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         assert self._tasks is not None, "nobody can subscribe before `run`"
         return self._tasks.create_task(work)
@@ -157,20 +127,19 @@ class ShareGroups:
             part.task = self._start(self._run_part(part))
         return part
 
-    def _subscribe(self, routes: list[Route], waiter: Waiter) -> None:
-        """Let members join whose parts have: all of them, else they wait for the next one."""
-        shared = [route for route in routes if _is_shared(route)]
-        for route in shared:
-            part = self._parts[GroupKey(route.tenant, route.topic_filter)]
+    def _enter_when_joined(self, shared: list[Route], enter: Callable[[], None]) -> None:
+        """Let members in whose parts have joined: all of them, else they wait for the next one."""
+        parts = [self._parts[GroupKey(route.tenant, route.topic_filter)] for route in shared]
+        for part in parts:
             if not part.is_joined:
-                part.pending.append((routes, waiter))
+                part.pending.append((shared, enter))
                 return
-        self._gateway.routes.subscribe(routes, _Member(self, shared, waiter))
-        for route in shared:
-            part = self._parts[GroupKey(route.tenant, route.topic_filter)]
-            if part.holds_route:
-                part.holds_route = False
-                self._gateway.routes.unsubscribe(route)
+        held = [part for part in parts if part.holds_route]
+        for part in held:
+            part.holds_route = False
+        enter()
+        for part in held:
+            self._gateway.routes.unsubscribe(part.route)
 
     # Messages
 

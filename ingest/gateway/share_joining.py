@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ingest.session.share_parts import Gap, PartRecord, PartState, ShareTable
-from mqlake.errors import LogError
 from mqlake.offsets import latest
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
-    from ingest.gateway.routes import Waiter
     from ingest.gateway.server import Gateway
     from ingest.gateway.share_part import SharePart
     from ingest.gateway.share_saving import PartSaver
     from mqlake.records import Route
 
 logger = logging.getLogger(__name__)
-
-RETRY_SECONDS: Final = 0.2
 
 
 class _Round:
@@ -38,12 +34,6 @@ class _Round:
     def routed(self) -> None:
         if not self.is_back.done():
             self.is_back.set_result(None)
-
-    def failed(self, error: LogError) -> None:
-        for one in (self.starts, self.is_back):
-            if not one.done():
-                one.set_exception(error)
-                one.exception()  # whoever waits for the other one has been told
 
 
 def take_over(part: SharePart, left: PartRecord) -> None:
@@ -67,7 +57,7 @@ class Joining:
         gateway: Whose parts.
         table: All parts of all gateways.
         saver: Writes parts.
-        subscribe: Lets a member subscribe whose part may be announced.
+        enter: Lets members in that share these routes, when their parts have joined.
     """
 
     def __init__(
@@ -75,12 +65,12 @@ class Joining:
         gateway: Gateway,
         table: ShareTable,
         saver: PartSaver,
-        subscribe: Callable[[list[Route], Waiter], None],
+        enter: Callable[[list[Route], Callable[[], None]], None],
     ) -> None:
         self._gateway = gateway
         self._table = table
         self._saver = saver
-        self._subscribe = subscribe
+        self._enter = enter
 
     async def join(self, part: SharePart) -> None:
         """Begin beside others or as the first."""
@@ -113,21 +103,17 @@ class Joining:
 
         Even if all members have gone meanwhile: others may rely on its being there.
         """
+        round_ = _Round(self._gateway.loop)
+        own = [] if self._gateway.routes.knows(part.route) else [part.route]
+        part.holds_route = part.holds_route or bool(own)
+        self._gateway.routes.announce(own, round_)
+        starts = await round_.starts
+        # Members count from later barriers: what is between is given to the part and waits there.
         part.is_joined = True
-        while True:
-            round_ = _Round(self._gateway.loop)
-            pending, part.pending = part.pending, []
-            for routes, waiter in pending:
-                self._subscribe(routes, waiter)
-            own = [] if self._gateway.routes.knows(part.route) else [part.route]
-            part.holds_route = part.holds_route or bool(own)
-            self._gateway.routes.subscribe(own, round_)
-            try:
-                return await round_.starts
-            except LogError:
-                if own:
-                    part.holds_route = False  # nor do the routes count it any more
-                await asyncio.sleep(RETRY_SECONDS)
+        pending, part.pending = part.pending, []
+        for routes, enter in pending:
+            self._enter(routes, enter)
+        return starts
 
     async def leave(self, part: SharePart) -> None:
         """Have the router give nothing more; leave what is here to whoever takes it."""
@@ -139,17 +125,12 @@ class Joining:
         while not self._can_do_without(part):
             part.changed.clear()
             await part.changed.wait()
-        while True:
-            if part.holds_route:
-                part.holds_route = False
-                self._gateway.routes.unsubscribe(part.route)
-            round_ = _Round(self._gateway.loop)
-            self._gateway.routes.subscribe([], round_)
-            try:
-                await round_.is_back
-                break
-            except LogError:
-                await asyncio.sleep(RETRY_SECONDS)
+        if part.holds_route:
+            part.holds_route = False
+            self._gateway.routes.unsubscribe(part.route)
+        round_ = _Round(self._gateway.loop)
+        self._gateway.routes.announce([], round_)
+        await round_.is_back
         part.state = PartState.LEFT
         await self._saver.say(part)
 

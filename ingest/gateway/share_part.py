@@ -15,10 +15,9 @@ from mqlake.records import Route
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ingest.gateway.outbound import OutboundMessage
-    from ingest.gateway.routes import Waiter
     from ingest.gateway.sending import Sender
     from ingest.gateway.server import Gateway
     from ingest.session.subscriptions import Copy
@@ -50,9 +49,9 @@ class SharePart:
 
     Attributes:
         members: How many subscriptions there are, those on their way included.
-        pending: Subscriptions that wait until the part may be announced to the router.
+        pending: Subscriptions that wait until the part has joined, by the routes they share.
         holds_route: The last member has gone, its place in the routes is kept.
-        is_joined: The router has the route, or is about to.
+        is_joined: It is known from where on the router gives to it.
         is_open: Members are given what comes; else it waits here.
         is_lost: Another gateway took this one for dead and has what the part held.
         starts: Where the group became live; None while that is not known.
@@ -73,7 +72,7 @@ class SharePart:
         self.client_id = ""  # nobody's: drops name no client
         self.state = PartState.JOINING
         self.members = 0
-        self.pending: list[tuple[list[Route], Waiter]] = []
+        self.pending: list[tuple[list[Route], Callable[[], None]]] = []
         self.unwanted = asyncio.Event()
         self.holds_route = False
         self.is_joined = False

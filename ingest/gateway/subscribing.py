@@ -22,7 +22,6 @@ from ingest.protocol.reason_codes import (
 )
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import InvalidTopic, LogError
-from mqlake.offsets import latest
 from mqlake.session_records import RetainedScan
 from mqlake.topics import is_system, split_shared, validate_topic_filter
 
@@ -75,11 +74,13 @@ def check_topic_filter(topic_filter: str, protocol_level: int) -> None:
 class _PendingSubscribe:
     """A SUBSCRIBE on its way through the log and the router.
 
-    It counts from barriers that are sent after it came: what was acknowledged before is below them,
-    by whichever gateway. SUBACK waits for the log to have the session as it is now, and for the
+    It counts from barriers that go to the log after it came and before anything that this gateway
+    accepts later: what was acknowledged before is below them, by whichever gateway. It is in force
+    at once, so that what is behind the barriers is delivered even if it comes before the log has
+    said where they are. SUBACK waits for the log to have the session as it is now, and for the
     router to have the routes, unless it had them already. Retained messages follow when the
     barriers are back: by then the store has all that was accepted before the SUBSCRIBE. Implements
-    `ingest.gateway.routes.Waiter`.
+    `ingest.gateway.routes.SubscribeWaiter`.
 
     Args:
         subscriber: Of the connection.
@@ -94,6 +95,7 @@ class _PendingSubscribe:
         "_is_answered",
         "_is_back",
         "_is_saved",
+        "_is_taken_up",
         "_new",
         "_scans",
         "_subscribe",
@@ -118,11 +120,24 @@ class _PendingSubscribe:
         self._wish = wish
         self._history: History | None = None
         self._scans: list[RetainedScan] = []
+        self._is_taken_up = False
         self._is_back = False
         self._is_saved = False
         self._is_answered = False
 
+    def sent(self, starts: list[int]) -> None:
+        if self._wish is None:  # else history comes first
+            self._take_up(starts)
+
+    def _take_up(self, starts: list[int]) -> None:
+        self._is_taken_up = True
+        self._subscriber.take_up(self._new, starts)
+
     def counted(self, starts: list[int]) -> None:
+        if not self._is_taken_up:
+            self._take_up(starts)
+        if self._subscriber.is_ended:
+            return  # whoever gets the session next has it without this
         asked = self._subscribe.subscriptions
         if self._wish is None:
             self._scans = self._subscriber.count(asked, self._new, starts, self.saved)
@@ -160,7 +175,10 @@ class _PendingSubscribe:
                 self._subscriber.start_history(self._history)
 
     def failed(self, error: LogError) -> None:
-        self._subscriber.remove(self._new)
+        if self._is_taken_up:
+            self._subscriber.remove(self._new)
+        else:
+            self._subscriber.unroute(self._new)
         # Filters that the client had before are in force with their new options.
         failed = {subscription.topic_filter for subscription in self._new}
         self._subscriber.fail(
@@ -219,8 +237,8 @@ class Subscriber:
                 session.replace_subscription(subscription)
             else:
                 new[asked.topic_filter] = subscription
-        # What follows on this connection counts for the new subscriptions: it waits for the log to
-        # have their barriers, not for the router.
+        # One at a time: the next one finds the session as this one leaves it. It waits for the log
+        # to have the barriers, not for the router.
         self._connection.hold(HELD_BY_SUBSCRIBE)
         routes = session.routes(new)
         # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
@@ -232,7 +250,9 @@ class Subscriber:
         if routes or also:
             self._gateway.share_groups.subscribe(routes, pending)
         else:  # what the gateway itself says: nothing of it comes through the log
-            pending.counted([offset + 1 for offset in self._gateway.publisher.acked])
+            starts = [offset + 1 for offset in self._gateway.publisher.acked]
+            pending.sent(starts)
+            pending.counted(starts)
             pending.routed()
 
     def process_unsubscribe(self, unsubscribe: Unsubscribe) -> None:
@@ -299,6 +319,17 @@ class Subscriber:
             return SubackReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         return None if wish is None else wish.refusal
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the session is nothing to this gateway any more."""
+        return self._session.is_ended
+
+    def take_up(self, new: list[ClientSubscription[Sender]], starts: list[int]) -> None:
+        """Put subscriptions in force that count from offsets, by partition, some not yet known."""
+        for subscription in new:
+            subscription.starts = starts
+            self._session.add_subscription(subscription)
+
     def count(
         self,
         asked: list[Subscription],
@@ -306,13 +337,13 @@ class Subscriber:
         starts: list[int],
         on_saved: Callable[[LogError | None], None],
     ) -> list[RetainedScan]:
-        """Take subscriptions up that count from the given offsets, by partition.
+        """Write down subscriptions that count from the given offsets, by partition.
 
         Returns:
             What they are owed of the retained messages; the log has that before it has them.
         """
-        self._take_up(new, starts)
-        scans = self._new_scans(asked, new)
+        self._tell_subscribed(new)
+        scans = self._new_scans(asked, new, starts)
         for scan in scans:
             self._session.sender.owe_retained(scan)
         self._save(on_saved, progress=bool(scans))
@@ -326,14 +357,14 @@ class Subscriber:
         on_saved: Callable[[LogError | None], None],
         wish: Wish,
     ) -> History | None:
-        """Take subscriptions up that get their history before they are in force.
+        """Write down subscriptions that get their history before they are in force.
 
         No retained messages: what is retained is the newest of the history.
 
         Returns:
             What they are owed; the log has it before it has them. None: nothing was granted.
         """
-        self._take_up(new, starts)
+        self._tell_subscribed(new)
         granted = [
             one.topic_filter
             for one in asked
@@ -348,11 +379,9 @@ class Subscriber:
     def start_history(self, history: History) -> None:
         self._gateway.histories.start(history)
 
-    def _take_up(self, new: list[ClientSubscription[Sender]], starts: list[int]) -> None:
-        for subscription in new:
-            subscription.starts = starts
-            self._session.add_subscription(subscription)
-            self._tell("session.subscribed", filter=subscription.topic_filter, qos=subscription.qos)
+    def _tell_subscribed(self, new: list[ClientSubscription[Sender]]) -> None:
+        for one in new:
+            self._tell("session.subscribed", filter=one.topic_filter, qos=one.qos)
 
     def _save(self, on_saved: Callable[[LogError | None], None], *, progress: bool) -> None:
         """Write the session, what it is owed before that; then its client is heard again."""
@@ -366,7 +395,10 @@ class Subscriber:
         self._gateway.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
 
     def _new_scans(
-        self, asked: list[Subscription], new: Iterable[ClientSubscription[Sender]]
+        self,
+        asked: list[Subscription],
+        new: Iterable[ClientSubscription[Sender]],
+        starts: list[int],
     ) -> list[RetainedScan]:
         """Return what the subscriptions of a SUBSCRIBE want of the retained messages.
 
@@ -384,15 +416,15 @@ class Subscriber:
                 continue
             subscription = self._session.subscriptions.get(one.topic_filter)
             if subscription is None:
-                continue  # the session ended meanwhile
-            starts = (subscription.starts if added is not None else None) or next_offsets
+                continue  # it was refused
             identifier = subscription.identifier
             scans.append(
                 RetainedScan(
                     one.topic_filter,
                     one.qos,
                     () if identifier is None else (identifier,),
-                    latest(starts, next_offsets),
+                    # Where live messages begin, for this subscription or for its new options.
+                    list(starts if added is not None else next_offsets),
                 )
             )
         return scans
@@ -402,6 +434,11 @@ class Subscriber:
         for one in subscriptions:
             if self._session.subscriptions.get(one.topic_filter) is one:
                 self._session.remove_subscription(one.topic_filter)
+
+    def unroute(self, subscriptions: list[ClientSubscription[Sender]]) -> None:
+        """Let go of the routes of subscriptions that were never taken up."""
+        for route in self._session.routes(one.topic_filter for one in subscriptions):
+            self._gateway.share_groups.unsubscribe(route)
 
     def send_retained(self, scans: list[RetainedScan]) -> None:
         """Send what is retained for filters that are still subscribed."""

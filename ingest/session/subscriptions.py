@@ -20,6 +20,9 @@ from mqlake.topics import split_shared
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+NOT_YET: Final = 2**63
+"""Where a subscription starts in a partition as long as nobody knows: above every offset."""
+
 MAX_CACHED_PLANS: Final = 20_000
 """Distinct topics whose plan is kept; the cache starts anew when it is full."""
 
@@ -48,7 +51,15 @@ class ClientSubscription(Generic[Client]):
     identifier: int | None = None
     """5.0 Subscription Identifier, told with each message."""
     starts: Sequence[int] | None = None
-    """Per partition of the log the first offset that counts; None once all of them have passed."""
+    """Per partition of the log the first offset that counts; None once all of them have passed.
+
+    Whoever has made the list may fill it in later, `NOT_YET` by `NOT_YET`.
+    """
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is known from where on it counts."""
+        return self.starts is None or NOT_YET not in self.starts
 
     def covers(self, partition: int, offset: int, publisher: str) -> bool:
         if self.no_local and self.client.client_id == publisher:

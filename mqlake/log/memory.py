@@ -8,7 +8,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial as bind
 from typing import Final, Protocol
@@ -60,6 +60,7 @@ class MemoryLog:
         self._writers: list[MemoryLogWriter] = []
         self._faults: deque[LogError] = deque()
         self._held: str | None = None
+        self._is_late = False
 
     def create(self, log_topic: str, partitions: int) -> None:
         self._topics.setdefault(log_topic, [_Partition() for _ in range(partitions)])
@@ -87,11 +88,20 @@ class MemoryLog:
         """
         self._held = log_topic
 
+    def delay_reports(self) -> None:
+        """Store records and let them be read, but say so only after `release_reports`."""
+        self._is_late = True
+
+    @property
+    def is_late(self) -> bool:
+        return self._is_late
+
     def is_held(self, log_topic: str) -> bool:
         return self._held is not None and self._held in {"", log_topic}
 
     def release_reports(self) -> None:
         self._held = None
+        self._is_late = False
         for writer in self._writers:
             writer.schedule()
 
@@ -179,6 +189,7 @@ class MemoryLogWriter:
         self._max_queued = max_queued_records
         self._max_record_bytes = max_record_bytes
         self._waiting: deque[_Append] = deque()
+        self._reports: deque[Callable[[], None]] = deque()
         self._scheduled = False
         self._closed = False
         self._idle = asyncio.Event()
@@ -232,19 +243,20 @@ class MemoryLogWriter:
         """Lose what is queued and take no more: the process has died."""
         self._closed = True
         self._waiting.clear()
+        self._reports.clear()
 
     def queued(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._reports)
 
     async def flush(self, timeout_seconds: float) -> None:
-        if not self._waiting:
+        if not self.queued():
             return
         self._idle.clear()
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_seconds)
         except TimeoutError as exc:
             raise LogError(
-                f"{len(self._waiting)} records not appended after {timeout_seconds:g} s",
+                f"{self.queued()} records not appended after {timeout_seconds:g} s",
                 definite=False,
             ) from exc
 
@@ -258,6 +270,10 @@ class MemoryLogWriter:
                     waiting.partition, -1, LogError("the log writer was closed", definite=True)
                 )
         self._closed = True
+
+    def _report(self) -> None:
+        while self._reports and not self._log.is_late:
+            self._reports.popleft()()
 
     def schedule(self) -> None:
         if not self._scheduled:
@@ -283,10 +299,12 @@ class MemoryLogWriter:
                     waiting.partition,
                 )
             except LogError as exc:
-                waiting.on_appended(waiting.partition, -1, exc)
+                self._reports.append(bind(waiting.on_appended, waiting.partition, -1, exc))
             else:
-                waiting.on_appended(partition, offset, None)
-        if not self._waiting:
+                self._reports.append(bind(waiting.on_appended, partition, offset, None))
+            self._report()
+        self._report()
+        if not self.queued():
             self._idle.set()
 
 

@@ -5,6 +5,8 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.Headers;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -21,6 +23,14 @@ public final class RouteFollower extends LogFollower {
     /** A delivery topic that was not there is looked up again after so long, not for each record. */
     private static final long MISSING_MS = 1000;
 
+    /** A barrier waits so long for a route that the log does not have; the gateway sends another. */
+    private static final long DOUBT_MS = 250;
+
+    /**
+     * Gateway to its run, one of whose barriers was given up: the others do not wait as long in turn.
+     * Until a route of that run comes.
+     */
+    private final ConcurrentHashMap<String, String> doubted = new ConcurrentHashMap<String, String>();
     /** Log topic to when it was not there. */
     private final ConcurrentHashMap<String, Long> missing = new ConcurrentHashMap<String, Long>();
 
@@ -53,6 +63,43 @@ public final class RouteFollower extends LogFollower {
      */
     public RouteTable table() {
         return (RouteTable) read();
+    }
+
+    /**
+     * Wait until the table holds a gateway's own route record, by its run and number.
+     *
+     * @return False when that cannot be said: the log does not have the record, although it was given
+     *     time to come, or the wait took too long. The barrier must then stay unanswered.
+     */
+    public boolean awaitApplied(String gateway, String incarnation, long number) {
+        return table().applied(gateway, incarnation) >= number
+                || awaitAppliedSlowly(gateway, incarnation, number);
+    }
+
+    private boolean awaitAppliedSlowly(String gateway, String incarnation, long number) {
+        long start = now();
+        long lookup = Long.MAX_VALUE;
+        synchronized (lock) {
+            while (((RouteTable) table).applied(gateway, incarnation) < number) {
+                if (incarnation.equals(doubted.get(gateway))) {
+                    return false;
+                }
+                long waited = now() - start;
+                if (waited >= DOUBT_MS && lookup == Long.MAX_VALUE) {
+                    lookup = wantLookup();
+                }
+                // Up to where the log ended after it was given time, the table must hold all.
+                boolean isMissing = lookupsDone >= lookup && applied() >= end - 1;
+                if (isMissing || waited >= BARRIER_MS) {
+                    doubted.put(gateway, incarnation);
+                    LOG.warn("barrier not answered: no route " + number + " of " + gateway + " run "
+                            + incarnation + " in " + topic + " after " + waited + " ms");
+                    return false;
+                }
+                pause(waited < DOUBT_MS ? DOUBT_MS - waited : BARRIER_MS - waited);
+            }
+            return true;
+        }
     }
 
     /**
@@ -100,6 +147,25 @@ public final class RouteFollower extends LogFollower {
                 : new String((byte[]) record.key(), StandardCharsets.UTF_8).split("/", 3);
         if (parts.length != 3 || !apply(parts, (byte[]) record.value(), (RouteTable) target)) {
             LOG.warn(topic + " offset " + record.offset() + " is not a route, ignored");
+        } else {
+            applyNumber(record.headers(), parts[0], (RouteTable) target);
+        }
+    }
+
+    /** Note the number of a record that a gateway has written of itself; others' have none. */
+    private void applyNumber(Headers headers, String gateway, RouteTable target) {
+        Header by = headers.lastHeader("by");
+        Header number = headers.lastHeader("number");
+        if (by == null || number == null || by.value() == null || number.value() == null) {
+            return;
+        }
+        String incarnation = new String(by.value(), StandardCharsets.US_ASCII);
+        try {
+            String digits = new String(number.value(), StandardCharsets.US_ASCII);
+            target.applyNumber(gateway, incarnation, Long.parseLong(digits));
+            doubted.remove(gateway, incarnation);
+        } catch (NumberFormatException error) {
+            LOG.warn(topic + ": a route of " + gateway + " has no number that can be read, ignored");
         }
     }
 

@@ -105,17 +105,20 @@ public final class RouteFunction implements UDF6 {
         String[] parts =
                 new String(key, BARRIER.length, key.length - BARRIER.length, StandardCharsets.US_ASCII)
                         .split("/");
-        if (parts.length != 4) {
+        if (parts.length != 5) {
             return NOBODY;
         }
         long routesOffset;
+        long routeNumber;
         try {
             routesOffset = Long.parseLong(parts[3]);
+            routeNumber = Long.parseLong(parts[4]);
         } catch (NumberFormatException error) {
             return NOBODY;
         }
-        // -1: the gateway's first barrier, which waits for no route.
-        if (routesOffset >= 0 && !routes.awaitApplied(routesOffset)) {
+        // -1 and 0: there is no such route to wait for.
+        if (routesOffset >= 0 && !routes.awaitApplied(routesOffset)
+                || routeNumber > 0 && !routes.awaitApplied(parts[0], parts[1], routeNumber)) {
             return NOBODY;
         }
         String logTopic = deliveryPrefix + parts[0];

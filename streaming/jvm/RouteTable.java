@@ -112,6 +112,19 @@ public final class RouteTable {
         }
     }
 
+    /** How far the route records of a run of a gateway are applied; immutable. */
+    private static final class Run {
+        final String incarnation;
+        final long number;
+
+        Run(String incarnation, long number) {
+            this.incarnation = incarnation;
+            this.number = number;
+        }
+    }
+
+    /** Gateway to its last run: an earlier one sends no barriers any more. */
+    private final ConcurrentHashMap<String, Run> runs = new ConcurrentHashMap<String, Run>();
     private final ConcurrentHashMap<String, TopicTrie> tenants =
             new ConcurrentHashMap<String, TopicTrie>();
     /** Tenant to the gateways that want its retain-flagged messages, sorted; never an empty array. */
@@ -157,6 +170,19 @@ public final class RouteTable {
         if (trie.isEmpty()) {
             tenants.remove(tenant, trie);
         }
+    }
+
+    /** Note that a gateway's own record is applied; called after it was. */
+    public void applyNumber(String gateway, String incarnation, long number) {
+        if (number > applied(gateway, incarnation)) {
+            runs.put(gateway, new Run(incarnation, number));
+        }
+    }
+
+    /** Return up to which of its records a run of a gateway is applied; 0: none, or not its last run. */
+    public long applied(String gateway, String incarnation) {
+        Run run = (Run) runs.get(gateway);
+        return run != null && run.incarnation.equals(incarnation) ? run.number : 0;
     }
 
     private void applyRetained(String gateway, String tenant, int members) {

@@ -179,6 +179,7 @@ def test_a_route_key_of_another_form_is_refused(key: bytes) -> None:
         incarnation=NAMES,
         round=st.integers(0, 2**40),
         routes_offset=st.integers(-1, 2**62),
+        route_number=st.integers(0, 2**62),
     )
 )
 def test_a_barrier_comes_back_from_its_key_and_looks_like_no_message(barrier: Barrier) -> None:
@@ -187,7 +188,9 @@ def test_a_barrier_comes_back_from_its_key_and_looks_like_no_message(barrier: Ba
     assert key.startswith(records.BARRIER_KEY_PREFIX)
 
 
-@pytest.mark.parametrize("key", [b"\0barrier/g", b"\0barrier/g/i/x/0", b"\0barrier/g/\xff/0/0"])
+@pytest.mark.parametrize(
+    "key", [b"\0barrier/g", b"\0barrier/g/i/0/0", b"\0barrier/g/i/x/0/0", b"\0barrier/g/\xff/0/0/0"]
+)
 def test_a_barrier_key_of_another_form_is_refused(key: bytes) -> None:
     with pytest.raises(InvalidRecord):
         decode_barrier_key(key)

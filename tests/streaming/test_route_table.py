@@ -8,9 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqlake.matching import TopicFilterTrie
-from mqlake.records import RETAINED_FILTER
+from mqlake.records import RETAINED_FILTER, Barrier, route_headers
 from mqlake.sharing import ShareStrategy, ShareWeight, choose_gateway, decode_weight, encode_weight
 from mqlake.topics import split_shared, validate_topic_filter
+from tests.ingest.gateway.harness import RouteNumbers
 
 pytestmark = pytest.mark.spark
 
@@ -236,3 +237,26 @@ def test_java_and_python_choose_the_same_gateway(
 @given(weight=st.builds(ShareWeight, st.integers(1), st.sampled_from(ShareStrategy)))
 def test_a_weight_survives_its_record(weight: ShareWeight) -> None:
     assert decode_weight(encode_weight(weight)) == weight
+
+
+records_of_gateways = st.lists(
+    st.tuples(
+        st.sampled_from(GATEWAYS), st.sampled_from(["run 1", "run 2", ""]), st.integers(1, 6)
+    ),
+    max_size=30,
+)
+
+
+@given(written=records_of_gateways, asked=records_of_gateways)
+def test_java_and_the_router_of_the_tests_let_the_same_barriers_pass(
+    routing_jvm: Any, written: list[tuple[str, str, int]], asked: list[tuple[str, str, int]]
+) -> None:
+    table, numbers = _new_table(routing_jvm), RouteNumbers()
+    for gateway, incarnation, number in written:
+        by_another = not incarnation  # a withdrawal by somebody else has no number
+        numbers.apply(gateway, [] if by_another else route_headers(incarnation, number))
+        if not by_another:
+            table.applyNumber(gateway, incarnation, number)
+        for name, run, named in asked:
+            barrier = Barrier(name, run, 1, -1, named)
+            assert (table.applied(name, run) >= named) == numbers.has(barrier)

@@ -50,13 +50,17 @@ from mqlake.records import (
     BARRIER_KEY_PREFIX,
     EVENTS,
     GATEWAYS,
+    HEADER_BY,
     HEADER_CLIENT_ID,
+    HEADER_NUMBER,
     HEADER_SOURCE,
     INBOUND,
     RETAINED_FILTER,
     ROUTES,
     RULES,
     SESSIONS,
+    Barrier,
+    Headers,
     Source,
     decode_barrier_key,
     decode_route_key,
@@ -103,6 +107,30 @@ def new_log(*gateways: str) -> MemoryLog:
     return log
 
 
+DOUBT_SECONDS = 1.0
+"""How long a barrier waits for a route that `mqlake.routes` does not have."""
+
+
+class RouteNumbers:
+    """Up to which of its route records each gateway's last run is applied."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, tuple[str, int]] = {}
+
+    def apply(self, gateway: str, headers: Headers) -> None:
+        found = dict(headers)
+        if HEADER_NUMBER in found:
+            run = found[HEADER_BY].decode()
+            before, number = self._runs.get(gateway, (run, 0))
+            number = number if before == run else 0
+            self._runs[gateway] = (run, max(number, int(found[HEADER_NUMBER])))
+
+    def has(self, barrier: Barrier) -> bool:
+        run, number = self._runs.get(barrier.gateway, ("", 0))
+        applied = number if run == barrier.incarnation else 0
+        return barrier.route_number <= applied
+
+
 class MemoryRouter:
     """The router: reads routes and messages, writes deliveries."""
 
@@ -115,6 +143,9 @@ class MemoryRouter:
         self._waiting: list[deque[LogRecord]] = [deque() for _ in range(PARTITIONS)]
         self.members: dict[tuple[str, str, str], ShareWeight] = {}
         self.applied = -1
+        self._numbers = RouteNumbers()
+        # Until when barriers wait whose route is not to be seen, by partition and offset.
+        self._doubts: dict[tuple[int, int], asyncio.TimerHandle] = {}
 
     async def start(self) -> None:
         await self._routes.start(ROUTES, {0: BEGINNING}, self._apply, _raise)
@@ -148,6 +179,7 @@ class MemoryRouter:
     def _apply(self, records: list[LogRecord]) -> None:
         for record in records:
             route = decode_route_key(record.key or b"")
+            self._numbers.apply(route.gateway, record.headers)
             if route.topic_filter == RETAINED_FILTER:
                 wanting = self._want_retained.setdefault(route.tenant, set())
                 (wanting.discard if record.value is None else wanting.add)(route.gateway)
@@ -174,10 +206,33 @@ class MemoryRouter:
     def _work(self, waiting: deque[LogRecord]) -> None:
         while waiting:
             key = waiting[0].key or b""
-            is_barrier = key.startswith(BARRIER_KEY_PREFIX)
-            if is_barrier and decode_barrier_key(key).routes_offset > self.applied:
-                return
+            if key.startswith(BARRIER_KEY_PREFIX):
+                barrier = decode_barrier_key(key)
+                if barrier.routes_offset > self.applied:
+                    return
+                if not self._numbers.has(barrier):
+                    self._doubt(waiting)
+                    return
+                doubt = self._doubts.pop((waiting[0].partition, waiting[0].offset), None)
+                if doubt is not None:
+                    doubt.cancel()
             self._route(waiting.popleft())
+
+    def _doubt(self, waiting: deque[LogRecord]) -> None:
+        """Give a barrier up, unanswered, when its route is not in the log after a while."""
+        record = waiting[0]
+        position = (record.partition, record.offset)
+        if position in self._doubts:
+            return
+
+        def decide() -> None:
+            del self._doubts[position]
+            if self.applied + 1 == self._log.partitions(ROUTES)[0].end:
+                waiting.popleft()
+            self._work(waiting)
+
+        loop = asyncio.get_running_loop()
+        self._doubts[position] = loop.call_later(DOUBT_SECONDS, decide)
 
     def _route(self, record: LogRecord) -> None:
         key = record.key or b""
@@ -388,6 +443,9 @@ class Client:
 class _RoundWaiter:
     def __init__(self) -> None:
         self.is_over = False
+
+    def sent(self, _starts: list[int]) -> None:
+        pass
 
     def counted(self, _starts: list[int]) -> None:
         pass

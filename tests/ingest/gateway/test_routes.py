@@ -11,6 +11,7 @@ from ingest.gateway import routes as module
 from ingest.gateway.routes import Routes
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
+from mqlake.log.contract import LogFull
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
 from mqlake.records import (
     INBOUND,
@@ -20,6 +21,7 @@ from mqlake.records import (
     barrier_key,
     decode_barrier_key,
     decode_route_key,
+    route_headers,
 )
 from tests.ingest.gateway.harness import NAME, PARTITIONS, new_log, turns, until
 
@@ -35,6 +37,11 @@ class Waiter:
 
     events: list[str] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
+    growing: list[int] = field(default_factory=list)
+    """What it was given when its barriers were sent."""
+
+    def sent(self, starts: list[int]) -> None:
+        self.growing = starts
 
     def counted(self, starts: list[int]) -> None:
         self.events.append("counted")
@@ -77,9 +84,10 @@ class Bench:
 
     def answer(self, round_: int | None = None, *partitions: int) -> None:
         """Be the router: send barriers back (the last round through all partitions)."""
-        barrier = self.barriers()[-1] if round_ is None else self.barriers()[round_]
         for partition in partitions or range(PARTITIONS):
-            self.routes.receive_barrier(barrier_key(barrier), partition)
+            sent = [one for one in self.log.records(INBOUND) if one.partition == partition]
+            record = sent[-1 if round_ is None else round_]
+            self.routes.receive_barrier(record.key or b"", partition, record.offset)
 
     async def routed(self, route: Route) -> None:
         """Subscribe and bring it to its end."""
@@ -143,7 +151,7 @@ async def test_a_subscription_counts_with_the_log_and_is_routed_with_the_router(
         assert waiter.events == ["counted"]
         assert waiter.starts == [1] * PARTITIONS
         assert b.written() == [("a", b"1")]
-        assert b.barriers()[-1].routes_offset == 0
+        assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 1, -1, 1), "it names the route"
         b.answer(1, 0, 1)
         assert waiter.events == ["counted"], "one partition is still to come"
         b.answer(1, 2)
@@ -201,6 +209,149 @@ async def test_a_later_rounds_answer_stands_for_the_earlier_ones() -> None:
         assert first.events == second.events == ["counted", "routed"]
 
 
+def _place(log: MemoryLog, key: bytes) -> int:
+    """Return the offset of a record in `mqlake.inbound`."""
+    return next(record.offset for record in log.records(INBOUND) if record.key == key)
+
+
+def _publish(b: Bench, key: bytes) -> None:
+    """Append a message as `Publisher` does."""
+    if b.routes.is_due:
+        b.routes.flush()
+    b.writer.append(INBOUND, key, b"", [], lambda *_: None, partition=0)
+
+
+async def test_a_message_that_comes_after_is_behind_the_barriers() -> None:
+    """Also in the same turn of the loop, and for each of several."""
+    async with bench() as b:
+        waiters = [Waiter() for _ in range(5)]
+        for number, waiter in enumerate(waiters):
+            b.routes.subscribe([Route(NAME, "t", f"f/{number}")], waiter)
+            _publish(b, b"t/%d" % number)
+        assert not b.routes.is_due
+        await until(lambda: all(waiter.events for waiter in waiters))
+        for number, waiter in enumerate(waiters):
+            assert waiter.starts[0] == _place(b.log, b"t/%d" % number) - 1
+        assert [one.route_number for one in b.barriers(1)] == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_turn_of_the_loop_has_one_round_however_many_subscribe() -> None:
+    async with bench() as b:
+        for turn in range(3):
+            for number in range(50):
+                b.routes.subscribe([Route(NAME, "t", f"f/{turn}/{number}")], Waiter())
+            await turns(1)
+        await until(lambda: len(b.written()) == 150)
+        await until(lambda: not b.writer.queued())
+        assert b.rounds() == 1 + 3
+
+
+async def test_a_full_log_keeps_messages_behind_the_barriers() -> None:
+    async with bench(max_queued_records=2) as b:
+        waiter = Waiter()
+        b.routes.subscribe([A], waiter)
+        with pytest.raises(LogFull):  # it has room for the route and one barrier
+            _publish(b, b"t/a")
+        assert b.routes.is_due
+        other = Waiter()
+        b.routes.subscribe([B], other)  # goes with the next round
+        while b.routes.is_due:
+            with contextlib.suppress(LogFull):
+                b.routes.flush()
+            await turns(1)
+        _publish(b, b"t/a")
+        await until(lambda: waiter.events and other.events)
+        await until(lambda: not b.writer.queued())
+        assert max(waiter.starts[0], other.starts[0]) < _place(b.log, b"t/a")
+        assert b.rounds() == 3
+
+
+async def test_a_barrier_names_what_the_router_may_not_have() -> None:
+    async with bench() as b:
+        await b.routed(A)
+        assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 1, -1, 1)
+        b.routes.subscribe([A], Waiter())
+        await until(lambda: b.rounds() == 3)
+        assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 2, -1, 0), "it has A"
+        b.routes.subscribe([B], Waiter())
+        await until(lambda: b.rounds() == 4)
+        assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 3, 0, 2)
+        b.routes.subscribe([B], Waiter())
+        await until(lambda: b.rounds() == 5)
+        assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 4, 1, 0), "the log has B"
+        headers = [record.headers for record in b.log.records(ROUTES)]
+        assert headers == [route_headers(INCARNATION, 1), route_headers(INCARNATION, 2)]
+
+
+async def test_a_later_barrier_tells_where_an_earlier_one_is_before() -> None:
+    """The router gave the earlier one up: what it delivers behind the later one counts for both."""
+    async with bench() as b:
+        first = Waiter()
+        b.log.hold_reports()
+        b.routes.subscribe([A], first)
+        await turns()
+        b.routes.receive_barrier(barrier_key(Barrier(NAME, INCARNATION, 2, 0, 0)), 1, 9)
+        assert first.growing[1] == 9
+        b.log.release_reports()
+        await until(lambda: first.events)
+        assert first.starts == [1] * PARTITIONS
+
+
+async def test_whoever_announces_counts_from_barriers_behind_its_route() -> None:
+    async with bench() as b:
+        waiter = Waiter()
+        b.routes.announce([A], waiter)
+        await until(lambda: waiter.events)
+        assert b.written() == [("a", b"1")]
+        assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 2, 0, 0)
+        assert waiter.starts == [2] * PARTITIONS
+        b.answer()
+        assert waiter.events == ["counted", "routed"]
+
+
+async def test_whoever_announces_a_withdrawal_waits_until_the_router_has_it() -> None:
+    async with bench() as b:
+        await b.routed(SHARED)
+        b.routes.unsubscribe(SHARED)
+        waiter = Waiter()
+        b.routes.announce([], waiter)
+        await until(lambda: waiter.events)
+        assert b.written()[-1] == (SHARED.topic_filter, None)
+        assert b.barriers()[-1].routes_offset == 1
+        b.answer()
+        assert waiter.events == ["counted", "routed"]
+
+
+@pytest.mark.parametrize("failing", [1, 2, 5, 8])
+@pytest.mark.usefixtures("quick")
+async def test_what_is_announced_is_tried_until_the_log_takes_it(failing: int) -> None:
+    async with bench() as b:
+        waiter = Waiter()
+        b.log.fail_next(LogError("no", definite=True), count=failing)
+        b.routes.announce([A], waiter)
+        await until(lambda: waiter.events)
+        assert b.written()[-1] == ("a", b"1")
+        assert b.barriers()[-1].routes_offset == len(b.written()) - 1
+        b.answer()
+        assert waiter.events == ["counted", "routed"]
+
+
+async def test_a_route_that_was_slow_is_asked_for_again_at_once() -> None:
+    """The router has given its barriers up."""
+    async with bench() as b:
+        waiter = Waiter()
+        b.log.hold_reports(ROUTES)
+        b.routes.subscribe([A], waiter)
+        await until(lambda: b.rounds() == 2)
+        b.clock.advance(module.PASSED_SECONDS * 2)
+        b.log.release_reports()
+        await until(lambda: b.rounds() == 3)
+        assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 2, 0, 0)
+        b.answer()
+        assert waiter.events == ["counted", "routed"]
+        assert waiter.starts == [1] * PARTITIONS
+
+
 async def test_a_second_subscriber_counts_from_later_barriers_than_the_first() -> None:
     async with bench() as b:
         first, second = Waiter(), Waiter()
@@ -232,17 +383,18 @@ async def test_a_subscriber_of_several_filters_waits_for_the_latest_round() -> N
 async def test_the_router_may_answer_before_the_log_acknowledges() -> None:
     async with bench() as b:
         waiter = Waiter()
-        b.routes.subscribe([A], waiter)
-        await until(lambda: b.written())
         b.log.hold_reports()
+        b.routes.subscribe([A], waiter)
         await turns()
-        round_one = barrier_key(Barrier(NAME, INCARNATION, 1, 0))
+        round_one = barrier_key(Barrier(NAME, INCARNATION, 1, -1, 1))
         for partition in range(PARTITIONS):
-            b.routes.receive_barrier(round_one, partition)
+            b.routes.receive_barrier(round_one, partition, 7 + partition)
+        assert waiter.growing == [7, 8, 9], "what is behind the barriers counts from now on"
         assert waiter.events == []
         b.log.release_reports()
         await until(lambda: len(waiter.events) == 2)
         assert waiter.events == ["counted", "routed"]
+        assert waiter.starts == waiter.growing == [1] * PARTITIONS
         assert b.routes.are_routed([A])
 
 
@@ -250,8 +402,8 @@ async def test_answers_to_another_run_or_gateway_are_nothing_to_us() -> None:
     async with bench() as b:
         for barrier in (Barrier(NAME, "other", 0, -1), Barrier("other", INCARNATION, 0, -1)):
             for partition in range(PARTITIONS):
-                b.routes.receive_barrier(barrier_key(barrier), partition)
-        b.routes.receive_barrier(b"\0barrier/nonsense", 0)
+                b.routes.receive_barrier(barrier_key(barrier), partition, 5)
+        b.routes.receive_barrier(b"\0barrier/nonsense", 0, 6)
         assert not b.routes.is_answered
 
 
@@ -267,7 +419,7 @@ async def test_a_route_that_cannot_be_written_fails_its_waiter_and_is_announced_
         b.routes.subscribe([A], waiter)
         await until(lambda: waiter.events)
         assert waiter.events == ["failed"]
-        await until(lambda: b.rounds() == 2)
+        await until(lambda: b.rounds() == 3)
         assert b.written()[-1] == ("a", b"1")
         b.answer()
         assert waiter.events == ["failed"]
@@ -279,13 +431,19 @@ async def test_a_barrier_that_cannot_be_written_fails_its_waiters() -> None:
     async with bench() as b:
         b.answer()
         first, second = Waiter(), Waiter()
+        b.log.hold_reports(INBOUND)
         b.routes.subscribe([A], first)
         await until(lambda: b.written())
         b.log.fail_next(LogError("no", definite=True), count=PARTITIONS)
         b.routes.subscribe([A], second)
-        await until(lambda: first.events)
-        assert first.events == ["failed"]
+        await turns()
+        b.log.release_reports()
         await until(lambda: second.events)
+        assert first.events == ["failed"]
+        assert second.events == ["counted"]
+        b.answer()
+        assert second.events == ["counted"], "its route has to be announced anew"
+        await until(lambda: b.rounds() == 3)
         b.answer()
         assert second.events == ["counted", "routed"]
 
@@ -297,7 +455,9 @@ async def test_a_failed_filter_without_subscribers_is_withdrawn_in_the_end() -> 
         b.log.fail_next(LogError("no", definite=False))
         waiter = Waiter()
         b.routes.subscribe([A], waiter)
-        await until(lambda: b.rounds() == 2)
+        await until(lambda: waiter.events)
+        b.routes.unsubscribe(A)
+        await until(lambda: b.rounds() == 3)
         b.answer()
         b.clock.advance(2)
         await until(lambda: b.written()[-1] == ("a", None))
@@ -429,6 +589,7 @@ async def test_a_share_group_that_failed_is_not_announced_without_members() -> N
         waiter = Waiter()
         b.routes.subscribe([SHARED], waiter)
         await until(lambda: waiter.events)
+        b.routes.unsubscribe(SHARED)
         await until(lambda: b.written()[-1] == (SHARED.topic_filter, None))
         assert len(b.routes) == 0
 
@@ -442,10 +603,9 @@ async def test_a_member_may_leave_and_come_back_while_its_round_is_under_way() -
         b.routes.subscribe([SHARED], second)
         await until(lambda: second.events)
         b.answer(1)
-        assert first.events == ["counted", "routed"]
-        assert second.events == ["counted"]
+        assert first.events == second.events == ["counted"], "the route was withdrawn since"
         b.answer(2)
-        assert second.events == ["counted", "routed"]
+        assert first.events == second.events == ["counted", "routed"]
         b.routes.subscribe([SHARED], Waiter())
 
 
