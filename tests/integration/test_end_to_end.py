@@ -11,7 +11,9 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from ingest.protocol.packets import Publish, Suback, Subscribe, Subscription
 from mqlake.local.testing import LocalSystem, await_condition, running_system
+from tests.ingest.gateway.harness import Client
 from tests.integration.clients.publishing import publish_all, publishing
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -47,6 +49,25 @@ def collecting(port: int, topic_filter: str, qos: int) -> Iterator[Collector]:
         yield collector
     finally:
         collector.close()
+
+
+@pytest.mark.anyio
+async def test_two_subscribe_a_third_publishes_and_nobody_waits_for_suback(
+    system: LocalSystem,
+) -> None:
+    port = system.mqtt_port
+    for number in range(10):
+        topic = f"at-once/{number}"
+        clients = [await Client.connect(port, f"{topic}/{name}") for name in "abc"]
+        *subscribers, publisher = clients
+        for client in subscribers:
+            client.send(Subscribe(1, [Subscription(topic)]))
+        publisher.send(Publish(topic, topic.encode()))
+        for client in subscribers:
+            packets = [await client.receive() for _ in range(2)]
+            assert {type(packet) for packet in packets} == {Suback, Publish}
+        for client in clients:
+            await client.disconnect()
 
 
 @pytest.mark.usefixtures("mosquitto_clients")

@@ -1,5 +1,6 @@
 """The router seen from the log: routes and barriers in, deliveries out."""
 
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -23,12 +24,14 @@ from mqlake.records import (
     delivery_topic,
     message_headers,
     message_key,
+    route_headers,
     route_key,
 )
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 PARTITIONS = range(4)
+RUN = "0123456789abcdef"
 
 
 class Ghost:
@@ -41,6 +44,7 @@ class Ghost:
         self._consumer = Consumer({"bootstrap.servers": servers, "group.id": self.name})
         self._consumer.assign([TopicPartition(delivery_topic(self.name), 0, 0)])
         self._routed: list[bytes] = []
+        self._barriers = 0
 
     def append(
         self,
@@ -63,14 +67,16 @@ class Ghost:
         self._producer.flush(30)
         return offsets[0]
 
-    def route(self, topic_filter: str, members: int = 1) -> int:
+    def route(self, topic_filter: str, members: int = 1, number: int = 0) -> int:
         key = route_key(Route(self.name, "default", topic_filter))
         self._routed.append(key)
-        return self.append(ROUTES, key, b"%d" % members)
+        headers: dict[str, str | bytes | None] = dict(route_headers(RUN, number))
+        return self.append(ROUTES, key, b"%d" % members, headers=headers if number else None)
 
-    def barrier(self, routes_offset: int, partition: int = 0) -> tuple[bytes, int]:
+    def barrier(self, routes_offset: int, partition: int = 0, number: int = 0) -> tuple[bytes, int]:
         """Append a barrier; return its key and offset."""
-        key = barrier_key(Barrier(self.name, uuid.uuid4().hex, 1, routes_offset))
+        self._barriers += 1
+        key = barrier_key(Barrier(self.name, RUN, self._barriers, routes_offset, number))
         return key, self.append(INBOUND, key, b"", partition)
 
     def next(self, timeout_seconds: float = 120.0) -> tuple[bytes | None, bytes | None, Source]:
@@ -124,6 +130,38 @@ def test_a_barrier_of_a_log_that_is_gone_is_not_answered_and_holds_nothing_up(
     offset = ghost.route("ghost/stale")
     ghost.barrier(offset + 1_000_000)
     key, at = ghost.barrier(offset)
+    answered, _, source = ghost.next()
+    assert (answered, source.offset) == (key, at)
+
+
+def test_a_barrier_waits_for_the_route_that_it_names(ghost: Ghost) -> None:
+    for number in range(1, 21):
+        topic = f"ghost/named/{number}"
+        if number % 2:  # the route comes after the barrier
+            late = threading.Timer(0.02, ghost.route, (topic,), {"number": number})
+            late.start()
+        else:
+            ghost.route(topic, number=number)
+        key, at = ghost.barrier(-1, number=number)
+        ghost.append(INBOUND, message_key("default", topic), b"payload")
+        answered_key, _, answered = ghost.next()
+        assert (answered_key, answered.offset) == (key, at)
+        assert ghost.next()[:2] == (message_key("default", topic), b"payload")
+
+
+def test_a_barrier_whose_route_does_not_come_is_not_answered_and_holds_nothing_up(
+    ghost: Ghost,
+) -> None:
+    ghost.route("ghost/lost", number=1)
+    for number in range(100):
+        ghost.barrier(-1, number=2 + number)
+    started = time.monotonic()
+    key, at = ghost.barrier(-1, number=1)
+    answered, _, source = ghost.next()
+    assert (answered, source.offset) == (key, at)
+    assert time.monotonic() - started < 100 * 0.25, "one wait for all of them"
+    ghost.route("ghost/found", number=102)
+    key, at = ghost.barrier(-1, number=102)
     answered, _, source = ghost.next()
     assert (answered, source.offset) == (key, at)
 

@@ -91,7 +91,7 @@ async def test_publish_right_behind_subscribe_is_delivered_to_its_own_connection
         )
         await client.expect(Connack)
         packets = [await client.receive() for _ in range(51)]
-        # Messages may come before SUBACK. [MQTT5-3.8.4]
+        # Messages may come before SUBACK. (5.0: 3.8.4)
         assert sum(isinstance(packet, Suback) for packet in packets) == 1
         payloads = [packet.payload for packet in packets if isinstance(packet, Publish)]
         assert sorted(int(payload) for payload in payloads) == list(range(50))
