@@ -64,8 +64,8 @@ FULL_SECONDS: Final = 0.01
 IDLE_SECONDS: Final = 1.0
 """How often unused routes and unanswered rounds are looked for."""
 
-PASSED_SECONDS: Final = 0.2
-"""The router waits a little longer for a route that a barrier names, then it drops the barrier."""
+PASSED_SECONDS: Final = 1.0
+"""The router gives up barriers whose route the log got late; it is then asked by the offset."""
 
 _HEADERS: Final[Headers] = [(HEADER_VERSION, b"%d" % RECORD_VERSION)]
 
@@ -230,6 +230,7 @@ class Routes:
         self._open_rounds: dict[int, _Round] = {}  # begun and not over; ascending
         self._returned = [-1] * partitions  # per partition the last round that came back
         self._repeated = 0  # how often the oldest open round was asked for again
+        self._asked_up_to = -1  # of rounds that named a number, the last one asked for by offset
         self._is_asking = False  # the next round has barriers, whoever waits
         # Numbers of route records: of the last one, the last one that the log has answered for, and
         # the last one that the router is known to have.
@@ -386,7 +387,8 @@ class Routes:
         while True:
             await asyncio.sleep(IDLE_SECONDS)
             self._collect_unused()
-            self._is_asking = self._is_asking or self._is_overdue()
+            if self._is_overdue() or self._is_passed_over():
+                self._is_asking = True
             if self._changed or self._is_asking:
                 self._want()
 
@@ -410,6 +412,21 @@ class Routes:
             extra={"fields": {"waited_seconds": round(waited, 1)}},
         )
         return True
+
+    def _is_passed_over(self) -> bool:
+        """Tell whether the router may have given up barriers whose routes the log has by now."""
+        now = self._clock.monotonic()
+        waiting = [
+            round_.number
+            for round_ in self._open_rounds.values()
+            if round_.number > self._asked_up_to
+            and round_.is_counted
+            and round_.barrier is not None
+            and round_.barrier.route_number
+            and now - round_.sent_at > PASSED_SECONDS
+        ]
+        self._asked_up_to = max(waiting, default=self._asked_up_to)
+        return bool(waiting)
 
     # To the log
 
@@ -600,12 +617,6 @@ class Routes:
             del self._open_rounds[round_.number]  # withdrawals and counts: nobody waits for them
         elif round_.is_back:
             self._finish(round_)
-        elif round_.barrier.route_number and self._waited(round_) > PASSED_SECONDS:
-            self._is_asking = True
-            self._want()
-
-    def _waited(self, round_: _Round) -> float:
-        return self._clock.monotonic() - round_.sent_at
 
     def _later_round(self, routes: Iterable[Route], round_: _Round) -> _Round | None:
         """Return the last round after the given one that announces one of the routes."""

@@ -336,8 +336,8 @@ async def test_what_is_announced_is_tried_until_the_log_takes_it(failing: int) -
         assert waiter.events == ["counted", "routed"]
 
 
-async def test_a_route_that_was_slow_is_asked_for_again_at_once() -> None:
-    """The router has given its barriers up."""
+@pytest.mark.usefixtures("quick")
+async def test_a_route_that_the_router_may_have_given_up_is_asked_for_by_its_offset() -> None:
     async with bench() as b:
         waiter = Waiter()
         b.log.hold_reports(ROUTES)
@@ -346,6 +346,8 @@ async def test_a_route_that_was_slow_is_asked_for_again_at_once() -> None:
         b.clock.advance(module.PASSED_SECONDS * 2)
         b.log.release_reports()
         await until(lambda: b.rounds() == 3)
+        await asyncio.sleep(0.02)  # several looks at what is open
+        assert b.rounds() == 3, "once"
         assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 2, 0, 0)
         b.answer()
         assert waiter.events == ["counted", "routed"]
