@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.session import subscriptions as module
-from ingest.session.subscriptions import ClientSubscription, Copy, Subscriptions
+from ingest.session.subscriptions import NOT_YET, ClientSubscription, Copy, Subscriptions
 from mqlake.matching import filter_matches
 from mqlake.sharing import ShareStrategy
 from mqlake.topics import split_shared
@@ -243,3 +243,23 @@ def test_each_strategy_chooses_among_the_members(strategy: ShareStrategy) -> Non
         if one.client.client_id != first:
             subscriptions.remove("t", one)
     assert chosen("b", "q") == first
+
+
+def test_a_start_that_becomes_known_counts_from_then_on() -> None:
+    subscriptions = Subscriptions[Client]()
+    starts = [NOT_YET, NOT_YET]
+    subscription = ClientSubscription(ALICE, "a", 1, starts=starts)
+    subscriptions.add("t", subscription)
+    assert not subscriptions.copies("t", "a", 0, 9, "x")
+    starts[0] = 7
+    assert not subscription.is_counted
+    assert subscriptions.copies("t", "a", 0, 7, "x")
+    assert not subscriptions.copies("t", "a", 0, 6, "x")
+    assert not subscriptions.copies("t", "a", 1, 9, "x")
+    subscriptions.settle([9, 9])
+    assert subscription.starts is starts, "not all have passed"
+    starts[1] = 3
+    assert subscription.is_counted
+    subscriptions.settle([9, 9])
+    assert subscription.starts is None
+    assert subscription.is_counted
