@@ -50,5 +50,9 @@ class OffsetGone(LogError):  # noqa: N818 - it names what is missing
         super().__init__(message, definite=False)
 
 
+class BatchNotTaken(MqlakeError):  # noqa: N818 - says what happened
+    """A batch of the log was taken by half: only who reads it again from before can go on."""
+
+
 class OperationalError(MqlakeError):
     """The machine or the data directory is not fit to run; the message says what to do."""

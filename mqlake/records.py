@@ -9,7 +9,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mqlake.errors import InvalidRecord
 
@@ -18,6 +18,7 @@ RECORD_VERSION: Final = 1
 INBOUND: Final = "mqlake.inbound"
 ROUTES: Final = "mqlake.routes"
 SESSIONS: Final = "mqlake.sessions"
+SHARE_GROUPS: Final = "mqlake.share_groups"
 EVENTS: Final = "mqlake.events"
 GATEWAYS: Final = "mqlake.gateways"
 RULES: Final = "mqlake.rules"
@@ -70,6 +71,19 @@ RETAINED_FILTER: Final = "\0retained"
 
 Headers = list[tuple[str, bytes]]
 Properties = dict[str, Any]
+
+
+class LogRecord(NamedTuple):
+    """One record as read. A named tuple: the cheapest to build of what mypy can check."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    """UTC epoch; set by the writer, else by the log."""
+    key: bytes | None
+    value: bytes | None
+    """None is a tombstone in a compacted log topic."""
+    headers: Headers
 
 
 def delivery_topic(gateway: str) -> str:

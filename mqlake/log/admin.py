@@ -32,6 +32,7 @@ from mqlake.records import (
     ROUTES,
     RULES,
     SESSIONS,
+    SHARE_GROUPS,
     delivery_topic,
 )
 
@@ -62,11 +63,26 @@ KEPT_A_WEEK: Final[Mapping[str, str]] = {
     "segment.bytes": str(64 * MIB),
 }
 
-COMPACTED_LOG_TOPICS: Final = (ROUTES, SESSIONS, GATEWAYS, RULES, METRICS, JOBS, ACCESS)
+LOG_TIME: Final[Mapping[str, str]] = {"message.timestamp.type": "LogAppendTime"}
+"""Records bear the log's time: clocks of gateways differ, and decide nothing."""
+
+SHARDED: Final[Mapping[str, str]] = {
+    **COMPACTED,
+    **LOG_TIME,
+    # A record that does not count may stand behind the one that does: whoever reads within this
+    # time sees both, and the owner of the shard writes again what counts.
+    "min.compaction.lag.ms": str(60 * 60 * 1000),
+    "max.compaction.lag.ms": str(2 * 60 * 60 * 1000),
+}
+"""Partitions of sessions."""
+
+COMPACTED_LOG_TOPICS: Final = (ROUTES, SHARE_GROUPS, RULES, METRICS, JOBS, ACCESS)
 LOG_TOPICS_KEPT_A_WEEK: Final = (EVENTS, DEAD_LETTERS)
 PARTITIONED_LOG_TOPICS: Final = (INBOUND, OUTPUTS)
 SHARED_LOG_TOPICS: Final = (
     *PARTITIONED_LOG_TOPICS,
+    SESSIONS,
+    GATEWAYS,
     *COMPACTED_LOG_TOPICS,
     *LOG_TOPICS_KEPT_A_WEEK,
 )
@@ -80,6 +96,7 @@ def ensure_log_topics(
     bootstrap_servers: str,
     *,
     inbound_partitions: int,
+    session_shards: int,
     retention_ms: int,
     retention_bytes: int,
     timeout_seconds: float,
@@ -87,12 +104,14 @@ def ensure_log_topics(
     """Create the log topics that all gateways share unless they exist; wait until they are usable.
 
     The number of partitions of an existing `mqlake.inbound` stays: it decides which partition a
-    topic is in. Its retention is set to what is asked for. `mqlake.outputs` is like it, so that
+    topic is in, as that of `mqlake.sessions` does for a client. Its retention is set to what is
+    asked for. `mqlake.outputs` is like it, so that
     what a rule makes of a partition stays in order.
 
     Args:
         bootstrap_servers: host:port[,host:port…].
         inbound_partitions: Partitions of a new `mqlake.inbound`.
+        session_shards: Partitions of a new `mqlake.sessions`.
         retention_ms: How long an accepted message stays in the log.
         retention_bytes: How much of all of them together does; the older ones go first.
         timeout_seconds: For everything together.
@@ -115,6 +134,8 @@ def ensure_log_topics(
             admin.configure(log_topic, inbound)
         else:
             admin.create(log_topic, partitions, inbound)
+    admin.create(SESSIONS, session_shards, SHARDED)
+    admin.create(GATEWAYS, 1, {**COMPACTED, **LOG_TIME})
     for log_topic in COMPACTED_LOG_TOPICS:
         admin.create(log_topic, 1, COMPACTED)
     for log_topic in LOG_TOPICS_KEPT_A_WEEK:

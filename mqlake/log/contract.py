@@ -6,12 +6,13 @@ in: all its methods are called there and all its callbacks come there, in batche
 """
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from mqlake.errors import LogError
 from mqlake.records import Headers
+from mqlake.records import LogRecord as LogRecord
 
 BEGINNING: Final = -2
 """Position: the oldest record that the log still holds."""
@@ -21,19 +22,6 @@ END: Final = -1
 
 ANY_PARTITION: Final = -1
 """Let the key choose the partition: the same key always the same one."""
-
-
-class LogRecord(NamedTuple):
-    """One record as read. A named tuple: the cheapest to build of what mypy can check."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    """UTC epoch; set by the writer, else by the log."""
-    key: bytes | None
-    value: bytes | None
-    """None is a tombstone in a compacted log topic."""
-    headers: Headers
 
 
 class LogFull(LogError):  # noqa: N818 - a state to wait out, not a failure
@@ -49,7 +37,9 @@ AppendCallback = Callable[[int, int, LogError | None], None]
 RecordsCallback = Callable[[list[LogRecord]], None]
 """Takes one batch, in order of offset within each partition, never empty.
 
-Must not raise: what is left of the batch would be lost, and reading would go on.
+Must not raise. If it does, the rest of the batch is not taken, so nothing that comes later is
+handed over either: `BatchNotTaken` goes to the loop's exception handler, and the reader is of no
+more use.
 """
 
 RangeConsumer = Callable[[list[LogRecord]], Awaitable[None]]
@@ -167,6 +157,24 @@ class LogReader(Protocol):
         Raises:
             LogError: The log does not answer, or there is no such topic or partition.
         """
+        ...
+
+    async def follow(self, positions: Mapping[int, int]) -> dict[int, int]:
+        """Follow further partitions of the log topic, after `start`.
+
+        Args:
+            positions: As for `start`.
+
+        Returns:
+            As `start`.
+
+        Raises:
+            LogError: As `start`; nothing is followed then.
+        """
+        ...
+
+    def unfollow(self, partitions: Collection[int]) -> None:
+        """Follow partitions no more; what was fetched already may still be handed over."""
         ...
 
     def pause(self) -> None:

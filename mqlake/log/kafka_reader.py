@@ -2,25 +2,27 @@
 
 librdkafka fetches ahead on threads of its own. A reader has one Python thread that takes what is
 there, builds records and hands them to the event loop in batches; it waits while the loop has
-enough.
+enough. That thread alone uses the consumer: a call from another one waits until no poll is under
+way, and with polls in a row that may be for ever.
 """
 
 import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
-from mqlake.errors import LogError, OffsetGone
+from mqlake.errors import BatchNotTaken, LogError, OffsetGone
 from mqlake.log import admin
 from mqlake.log.contract import BEGINNING, END, ErrorCallback, LogRecord, RecordsCallback
 from mqlake.log.kafka_errors import to_log_error
 
 POLL_SECONDS: Final = 0.2
-"""How long the thread polls before it looks whether it should stop; bounds the time of a close."""
+"""How long the thread polls before it looks what it should do; bounds the time of a close, and of
+a change of what is followed."""
 
 MAX_WAITING_BATCHES: Final = 2
 """One that the loop is working on, one ready for it."""
@@ -69,6 +71,9 @@ class KafkaLogReader:
             "log_level": 2,
         }
         self._thread: threading.Thread | None = None
+        self._log_topic = ""
+        # Of what is followed: librdkafka lets only the thread that polls change it.
+        self._changes: deque[Callable[[Consumer], None]] = deque()
         self._stop = threading.Event()
         self._unpaused = threading.Event()
         self._unpaused.set()
@@ -90,6 +95,7 @@ class KafkaLogReader:
             raise RuntimeError("the reader is started already")
         self._on_records = on_records
         self._on_error = on_error
+        self._log_topic = log_topic
         offsets = await asyncio.to_thread(self._resolve, log_topic, dict(positions))
         consumer = Consumer({**self._options, "error_cb": self._take_client_error})
         consumer.assign([TopicPartition(log_topic, p, offset) for p, offset in offsets.items()])
@@ -98,6 +104,17 @@ class KafkaLogReader:
         )
         self._thread.start()
         return offsets
+
+    async def follow(self, positions: Mapping[int, int]) -> dict[int, int]:
+        log_topic = self._log_topic
+        offsets = await asyncio.to_thread(self._resolve, log_topic, dict(positions))
+        assigned = [TopicPartition(log_topic, p, offset) for p, offset in offsets.items()]
+        self._changes.append(lambda consumer: consumer.incremental_assign(assigned))
+        return offsets
+
+    def unfollow(self, partitions: Collection[int]) -> None:
+        assigned = [TopicPartition(self._log_topic, partition) for partition in partitions]
+        self._changes.append(lambda consumer: consumer.incremental_unassign(assigned))
 
     def pause(self) -> None:
         self._unpaused.clear()
@@ -158,6 +175,8 @@ class KafkaLogReader:
         more = self._max_batch_records - 1
         try:
             while not self._stop.is_set():
+                while self._changes:
+                    self._changes.popleft()(consumer)
                 if not self._unpaused.wait(POLL_SECONDS):
                     continue
                 # `consume` waits until it has all it was asked for or the time is over: to get what
@@ -196,6 +215,9 @@ class KafkaLogReader:
             return
         try:
             self._on_records(batch)
+        except Exception as exc:
+            self._stop.set()
+            raise BatchNotTaken(f"records of {self._log_topic} were not taken: {exc}") from exc
         finally:
             self._free_batches.release()
 

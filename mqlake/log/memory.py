@@ -8,13 +8,13 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial as bind
 from typing import Final, Protocol
 from zlib import crc32
 
-from mqlake.errors import LogError, OffsetGone
+from mqlake.errors import BatchNotTaken, LogError, OffsetGone
 from mqlake.log.contract import (
     ANY_PARTITION,
     BEGINNING,
@@ -31,6 +31,10 @@ from mqlake.log.contract import (
 from mqlake.records import Headers
 
 MAX_BATCH_RECORDS: Final = 500
+
+
+def _system_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(slots=True)
@@ -54,12 +58,14 @@ class _Follower(Protocol):
 class MemoryLog:
     """Log topics, their partitions and records; and the faults a test asks for."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int] = _system_ms) -> None:
+        self.now_ms = now_ms
         self._topics: dict[str, list[_Partition]] = {}
         self._readers: list[_Follower] = []
         self._writers: list[MemoryLogWriter] = []
         self._faults: deque[LogError] = deque()
         self._held: str | None = None
+        self._held_writer: MemoryLogWriter | None = None
         self._is_late = False
 
     def create(self, log_topic: str, partitions: int) -> None:
@@ -88,6 +94,10 @@ class MemoryLog:
         """
         self._held = log_topic
 
+    def hold_reports_of(self, writer: "MemoryLogWriter") -> None:
+        """Likewise what one writer appends: its process stands still."""
+        self._held_writer = writer
+
     def delay_reports(self) -> None:
         """Store records and let them be read, but say so only after `release_reports`."""
         self._is_late = True
@@ -96,11 +106,13 @@ class MemoryLog:
     def is_late(self) -> bool:
         return self._is_late
 
-    def is_held(self, log_topic: str) -> bool:
+    def is_held(self, log_topic: str, writer: "MemoryLogWriter") -> bool:
+        if self._held_writer is writer:
+            return True
         return self._held is not None and self._held in {"", log_topic}
 
     def release_reports(self) -> None:
-        self._held = None
+        self._held = self._held_writer = None
         self._is_late = False
         for writer in self._writers:
             writer.schedule()
@@ -139,7 +151,7 @@ class MemoryLog:
             LogRecord(
                 partition,
                 offset,
-                timestamp_ms or time.time_ns() // 1_000_000,
+                timestamp_ms or self.now_ms(),
                 key,
                 value,
                 list(headers),
@@ -286,7 +298,7 @@ class MemoryLogWriter:
         for waiting in taken:
             if self._closed:
                 return
-            if self._log.is_held(waiting.log_topic):
+            if self._log.is_held(waiting.log_topic, self):
                 self._waiting.append(waiting)
                 continue
             try:
@@ -330,26 +342,36 @@ class MemoryLogReader:
     ) -> dict[int, int]:
         if self._on_records is not None:
             raise RuntimeError("the reader is started already")
-        partitions = self._log.partitions(log_topic)
-        missing = [partition for partition in positions if partition >= len(partitions)]
-        if missing:
-            raise LogError(
-                f"log topic {log_topic} has {len(partitions)} partitions, "
-                f"no partition {min(missing)}",
-                definite=True,
-            )
         self._log_topic = log_topic
         self._on_records = on_records
         self._on_error = on_error
+        self._log.add_reader(self)
+        return self._follow(positions)
+
+    async def follow(self, positions: Mapping[int, int]) -> dict[int, int]:
+        return self._follow(positions)
+
+    def unfollow(self, partitions: Collection[int]) -> None:
+        for partition in partitions:
+            del self._next[partition]
+
+    def _follow(self, positions: Mapping[int, int]) -> dict[int, int]:
+        partitions = self._log.partitions(self._log_topic)
+        missing = [partition for partition in positions if partition >= len(partitions)]
+        if missing:
+            raise LogError(
+                f"log topic {self._log_topic} has {len(partitions)} partitions, "
+                f"no partition {min(missing)}",
+                definite=True,
+            )
         for partition, position in positions.items():
             if position == END:
                 position = partitions[partition].end
             elif position == BEGINNING:
                 position = partitions[partition].begin
             self._next[partition] = position
-        self._log.add_reader(self)
         self.schedule()
-        return dict(self._next)
+        return {partition: self._next[partition] for partition in positions}
 
     def pause(self) -> None:
         self._paused = True
@@ -394,7 +416,7 @@ class MemoryLogReader:
         assert self._on_error is not None
         if self._paused:
             return
-        for number, position in self._next.items():
+        for number, position in list(self._next.items()):
             partition = self._log.partitions(self._log_topic)[number]
             begin = partition.begin
             if not begin <= position <= partition.end:
@@ -412,7 +434,13 @@ class MemoryLogReader:
             if batch:
                 self._next[number] = batch[-1].offset + 1
                 self.schedule()
-                self._on_records(batch)
+                try:
+                    self._on_records(batch)
+                except Exception as exc:
+                    self._next.clear()
+                    raise BatchNotTaken(
+                        f"records of {self._log_topic} were not taken: {exc}"
+                    ) from exc
                 return
 
 

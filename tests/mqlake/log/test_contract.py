@@ -14,7 +14,7 @@ import uvloop
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mqlake.errors import LogError, OffsetGone
+from mqlake.errors import BatchNotTaken, LogError, OffsetGone
 from mqlake.log import admin
 from mqlake.log.contract import (
     ANY_PARTITION,
@@ -310,6 +310,58 @@ def test_a_record_may_have_no_key(run: Run) -> None:
             await reader.start(log_topic, everywhere(BEGINNING), read.take, read.take_error)
             await read.until_count(1)
             assert [(record.key, record.value) for record in read.records] == [(None, b"v")]
+
+    run(scenario)
+
+
+def test_partitions_are_followed_and_let_go_of_while_others_are_read(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        read = Read()
+        async with writing(cluster) as writer, reading(cluster) as reader:
+            await fill(writer, log_topic, 3, partition=0)
+            await fill(writer, log_topic, 3, partition=1)
+            assert await reader.start(log_topic, {}, read.take, read.take_error) == {}
+            assert await reader.follow({0: BEGINNING, 1: 1}) == {0: 0, 1: 1}
+            await read.until_count(5)
+            assert (read.offsets(0), read.offsets(1)) == ([0, 1, 2], [1, 2])
+            reader.unfollow([0])
+            assert await reader.follow({2: END}) == {2: 0}
+            await fill(writer, log_topic, 1, partition=2)
+            await read.until_count(6)
+            await fill(writer, log_topic, 1, partition=0)
+            await fill(writer, log_topic, 1, partition=1)
+            await read.until_count(7)
+            assert (read.offsets(0), read.offsets(1)) == ([0, 1, 2], [1, 2, 3])
+            with pytest.raises(LogError, match="no partition 3"):
+                await reader.follow({3: END})
+
+    run(scenario)
+
+
+def test_after_a_batch_that_was_not_taken_nothing_comes(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        failed = asyncio.get_running_loop().create_future()
+        batches = 0
+
+        def take(_batch: list[LogRecord]) -> None:
+            nonlocal batches
+            batches += 1
+            raise ZeroDivisionError("a bug")
+
+        def report(_loop: object, context: dict[str, Any]) -> None:
+            if not failed.done():
+                failed.set_result(context["exception"])
+
+        asyncio.get_running_loop().set_exception_handler(report)
+        async with writing(cluster) as writer, reading(cluster) as reader:
+            await reader.start(log_topic, everywhere(BEGINNING), take, print)
+            await fill(writer, log_topic, 1)
+            assert isinstance(await failed, BatchNotTaken)
+            await fill(writer, log_topic, 1)
+            await fill(writer, log_topic, 1, partition=1)
+            assert batches == 1
 
     run(scenario)
 

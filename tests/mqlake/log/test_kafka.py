@@ -30,6 +30,7 @@ from mqlake.records import (
     ROUTES,
     RULES,
     SESSIONS,
+    SHARE_GROUPS,
 )
 
 DEADLINE_SECONDS = 30.0
@@ -161,15 +162,17 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
             admin.ensure_log_topics(
                 bootstrap_servers,
                 inbound_partitions=partitions,
+                session_shards=partitions,
                 retention_ms=86_400_000,
                 retention_bytes=retention_bytes,
                 timeout_seconds=DEADLINE_SECONDS,
             )
             assert admin.partition_count(bootstrap_servers, INBOUND, DEADLINE_SECONDS) == 4
             assert admin.partition_count(bootstrap_servers, OUTPUTS, DEADLINE_SECONDS) == 4
+            assert admin.partition_count(bootstrap_servers, SESSIONS, DEADLINE_SECONDS) == 4
             for log_topic in (
                 ROUTES,
-                SESSIONS,
+                SHARE_GROUPS,
                 EVENTS,
                 GATEWAYS,
                 RULES,
@@ -186,6 +189,9 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
         config = admin.topic_config(bootstrap_servers, log_topic, DEADLINE_SECONDS)
         assert config["cleanup.policy"] == "compact"
         assert config["delete.retention.ms"] == "86400000"
+    for log_topic in (SESSIONS, GATEWAYS):
+        config = admin.topic_config(bootstrap_servers, log_topic, DEADLINE_SECONDS)
+        assert config["message.timestamp.type"] == "LogAppendTime"
     events = admin.topic_config(bootstrap_servers, EVENTS, DEADLINE_SECONDS)
     assert (events["cleanup.policy"], events["retention.ms"]) == ("delete", "604800000")
 
