@@ -6,7 +6,8 @@ and refuses another version):
     s/<tenant>/<client_id>   the session: who, where, subscriptions, will
     p/<tenant>/<client_id>   its progress: what it was given and has not acknowledged
     g/<gateway>              marks: how far all settled sessions of a gateway have come
-    c/<tenant>/<client_id>   a claim: of the gateways' alone, whose matter its value is
+
+Those that say who may write them are in `mqlake.shard_records`.
 
 A tombstone under `s/` and `p/` ends the session.
 """
@@ -32,7 +33,6 @@ SESSION_RECORD_VERSION: Final = 1
 SESSION: Final = "s"
 PROGRESS: Final = "p"
 MARKS: Final = "g"
-CLAIM: Final = "c"
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that is kept until it is taken away. [MQTT5-3.1.2.11.2]"""
@@ -95,6 +95,9 @@ class SessionRecord:
     will: StoredWill | None = None
     will_at_ms: int | None = None
     """When the will is due; None while connected and without a will."""
+    will_from: list[int] | None = None
+    """The will is being published: per partition of `mqlake.inbound` the offset below which it is
+    not. None: nobody has begun to."""
 
     def expires_at_ms(self) -> int | None:
         """Return when the session ends by itself; None while connected and when it never does."""
@@ -248,31 +251,37 @@ def exchange_name(session_id: str, packet_id: int, incarnation: str) -> bytes:
     return f"{session_id}/{packet_id}/{incarnation}".encode()
 
 
+def will_exchange(session: SessionRecord) -> bytes:
+    """Return the header `exchange` of a will: of one connection of one session."""
+    return f"{session.session_id}/will/{session.connected_at_ms}".encode()
+
+
 def encode_session(session: SessionRecord) -> bytes:
     """Write the value of a session."""
     will = session.will
-    return _dump(
-        {
-            "v": SESSION_RECORD_VERSION,
-            "id": session.session_id,
-            "tenant": session.tenant,
-            "client_id": session.client_id,
-            "protocol_level": session.protocol_level,
-            "username": session.username,
-            "keep_alive": session.keep_alive,
-            "clean_start": session.clean_start,
-            "expiry": session.session_expiry_interval,
-            "gateway": session.gateway,
-            "incarnation": session.incarnation,
-            "connected": session.connected,
-            "connected_at": session.connected_at_ms,
-            "disconnected_at": session.disconnected_at_ms,
-            "reason": session.reason,
-            "subscriptions": [_subscription_members(one) for one in session.subscriptions],
-            "will": None if will is None else _will_members(will),
-            "will_at": session.will_at_ms,
-        }
-    )
+    members = {
+        "v": SESSION_RECORD_VERSION,
+        "id": session.session_id,
+        "tenant": session.tenant,
+        "client_id": session.client_id,
+        "protocol_level": session.protocol_level,
+        "username": session.username,
+        "keep_alive": session.keep_alive,
+        "clean_start": session.clean_start,
+        "expiry": session.session_expiry_interval,
+        "gateway": session.gateway,
+        "incarnation": session.incarnation,
+        "connected": session.connected,
+        "connected_at": session.connected_at_ms,
+        "disconnected_at": session.disconnected_at_ms,
+        "reason": session.reason,
+        "subscriptions": [_subscription_members(one) for one in session.subscriptions],
+        "will": None if will is None else _will_members(will),
+        "will_at": session.will_at_ms,
+    }
+    if session.will_from is not None:
+        members["will_from"] = session.will_from
+    return _dump(members)
 
 
 def decode_session(data: bytes) -> SessionRecord:
@@ -281,7 +290,15 @@ def decode_session(data: bytes) -> SessionRecord:
     Raises:
         InvalidRecord: Not JSON, another version, or a member is missing or out of range.
     """
-    found = _load(data, "session")
+    return to_session(_load(data, "session"))
+
+
+def to_session(found: dict[str, Any]) -> SessionRecord:
+    """Return a session whose JSON has been read.
+
+    Raises:
+        InvalidRecord: A member is missing or out of range.
+    """
     will = _member(found, "will", _OPTIONAL_OBJECT)
     return SessionRecord(
         session_id=_text(found, "id"),
@@ -301,6 +318,7 @@ def decode_session(data: bytes) -> SessionRecord:
         subscriptions=[_subscription(item) for item in _member(found, "subscriptions", _LIST)],
         will=None if will is None else _will(will),
         will_at_ms=_optional(_integer, found, "will_at"),
+        will_from=_integers(found, "will_from", 0) if "will_from" in found else None,
     )
 
 
@@ -348,7 +366,15 @@ def decode_progress(data: bytes) -> ProgressRecord:
     Raises:
         InvalidRecord: Not JSON, another version, or a member is missing or out of range.
     """
-    found = _load(data, "progress")
+    return to_progress(_load(data, "progress"))
+
+
+def to_progress(found: dict[str, Any]) -> ProgressRecord:
+    """Return a progress whose JSON has been read.
+
+    Raises:
+        InvalidRecord: A member is missing or out of range.
+    """
     return ProgressRecord(
         session_id=_text(found, "id"),
         cursor=_integers(found, "cursor", 0),

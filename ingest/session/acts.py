@@ -1,0 +1,294 @@
+"""What the owner of a shard does, each act a coroutine: read from top to bottom, and durable so.
+
+A will, as an example: that it is about to be published is in the log before it is, and that it was
+published only after it was. Whoever finds it begun looks whether it is there.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.session.effects import (
+    Append,
+    Ended,
+    Find,
+    NextOffsets,
+    PassOn,
+    PublishWills,
+    Search,
+    SettledRun,
+    ShardRecord,
+    Tell,
+)
+from mqlake.records import RECORD_VERSION
+from mqlake.session_records import (
+    ProgressRecord,
+    SessionRecord,
+    decode_progress,
+    encode_progress,
+    encode_session,
+    exchange_name,
+    progress_key,
+    resume_cursor,
+    session_key,
+    will_exchange,
+)
+from mqlake.shard_records import claim_key, stamp_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.session.ownership import Entry, Shard
+    from mqlake.shard_records import Claim, Key, Run
+
+# Actions of control records between gateways.
+GRANT: Final = "grant"
+REFUSE: Final = "refuse"
+CONFIRM: Final = "confirm"
+RELEASE: Final = "release"
+REWRITE: Final = "rewrite"
+
+KEYS_AT_ONCE: Final = 500
+"""Sessions in one record, or settled together."""
+
+
+async def ask(gateway: str, action: str, key: Key, epoch: int) -> None:
+    """Ask the holder of a session to let go of it, or to write it again."""
+    await Tell(gateway, action, _encode(tenant=key[0], client_id=key[1], epoch=epoch))
+
+
+async def refuse(key: Key, claim: Claim) -> None:
+    """Tell a claimant that somebody else has claimed the session behind it."""
+    value = _encode(
+        tenant=key[0], client_id=key[1], incarnation=claim.run.incarnation, number=claim.number
+    )
+    await Tell(claim.run.gateway, REFUSE, value)
+
+
+async def confirm(shard: int, run: Run, number: int, keys: Sequence[Key]) -> None:
+    """Tell a gateway that was deaf which sessions of the shard it still holds."""
+    for at in range(0, max(1, len(keys)), KEYS_AT_ONCE):
+        value = _encode(
+            incarnation=run.incarnation,
+            number=number,
+            shard=shard,
+            keys=keys[at : at + KEYS_AT_ONCE],
+            is_last=at + KEYS_AT_ONCE >= len(keys),
+        )
+        await Tell(run.gateway, CONFIRM, value)
+
+
+async def hand_over(shard: Shard, key: Key, claim: Claim) -> None:
+    """Give a claimant the session: what is stored of it, or nothing.
+
+    Before that what is stored ends if the client wants nothing of it, or its time is over
+    [MQTT5-3.1.2-4] [MQTT311-3.1.2-6], and a will is published whose time had come.
+    """
+    entry = shard.store.get(key)
+    if entry is None or entry.granted is None or entry.granted.epoch != claim.epoch:
+        return  # it has the session by now, or has let go of it
+    session = shard.session(key)
+    if session is not None:
+        # A claim that waited stands before the end of the connection that it has ended.
+        now_ms = max(claim.at_ms, session.disconnected_at_ms or 0)
+        expires_at_ms = session.expires_at_ms()
+        is_expired = expires_at_ms is not None and expires_at_ms <= now_ms
+        if claim.clean_start or is_expired:
+            await end(shard, [key], now_ms, is_expired=is_expired)
+            session = None
+        elif _is_will_due(session, now_ms):
+            await _publish_due_wills(shard, [key])
+    entry = shard.store.get(key)
+    value = b"null"
+    progress = None
+    if session is not None and entry is not None and entry.session is not None:
+        value, progress = entry.session, shard.store.progress(key)
+    members = _encode(
+        tenant=key[0],
+        client_id=key[1],
+        incarnation=claim.run.incarnation,
+        number=claim.number,
+        epoch=claim.epoch,
+    )
+    # Both are JSON already.
+    told = b'%b,"session":%b,"progress":%b}' % (members[:-1], value, progress or b"null")
+    await Tell(claim.run.gateway, GRANT, told)
+
+
+async def settle(shard: Shard, run: Run, now_ms: int) -> None:
+    """Write for a dead gateway what it could not: where its sessions stand, and that it let go.
+
+    Its QoS 2 messages that were on their way into the log are looked for there; the marks that it
+    wrote move the cursors of those that had nothing on their way.
+    """
+    count = 0
+    while keys := shard.store.held_by(run, KEYS_AT_ONCE):
+        held = [(key, entry) for key in keys if (entry := shard.store.get(key)) is not None]
+        progress = {key: _progress(shard, key, entry) for key, entry in held}
+        found = await Find(
+            [
+                Search(exchange_name(one.session_id, packet_id, run.incarnation), one.storing_from)
+                for one in progress.values()
+                if one is not None
+                for packet_id in one.storing
+            ]
+        )
+        records: list[ShardRecord] = []
+        for key, entry in held:
+            records += _settled(shard, run, key, entry, progress[key], found, now_ms)
+        await Append(records)
+        count += len(keys)
+    await SettledRun(run, count)
+    shard.settled(run)
+
+
+def _settled(
+    shard: Shard,
+    run: Run,
+    key: Key,
+    entry: Entry,
+    progress: ProgressRecord | None,
+    found: set[bytes],
+    now_ms: int,
+) -> list[ShardRecord]:
+    stamp = stamp_headers(shard.me.incarnation, entry.epoch, shard.owner_epoch)
+    session = shard.session(key)
+    if entry.granted is not None:
+        # Nothing is written under its epoch: what is stored is as it was.
+        return [ShardRecord(claim_key(*key), None, stamp)]
+    if session is None:
+        return _tombstones(key, stamp)
+    records = []
+    if progress is not None:
+        progress.cursor = resume_cursor(session, progress, shard.marks_of(run))
+        progress.incoming += [
+            packet_id
+            for packet_id in progress.storing
+            if exchange_name(session.session_id, packet_id, run.incarnation) in found
+        ]
+        progress.storing = []
+        progress.storing_from = []
+        records.append(ShardRecord(progress_key(*key), encode_progress(progress), stamp))
+    session.connected = False
+    session.disconnected_at_ms = now_ms
+    session.reason = "its gateway has died"
+    if session.will is not None:
+        session.will_at_ms = now_ms + session.will.will_delay_interval * 1000
+    records.append(ShardRecord(session_key(*key), encode_session(session), stamp))
+    return records
+
+
+async def process_due(shard: Shard, keys: Sequence[Key], now_ms: int) -> None:
+    """Publish wills and end sessions whose time has come [MQTT5-4.1.0-2]."""
+    ended, wills = [], []
+    for key in keys:
+        session = shard.session(key)
+        if session is None:
+            shard.forget(key)
+            continue
+        expires_at_ms = session.expires_at_ms()
+        if expires_at_ms is not None and expires_at_ms <= now_ms:
+            ended.append(key)
+        elif _is_will_due(session, now_ms):
+            wills.append(key)
+    if wills:
+        await _publish_due_wills(shard, wills)
+    if ended:
+        await end(shard, ended, now_ms, is_expired=True)
+
+
+async def end(shard: Shard, keys: Sequence[Key], now_ms: int, *, is_expired: bool) -> None:
+    """End stored sessions; a will that still waits is published now [MQTT5-3.1.2-8].
+
+    What they were to get goes with them, messages of share groups too. [MQTT5-4.8.2-5]
+    """
+    with_will = [
+        key for key in keys if (one := shard.session(key)) is not None and one.will is not None
+    ]
+    if with_will:
+        await _publish_wills(shard, with_will)
+    records: list[ShardRecord] = []
+    for key in keys:
+        session, progress = shard.session(key), shard.store.progress(key)
+        if session is None:
+            continue
+        if progress is not None:
+            await PassOn(key, decode_progress(progress))
+        # A session that ends with its connection is over then; nobody's time has run out.
+        is_of_connection = session.session_expiry_interval == 0
+        await Ended(key, is_expired and not is_of_connection)
+        records += _tombstones(key, _stamp(shard, key))
+    await Append(records)
+
+
+async def _publish_due_wills(shard: Shard, keys: Sequence[Key]) -> None:
+    await _publish_wills(shard, keys)
+    records = []
+    for key in keys:
+        session = shard.session(key)
+        if session is not None:
+            session.will = session.will_at_ms = session.will_from = None
+            records.append(_session_record(shard, key, session))
+    await Append(records)
+
+
+async def _publish_wills(shard: Shard, keys: Sequence[Key]) -> None:
+    """Publish each will once, whoever has begun to [MQTT5-3.1.2-8] [MQTT311-3.1.2-8]."""
+    begun: list[tuple[Key, SessionRecord]] = []
+    fresh: list[tuple[Key, SessionRecord]] = []
+    for key in keys:
+        session = shard.session(key)
+        if session is not None and session.will is not None:
+            (fresh if session.will_from is None else begun).append((key, session))
+    starts = await NextOffsets()
+    for _, session in fresh:
+        session.will_from = starts
+    if fresh:
+        await Append([_session_record(shard, key, session) for key, session in fresh])
+    found: set[bytes] = set()
+    if begun:
+        found = await Find(
+            [Search(will_exchange(one), one.will_from or starts) for _, one in begun]
+        )
+    wills = [(one, will_exchange(one)) for _, one in (*begun, *fresh)]
+    await PublishWills([will for will in wills if will[1] not in found])
+
+
+def _is_will_due(session: SessionRecord, now_ms: int) -> bool:
+    return (
+        session.will is not None
+        and session.will_at_ms is not None
+        and (session.will_at_ms <= now_ms or session.will_from is not None)
+    )
+
+
+def _progress(shard: Shard, key: Key, entry: Entry) -> ProgressRecord | None:
+    """Return the progress of the session that an entry holds, if it is that session's."""
+    value = shard.store.progress(key)
+    session = shard.session(key)
+    if value is None or session is None or entry.granted is not None:
+        return None
+    progress = decode_progress(value)
+    return progress if progress.session_id == session.session_id else None
+
+
+def _session_record(shard: Shard, key: Key, session: SessionRecord) -> ShardRecord:
+    return ShardRecord(session_key(*key), encode_session(session), _stamp(shard, key))
+
+
+def _stamp(shard: Shard, key: Key) -> list[tuple[str, bytes]]:
+    entry = shard.store.get(key)
+    assert entry is not None
+    return stamp_headers(shard.me.incarnation, entry.session_epoch, shard.owner_epoch)
+
+
+def _tombstones(key: Key, stamp: list[tuple[str, bytes]]) -> list[ShardRecord]:
+    return [
+        ShardRecord(progress_key(*key), None, stamp),
+        ShardRecord(session_key(*key), None, stamp),
+    ]
+
+
+def _encode(**members: Any) -> bytes:
+    return json.dumps({"v": RECORD_VERSION, **members}, separators=(",", ":")).encode()

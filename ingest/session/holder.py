@@ -1,0 +1,448 @@
+"""The sessions that one gateway holds, or has asked for: its side of `ingest.session.ownership`.
+
+    open ──► claiming ──grant──► held ──let go──► (released: the host writes where it stands)
+                │                 │
+                └─ refused,       └─ lost: others have settled it while this gateway was deaf
+                   given up
+
+Nothing here reads the log or waits: what comes back from it comes in, what is to be done goes to
+the host. A claim is repeated until it is answered, so nothing depends on a single answer.
+
+After this gateway was deaf for as long as its lease, others may have settled its sessions. It asks
+the owner of each shard what it still holds, and lets go of the rest without a word: whatever it
+wrote of them would not count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+from mqlake.errors import InvalidRecord
+from mqlake.shard_records import (
+    Key,
+    Run,
+    claim_key,
+    encode_claim,
+    encode_run,
+    question_key,
+    shard_of,
+    stamp_headers,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from mqlake.errors import LogError
+    from mqlake.records import Headers
+
+REPEAT_SECONDS: Final = 1.0
+"""After so long without an answer a claim, or a question, is asked again."""
+
+Opening = TypeVar("Opening")
+Opening_contra = TypeVar("Opening_contra", contravariant=True)
+
+
+@dataclass(slots=True)
+class _Claiming(Generic[Opening]):
+    opening: Opening
+    number: int
+    clean_start: bool
+    since: float
+    repeat_at: float
+    epoch: int | None = None
+    """Where the claim stands; None until the log has said so."""
+
+
+@dataclass(slots=True)
+class _Held:
+    number: int
+    epoch: int | None
+    """None until the log has said where the claim stands."""
+    on_epoch: tuple[Callable[[int], None], ...] = ()
+    """Who waits for that; most sessions never have anybody."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """To the owner of one shard: what do we still hold?"""
+
+    number: int
+    asked: set[Key]
+    repeat_at: float
+    confirmed: set[Key] = field(default_factory=set)
+
+
+class HolderHost(Protocol[Opening_contra]):
+    """Does what a holder decides."""
+
+    def append(
+        self,
+        shard: int,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        on_appended: Callable[[int, LogError | None], None],
+    ) -> None:
+        """Append a record to a shard; report where it stands, or why it does not."""
+        ...
+
+    def begin(self, key: Key, opening: Opening_contra, grant: Grant | None) -> None:
+        """Begin a session that is held from now on; without a grant nothing is stored of it."""
+        ...
+
+    def refuse(
+        self, key: Key, opening: Opening_contra, reason: str, *, is_superseded: bool
+    ) -> None:
+        """Turn a client away whose session this gateway does not get."""
+        ...
+
+    def let_go(self, key: Key) -> None:
+        """Close the connection of a held session, and write where it stands."""
+        ...
+
+    def rewrite(self, key: Key) -> None:
+        """Write a held session once more."""
+        ...
+
+    def abandon(self, key: Key) -> None:
+        """Close the connection of a session that is not held any more; write nothing."""
+        ...
+
+    def confirmed(self) -> None:
+        """Go on: whatever is held now is held."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the owner of a shard gives with a session: what is stored of it."""
+
+    session: Any
+    """JSON of the session, None when there is none."""
+    progress: Any
+
+
+class Holder(Generic[Opening]):
+    """Claims sessions and lets go of them.
+
+    Args:
+        me: This run of this gateway.
+        shards: How many there are.
+        host: Does what is decided.
+    """
+
+    def __init__(self, me: Run, shards: int, host: HolderHost[Opening]) -> None:
+        self._me = me
+        self._shards = shards
+        self._host = host
+        self._claims = 0
+        self._claiming: dict[Key, _Claiming[Opening]] = {}
+        self._held: dict[Key, _Held] = {}
+        self._questions: dict[int, _Question] = {}
+        self._asked = 0
+
+    def __len__(self) -> int:
+        """Return how many clients wait for their sessions."""
+        return len(self._claiming)
+
+    @property
+    def is_confirming(self) -> bool:
+        return bool(self._questions)
+
+    def epoch(self, key: Key) -> int | None:
+        """Return the epoch of a held session; None until it is known."""
+        held = self._held.get(key)
+        return None if held is None else held.epoch
+
+    # A client comes
+
+    def open(self, key: Key, opening: Opening, now: float, *, clean_start: bool) -> None:
+        """Claim the session of a client; the one who waits for it here already is refused."""
+        self.give_up(key)
+        self._claims += 1
+        claiming = _Claiming(opening, self._claims, clean_start, now, now + REPEAT_SECONDS)
+        self._claiming[key] = claiming
+        self._append_claim(key, claiming)
+
+    @property
+    def next_number(self) -> int:
+        """Of the next claim: with it the owner of a shard takes a session."""
+        return self._claims + 1
+
+    def open_free(self, key: Key, opening: Opening) -> None:
+        """Begin a session that this gateway, the owner of its shard, has taken (`Shard.take`).
+
+        Its claim follows: whoever claims the session before that stands in the log is told that it
+        was too late, whoever does after it gets the session.
+        """
+        self._claims += 1
+        claiming = _Claiming(opening, self._claims, True, 0.0, 0.0)
+        held = self._hold(key, claiming)
+        self._host.begin(key, opening, None)
+        self._append_claim(key, claiming, held)
+
+    def give_up(self, key: Key) -> None:
+        """Forget who waits for a session, and the claim: its client has gone."""
+        claiming = self._claiming.pop(key, None)
+        if claiming is not None and claiming.epoch is not None:
+            self._end_claim(key, claiming.epoch)
+
+    def waits(self, key: Key) -> Opening | None:
+        """Return who waits for a session here."""
+        claiming = self._claiming.get(key)
+        return None if claiming is None else claiming.opening
+
+    def granted(self, value: dict[str, Any]) -> None:
+        """Take a session that was given to this gateway.
+
+        Raises:
+            InvalidRecord: A member is missing.
+        """
+        key, number, epoch = _key(value), _number(value, "number"), _number(value, "epoch")
+        if value.get("incarnation") != self._me.incarnation:
+            return
+        held = self._held.get(key)
+        if held is not None and held.number == number:
+            self._learn(key, held, epoch)
+            return
+        claiming = self._claiming.get(key)
+        if claiming is None or claiming.number != number:
+            self._end_claim(key, epoch)
+            return
+        del self._claiming[key]
+        if held is not None:
+            # The log has given the session on: ours was begun before its claim was read.
+            self._drop(key, held)
+        claiming.epoch = epoch
+        self._hold(key, claiming)
+        self._host.begin(key, claiming.opening, Grant(value.get("session"), value.get("progress")))
+
+    def refused(self, value: dict[str, Any]) -> None:
+        """Take it that somebody else has claimed the session behind this gateway.
+
+        Raises:
+            InvalidRecord: A member is missing.
+        """
+        key, number = _key(value), _number(value, "number")
+        if value.get("incarnation") != self._me.incarnation:
+            return
+        held, claiming = self._held.get(key), self._claiming.get(key)
+        if held is not None and held.number == number:
+            self._drop(key, held)  # it was begun before its claim was read
+        elif claiming is not None and claiming.number == number:
+            del self._claiming[key]
+            self._host.refuse(key, claiming.opening, "taken over", is_superseded=True)
+
+    # A session goes
+
+    def asked_to_let_go(self, value: dict[str, Any]) -> None:
+        """Let go of a session that somebody else has claimed.
+
+        Raises:
+            InvalidRecord: A member is missing.
+        """
+        key, epoch = _key(value), _number(value, "epoch")
+        held = self._held.get(key)
+        if held is not None and held.epoch in {epoch, None}:
+            self._learn(key, held, epoch)
+            self._host.let_go(key)
+            return
+        claiming = self._claiming.get(key)
+        if claiming is not None and claiming.epoch == epoch:
+            del self._claiming[key]
+            self._host.refuse(key, claiming.opening, "taken over", is_superseded=True)
+        self._end_claim(key, epoch)
+
+    def asked_to_rewrite(self, value: dict[str, Any]) -> None:
+        """Write a session once more: the last record of it in the log does not count.
+
+        Raises:
+            InvalidRecord: A member is missing.
+        """
+        key = _key(value)
+        held = self._held.get(key)
+        if held is not None and held.epoch == _number(value, "epoch"):
+            self._host.rewrite(key)
+
+    def is_held(self, key: Key) -> bool:
+        return key in self._held
+
+    def saved(self, key: Key) -> None:
+        """Note that the log has a record of the session: its claim is of no use any more."""
+        held = self._held.get(key)
+        if held is not None:
+            self._with_epoch(held, lambda epoch: self._end_claim(key, epoch))
+
+    def release(self, key: Key, write: Callable[[int], None]) -> None:
+        """Let go of a session: `write` it under its epoch, now or when that is known."""
+        held = self._held.pop(key, None)
+        if held is None:
+            return
+        self._with_epoch(held, write)
+
+    def end_claim_of(self, key: Key, epoch: int) -> None:
+        """Say that a session of which nothing is written is over."""
+        self._end_claim(key, epoch)
+
+    # Time passes, and the log is silent
+
+    def tick(self, now: float, open_seconds: float) -> None:
+        """Repeat what was not answered; refuse who has waited too long."""
+        for key, claiming in list(self._claiming.items()):
+            if now - claiming.since > open_seconds:
+                self.give_up(key)
+                reason = "the session is held by another gateway that does not answer"
+                self._host.refuse(key, claiming.opening, reason, is_superseded=False)
+            elif now >= claiming.repeat_at and claiming.epoch is not None:
+                claiming.repeat_at = now + REPEAT_SECONDS
+                self._append_claim(key, claiming)
+        for shard, question in self._questions.items():
+            if now >= question.repeat_at:
+                self._ask(shard, question, now)
+
+    def confirm(self, now: float) -> None:
+        """Find out which sessions are still held; `confirmed` is called when that is known.
+
+        What was claimed is claimed anew: a grant that comes now may be of a claim that was settled.
+        """
+        for key, claiming in list(self._claiming.items()):
+            self.open(key, claiming.opening, now, clean_start=claiming.clean_start)
+        by_shard: dict[int, set[Key]] = {}
+        for key in self._held:
+            by_shard.setdefault(shard_of(*key, self._shards), set()).add(key)
+        self._questions.clear()
+        for shard, keys in by_shard.items():
+            self._asked += 1
+            question = _Question(self._asked, keys, 0.0)
+            self._questions[shard] = question
+            self._ask(shard, question, now)
+        if not self._questions:
+            self._host.confirmed()
+
+    def answered(self, value: dict[str, Any]) -> None:
+        """Take what the owner of a shard says that this gateway holds.
+
+        Raises:
+            InvalidRecord: A member is missing.
+        """
+        shard = _number(value, "shard")
+        question = self._questions.get(shard)
+        if (
+            question is None
+            or question.number != _number(value, "number")
+            or value.get("incarnation") != self._me.incarnation
+        ):
+            return
+        question.confirmed.update(_keys(value))
+        if not value.get("is_last"):
+            return
+        del self._questions[shard]
+        for key in question.asked - question.confirmed:
+            held = self._held.get(key)
+            if held is not None:
+                self._drop(key, held)
+        if not self._questions:
+            self._host.confirmed()
+
+    def _ask(self, shard: int, question: _Question, now: float) -> None:
+        question.repeat_at = now + REPEAT_SECONDS
+        question.confirmed.clear()
+        key, value = question_key(self._me.gateway), encode_run(self._me, question.number)
+        self._host.append(shard, key, value, stamp_headers(self._me.incarnation), _ignore)
+
+    def _drop(self, key: Key, held: _Held) -> None:
+        """Note that the log has taken a session from this gateway."""
+        del self._held[key]
+        self._host.abandon(key)
+
+    # Claims
+
+    def _hold(self, key: Key, claiming: _Claiming[Opening]) -> _Held:
+        held = _Held(claiming.number, claiming.epoch)
+        self._held[key] = held
+        return held
+
+    def _append_claim(
+        self, key: Key, claiming: _Claiming[Opening], held: _Held | None = None
+    ) -> None:
+        value = encode_claim(
+            self._me,
+            claiming.number,
+            clean_start=claiming.clean_start,
+            has_begun=held is not None,
+        )
+        headers = stamp_headers(self._me.incarnation, claiming.epoch)
+
+        def appended(offset: int, error: LogError | None) -> None:
+            if error is not None:
+                self._claim_failed(key, claiming, held, error)
+                return
+            if claiming.epoch is None:
+                claiming.epoch = offset
+            if held is not None:
+                self._learn(key, held, claiming.epoch)
+            elif self._claiming.get(key) is not claiming:
+                current = self._held.get(key)
+                if current is None or current.number != claiming.number:
+                    self._end_claim(key, claiming.epoch)  # given up meanwhile
+
+        self._host.append(self._shard(key), claim_key(*key), value, headers, appended)
+
+    def _claim_failed(
+        self, key: Key, claiming: _Claiming[Opening], held: _Held | None, error: LogError
+    ) -> None:
+        if held is not None:
+            if self._held.get(key) is held:
+                self._host.let_go(key)
+        elif self._claiming.get(key) is claiming and claiming.epoch is None:
+            del self._claiming[key]
+            self._host.refuse(key, claiming.opening, str(error), is_superseded=False)
+
+    def _learn(self, key: Key, held: _Held, epoch: int) -> None:
+        if held.epoch is None:
+            held.epoch = epoch
+            waiting, held.on_epoch = held.on_epoch, ()
+            for call in waiting:
+                call(epoch)
+
+    def _with_epoch(self, held: _Held, call: Callable[[int], None]) -> None:
+        if held.epoch is None:
+            held.on_epoch += (call,)
+        else:
+            call(held.epoch)
+
+    def _end_claim(self, key: Key, epoch: int) -> None:
+        headers = stamp_headers(self._me.incarnation, epoch)
+        self._host.append(self._shard(key), claim_key(*key), None, headers, _ignore)
+
+    def _shard(self, key: Key) -> int:
+        return shard_of(*key, self._shards)
+
+
+def _ignore(_offset: int, _error: LogError | None) -> None:
+    pass
+
+
+def _key(value: dict[str, Any]) -> Key:
+    tenant, client_id = value.get("tenant"), value.get("client_id")
+    if type(tenant) is not str or type(client_id) is not str:
+        raise InvalidRecord("tenant and client_id are missing, expected those of a session")
+    return (tenant, client_id)
+
+
+def _keys(value: dict[str, Any]) -> Iterable[Key]:
+    keys = value.get("keys")
+    if type(keys) is not list:
+        raise InvalidRecord("member 'keys' is missing, expected pairs of tenant and client_id")
+    try:
+        return [(str(tenant), str(client_id)) for tenant, client_id in keys]
+    except (TypeError, ValueError) as exc:
+        raise InvalidRecord(f"member 'keys' is malformed: {exc}") from exc
+
+
+def _number(value: dict[str, Any], name: str) -> int:
+    number = value.get(name)
+    if type(number) is not int:
+        raise InvalidRecord(f"member {name!r} is {number!r}, expected a number")
+    return number

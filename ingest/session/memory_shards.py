@@ -1,0 +1,65 @@
+"""A shard's entries in memory: for simulations and tests, the contract of the embedded store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ingest.session.ownership import Entry
+    from mqlake.shard_records import Key, Run
+
+
+class MemoryShardStore:
+    """Keeps the contract `ingest.session.ownership.ShardStore` in dictionaries."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, Entry] = {}
+        self._progress: dict[Key, bytes] = {}
+
+    def get(self, key: Key) -> Entry | None:
+        entry = self._entries.get(key)
+        return None if entry is None else replace(entry)
+
+    def put(self, key: Key, entry: Entry) -> None:
+        self._entries[key] = replace(entry)
+
+    def delete(self, key: Key) -> None:
+        self._entries.pop(key, None)
+        self._progress.pop(key, None)
+
+    def progress(self, key: Key) -> bytes | None:
+        return self._progress.get(key)
+
+    def put_progress(self, key: Key, value: bytes | None) -> None:
+        if value is None:
+            self._progress.pop(key, None)
+        else:
+            self._progress[key] = value
+
+    def advance(self, key: Key, epoch: int, value: bytes) -> bool:
+        entry = self._entries.get(key)
+        if entry is None or entry.epoch != epoch or entry.holder is None:
+            return False
+        self._progress[key] = value
+        return True
+
+    def holders(self) -> list[Run]:
+        return list(dict.fromkeys(one.holder for one in self._entries.values() if one.holder))
+
+    def held_by(self, run: Run, limit: int | None = None) -> list[Key]:
+        return sorted(key for key, one in self._entries.items() if one.holder == run)[:limit]
+
+    def waiting(self) -> list[Key]:
+        return sorted(key for key, one in self._entries.items() if one.claim is not None)
+
+    def due(self, now_ms: int, limit: int) -> list[Key]:
+        due = [
+            (one.due_at_ms, key)
+            for key, one in self._entries.items()
+            if one.due_at_ms is not None and one.holder is None and one.due_at_ms <= now_ms
+        ]
+        return [key for _, key in sorted(due)[:limit]]
+
+    def count(self) -> int:
+        return sum(one.session is not None for one in self._entries.values())

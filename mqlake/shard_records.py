@@ -1,0 +1,198 @@
+"""Shards of `mqlake.sessions`: which records order who holds a session, and which of them count.
+
+A shard is a partition. All records of a client are in one, so the log gives them one order. Beside
+sessions, progress and marks (`mqlake.session_records`) a shard holds
+
+    c/<tenant>/<client_id>   a claim: a gateway wants the session for a connection
+    o/owner                  the gateway that owns the shard from here on
+    l/<gateway>              a gateway that owned the shard has read that, and acts no more
+    v/<gateway>              a gateway that was deaf asks which sessions it still holds
+
+Epochs are offsets of the shard: the epoch of a session is that of the claim by which its holder got
+it, the epoch of an owner that of its record `o/owner`. A record says its epoch in the header
+`epoch`, and `owner` when the owner of the shard has written it, not the holder of the session.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zlib import crc32
+
+from mqlake.errors import InvalidRecord
+from mqlake.records import HEADER_BY, HEADER_VERSION, RECORD_VERSION, Headers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+CLAIM: Final = "c"
+OWNER: Final = "o"
+LEFT: Final = "l"
+QUESTION: Final = "v"
+
+HEADER_EPOCH: Final = "epoch"
+HEADER_OWNER: Final = "owner"
+
+OWNER_KEY: Final = b"o/owner"
+
+ORDERING_KEYS: Final = tuple(f"{kind}/".encode() for kind in (CLAIM, OWNER, LEFT, QUESTION))
+"""Keys of records that say who may write, and nothing of sessions, begin so."""
+
+NO_EPOCH: Final = -1
+"""Before every epoch: of a record without one, as version 0.1 wrote them."""
+
+Key = tuple[str, str]
+"""Tenant and client identifier."""
+
+
+def shard_of(tenant: str, client_id: str, shards: int) -> int:
+    """Return the shard of a client's records: CRC-32 of `<tenant>/<client_id>`, modulo shards.
+
+    A load balancer computes the same (HAProxy: `concat`, `crc32`, `mod`).
+    """
+    return crc32(f"{tenant}/{client_id}".encode()) % shards
+
+
+class Run(NamedTuple):
+    """One run of a gateway."""
+
+    gateway: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A gateway wants the session of a client for a connection."""
+
+    run: Run
+    number: int
+    """Counts the claims of one run; a claim that is repeated keeps its number."""
+    epoch: int
+    """Where it stands in its shard."""
+    at_ms: int
+    """When it was appended, by the log's time."""
+    clean_start: bool = False
+    """The client wants nothing of what is stored."""
+    has_begun: bool = False
+    """The owner of the shard has begun the session already, and given it to nobody before."""
+
+
+class Stamp(NamedTuple):
+    """What the headers say of who wrote a record."""
+
+    by: str
+    """Incarnation of the gateway."""
+    epoch: int
+    owner: int | None
+    """Epoch of the owner that wrote it; None: the holder of the session did."""
+
+
+def claim_key(tenant: str, client_id: str) -> bytes:
+    return f"{CLAIM}/{tenant}/{client_id}".encode()
+
+
+def left_key(gateway: str) -> bytes:
+    return f"{LEFT}/{gateway}".encode()
+
+
+def question_key(gateway: str) -> bytes:
+    return f"{QUESTION}/{gateway}".encode()
+
+
+def stamp_headers(by: str, epoch: int | None = None, owner: int | None = None) -> Headers:
+    """Return the headers of a record of a shard."""
+    headers: Headers = [(HEADER_VERSION, b"%d" % RECORD_VERSION), (HEADER_BY, by.encode())]
+    if epoch is not None:
+        headers.append((HEADER_EPOCH, b"%d" % epoch))
+    if owner is not None:
+        headers.append((HEADER_OWNER, b"%d" % owner))
+    return headers
+
+
+def read_stamp(headers: Iterable[tuple[str, bytes]]) -> Stamp:
+    """Undo `stamp_headers`.
+
+    Raises:
+        InvalidRecord: An epoch is no number.
+    """
+    by, epoch, owner = "", NO_EPOCH, None
+    try:
+        for name, value in headers:
+            if name == HEADER_EPOCH:
+                epoch = int(value)
+            elif name == HEADER_BY:
+                by = value.decode()
+            elif name == HEADER_OWNER:
+                owner = int(value)
+    except ValueError as exc:
+        raise InvalidRecord(f"headers of a session record are malformed: {exc}") from exc
+    return Stamp(by, epoch, owner)
+
+
+def encode_claim(run: Run, number: int, *, clean_start: bool, has_begun: bool = False) -> bytes:
+    members = {
+        "v": RECORD_VERSION,
+        "gateway": run.gateway,
+        "incarnation": run.incarnation,
+        "number": number,
+        "clean_start": clean_start,
+    }
+    if has_begun:
+        members["begun"] = True
+    return _dump(members)
+
+
+def decode_claim(value: bytes, epoch: int, at_ms: int) -> Claim:
+    """Undo `encode_claim` for a claim that stands there since then.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or a member is missing.
+    """
+    found = _load(value, "claim")
+    try:
+        run = Run(str(found["gateway"]), str(found["incarnation"]))
+        clean_start = bool(found.get("clean_start", False))
+        has_begun = bool(found.get("begun", False))
+        return Claim(run, int(found["number"]), epoch, at_ms, clean_start, has_begun)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise InvalidRecord(f"claim is malformed: {exc!r}") from exc
+
+
+def encode_run(run: Run, number: int = 0) -> bytes:
+    """Write the value of `o/owner`, `l/<gateway>` and `v/<gateway>`."""
+    return _dump(
+        {
+            "v": RECORD_VERSION,
+            "gateway": run.gateway,
+            "incarnation": run.incarnation,
+            "number": number,
+        }
+    )
+
+
+def decode_run(value: bytes) -> tuple[Run, int]:
+    """Undo `encode_run`.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or a member is missing.
+    """
+    found = _load(value, "record of a gateway's run")
+    try:
+        return Run(str(found["gateway"]), str(found["incarnation"])), int(found["number"])
+    except (KeyError, TypeError, ValueError) as exc:
+        raise InvalidRecord(f"record of a gateway's run is malformed: {exc!r}") from exc
+
+
+def _dump(members: dict[str, Any]) -> bytes:
+    return json.dumps(members, separators=(",", ":")).encode()
+
+
+def _load(value: bytes, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRecord(f"{what} is not JSON: {exc}") from exc
+    if not isinstance(found, dict) or found.get("v") != RECORD_VERSION:
+        raise InvalidRecord(f"{what} is not of version {RECORD_VERSION}")
+    return found

@@ -1,0 +1,178 @@
+from mqlake.shard_records import (
+    LEFT,
+    Run,
+    claim_key,
+    encode_claim,
+    encode_run,
+    left_key,
+    question_key,
+    stamp_headers,
+)
+from tests.ingest.session.one_shard import KEY, ME, OTHER, OneShard, a_session, a_will
+
+THIRD = Run("g3", "i3")
+
+
+def lefts(one: OneShard) -> list[bytes]:
+    return [record.key for record in one.log if record.key and record.key.startswith(LEFT.encode())]
+
+
+def nobody(_run: Run) -> bool:
+    return False
+
+
+def test_what_an_owner_writes_of_an_absent_session_counts_behind_a_claim_that_ended() -> None:
+    one = OneShard()
+    epoch = one.claim(OTHER)
+    one.write(a_session(), epoch)
+    one.write(a_session(connected=False, will=a_will(3), will_at_ms=20), epoch)
+    one.end_claim(THIRD, one.claim(THIRD))
+    one.write(a_session(connected=False), epoch, owner=one.shard.owner_epoch)
+    session = one.shard.session(KEY)
+    assert session is not None
+    assert session.will is None
+
+
+def test_an_owner_is_too_late_behind_a_later_holder() -> None:
+    one = OneShard()
+    epoch = one.claim(OTHER)
+    one.write(a_session(connected=False), epoch)
+    later = one.claim(THIRD)
+    one.write(a_session(THIRD), later)
+    one.write(None, epoch, owner=one.shard.owner_epoch)
+    assert one.shard.session(KEY) == a_session(THIRD)
+
+
+def test_an_ended_session_stays_fenced_behind_a_connection_that_wrote_nothing() -> None:
+    one = OneShard()
+    epoch = one.claim(OTHER)
+    one.write(a_session(session_expiry_interval=0), epoch)
+    later = one.claim(THIRD)
+    one.write(None, epoch)
+    one.end_claim(THIRD, later)
+    one.write(a_session(), epoch)
+    assert one.shard.session(KEY) is None
+
+
+def test_a_claim_that_an_owner_settled_stays_fenced() -> None:
+    one = OneShard()
+    epoch = one.claim(OTHER)
+    one.end_claim(ME, epoch, owner=one.shard.owner_epoch)
+    one.write(a_session(), epoch)
+    assert one.shard.session(KEY) is None
+    one.claim(THIRD)
+    one.write(a_session(), epoch)
+    assert one.shard.session(KEY) is None
+
+
+def test_a_claim_that_is_over_is_refused_when_it_is_repeated() -> None:
+    one = OneShard()
+    epoch = one.claim(OTHER)
+    one.end_claim(OTHER, epoch)
+    later = one.claim(THIRD)
+    one.write(a_session(THIRD), later)
+    one.claim(OTHER, epoch=epoch)
+    assert one.told[-1][:2] == ("g2", "refuse")
+
+
+def test_a_new_owner_acts_when_the_one_before_has_left() -> None:
+    one = OneShard()
+    one.own(OTHER)
+    assert lefts(one) == [b"l/g1"]
+    one.own(ME)
+    assert not one.shard.is_active
+    one.append(left_key("g2"), encode_run(OTHER), stamp_headers("i2"))
+    assert one.shard.is_active
+
+
+def test_a_new_owner_acts_when_the_one_before_is_silent() -> None:
+    one = OneShard()
+    one.own(OTHER)
+    one.own(ME)
+    one.shard.tick(0, nobody, nobody)
+    assert not one.shard.is_active
+    one.shard.tick(0, nobody, lambda run: run == OTHER)
+    assert one.shard.is_active
+
+
+def test_an_owner_leaves_when_its_last_act_is_over() -> None:
+    one = OneShard()
+    one.is_slow = True
+    one.claim(OTHER)
+    one.own(OTHER)
+    assert lefts(one) == []
+    one.fence()
+    assert lefts(one) == [b"l/g1"]
+
+
+def test_an_owner_says_again_that_it_has_left() -> None:
+    one = OneShard()
+    one.is_slow = True
+    one.own(OTHER)
+    one.fence()
+    assert lefts(one) == []
+    one.shard.tick(0, nobody, nobody)
+    one.act()
+    assert lefts(one) == [b"l/g1"]
+
+
+def test_who_has_just_asked_what_it_holds_is_not_settled() -> None:
+    one = OneShard()
+    epoch = one.claim(OTHER)
+    one.write(a_session(), epoch)
+    offset = one.append(question_key("g2"), encode_run(OTHER, 1), stamp_headers("i2"))
+    now_ms = one.log[offset].timestamp_ms
+    one.shard.tick(now_ms, lambda run: run == OTHER, nobody)
+    one.act()
+    session = one.shard.session(KEY)
+    assert session is not None
+    assert session.connected
+
+
+def test_a_session_that_was_taken_is_given_to_nobody_before_its_claim() -> None:
+    one = OneShard()
+    assert one.shard.take(KEY, 2)
+    assert not one.shard.take(KEY, 3)
+    one.claim(OTHER)
+    one.claim(ME, number=1)  # an earlier one, given up since
+    assert ("g2", "grant") not in one.told_actions()
+    epoch = one.claim(ME, number=2, has_begun=True)
+    assert ("g2", "refuse") in one.told_actions()
+    assert ("g1", "grant") not in one.told_actions()  # it has begun
+    one.claim(THIRD)
+    assert one.told[-1][:2] == ("g1", "release")
+    assert one.told[-1][2]["epoch"] == epoch
+
+
+def test_a_session_that_was_taken_in_vain_is_given_on() -> None:
+    one = OneShard()
+    assert one.shard.take(KEY, 1)
+    one.claim(OTHER)
+    one.shard.untake(KEY)
+    one.act()
+    assert one.told_actions() == [("g2", "grant")]
+
+
+def test_a_claim_that_is_written_again_does_not_take_the_place_of_a_later_one() -> None:
+    one = OneShard()
+    one.write(a_session(), one.claim(OTHER))
+    earlier = one.claim(THIRD, number=1)
+    later = one.claim(THIRD, number=2)
+    one.told.clear()
+    value = encode_claim(THIRD, 1, clean_start=False)
+    stamp = stamp_headers(ME.incarnation, earlier, one.shard.owner_epoch)
+    one.append(claim_key(*KEY), value, stamp)
+    entry = one.shard.store.get(KEY)
+    assert entry is not None
+    assert entry.claim is not None
+    assert entry.claim.epoch == later
+    assert ("g3", "refuse") not in one.told_actions()
+
+
+def test_the_end_of_another_claim_is_asked_about_no_more_than_once_at_a_time() -> None:
+    one = OneShard()
+    one.write(a_session(), one.claim(OTHER))
+    one.claim(THIRD)
+    one.told.clear()
+    one.end_claim(OTHER, 99)
+    assert one.told == []

@@ -1,0 +1,289 @@
+"""The order of sessions holds in thousands of small worlds, and each planted fault is found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from ingest.session import acts
+from ingest.session.effects import Append, PublishWills, Tell
+from ingest.session.holder import Holder
+from ingest.session.ownership import Entry, Shard
+from mqlake.session_records import MarksRecord, decode_marks, will_exchange
+from tests.ingest.session import simulation
+from tests.ingest.session.simulation import (
+    Process,
+    explain,
+    make_schedule,
+    schedules_wanted,
+    search,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mqlake.shard_records import Claim, Key, Run, Stamp
+
+CHUNKS: Final = 20
+SCHEDULES: Final = schedules_wanted(20_000)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_schedule_breaks_a_promise(chunk: int) -> None:
+    size = SCHEDULES // CHUNKS
+    found = search(range(chunk * size, (chunk + 1) * size))
+    assert found is None, explain(make_schedule(found[0]))
+
+
+def test_a_schedule_is_the_same_each_time() -> None:
+    transcripts: list[list[str]] = [[], []]
+    for transcript in transcripts:
+        simulation.World(make_schedule(7), transcript).run()
+    assert transcripts[0] == transcripts[1]
+
+
+Patch = pytest.MonkeyPatch
+
+
+def ignore_epochs(patch: Patch) -> None:
+    """Records of a session count whatever their epoch."""
+    patch.setattr(Shard, "_counts", lambda *_: True)
+
+
+def settle_without_closing(patch: Patch) -> None:
+    """Sessions of a dead run stay connected."""
+    settled = acts._settled
+
+    def settle(*args: Any) -> Any:
+        return [
+            replace(one, value=one.value.replace(b'"connected":false', b'"connected":true'))
+            if one.value
+            else one
+            for one in settled(*args)
+        ]
+
+    patch.setattr(acts, "_settled", settle)
+
+
+def settle_without_looking(patch: Patch) -> None:
+    """What was on its way into the log when its gateway died is taken for lost."""
+
+    async def settle(shard: Shard, run: Run, now_ms: int) -> None:
+        keys = shard.store.held_by(run)
+        records: list[Any] = []
+        for key in keys:
+            entry = shard.store.get(key)
+            assert entry is not None
+            progress = acts._progress(shard, key, entry)
+            records += acts._settled(shard, run, key, entry, progress, set(), now_ms)
+        await Append(records)
+        shard.settled(run)
+
+    patch.setattr(acts, "settle", settle)
+
+
+def grant_at_once(patch: Patch) -> None:
+    """A claim is granted though another gateway holds the session."""
+
+    def serve(self: Shard, key: Key) -> None:
+        entry = self.store.get(key)
+        claim = None if entry is None else entry.claim or entry.granted
+        if self.is_active and key not in self._busy and entry is not None and claim is not None:
+            entry.granted, entry.claim = claim, None
+            self.store.put(key, entry)
+            self.start_for([key], acts.hand_over(self, key, claim), served=claim.epoch)
+
+    patch.setattr(Shard, "serve", serve)
+
+
+def clear_wills_before(patch: Patch) -> None:
+    """A will is taken out of its session before it is published."""
+
+    async def publish(shard: Shard, keys: Sequence[Key]) -> None:
+        sessions = [(key, shard.session(key)) for key in keys]
+        records = []
+        for key, session in sessions:
+            if session is not None:
+                cleared = replace(session, will=None, will_at_ms=None, will_from=None)
+                records.append(acts._session_record(shard, key, cleared))
+        await Append(records)
+        wills = [(one, will_exchange(one)) for _, one in sessions if one is not None]
+        await PublishWills(wills)
+
+    patch.setattr(acts, "_publish_due_wills", publish)
+
+
+def announce_no_wills(patch: Patch) -> None:
+    """A will is published without a word in the log that it will be."""
+
+    async def publish(shard: Shard, keys: Sequence[Key]) -> None:
+        sessions = [one for key in keys if (one := shard.session(key)) is not None and one.will]
+        await PublishWills([(one, will_exchange(one)) for one in sessions])
+
+    patch.setattr(acts, "_publish_wills", publish)
+
+
+def publish_wills_without_looking(patch: Patch) -> None:
+    """A will that was begun is published again."""
+    patch.setattr(acts, "Find", lambda _: _nothing_found())
+
+
+async def _nothing_found() -> set[bytes]:
+    return set()
+
+
+def ignore_releases(patch: Patch) -> None:
+    """A holder does not let go."""
+    patch.setattr(Holder, "asked_to_let_go", lambda *_: None)
+
+
+def skip_confirming(patch: Patch) -> None:
+    """A gateway that was deaf goes on as if nothing had happened."""
+    patch.setattr(Holder, "confirm", lambda self, _: self._host.confirmed())
+
+
+def skip_the_lease(patch: Patch) -> None:
+    """A gateway does not notice that its lease is over."""
+
+    def may_act(self: Process) -> bool:
+        self.is_isolated = False
+        return True
+
+    patch.setattr(Process, "may_act", may_act)
+
+
+def resurrect_sessions(patch: Patch) -> None:
+    """A late record of a session that has ended counts."""
+    counts = Shard._counts
+
+    def count(self: Shard, entry: Entry, stamp: Stamp) -> bool:
+        return (entry.session is None and stamp.owner is None) or counts(self, entry, stamp)
+
+    patch.setattr(Shard, "_counts", count)
+
+
+def use_marks_of_another_run(patch: Patch) -> None:
+    """Marks of whatever run of a gateway move the cursors of its sessions."""
+
+    def marks_of(self: Shard, run: Run) -> MarksRecord | None:
+        found = [decode_marks(value) for value in self._marks.values()]
+        if not found:
+            return None
+        marks = max(found, key=lambda one: one.marks)
+        return replace(marks, incarnation=run.incarnation)
+
+    patch.setattr(Shard, "marks_of", marks_of)
+
+
+def save_steps_later(patch: Patch) -> None:
+    """A packet of a QoS 2 exchange leaves before the step that it depends on is saved."""
+    save = Process.save
+
+    def save_later(self: Process, serving: Any, then: Callable[[], object]) -> None:
+        then()
+        save(self, serving, lambda: None)
+
+    patch.setattr(Process, "save", save_later)
+
+
+def forget_that_there_was_a_session(patch: Patch) -> None:
+    """Session Present is taken from whether the client wanted nothing, not from what is stored."""
+    connack = Process.connack
+
+    def say(self: Process, serving: Any, *, is_present: bool) -> None:
+        connack(self, serving, is_present=not serving.connection.options.clean)
+
+    patch.setattr(Process, "connack", say)
+
+
+def settle_the_living(patch: Patch) -> None:
+    """A gateway is dead for the others as soon as it is silent."""
+
+    def is_dead(self: Process, run: Run) -> bool:
+        return run != self.me and self.is_silent_for(run, simulation.SILENCE_MS)
+
+    patch.setattr(Process, "is_dead", is_dead)
+
+
+def give_what_was_taken(patch: Patch) -> None:
+    """The owner hands a session over that it has begun itself."""
+
+    def take(self: Shard, key: Key, _number: int) -> bool:
+        return self.is_active and self.store.get(key) is None
+
+    patch.setattr(Shard, "take", take)
+
+
+def hand_over_twice(patch: Patch) -> None:
+    """A claim that is repeated ends the session that its gateway has just begun."""
+    hand_over = acts.hand_over
+
+    async def again(shard: Shard, key: Key, claim: Claim) -> None:
+        entry = shard.store.get(key)
+        if entry is not None and entry.granted is None and claim.clean_start:
+            await acts.end(shard, [key], claim.at_ms, is_expired=False)
+        await hand_over(shard, key, claim)
+
+    patch.setattr(acts, "hand_over", again)
+
+
+def judge_by_the_claim(patch: Patch) -> None:
+    """What is due is judged by when a claim came, not by when the connection before ended."""
+    patch.setattr(acts, "max", lambda claimed_at, _: claimed_at, raising=False)
+
+
+def own_by_word(patch: Patch) -> None:
+    """A gateway tells every claimant that it holds whatever it asks about."""
+
+    async def confirm(shard: int, run: Run, number: int, keys: Sequence[Key]) -> None:
+        every = [(simulation.TENANT, f"c{n}") for n in range(simulation.CLIENTS)]
+        value = json.dumps(
+            {
+                "incarnation": run.incarnation,
+                "number": number,
+                "shard": shard,
+                "keys": every,
+                "is_last": True,
+            }
+        )
+        del keys
+        await Tell(run.gateway, acts.CONFIRM, value.encode())
+
+    patch.setattr(acts, "confirm", confirm)
+
+
+MUTANTS: Final[list[tuple[Callable[[Patch], None], int]]] = [
+    (ignore_epochs, 177),
+    (settle_without_closing, 44),
+    (settle_without_looking, 4_383),
+    (grant_at_once, 6),
+    (clear_wills_before, 196),
+    (announce_no_wills, 196),
+    (publish_wills_without_looking, 340),
+    (ignore_releases, 6),
+    (skip_confirming, 717),
+    (skip_the_lease, 717),
+    (resurrect_sessions, 177),
+    (use_marks_of_another_run, 5189),
+    (save_steps_later, 81),
+    (forget_that_there_was_a_session, 0),
+    (settle_the_living, 99),
+    (give_what_was_taken, 149),
+    (hand_over_twice, 1_447),
+    (judge_by_the_claim, 6),
+    (own_by_word, 717),
+]
+"""Planted faults, and the first seed that finds each: it is looked for around that one."""
+
+AROUND: Final = 60
+
+
+@pytest.mark.parametrize(("plant", "seed"), MUTANTS, ids=[one.__name__ for one, _ in MUTANTS])
+def test_a_planted_fault_is_found(
+    monkeypatch: Patch, plant: Callable[[Patch], None], seed: int
+) -> None:
+    plant(monkeypatch)
+    assert search(range(max(0, seed - AROUND), seed + AROUND)) is not None
