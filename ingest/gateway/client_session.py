@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingest.gateway.outbound import LOCAL
 from ingest.gateway.publishing import client_headers
 from ingest.gateway.sending import Sender
+from ingest.gateway.share_log import Member
 from ingest.session.incoming import IncomingMessages
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.offsets import have_reached, latest
@@ -31,10 +32,17 @@ if TYPE_CHECKING:
     from ingest.gateway.progress import Progress
     from ingest.gateway.sending import Outgoing as OutgoingMessage
     from ingest.gateway.server import Gateway
-    from ingest.gateway.session_log import Key
-    from ingest.gateway.store.sessions import StoredSession
     from ingest.protocol.packets import Connect, Will
     from mqlake.errors import LogError
+    from mqlake.shard_records import Key
+
+
+class StoredSession(NamedTuple):
+    """What the log has of a session whose client was away."""
+
+    session: SessionRecord
+    progress: ProgressRecord | None
+    """None when there is none yet."""
 
 
 class ClientSession:
@@ -56,6 +64,11 @@ class ClientSession:
         is_routed: The router has its filters, or is about to.
         is_resuming: What it missed is being read; nothing is delivered yet.
         is_ended: It is kept no more; what comes late for it is nothing to it.
+        epoch: Under which it is held; of one that is not written it may not be known yet.
+        is_written: The log has, or will have, a record of it.
+        shares: It has, or had, shared subscriptions.
+        hands_on: Another connection of its client goes on under its claim: neither was written.
+        is_abandoned: Others have settled it: nothing more is written.
     """
 
     __slots__ = (
@@ -67,18 +80,23 @@ class ClientSession:
         "connected_at_ms",
         "connection",
         "end_reason",
+        "epoch",
         "expiry_interval",
         "floor",
+        "hands_on",
         "headers",
         "incoming",
+        "is_abandoned",
         "is_ended",
         "is_resuming",
         "is_routed",
+        "is_written",
         "keep_alive",
         "progress",
         "protocol_level",
         "sender",
         "session_id",
+        "shares",
         "subscriptions",
         "tenant",
         "username",
@@ -121,6 +139,11 @@ class ClientSession:
         self.is_resuming = False
         self.is_routed = True
         self.is_ended = False
+        self.epoch: int | None = None
+        self.is_written = False
+        self.is_abandoned = False
+        self.shares = False
+        self.hands_on = False
 
     @property
     def key(self) -> Key:
@@ -153,6 +176,7 @@ class ClientSession:
         if topic_filter in self.subscriptions:
             self.remove_subscription(topic_filter)
         self.subscriptions[topic_filter] = subscription
+        self.shares = self.shares or topic_filter.startswith(SHARE_PREFIX)
         self._gateway.subscriptions.add(self.tenant, subscription)
 
     def replace_subscription(self, subscription: ClientSubscription[Sender]) -> None:
@@ -222,25 +246,29 @@ class ClientSession:
         for route in self.routes([topic_filter]):
             self._gateway.share_groups.unsubscribe(route)
 
-    def save(
-        self,
-        on_saved: Callable[[LogError | None], None] | None = None,
-        *,
-        is_resumed: bool = False,
-    ) -> None:
+    def save(self, on_saved: Callable[[LogError | None], None] | None = None) -> None:
         """Write the session as it is now, if it is one that is written.
 
         Args:
             on_saved: Told when the log has it, or not.
-            is_resumed: The log has it as an absent client's, whose will and expiry come due.
 
         Raises:
             LogError: The log takes no more; only with a callback.
         """
-        if self.is_stored or self.will is not None or is_resumed:
-            self._gateway.session_log.save_session(self.record(), on_saved)
-        elif on_saved is not None:
-            on_saved(None)
+        self.is_written = self.is_written or self.is_stored or self.will is not None
+        if not self.is_written:
+            if on_saved is not None:
+                on_saved(None)
+            return
+        assert self.epoch is not None
+        if self.is_stored and self.shares:
+            self._save_member()
+        self._gateway.session_log.save_session(self.record(), self.epoch, on_saved)
+
+    def save_progress(self, progress: ProgressRecord) -> None:
+        """Write how far the session has come, until the log has it."""
+        assert self.epoch is not None
+        self._gateway.session_log.save_progress(self.key, progress, self.epoch)
 
     def stored(self) -> None:
         """Note that the log has answered for a QoS 2 message."""
@@ -299,11 +327,13 @@ class ClientSession:
     def restore(self, stored: StoredSession) -> None:
         """Become what the record says; the subscriptions are not in force yet."""
         record, progress = stored
+        self.is_written = True
         self.session_id = record.session_id
         self.is_resuming = True
         self.is_routed = False
         self._restored_starts = {one.topic_filter: one.starts for one in record.subscriptions}
         for one in record.subscriptions:
+            self.shares = self.shares or one.topic_filter.startswith(SHARE_PREFIX)
             self.subscriptions[one.topic_filter] = ClientSubscription(
                 self.sender,
                 one.topic_filter,
@@ -322,6 +352,25 @@ class ClientSession:
                 self.sender.send_retained(scan)
             for history in progress.histories:
                 self._gateway.histories.restore(self, history)
+
+    def next_progress(self) -> ProgressRecord:
+        """Return how far the session has come, for a record that is written now.
+
+        What it has in flight of share groups is in the log before that.
+        """
+        if self.shares:
+            self._save_member()
+        return self.snapshot()
+
+    def _save_member(self) -> None:
+        filters = [one for one in self.subscriptions if one.startswith(SHARE_PREFIX)]
+        in_flight = [
+            (one.message.shared_filter, *_position(one.message))
+            for one in self.sender.exchanges()
+            if one.message is not None and one.message.shared_filter
+        ]
+        member = Member(tuple(filters), tuple(in_flight))
+        self._gateway.share_log.save_member(self.key, member)
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""

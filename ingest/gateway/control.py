@@ -1,4 +1,4 @@
-"""What operators ask of this gateway: the control records of its delivery topic.
+"""What operators and owners of shards ask of this gateway: control records of its delivery topic.
 
 A record that makes no sense is refused with `InvalidRecord`, as any delivery that cannot be read.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.draining import DEFAULT_CONNECTIONS_PER_SECOND, Drain
 from ingest.gateway.redelivery import redeliver
+from ingest.gateway.sessions import BETWEEN_GATEWAYS
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.errors import InvalidRecord
 
@@ -40,7 +41,7 @@ class Control:
             InvalidRecord: Its value is not what the action needs.
         """
         work = _ACTIONS.get(action)
-        if work is None:
+        if work is None and action not in BETWEEN_GATEWAYS:
             logger.warning("unknown control record", extra={"fields": {"action": action}})
             return
         try:
@@ -49,7 +50,10 @@ class Control:
             raise InvalidRecord(f"control record {action!r} is not JSON: {exc}") from exc
         if not isinstance(asked, dict):
             raise InvalidRecord(f"control record {action!r} is not a JSON object")
-        work(self, asked)
+        if work is None:
+            self._gateway.sessions.told(action, asked)
+        else:
+            work(self, asked)
 
     def _reload(self, _asked: dict[str, Any]) -> None:
         self._gateway.reload()

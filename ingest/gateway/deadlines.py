@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import asyncio
 
 SLOT_SECONDS: Final = 0.25
-"""Deadlines are met at most so much late, never early."""
+"""Deadlines are met at most so much late, never early; after the loop has stood still for longer,
+at most so much after it goes on."""
 
 UNWATCHED: Final = 0
 
@@ -50,6 +51,7 @@ class Deadlines:
         self._order: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = UNWATCHED
+        self._has_waited = False
         self._passed = UNWATCHED
         self._prune_at = FEW_SLOTS
 
@@ -97,7 +99,17 @@ class Deadlines:
         self._timer_slot = slot
 
     def _pass(self) -> None:
-        """Tell all whose slot has come."""
+        """Tell all whose slot has come.
+
+        A loop that stood still, with its process perhaps, has timers first and then reads what has
+        come meanwhile: it gets the time to do so, once, before anybody is taken for silent.
+        """
+        late = self._loop.time() - self._timer_slot * SLOT_SECONDS
+        if late > SLOT_SECONDS and not self._has_waited:
+            self._has_waited = True
+            self._timer = self._loop.call_at(self._loop.time() + SLOT_SECONDS, self._pass)
+            return
+        self._has_waited = False
         self._timer = None
         # The event loop may call a little early: within its clock's resolution.
         self._passed = max(int(self._loop.time() / SLOT_SECONDS), self._timer_slot)

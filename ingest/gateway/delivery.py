@@ -15,7 +15,7 @@ from ingest.gateway.sending import Sender
 from ingest.session.share_parts import GroupKey
 from ingest.session.subscriptions import Copy, Subscriptions
 from mqlake.clock import Clock
-from mqlake.errors import InvalidRecord
+from mqlake.errors import InvalidRecord, OperationalError
 from mqlake.log.contract import LogRecord
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
@@ -28,12 +28,16 @@ from mqlake.records import (
 )
 
 if TYPE_CHECKING:
+    from ingest.gateway.peers import Lease
     from ingest.gateway.share_groups import ShareGroups
 
 logger = logging.getLogger(__name__)
 
 _NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
 """First byte of the keys of barriers and control records."""
+
+MAX_WAITING_RECORDS: Final = 100_000
+"""Deliveries in memory of a gateway that does not know whether its sessions are still its own."""
 
 ControlCallback = Callable[[str, bytes], None]
 """Takes an action and what it needs to know."""
@@ -74,6 +78,8 @@ class Delivery:
         on_control: Told what somebody asks of this gateway.
         told: Whether anybody wants to hear of deliveries.
         latencies: Measures messages that clients get.
+        lease: While it does not hold, messages wait and only control records are taken: others may
+            have taken over the sessions that the messages are for.
 
     Attributes:
         next: The offset in the delivery topic from which on nothing has been looked at.
@@ -92,6 +98,7 @@ class Delivery:
         on_control: ControlCallback,
         told: DeliveryEvents,
         latencies: GatewayLatencies,
+        lease: "Lease",
     ) -> None:
         self.marks = marks
         self.next = 0
@@ -106,21 +113,61 @@ class Delivery:
         self._told = told
         self._latencies = latencies
         self._sampler = latencies.delivered
+        self._lease = lease
+        self._waiting: list[LogRecord] = []
 
     def receive_records(self, records: list[LogRecord]) -> None:
-        """Hand a batch to the clients; a record that cannot be read is counted and passed over."""
+        """Hand a batch to the clients; a record that cannot be read is counted and passed over.
+
+        Raises:
+            OperationalError: Too many wait for the lease.
+        """
+        if self._waiting or not self._lease.holds():
+            self._let_wait(records)
+        else:
+            self._receive_all(records)
+
+    def confirmed(self) -> None:
+        """Hand over what has waited: the sessions that are here are this gateway's."""
+        waiting, self._waiting = self._waiting, []
+        self._receive_all(waiting)
+
+    def _let_wait(self, records: list[LogRecord]) -> None:
+        for record in records:
+            key = record.key or b""
+            if not key.startswith(CONTROL_KEY_PREFIX):
+                self._waiting.append(record)
+                continue
+            try:
+                self._control(record)
+            except (InvalidRecord, UnicodeDecodeError) as exc:
+                self._refuse(record, exc)
+        if len(self._waiting) > MAX_WAITING_RECORDS:
+            raise OperationalError(
+                f"{len(self._waiting)} deliveries wait and nobody says which sessions are still "
+                "this gateway's"
+            )
+
+    def _receive_all(self, records: list[LogRecord]) -> None:
         self._counters.deliveries_received += len(records)
         now_ms = self._clock.now_ms()
         for record in records:
             try:
                 self._receive(record, now_ms)
             except (InvalidRecord, UnicodeDecodeError) as exc:
-                self._counters.deliveries_malformed += 1
-                logger.warning(
-                    "delivery cannot be read",
-                    extra={"fields": {"offset": record.offset, "reason": str(exc)}},
-                )
+                self._refuse(record, exc)
         self._retained.flush()
+
+    def _refuse(self, record: LogRecord, reason: Exception) -> None:
+        self._counters.deliveries_malformed += 1
+        logger.warning(
+            "delivery cannot be read",
+            extra={"fields": {"offset": record.offset, "reason": str(reason)}},
+        )
+
+    def _control(self, record: LogRecord) -> None:
+        action = (record.key or b"")[len(CONTROL_KEY_PREFIX) :].decode()
+        self._on_control(action, record.value or b"")
 
     def settle(self) -> None:
         """Let subscriptions count without condition whose starts have passed."""
@@ -131,8 +178,7 @@ class Delivery:
         headers = dict(record.headers)
         key = record.key or b""
         if key.startswith(CONTROL_KEY_PREFIX):
-            action = key[len(CONTROL_KEY_PREFIX) :].decode()
-            self._on_control(action, record.value or b"")
+            self._control(record)
             return
         source = decode_source(headers.get(HEADER_SOURCE, b""))
         partition, offset = source.partition, source.offset

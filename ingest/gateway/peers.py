@@ -1,35 +1,49 @@
-"""The gateways of the site: each says twice a second that it is there.
+"""The gateways of a site: each says twice a second that it is there, and holds its name by that.
 
 Heard of through `mqlake.gateways`, and only the time since the last word counts, by our own clock:
 clocks of machines differ. Our own word comes back the same way. While it does not, the log is away
 or we were not running: nobody can be heard then, and nobody is dead for that.
+
+A name belongs to one run of a gateway. A run begins when the one before has left, has certainly
+ended (same machine, no such process), or was silent for its lease; its *epoch* is one higher. So
+one that was only paused finds a higher epoch when it goes on, and ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mqlake.errors import LogError
+from mqlake.errors import LogError, OperationalError
 from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
 from mqlake.records import GATEWAYS, RECORD_VERSION, Headers
+from mqlake.shard_records import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.gateway.hosts import Host
     from mqlake.clock import Clock
     from mqlake.log.contract import LogReader
 
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS: Final = 0.5
-DEAD_SECONDS: Final = 3.0
-"""A gateway that has not been heard of for so long is dead."""
+SILENT_SECONDS: Final = 3.0
+"""A gateway that has not been heard of for so long owns no shards: others take them over. That
+costs it nothing; its sessions stay its own until its lease is over."""
 
 DEAF_SECONDS: Final = 2.0
-"""When our own word has not come back for so long, time stops; with a beat less than dead."""
+"""When our own word has not come back for so long, time stops; with a beat less than silent."""
+
+GRACE_SECONDS: Final = 1.0
+"""A lease is over for others so much later than for its holder: who holds it stops first."""
+
+SERVING: Final = "serving"
+"""State of a gateway that takes clients, and can own shards."""
 
 _HEADERS: Final[Headers] = []
 
@@ -37,45 +51,111 @@ _HEADERS: Final[Headers] = []
 @dataclass(slots=True)
 class _Peer:
     incarnation: str
+    epoch: int
     heard_at: float
+    serves: bool
+    identity: str = ""
+    read_at_ms: int | None = None
+    """By the log's time, of a word that is older than our own first one."""
+
+
+class Lease:
+    """Whether this gateway may act for its sessions and shards: others know that it is there.
+
+    Args:
+        clock: Its monotonic time counts.
+        seconds: How long a word that has come back is good for, from when it was said.
+        on_lost: Called once when that time is over.
+    """
+
+    def __init__(self, clock: Clock, seconds: float, on_lost: Callable[[], None]) -> None:
+        self._clock = clock
+        self.seconds = seconds
+        self._on_lost = on_lost
+        self._until = clock.monotonic() + seconds
+        self._is_confirmed = True
+
+    def holds(self) -> bool:
+        if self._is_confirmed and self._clock.monotonic() >= self._until:
+            self._is_confirmed = False
+            self._on_lost()
+        return self._is_confirmed
+
+    def is_in_time(self) -> bool:
+        """Tell whether others hear this gateway now, whatever was before."""
+        return self._clock.monotonic() < self._until
+
+    def is_certain(self) -> bool:
+        """Tell whether others hear this gateway for long enough to come that a record is written.
+
+        Until then no other takes over its shards.
+        """
+        now = self._clock.monotonic()
+        return now < self._until and now < self._until - self.seconds + SILENT_SECONDS / 2
+
+    def renew(self, said_at: float) -> None:
+        """Note that a word has come back that was said then."""
+        self.holds()  # that the time was over is not to be missed
+        self._until = max(self._until, said_at + self.seconds)
+
+    def confirm(self) -> None:
+        """Act again: it is known what others have done meanwhile."""
+        self._is_confirmed = True
 
 
 class Peers:
-    """Who is there, and whether it is this gateway's turn to care for a dead one's sessions.
+    """Who is there.
 
     Args:
         writer: Appends our own word.
         reader: Not started yet.
-        gateway: Name of this gateway.
-        incarnation: Of this gateway.
+        me: This run of this gateway.
         clock: Its monotonic time counts.
+        lease: Of this gateway; others have one as long.
+        host: Tells runs of this machine apart.
 
     Attributes:
-        on_deaf: Called when we hear ourselves again after others may have taken us for dead.
+        epoch: Of this run, one higher than that of the run before under this name.
+        on_superseded: Called when another run has our name.
     """
 
     def __init__(
-        self, writer: LogWriter, reader: LogReader, gateway: str, incarnation: str, clock: Clock
+        self,
+        writer: LogWriter,
+        reader: LogReader,
+        me: Run,
+        clock: Clock,
+        lease: Lease,
+        host: Host,
     ) -> None:
         self._writer = writer
         self._reader = reader
-        self._gateway = gateway
-        self._incarnation = incarnation
+        self._me = me
         self._clock = clock
-        self._started_at = clock.monotonic()
+        self._lease = lease
+        self._host = host
         self._spoke_at = -BEAT_SECONDS
         self._has_left = False
-        self._echo_at = self._started_at
+        self._serves = True
+        self._echo_at = clock.monotonic()
+        self._log_ahead_ms = 0
+        self._is_read = False
+        self._said: dict[int, float] = {}
+        self._number = 0
         self._peers: dict[str, _Peer] = {}
-        self.on_deaf: Callable[[], None] = lambda: None
+        self._named_from = 0
+        self.epoch = 1
+        self.on_superseded: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
-        """Begin to listen.
+        """Begin to listen, and take the name.
 
         Raises:
             LogError: The log cannot be read.
+            OperationalError: Another gateway of this name is there.
         """
-        self._started_at = self._echo_at = self._clock.monotonic()
+        await self._take_name()
+        self._echo_at = self._clock.monotonic()
         await self._reader.start(GATEWAYS, {0: BEGINNING}, self._receive, self._report)
 
     async def close(self) -> None:
@@ -87,10 +167,16 @@ class Peers:
         if self._has_left or now - self._spoke_at < BEAT_SECONDS:
             return
         self._spoke_at = now
+        self._serves = figures.get("state") == SERVING
+        self._number += 1
+        self._said[self._number] = now
         value = {
             "v": RECORD_VERSION,
-            "gateway": self._gateway,
-            "incarnation": self._incarnation,
+            "gateway": self._me.gateway,
+            "incarnation": self._me.incarnation,
+            "epoch": self.epoch,
+            "number": self._number,
+            "process": self._host.identity,
             "at": self._clock.now_ms(),
             **figures,
         }
@@ -102,90 +188,173 @@ class Peers:
         self._append(None)
 
     @property
-    def is_deaf(self) -> bool:
-        """Whether we have not heard ourselves for so long that others may take us for dead."""
-        return self._clock.monotonic() - self._echo_at >= DEAF_SECONDS
+    def is_read(self) -> bool:
+        """Whether all that was said before this gateway's first word is known."""
+        return self._is_read
 
     @property
     def are_there(self) -> bool:
         """Whether there is any other gateway."""
         return any(self.is_alive(name, peer.incarnation) for name, peer in self._peers.items())
 
+    def log_now_ms(self) -> int:
+        """Return the time by the log's clock, which is the same for all gateways."""
+        return self._clock.now_ms() + self._log_ahead_ms
+
+    def owners(self) -> list[str]:
+        """Return which gateways can own shards, this one included: they are heard, and serve."""
+        now = self._now()
+        heard = {
+            name: peer.serves
+            for name, peer in self._peers.items()
+            if now - peer.heard_at < SILENT_SECONDS
+        }
+        if not self._has_left:
+            heard[self._me.gateway] = self._serves
+        serving = [name for name, serves in heard.items() if serves]
+        return sorted(serving or heard)
+
     def is_alive(self, gateway: str, incarnation: str) -> bool:
-        """Tell whether that run of a gateway has been heard of lately."""
-        if gateway == self._gateway:
-            return incarnation == self._incarnation
-        peer = self._peers.get(gateway)
-        return (
-            peer is not None
-            and peer.incarnation == incarnation
-            and self._now() - peer.heard_at < DEAD_SECONDS
-        )
+        """Tell whether that run of a gateway has been heard of within its lease."""
+        return not self.is_dead(Run(gateway, incarnation))
+
+    def is_dead(self, run: Run) -> bool:
+        """Tell whether a run has left, or its lease is over. Nobody is before all was read."""
+        if run.gateway == self._me.gateway:
+            return run.incarnation != self._me.incarnation
+        if not self._is_read:
+            return False
+        peer = self._peers.get(run.gateway)
+        if peer is None or peer.incarnation != run.incarnation:
+            return True
+        return self._now() - peer.heard_at >= self._lease.seconds + GRACE_SECONDS
+
+    def is_silent(self, run: Run) -> bool:
+        """Tell whether a run was not heard for so long that its shards go to others."""
+        if run.gateway == self._me.gateway:
+            return run.incarnation != self._me.incarnation
+        if not self._is_read:
+            return False
+        peer = self._peers.get(run.gateway)
+        if peer is None or peer.incarnation != run.incarnation:
+            return True
+        return self._now() - peer.heard_at >= SILENT_SECONDS
 
     def is_ours(self, gateway: str, incarnation: str) -> bool:
-        """Tell whether this gateway has to care for the sessions of a run of a gateway.
+        """Tell whether this gateway has to care for what a run of a gateway has left.
 
-        Its own and those of its own earlier runs; those of a dead one when it is the first by name
-        of all that live, and has listened long enough to know.
+        Its own and that of its own earlier runs; that of a dead one when it is the first by name
+        of all that live.
         """
-        if gateway == self._gateway:
+        if gateway == self._me.gateway:
             return True
-        if self.is_alive(gateway, incarnation):
+        if not self.is_dead(Run(gateway, incarnation)):
             return False
-        if self._now() - self._started_at < DEAD_SECONDS:
-            return False
+        living = [name for name, peer in self._peers.items() if self._lives(name, peer)]
         # A new run of the same gateway cares for what the old one left.
-        candidates = [
-            name for name, peer in self._peers.items() if self.is_alive(name, peer.incarnation)
-        ]
-        if gateway in candidates:
-            return False
-        return all(self._gateway < name for name in candidates)
+        return gateway not in living and all(self._me.gateway < name for name in living)
+
+    def _lives(self, name: str, peer: _Peer) -> bool:
+        return self.is_alive(name, peer.incarnation)
 
     def _now(self) -> float:
         """Return the time up to which others would have been heard."""
         now = self._clock.monotonic()
         return now if now - self._echo_at < DEAF_SECONDS else self._echo_at
 
-    def _hear_ourselves(self, now: float) -> None:
+    async def _take_name(self) -> None:
+        """Wait until nobody else can have the name."""
+        self._named_from = (await self._reader.end_offsets(GATEWAYS))[0]
+        found = (await self._reader.read_compacted(GATEWAYS)).get(self._me.gateway.encode())
+        before = None if found is None else self._decode(found)
+        if before is None:
+            return
+        self.epoch = before.epoch + 1
+        began_at = self._clock.monotonic()
+        while not self._host.is_gone(before.identity):
+            if self._clock.monotonic() - began_at >= self._lease.seconds + GRACE_SECONDS:
+                return
+            await asyncio.sleep(BEAT_SECONDS / 2)
+            now = (await self._reader.read_compacted(GATEWAYS)).get(self._me.gateway.encode())
+            if now is None:
+                return
+            if found is not None and now.offset != found.offset:
+                raise OperationalError(
+                    f"another gateway named {self._me.gateway} is running: each needs a name of "
+                    "its own (MQLAKE_GATEWAY_NAME)"
+                )
+
+    def _hear_ourselves(self, record: LogRecord) -> None:
         """Let time go on; after a silence of all, who was alive has most of its time again."""
+        now = self._clock.monotonic()
+        try:
+            found = json.loads(record.value or b"null")
+        except ValueError:
+            return
+        if not isinstance(found, dict):
+            return
+        if found.get("incarnation") != self._me.incarnation:
+            # Of two that took the name at once the first one to say so has it.
+            least = self.epoch if self._is_read else self.epoch - 1
+            if record.offset >= self._named_from and found.get("epoch", 0) > least:
+                self.on_superseded()
+            return
+        said_at = self._said.pop(found.get("number", 0), None)
+        if said_at is None:
+            return
+        for number in [one for one in self._said if one < found["number"]]:
+            del self._said[number]
         if now - self._echo_at >= DEAF_SECONDS:
-            self.on_deaf()
-            for name, peer in self._peers.items():
-                if self.is_alive(name, peer.incarnation):
+            for peer in self._peers.values():
+                if self._echo_at - peer.heard_at < self._lease.seconds + GRACE_SECONDS:
                     peer.heard_at = max(peer.heard_at, now - BEAT_SECONDS)
-            self._started_at += now - self._echo_at
         self._echo_at = now
+        self._log_ahead_ms = record.timestamp_ms - self._clock.now_ms()
+        self._lease.renew(said_at)
+        if not self._is_read:
+            self._is_read = True
+            for peer in self._peers.values():
+                if peer.read_at_ms is not None:
+                    peer.heard_at = now - max(0, record.timestamp_ms - peer.read_at_ms) / 1000
 
     def _append(self, value: bytes | None) -> None:
         try:
             self._writer.append(
-                GATEWAYS, self._gateway.encode(), value, _HEADERS, _ignore, partition=0
+                GATEWAYS, self._me.gateway.encode(), value, _HEADERS, _ignore, partition=0
             )
         except LogError as error:
             logger.debug("not heard", extra={"fields": {"reason": str(error)}})
 
     def _receive(self, records: list[LogRecord]) -> None:
-        now = self._clock.monotonic()
         for record in records:
             name = (record.key or b"").decode(errors="replace")
-            if name == self._gateway:
-                self._hear_ourselves(now)
+            if name == self._me.gateway:
+                self._hear_ourselves(record)
                 continue
             if record.value is None:
                 self._peers.pop(name, None)
                 continue
-            try:
-                found = json.loads(record.value)
-                incarnation = str(found["incarnation"])
-                at_ms = int(found["at"])
-            except (ValueError, KeyError, TypeError) as exc:
-                logger.warning("gateway record ignored", extra={"fields": {"reason": str(exc)}})
+            peer = self._decode(record)
+            if peer is None:
                 continue
             known = self._peers.get(name)
-            # At the start old words are read: how old they are only their own clock can say.
-            age = max(0.0, (self._clock.now_ms() - at_ms) / 1000) if known is None else 0.0
-            self._peers[name] = _Peer(incarnation, now - min(age, DEAD_SECONDS))
+            if known is None or peer.epoch >= known.epoch:
+                self._peers[name] = peer
+
+    def _decode(self, record: LogRecord) -> _Peer | None:
+        try:
+            found = json.loads(record.value or b"null")
+            return _Peer(
+                str(found["incarnation"]),
+                int(found.get("epoch", 0)),
+                self._clock.monotonic(),
+                found.get("state", SERVING) == SERVING,
+                str(found.get("process", "")),
+                None if self._is_read else record.timestamp_ms,
+            )
+        except (ValueError, KeyError, TypeError) as exc:
+            logger.warning("gateway record ignored", extra={"fields": {"reason": str(exc)}})
+            return None
 
     def _report(self, error: LogError) -> None:
         logger.warning("gateways cannot be heard", extra={"fields": {"reason": str(error)}})

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
-    from ingest.gateway.session_log import Key, SessionLog
+    from ingest.gateway.session_log import SessionLog
     from mqlake.session_records import ProgressRecord
+    from mqlake.shard_records import Key
 
 SAVE_SECONDS: Final = 0.001
 """How long the first step waits for others."""
@@ -58,6 +59,7 @@ class Progress:
     Args:
         saver: Of the gateway.
         key: Of the session.
+        epoch: Under which it is held.
         snapshot: Returns the state as it is.
         on_room: Called when messages may be sent again after `has_room` was false.
     """
@@ -72,6 +74,7 @@ class Progress:
         "_saver",
         "_under_way",
         "_waiting",
+        "epoch",
         "key",
         "snapshot",
     )
@@ -80,10 +83,12 @@ class Progress:
         self,
         saver: ProgressSaver,
         key: Key,
+        epoch: int,
         snapshot: Callable[[], ProgressRecord],
         on_room: Callable[[], None],
     ) -> None:
         self.key = key
+        self.epoch = epoch
         self.snapshot = snapshot
         self._saver = saver
         self._on_room = on_room
@@ -154,7 +159,9 @@ class Progress:
         self._under_way.append(save)
         self._rests_until = self._saver.now() + REST_SECONDS
         try:
-            self._saver.log.save_progress(self.key, self.snapshot(), partial(self._saved, save))
+            self._saver.log.save_progress(
+                self.key, self.snapshot(), self.epoch, partial(self._saved, save)
+            )
         except LogError as error:
             self._saved(save, error)
             return False

@@ -4,7 +4,6 @@ The answer to the client waits for the log: `on_appended` runs when every in-syn
 record, and only then PUBACK or PUBREC may go out.
 """
 
-import logging
 from functools import lru_cache
 from typing import Final
 
@@ -15,7 +14,7 @@ from ingest.protocol.packets import Publish
 from mqlake.clock import Clock
 from mqlake.errors import LogError
 from mqlake.identifiers import MessageIdentifiers
-from mqlake.log.contract import AppendCallback, LogFull, LogWriter
+from mqlake.log.contract import AppendCallback, LogWriter
 from mqlake.records import (
     HEADER_CLIENT_ID,
     HEADER_ID,
@@ -29,10 +28,6 @@ from mqlake.records import (
     encode_properties,
     mqtt_header,
 )
-
-logger = logging.getLogger(__name__)
-
-MAX_WAITING_WILLS: Final = 100_000
 
 # The `mqtt` header by protocol level and the low four bits of a PUBLISH's first byte.
 _MQTT_HEADERS: Final = {
@@ -97,7 +92,6 @@ class Publisher:
         self.acked = [-1] * partitions
         self.latencies = latencies
         self.is_refusing = ""
-        self._wills: list[tuple[str, Publish, int, Headers]] = []
 
     def publish(
         self,
@@ -140,33 +134,8 @@ class Publisher:
             timestamp_ms=now_ms,
         )
 
-    def publish_will(
-        self, key_prefix: str, will: Publish, protocol_level: int, headers: Headers
-    ) -> None:
-        """Append a will; when the log is full it waits for `retry_wills`."""
-        try:
-            self.publish(key_prefix, will, protocol_level, headers, self.count_appended)
-        except LogFull:
-            if len(self._wills) < MAX_WAITING_WILLS:
-                self._wills.append((key_prefix, will, protocol_level, headers))
-            else:
-                self._counters.messages_refused += 1
-        except LogError as error:
-            self._counters.messages_refused += 1
-            logger.warning("will not stored", extra={"fields": {"reason": str(error)}})
-
-    @property
-    def waiting_wills(self) -> int:
-        return len(self._wills)
-
-    def retry_wills(self) -> None:
-        """Append the wills that had to wait."""
-        waiting, self._wills = self._wills, []
-        for key_prefix, will, protocol_level, headers in waiting:
-            self.publish_will(key_prefix, will, protocol_level, headers)
-
     def count_appended(self, partition: int, offset: int, error: LogError | None) -> None:
-        """Note what became of a message that nobody waits for (QoS 0, a will)."""
+        """Note what became of a message that nobody waits for (QoS 0)."""
         if error is None:
             self.acked[partition] = offset
             self._counters.messages_stored += 1

@@ -12,32 +12,30 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.gateway.delivery import deliver_copies
 from ingest.gateway.drops import DropReason
 from ingest.gateway.lake.exchange import TableError
 from ingest.gateway.outbound import InboundMessage
 from ingest.gateway.sending import Outgoing
-from ingest.gateway.store.sessions import Owner
+from ingest.session.effects import Search
 from ingest.session.outgoing import Exchange
 from ingest.session.subscriptions import ClientSubscription, Subscriptions
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import filter_matches
 from mqlake.offsets import have_reached, latest
 from mqlake.records import BARRIER_KEY_PREFIX, HEADER_EXCHANGE, INBOUND
-from mqlake.session_records import SessionRecord, exchange_name, resume_cursor
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from ingest.gateway.client_session import ClientSession
+    from ingest.gateway.client_session import ClientSession, StoredSession
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
     from ingest.gateway.server import Gateway
-    from ingest.gateway.store.sessions import StoredSession
     from mqlake.log.contract import LogRangeReader, LogRecord, Missing
     from mqlake.session_records import Outgoing as StoredOutgoing
 
@@ -53,8 +51,6 @@ LONG_AWAY_SECONDS: Final = 3600.0
 
 NEAR_OFFSETS: Final = 200
 """Messages in flight whose places in the log are nearer than this are read together."""
-
-ORPHANS_AT_ONCE: Final = 500
 
 _NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
 
@@ -130,16 +126,8 @@ class _Resume:
         pass
 
 
-class _Search(NamedTuple):
-    """A QoS 2 message that may be in the log."""
-
-    exchange: bytes
-    starts: list[int]
-    """Per partition the offset below which it is not."""
-
-
 class Resumer:
-    """Brings sessions back, and settles what dead gateways have left.
+    """Brings sessions back.
 
     Args:
         gateway: Whose sessions.
@@ -152,7 +140,7 @@ class Resumer:
         self._reader = reader
         self._lake = lake
         self._ready: list[_Resume] = []
-        self._searches: list[tuple[_Search, Callable[[bool], None]]] = []
+        self._searches: list[tuple[Search, Callable[[bool], None]]] = []
         self._wake = asyncio.Event()
 
     def resume(self, session: ClientSession, stored: StoredSession) -> None:
@@ -216,59 +204,6 @@ class Resumer:
             await self._read_lake(self._lake, gap)
         await self._read_gap([gap])
 
-    async def settle_orphans(self) -> None:
-        """Write for dead runs of gateways what they could not: where their sessions stand.
-
-        Raises:
-            LogError: The log cannot be read; to be tried again.
-        """
-        for owner in self._gateway.sessions.orphans():
-            logger.info(
-                "sessions taken over",
-                extra={"fields": {"gateway": owner.gateway, "incarnation": owner.incarnation}},
-            )
-            while True:
-                stored = self._gateway.session_log.store.owned_by(owner, limit=ORPHANS_AT_ONCE)
-                if not stored:
-                    break
-                await self._settle(owner, stored)
-
-    async def _settle(self, owner: Owner, sessions: list[StoredSession]) -> None:
-        log = self._gateway.session_log
-        marks = log.store.marks(owner.gateway)
-        found = await self._find_exchanges(sessions)
-        now_ms = self._gateway.clock.now_ms()
-        for record, progress in sessions:
-            key = (record.tenant, record.client_id)
-            now_stored = log.store.get(*key)
-            if now_stored is None or owner != _owner_of(now_stored.session):
-                continue  # while we looked, a new run of its gateway has settled it
-            if progress is not None:
-                progress.cursor = resume_cursor(record, progress, marks)
-                progress.incoming.extend(
-                    packet_id
-                    for packet_id in progress.storing
-                    if exchange_name(record.session_id, packet_id, record.incarnation) in found
-                )
-                progress.storing = []
-                progress.storing_from = []
-                log.save_progress(key, progress, keep=True)
-            _disconnect(record, self._gateway, now_ms)
-            log.save_session(record)
-        await asyncio.sleep(0)
-
-    async def _find_exchanges(self, sessions: list[StoredSession]) -> set[bytes]:
-        """Return which QoS 2 messages on their way into the log got there."""
-        return await self._find(
-            _Search(
-                exchange_name(record.session_id, packet_id, record.incarnation),
-                progress.storing_from,
-            )
-            for record, progress in sessions
-            if progress is not None
-            for packet_id in progress.storing
-        )
-
     def look_for(
         self, exchange: bytes, starts: list[int], on_found: Callable[[bool], None]
     ) -> None:
@@ -279,19 +214,19 @@ class Resumer:
             starts: Per partition the offset below which it is not.
             on_found: Told whether it is there.
         """
-        self._searches.append((_Search(exchange, starts), on_found))
+        self._searches.append((Search(exchange, starts), on_found))
         self._wake.set()
 
     async def _search(self) -> None:
         searches = self._searches.copy()
-        found = await self._find(search for search, _ in searches)
+        found = await self.find(search for search, _ in searches)
         del self._searches[: len(searches)]
         for search, on_found in searches:
             on_found(search.exchange in found)
 
-    async def _find(self, searches: Iterable[_Search]) -> set[bytes]:
+    async def find(self, searches: Iterable[Search]) -> set[bytes]:
         """Return the exchanges whose messages are in the log."""
-        starts_of = dict(searches)
+        starts_of = {search.exchange: search.starts for search in searches}
         if not starts_of:
             return set()
         starts = [min(offsets) for offsets in zip(*starts_of.values(), strict=True)]
@@ -547,21 +482,6 @@ def _outgoing(
     identifiers = tuple(one.identifier for one in matching if one.identifier is not None)
     retain = message.retain and any(one.retain_as_published for one in matching)
     return Outgoing(message, qos, retain, identifiers, shared_filter)
-
-
-def _owner_of(record: SessionRecord) -> Owner:
-    return Owner(record.gateway, record.incarnation, record.connected)
-
-
-def _disconnect(record: SessionRecord, gateway: Gateway, now_ms: int) -> None:
-    """Change the record of a connected session to one whose gateway has died."""
-    record.connected = False
-    record.disconnected_at_ms = now_ms
-    record.reason = "its gateway has died"
-    record.gateway = gateway.settings.name
-    record.incarnation = gateway.incarnation
-    if record.will is not None:
-        record.will_at_ms = now_ms + record.will.will_delay_interval * 1000
 
 
 def _near(wanted: Iterable[Position]) -> list[tuple[int, int, int]]:

@@ -18,11 +18,12 @@ from ingest.gateway.draining import SERVING, Draining
 from ingest.gateway.drops import Drops
 from ingest.gateway.events import Events
 from ingest.gateway.histories import Histories
+from ingest.gateway.hosts import Host, LinuxHost
 from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.latency import GatewayLatencies
 from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
-from ingest.gateway.peers import Peers
+from ingest.gateway.peers import Lease, Peers
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.receiving import Receiver
 from ingest.gateway.resuming import Resumer
@@ -31,18 +32,20 @@ from ingest.gateway.routes import Routes
 from ingest.gateway.session_log import SessionLog
 from ingest.gateway.sessions import Sessions
 from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.shards import Actions, Shards
 from ingest.gateway.share_groups import ShareGroups
+from ingest.gateway.share_log import ShareLog
 from ingest.gateway.store.database import Database
-from ingest.gateway.store.sessions import SessionStore
 from ingest.gateway.system_topics import SystemTopics
 from ingest.gateway.tracing import TracingDelivery, TracingPublisher
 from ingest.gateway.wanted_events import WantedEvents
+from ingest.gateway.wills import Wills
 from ingest.protocol.connection import ServerConnection
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.subscriptions import Subscriptions
 from mqlake.clock import Clock
 from mqlake.credentials import CredentialsError
-from mqlake.errors import InvalidRecord, LogError, OffsetGone, OperationalError
+from mqlake.errors import BatchNotTaken, InvalidRecord, LogError, OffsetGone, OperationalError
 from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.log.contract import LogAccess
 from mqlake.offsets import latest
@@ -54,9 +57,15 @@ from mqlake.records import (
     decode_route_key,
     delivery_topic,
 )
+from mqlake.shard_records import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ingest.gateway.sending import Sender
+    from ingest.session.effects import Search
+    from mqlake.session_records import ProgressRecord, SessionRecord
+    from mqlake.shard_records import Key
     from mqlake.tracing import Tracer
 
 logger = logging.getLogger(__name__)
@@ -70,8 +79,10 @@ LOG_CHECK_SECONDS: Final = 0.01
 STUCK_SECONDS: Final = 5.0
 """An unanswered barrier older than this means that deliveries do not flow."""
 
-ORPHANS_SECONDS: Final = 0.5
-"""How often dead gateways' sessions are looked for."""
+SHARDS_SECONDS: Final = 60.0
+"""How long a starting gateway may take to read the shards that it owns."""
+
+LOOK_SECONDS: Final = 0.005
 
 SHUTDOWN_SECONDS: Final = 5.0
 
@@ -84,6 +95,7 @@ class Gateway:
         log: Where messages, routes, barriers and sessions go and come from.
         clock: For message times and timeouts.
         tracer: Makes spans of messages; without one there are none.
+        host: Tells processes of this machine apart.
     """
 
     def __init__(
@@ -92,9 +104,11 @@ class Gateway:
         log: LogAccess,
         clock: Clock,
         tracer: "Tracer | None" = None,
+        host: Host | None = None,
     ) -> None:
         self.settings = settings
         self.incarnation = secrets.token_hex(8)
+        self.me = Run(settings.name, self.incarnation)
         self.clock = clock
         self._tracer = tracer
         self.loop = asyncio.get_running_loop()
@@ -124,20 +138,37 @@ class Gateway:
         )
         self.deadlines = Deadlines(self.loop)
         self.system_topics = SystemTopics(self)
-        self.session_log = SessionLog(
+        self.lease = Lease(clock, settings.lease_seconds, self._lease_lost)
+        self.peers = Peers(
+            log.writer, log.open_reader(), self.me, clock, self.lease, host or LinuxHost()
+        )
+        self.peers.on_superseded = self._superseded
+        self.session_log = SessionLog(log.writer, self.me, self.lease)
+        self.share_log = ShareLog(log.writer, log.open_reader(), self.me)
+        self.shards = Shards(
+            self.me,
             log.writer,
             log.open_reader(),
-            SessionStore(self._database),
-            settings.name,
-            self.incarnation,
+            self._database,
+            self.peers,
+            self.lease,
+            clock,
+            Actions(
+                find=self._find,
+                next_offsets=self._next_published,
+                publish_wills=self._publish_wills,
+                pass_on=self._pass_on,
+                ended=self._session_ended,
+                told=self._told,
+            ),
         )
-        self.sessions: Sessions = Sessions(self, self.session_log)
-        self.peers = Peers(log.writer, log.open_reader(), settings.name, self.incarnation, clock)
+        self.sessions: Sessions = Sessions(
+            self, self.me, self.session_log, self.share_log, self.shards
+        )
         self._lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.resumer = Resumer(self, log.ranges, self._lake)
         self.histories = Histories(self, log.ranges, self._lake)
-        self.share_groups = ShareGroups(self, self.session_log, log)
-        self.peers.on_deaf = self.share_groups.suspend
+        self.share_groups = ShareGroups(self, self.share_log, log)
         self.draining = Draining(self)
         self._control = Control(self)
         self._ranges = log.ranges
@@ -154,9 +185,12 @@ class Gateway:
         self._is_open = False
         self._problem = "starting"
         self._bug = ""
-        self._missed: OffsetGone | None = None
+        self._failure: OperationalError | None = None
+        self._is_trusted = True
+        self._is_confirming = False
         self._stop: asyncio.Event
         self.publisher: Publisher
+        self.wills: Wills
         self.routes: Routes
         self._delivery: Delivery
 
@@ -180,27 +214,27 @@ class Gateway:
                         self.histories.run(),
                         self.share_groups.run(),
                         self._tick(),
-                        self._care_for_orphans(),
                         self.draining.run(),
                     )
                 ]
                 try:
                     await self._listen()
                     await stop.wait()
-                    await self._shut_down()
+                    if self._is_trusted:
+                        await self._shut_down()
+                    else:
+                        self._close_connections()
                 finally:
                     for task in running:
                         task.cancel()
-            if self._missed is not None:
-                raise OperationalError(
-                    "the log has removed deliveries of this gateway before it read them; sessions "
-                    "get what they missed when their clients are back"
-                ) from self._missed
+            if self._failure is not None:
+                raise self._failure
         finally:
             self.listeners.stop_accepting()
             self.authenticator.close()
             await self._reader.close()
-            await self.session_log.close()
+            await self.shards.close()
+            await self.share_log.close()
             await self.peers.close()
             await self._wanted_events.close()
             if self._lake is not None:
@@ -224,7 +258,8 @@ class Gateway:
             self.sessions.is_idle
             and self.share_groups.is_idle
             and self.session_log.is_saved
-            and not self.publisher.waiting_wills
+            and self.share_log.is_saved
+            and self.shards.is_idle
             and not self._writer.queued()
         )
 
@@ -314,7 +349,7 @@ class Gateway:
         """Return what waits here, by name."""
         queues: dict[str, float] = {"log_queue_records": self._writer.queued()}
         if self._is_open:
-            queues["waiting_wills"] = self.publisher.waiting_wills
+            queues["waiting_wills"] = self.wills.waiting
             queues["refusing_publishers"] = int(bool(self.publisher.is_refusing))
             queues["route_wait_seconds"] = self.routes.oldest_wait_seconds
         return queues
@@ -336,8 +371,9 @@ class Gateway:
         partitions = await self._reader.partition_count(INBOUND)
         await self.peers.open()
         await self._wanted_events.open()
-        self._beat()  # what an earlier run has left is ours now, and so is what we write
-        await self.session_log.open(self.sessions, self.share_groups)
+        self._beat()
+        await self.share_log.open(self.share_groups)
+        self.sessions.open_shards(await self.shards.open())
         stale = self._own_routes(await self._reader.read_compacted(ROUTES))
         self.routes = Routes(
             settings.name,
@@ -370,7 +406,7 @@ class Gateway:
         await self.retained.load(self._lake, self._ranges, starts)
         self._is_open = True
         self._beat()
-        await self.resumer.settle_orphans()
+        await self._own_shards()
 
     def _make_flow(self, identifiers: MessageIdentifiers, partitions: int) -> None:
         """Make what messages go through, in and out."""
@@ -395,6 +431,7 @@ class Gateway:
             self._control.process,
             self.delivery_events,
             self.latencies,
+            self.lease,
         )
         if self._tracer is None:
             self.publisher = Publisher(*inward)
@@ -403,6 +440,7 @@ class Gateway:
             name = self.settings.name
             self.publisher = TracingPublisher(*inward, tracer=self._tracer, gateway=name)
             self._delivery = TracingDelivery(*outward, tracer=self._tracer, gateway=name)
+        self.wills = Wills(self.publisher, self.origin)
 
     def _own_routes(self, keys: Any) -> list[Route]:
         """Return the routes that an earlier run of this gateway has left in the log."""
@@ -428,14 +466,26 @@ class Gateway:
         connection.needs_certificate = listener.use_identity_as_username
         return connection
 
-    async def _care_for_orphans(self) -> None:
-        """Look after the sessions of gateways that have died."""
-        while True:
-            await asyncio.sleep(ORPHANS_SECONDS)
-            try:
-                await self.resumer.settle_orphans()
-            except LogError as error:
-                logger.warning("sessions wait", extra={"fields": {"reason": str(error)}})
+    async def _own_shards(self) -> None:
+        """Wait until this gateway owns the shards that it is to own.
+
+        Raises:
+            LogError: They could not be read in time.
+        """
+        try:
+            async with asyncio.timeout(SHARDS_SECONDS):
+                while not self.shards.is_settled:
+                    self._beat()
+                    self.shards.tick()
+                    await asyncio.sleep(LOOK_SECONDS)
+                # What an earlier run of this gateway has left is settled before its clients come.
+                self.shards.tick()
+                await self.shards.finish()
+        except TimeoutError:
+            raise LogError(
+                f"the shards of this gateway were not read within {SHARDS_SECONDS:.0f} s",
+                definite=True,
+            ) from None
 
     async def _tick(self) -> None:
         while True:
@@ -445,8 +495,9 @@ class Gateway:
             self.latencies.adjust()
             self.sessions.save_marks()
             self._delivery.settle()
-            self.sessions.process_due()
-            self.publisher.retry_wills()
+            self.shards.tick()
+            self.sessions.tick()
+            self._renew_lease()
             self.drops.record()
             self.retained.purge()
             self.system_topics.process_due()
@@ -457,6 +508,7 @@ class Gateway:
                 "site": self.settings.site,
                 "state": self.draining.state,
                 "listeners": self.listeners.addresses,
+                "shards": self.shards.owned,
                 **self._load(),
                 "counters": self._counts(),
                 "latency": self.latencies.counts(),
@@ -493,9 +545,79 @@ class Gateway:
             receiver.log_has_room()
 
     def _report_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Show an exception that nothing was prepared for: what it interrupted is not done."""
+        """Show an exception that nothing was prepared for: what it interrupted is not done.
+
+        After half a batch of the log this gateway ends: only a new run reads it again.
+        """
         loop.default_exception_handler(context)
-        self._bug = f"internal error, see the log: {context.get('exception') or context['message']}"
+        reason = context.get("exception") or context["message"]
+        self._bug = f"internal error, see the log: {reason}"
+        if isinstance(context.get("exception"), BatchNotTaken):
+            self._fail(OperationalError(self._bug))
+
+    def _fail(self, failure: OperationalError) -> None:
+        """End without writing anything more: what this process knows is not to be trusted."""
+        if self._failure is None:
+            self._failure = failure
+            self._is_trusted = False
+            self.session_log.close()
+            self.share_log.stop_writing()
+            self._reader.pause()
+            self._stop.set()
+
+    # Whether this gateway may act
+
+    def _superseded(self) -> None:
+        self._fail(OperationalError(f"another gateway named {self.settings.name} has started"))
+
+    def _lease_lost(self) -> None:
+        logger.warning(
+            "this gateway was not heard of, nothing is delivered",
+            extra={"fields": {"lease_seconds": self.lease.seconds}},
+        )
+        self.shards.suspend()
+
+    def _renew_lease(self) -> None:
+        """Find out what others have done, as soon as they hear this gateway again."""
+        if self.lease.holds() or not self.lease.is_in_time() or self._is_confirming:
+            return
+        self._is_confirming = True
+        self.share_groups.suspend()
+        self.shards.reclaim()
+        self.sessions.confirm()
+
+    def confirmed(self) -> None:
+        """Go on: the sessions that are left are this gateway's."""
+        logger.info("this gateway is heard of again")
+        self._is_confirming = False
+        self.lease.confirm()
+        self.session_log.confirmed()
+        self._delivery.confirmed()
+
+    # What it does as owner of shards
+
+    async def _find(self, searches: "Sequence[Search]") -> set[bytes]:
+        return await self.resumer.find(searches)
+
+    def _next_published(self) -> list[int]:
+        return [offset + 1 for offset in self.publisher.acked]
+
+    async def _publish_wills(self, wills: "Sequence[tuple[SessionRecord, bytes]]") -> None:
+        await self.wills.publish(wills)
+
+    def _pass_on(self, key: "Key", progress: "ProgressRecord") -> None:
+        self.share_groups.pass_on_stored(key, progress)
+
+    def _session_ended(self, key: "Key", is_expired: bool) -> None:
+        self.share_log.forget_member(key)
+        if is_expired:
+            logger.info(
+                "session expired", extra={"fields": {"tenant": key[0], "client_id": key[1]}}
+            )
+            self.counters.sessions_expired += 1
+
+    def _told(self, action: str, value: dict[str, Any]) -> None:
+        self.sessions.told(action, value)
 
     def reload(self) -> None:
         """Use new certificates and users for new connections; who is connected stays."""
@@ -520,8 +642,17 @@ class Gateway:
             # Nothing that comes later may count: sessions go on from where they are now, and the
             # next run reads what is gone here where it was published.
             self._reader.pause()
-            self._missed = error
+            self._failure = OperationalError(
+                "the log has removed deliveries of this gateway before it read them; sessions "
+                "get what they missed when their clients are back"
+            )
             self._stop.set()
+
+    def _close_connections(self) -> None:
+        for connection in list(self._connections):
+            connection.close(
+                DisconnectReasonCode.SERVER_SHUTTING_DOWN, log_reason="the gateway stops"
+            )
 
     async def _shut_down(self) -> None:
         """Answer what the clients have sent, tell them, withdraw the routes."""
@@ -534,16 +665,17 @@ class Gateway:
                 await self._writer.flush(SHUTDOWN_SECONDS)
         except (TimeoutError, LogError) as exc:
             logger.warning("the log did not take all", extra={"fields": {"reason": str(exc)}})
-        for connection in list(self._connections):
-            connection.close(
-                DisconnectReasonCode.SERVER_SHUTTING_DOWN, log_reason="the gateway stops"
-            )
+        self._close_connections()
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
-                await self._writer.flush(SHUTDOWN_SECONDS)
-                while self.publisher.waiting_wills:
-                    self.publisher.retry_wills()
+                while not (self.session_log.is_saved and self.share_log.is_saved):
                     await self._writer.flush(SHUTDOWN_SECONDS)
+                    await asyncio.sleep(LOOK_SECONDS)
+                await self.shards.finish()
+        except (TimeoutError, LogError) as exc:  # another owner, or the next run, does the rest
+            logger.warning("not all is settled", extra={"fields": {"reason": str(exc)}})
+        try:
+            async with asyncio.timeout(SHUTDOWN_SECONDS):
                 await self.share_groups.close()
                 self.peers.leave()
                 await self.routes.close()

@@ -1,51 +1,54 @@
 """The sessions of a gateway: whose they are, what outlives a connection, when they end.
 
-    claim ──► saved ──► connected ──connection lost──► stored ──expiry──► ended
-                ▲                                        │
-                └──────────── claim, here or elsewhere ──┘
+    claim ──► granted ──► saved ──► connected ──connection lost──► released
+                                                                     │
+                    the owner of its shard: will, expiry, next claim ┘
 
-A session lives in memory while its client is connected here. One that outlives its connection is a
-record in the log (`ingest.gateway.session_log`), whoever claims it next gets it: nothing is queued
-for an absent client, it is read from the log when the client is back (`ingest.gateway.resuming`).
-A session that ends with its connection is nobody else's matter, and is not written.
+A session lives in memory while its client is connected here. One that outlives its connection, or
+has a will, is a record in its shard (`ingest.gateway.session_log`), written before CONNACK; whoever
+claims it next gets it. Nothing is queued for an absent client: what it missed is read from the log
+when it is back (`ingest.gateway.resuming`). Of a session that ends with its connection only the
+claim is written.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.client_session import ClientSession
+from ingest.gateway.client_session import ClientSession, StoredSession
 from ingest.gateway.progress import Progress, ProgressSaver
-from ingest.gateway.publishing import client_headers
-from ingest.protocol.packets import MQTT_5_0, Connect, Publish
+from ingest.protocol.packets import MQTT_5_0, Connect
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+from ingest.session.acts import CONFIRM, GRANT, REFUSE, RELEASE, REWRITE
+from ingest.session.holder import Grant, Holder
 from mqlake.errors import LogError
 from mqlake.offsets import have_reached, latest
-from mqlake.session_records import NEVER_EXPIRES, SessionRecord
+from mqlake.session_records import NEVER_EXPIRES, to_progress, to_session
+from mqlake.shard_records import Key, Run, shard_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.sending import Outgoing as OutgoingMessage
     from ingest.gateway.server import Gateway
-    from ingest.gateway.session_log import Claim, Key, SessionLog
-    from ingest.gateway.store.sessions import Owner, StoredSession
+    from ingest.gateway.session_log import SessionLog
+    from ingest.gateway.shards import Shards
+    from ingest.gateway.share_log import ShareLog
     from ingest.protocol.properties import Properties
+    from mqlake.records import Headers
 
 logger = logging.getLogger(__name__)
 
 HELD_BY_SESSION: Final = "session"
 OPEN_SECONDS: Final = 15.0
-"""How long a client waits for its session; longer than it takes to find its gateway dead."""
+"""How long a client waits for its session; longer than a lease: until a dead holder is found."""
 
-REWRITE_SECONDS: Final = 0.1
-"""How long a gateway waits for the claim of another that has written a session of its own."""
-
-DUE_AT_ONCE: Final = 500
-"""Wills and expiries dealt with in one turn of the event loop."""
+MARKS_SECONDS: Final = 1.0
+"""How often it is written how far all sessions have come; nothing is repeated for want of it."""
 
 
 @dataclass(slots=True)
@@ -56,33 +59,51 @@ class _Opening:
     connect: Connect
     username: str | None
     extra: Properties
-    number: int
-    asked_at: float
-    is_claimed: bool = False
-    previous: Claim | None = None
-    """Who claimed the session before and has not settled it."""
 
 
 class Sessions:
-    """The sessions of a gateway by tenant and client identifier. Implements `SessionsListener`."""
+    """The sessions of a gateway by tenant and client identifier. Implements `HolderHost`.
 
-    def __init__(self, gateway: Gateway, log: SessionLog) -> None:
+    Args:
+        gateway: Whose sessions.
+        me: This run of it.
+        log: Where they are written.
+        share_log: Where it is written what they share.
+        shards: Those that this gateway owns.
+    """
+
+    def __init__(
+        self, gateway: Gateway, me: Run, log: SessionLog, share_log: ShareLog, shards: Shards
+    ) -> None:
         self._gateway = gateway
+        self._me = me
         self._log = log
+        self._share_log = share_log
+        self._shards = shards
         self._saver = ProgressSaver(
             log,
             gateway.loop,
             max_repeated_messages=gateway.settings.max_repeated_messages,
         )
+        self._holder: Holder[_Opening]
         self._saved_marks: list[int] = []
+        self._marks_at = 0.0
         self._sessions: dict[Key, ClientSession] = {}
         self._leaving: dict[Key, ClientSession] = {}
-        self._openings: dict[Key, _Opening] = {}
-        self._claims: dict[Key, Claim] = {}
+        # Those that wait for the gateway to come past an offset.
+        self._behind: dict[ClientSession, None] = {}
+        # How many sessions with progress are in each shard: only there marks mean something.
+        self._in_shards: Counter[int] = Counter()
+        self._unstored_count = 0
+
+    def open_shards(self, count: int) -> None:
+        """Begin, now that it is known how many shards there are."""
+        self._log.shards = count
+        self._holder = Holder(self._me, count, self)
 
     def __len__(self) -> int:
-        stored = self._log.store.count()
-        return stored + sum(not session.is_stored for session in self._sessions.values())
+        """Return how many sessions this gateway knows: stored in its shards, or only connected."""
+        return self._shards.session_count + self._unstored_count
 
     @property
     def connected_count(self) -> int:
@@ -91,7 +112,7 @@ class Sessions:
     @property
     def is_idle(self) -> bool:
         """Whether no client is here, on its way in or on its way out."""
-        return not (self._sessions or self._openings or self._leaving)
+        return not (self._sessions or len(self._holder) or self._leaving)
 
     @property
     def offline_count(self) -> int:
@@ -129,141 +150,93 @@ class Sessions:
         """
         key = (connection.tenant, connection.client_id)
         session = self._sessions.get(key)
+        is_kept = bool(connect.will or self._expiry_interval(connect))
+        earlier = self._holder.waits(key)
+        hands_on = (
+            session is not None and not session.is_written and not is_kept and earlier is None
+        )
         if session is not None and session.connection is not None:
+            session.hands_on = hands_on
             # [MQTT5-3.1.4-3] [MQTT311-3.1.4-2]
             session.connection.close(
                 DisconnectReasonCode.SESSION_TAKEN_OVER, log_reason="taken over by its client id"
             )
-        earlier = self._openings.pop(key, None)
         if earlier is not None:
             earlier.connection.refuse(ConnackReasonCode.SERVER_BUSY, "taken over by its client id")
-        opening = _Opening(connection, connect, username, extra, 0, self._gateway.loop.time())
-        is_known = key in self._leaving or self._log.store.get(*key) is not None
-        if not (
-            is_known
-            or connect.will
-            or self._expiry_interval(connect)
-            or self._gateway.peers.are_there
-        ):
-            self._begin(key, opening, None)
+        opening = _Opening(connection, connect, username, extra)
+        if hands_on and self._holder.is_held(key):
+            self.begin(key, opening, None)
             return
+        if not is_kept and not self._holder.is_held(key) and earlier is None:
+            shard = self._shards.owned_shard(key)
+            if (
+                shard is not None
+                and self._gateway.lease.is_certain()
+                and shard.take(key, self._holder.next_number)
+            ):
+                self._holder.open_free(key, opening)
+                return
         connection.hold(HELD_BY_SESSION)
-        try:
-            opening.number = self._log.claim(key).number
-        except LogError as error:
-            connection.refuse(ConnackReasonCode.SERVER_UNAVAILABLE, str(error))
-            return
-        self._openings[key] = opening
+        now = self._gateway.loop.time()
+        self._holder.open(key, opening, now, clean_start=connect.clean_start)
 
     def connection_gone(self, connection: ClientConnection) -> None:
         """Forget a connection that did not wait for its session."""
         key = (connection.tenant, connection.client_id)
-        opening = self._openings.get(key)
+        opening = self._holder.waits(key)
         if opening is not None and opening.connection is connection:
-            del self._openings[key]
-            self._log.settle(key)
+            self._holder.give_up(key)
 
-    def claimed(self, key: Key, claim: Claim) -> None:
-        previous = self._claims.get(key)
-        self._claims[key] = claim
-        if claim.incarnation == self._gateway.incarnation:
-            opening = self._openings.get(key)
-            if opening is not None and opening.number == claim.number:
-                opening.is_claimed = True
-                if previous is not None and previous.incarnation != claim.incarnation:
-                    opening.previous = previous
-                self._try_open(key)
-            return
-        session = self._sessions.get(key)
-        if session is not None and session.connection is not None:
-            session.connection.close(
-                DisconnectReasonCode.SESSION_TAKEN_OVER,
-                log_reason=f"taken over at gateway {claim.gateway}",
-            )
-        opening = self._openings.get(key)
-        if opening is not None and opening.is_claimed:
-            del self._openings[key]
-            opening.connection.refuse(
-                ConnackReasonCode.SERVER_BUSY, f"taken over at gateway {claim.gateway}"
-            )
-            self._log.settle(key)
+    def told(self, action: str, value: dict[str, Any]) -> None:
+        """Take what the owner of a shard says of the sessions of this gateway.
 
-    def settled(self, key: Key, incarnation: str) -> None:
-        claim = self._claims.get(key)
-        if claim is not None and claim.incarnation == incarnation:
-            del self._claims[key]
-        opening = self._openings.get(key)
-        if (
-            opening is not None
-            and opening.previous is not None
-            and opening.previous.incarnation == incarnation
-        ):
-            opening.previous = None
-            self._try_open(key)
-
-    def changed(self, keys: list[Key]) -> None:
-        for key in keys:
-            if key in self._openings:
-                self._try_open(key)
-            elif key in self._sessions:
-                # Its claim, if there is one, comes next and takes the session from us.
-                session = self._sessions[key]
-                self._gateway.loop.call_later(REWRITE_SECONDS, self._write_again, session)
-
-    def _write_again(self, session: ClientSession) -> None:
-        """Write a session that another gateway has written though it is ours.
-
-        That gateway took this one for dead, or was held up and did not know that it had lost it.
+        Raises:
+            InvalidRecord: A member is missing.
         """
-        if self._sessions.get(session.key) is not session or session.progress is None:
-            return
-        logger.warning(
-            "another gateway has written a session of this one",
-            extra={"fields": {"tenant": session.tenant, "client_id": session.client_id}},
-        )
-        session.save()
-        if not session.is_resuming:
-            session.progress.touch()
+        BETWEEN_GATEWAYS[action](self._holder, value)
 
-    def _try_open(self, key: Key) -> None:
-        """Begin a session if nobody else has it any more."""
-        opening = self._openings[key]
-        if not opening.is_claimed or key in self._leaving:
-            return
-        previous = opening.previous
-        peers = self._gateway.peers
-        if previous is not None and peers.is_alive(previous.gateway, previous.incarnation):
-            return
-        stored = self._log.store.get(*key)
-        if stored is not None and stored.session.connected:
-            return  # until its gateway lets go, or somebody for it
-        if stored is not None:
-            now_ms = self._gateway.clock.now_ms()
-            expires_at_ms = stored.session.expires_at_ms()
-            if expires_at_ms is not None and expires_at_ms <= now_ms:
-                self._process_due(stored.session, now_ms)
-                stored = None
-        del self._openings[key]
-        self._begin(key, opening, stored)
+    # What the holder decides: implements `ingest.session.holder.HolderHost`
 
-    def _begin(self, key: Key, opening: _Opening, stored: StoredSession | None) -> None:
+    def append(
+        self,
+        shard: int,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        on_appended: Callable[[int, LogError | None], None],
+    ) -> None:
+        self._log.append_claim(shard, key, value, headers, on_appended)
+
+    def begin(self, key: Key, opening: _Opening, grant: Grant | None) -> None:
         connection, connect = opening.connection, opening.connect
-        if stored is not None and connect.clean_start:  # [MQTT5-3.1.2-4] [MQTT311-3.1.2-6]
-            self._end(stored.session)
-            stored = None
+        if connection.is_closing:
+            self._holder.release(key, lambda epoch: self._holder.end_claim_of(key, epoch))
+            return
+        stored = _stored(grant)
         session = ClientSession(  # [MQTT5-3.1.2-6]
             self._gateway, connection, connect, opening.username, self._expiry_interval(connect)
         )
+        session.epoch = self._holder.epoch(key)
         if stored is not None:  # [MQTT5-3.1.2-5] [MQTT311-3.1.2-4]
             session.restore(stored)
         if session.is_stored:
+            assert session.epoch is not None
             session.progress = Progress(
-                self._saver, key, session.snapshot, session.sender.send_waiting
+                self._saver,
+                key,
+                session.epoch,
+                session.next_progress,
+                session.sender.send_waiting,
             )
+            self._in_shards[shard_of(*key, self._shards.count)] += 1
+        else:
+            self._unstored_count += 1
         self._sessions[key] = session
         connection.adopt(session, connect)
 
         def saved(error: LogError | None) -> None:
+            if error is None and session.is_written:
+                self._holder.saved(key)
             if connection.is_closing:
                 return
             if error is not None:
@@ -275,14 +248,49 @@ class Sessions:
             if stored is not None and stored.progress is not None:
                 # Until the session has caught up, our marks say nothing of it.
                 stored.progress.settled = False
-                self._log.save_progress(key, stored.progress, keep=True)
+                session.save_progress(stored.progress)
             elif session.is_stored:
-                self._log.save_progress(key, session.snapshot(), keep=True)
-            session.save(saved, is_resumed=stored is not None)
+                session.save_progress(session.next_progress())
+            session.save(saved)
         except LogError as error:
             saved(error)
-        if opening.is_claimed:
-            self._log.settle(key)
+
+    def refuse(self, key: Key, opening: _Opening, reason: str, *, is_superseded: bool) -> None:
+        code = ConnackReasonCode.SERVER_UNAVAILABLE
+        if is_superseded:
+            code, reason = ConnackReasonCode.SERVER_BUSY, "taken over at another gateway"
+        opening.connection.refuse(code, reason)
+
+    def let_go(self, key: Key) -> None:
+        shard = self._shards.owned_shard(key)
+        if shard is not None:
+            shard.untake(key)
+        session = self._sessions.get(key)
+        if session is not None and session.connection is not None:
+            session.connection.close(
+                DisconnectReasonCode.SESSION_TAKEN_OVER, log_reason="taken over at another gateway"
+            )
+
+    def rewrite(self, key: Key) -> None:
+        session = self._sessions.get(key)
+        if session is not None:
+            session.save()
+            if session.progress is not None and not session.is_resuming:
+                session.progress.touch()
+
+    def abandon(self, key: Key) -> None:
+        session = self._sessions.get(key) or self._leaving.pop(key, None)
+        if session is None:
+            return
+        session.is_abandoned = True
+        if session.connection is not None:
+            session.connection.close(
+                DisconnectReasonCode.SESSION_TAKEN_OVER,
+                log_reason="this gateway was not heard of, and others have taken the session",
+            )
+
+    def confirmed(self) -> None:
+        self._gateway.confirmed()
 
     def _welcome(
         self, session: ClientSession, opening: _Opening, stored: StoredSession | None
@@ -314,6 +322,7 @@ class Sessions:
         """Let a session go live that has been given all it missed up to these offsets."""
         session.is_resuming = False
         session.floor = list(starts)
+        self.wait_for_offsets(session)
         for subscription in session.subscriptions.values():
             if not session.is_catching_up(subscription.topic_filter):
                 subscription.starts = latest(starts, subscription.starts)
@@ -322,6 +331,10 @@ class Sessions:
         if session.progress is not None:
             session.progress.touch()
         self._go_live(session)
+
+    def wait_for_offsets(self, session: ClientSession) -> None:
+        """Look at a session again when the gateway has come past its floor or its histories."""
+        self._behind[session] = None
 
     def _go_live(self, session: ClientSession) -> None:
         """Let a session send, and its client be heard."""
@@ -344,68 +357,92 @@ class Sessions:
         self._gateway.events.add(
             "client.disconnected", session.tenant, session.client_id, reason=reason
         )
-        if not session.is_stored:  # [MQTT5-3.1.2-23]
-            is_written = session.will is not None or session.progress is not None
-            self._drop_subscriptions(session)
-            # Others of the share groups get what it was not done with (5.0: 4.8.2).
-            left = session.sender.take_shared(is_ended=True)
-            self._gateway.share_groups.pass_on(session.tenant, left)
-            if session.will is not None:
-                self._publish_will(session.record())
-            if session.progress is not None:
-                session.progress.close()
-            if is_written or self._log.store.get(*session.key) is not None:
-                self._log.forget(session.key)
-            return
-        self._leaving[session.key] = session
-        self.release_if_stored(session)
+        if session.progress is None:
+            self._unstored_count -= 1
+        if session.is_abandoned:
+            self._abandoned(session)
+        elif not session.is_stored:  # [MQTT5-3.1.2-23]
+            self._end_with_connection(session)
+        else:
+            self._leaving[session.key] = session
+            self.release_if_stored(session)
+
+    def _end_with_connection(self, session: ClientSession) -> None:
+        """End a session; its will, if it has one, is published by the owner of its shard."""
+        self._drop_subscriptions(session)
+        # Others of the share groups get what it was not done with (5.0: 4.8.2).
+        left = session.sender.take_shared(is_ended=True)
+        self._gateway.share_groups.pass_on(session.tenant, left)
+        self._close_progress(session)
+        self._share_log.forget_member(session.key)
+        now_ms = self._gateway.clock.now_ms()
+        key, record = session.key, session.record(disconnected_at_ms=now_ms)
+
+        def write(epoch: int) -> None:
+            if not session.is_written:
+                self._holder.end_claim_of(key, epoch)
+            elif record.will is None:
+                self._log.forget(key, epoch)
+            else:
+                self._log.save_session(record, epoch)
+
+        if not session.hands_on:
+            self._holder.release(key, write)
 
     def release_if_stored(self, session: ClientSession) -> None:
         """Let others have a session once the log has answered for its QoS 2 messages."""
         if session.incoming.is_storing or self._leaving.get(session.key) is not session:
             return
-        del self._leaving[session.key]
+        key = session.key
+        del self._leaving[key]
         shared: list[OutgoingMessage] = []
-        now_ms = self._gateway.clock.now_ms()
-        progress = session.progress
-        if progress is not None:
-            if not session.is_resuming:
-                shared = session.sender.take_shared(is_ended=False)
-                self._log.save_progress(session.key, session.snapshot(), keep=True)
-            progress.close()
-        record = session.record(disconnected_at_ms=now_ms)
-        if record.will is not None and not record.will.will_delay_interval:
-            self._publish_will(record)
+        progress = None
+        if not session.is_resuming:
+            shared = session.sender.take_shared(is_ended=False)
+            progress = session.next_progress()
+        self._close_progress(session)
+        record = session.record(disconnected_at_ms=self._gateway.clock.now_ms())
         self._drop_subscriptions(session)
         self._gateway.share_groups.pass_on(session.tenant, shared)
-        self._log.save_session(record)
-        if session.key in self._openings:
-            self._try_open(session.key)
+        self._share_log.let_go(key)
+
+        def write(epoch: int) -> None:
+            if progress is not None:
+                self._log.save_progress(key, progress, epoch)
+            self._log.save_session(record, epoch)
+
+        self._holder.release(key, write)
+
+    def _abandoned(self, session: ClientSession) -> None:
+        """Forget a session that others have settled: what is written of it now does not count."""
+        session.sender.take_shared(is_ended=True)
+        self._close_progress(session)
+        self._drop_subscriptions(session)
+        self._share_log.let_go(session.key)
+
+    def _close_progress(self, session: ClientSession) -> None:
+        if session.progress is not None:
+            session.progress.close()
+            shard = shard_of(*session.key, self._shards.count)
+            self._in_shards[shard] -= 1
+            if not self._in_shards[shard]:
+                del self._in_shards[shard]
 
     def _drop_subscriptions(self, session: ClientSession) -> None:
         session.is_ended = True
+        self._behind.pop(session, None)
         for topic_filter in list(session.subscriptions):
             session.remove_subscription(topic_filter)
 
     # Time passes
 
-    def process_due(self) -> None:
-        """Do what is due: wills, expiries [MQTT5-4.1.0-2], openings that have waited too long."""
-        gateway = self._gateway
-        now_ms = gateway.clock.now_ms()
-        for owner in {one.gateway: one for one in self._log.store.owners()}.values():
-            if gateway.peers.is_ours(owner.gateway, owner.incarnation):
-                for record in self._log.store.due(owner.gateway, now_ms, limit=DUE_AT_ONCE):
-                    self._process_due(record, now_ms)
-        now = gateway.loop.time()
-        for key, opening in list(self._openings.items()):
-            if now - opening.asked_at > OPEN_SECONDS:
-                del self._openings[key]
-                self._log.settle(key)
-                reason = "the session is held by another gateway that does not answer"
-                opening.connection.refuse(ConnackReasonCode.SERVER_UNAVAILABLE, reason)
-            else:
-                self._try_open(key)
+    def tick(self) -> None:
+        """Repeat what nobody has answered; turn away who has waited too long."""
+        self._holder.tick(self._gateway.loop.time(), OPEN_SECONDS)
+
+    def confirm(self) -> None:
+        """Find out which sessions this gateway still holds; the gateway is told."""
+        self._holder.confirm(self._gateway.loop.time())
 
     def save_marks(self) -> None:
         """Write what has changed, and how far all sessions have come."""
@@ -414,80 +451,37 @@ class Sessions:
         next_offsets = self._gateway.next_offsets()
         if next_offsets == self._saved_marks:
             return
-        for session in self._sessions.values():
-            floor = session.floor
-            if floor is not None and have_reached(next_offsets, floor):
-                session.floor = None
-                if session.progress is not None:
-                    session.progress.touch()
-            if session.settle_histories(next_offsets) and session.progress is not None:
-                session.progress.touch()
+        for session in list(self._behind):
+            if self._has_come_past(session, next_offsets):
+                del self._behind[session]
+        now = self._gateway.clock.monotonic()
+        if now - self._marks_at < MARKS_SECONDS:
+            return
         # Marks move the cursor of each session whose last record says that it has nothing on its
         # way: what they pass must stand in a record before them.
         if self._saver.save_all():
             marks = [offset - 1 for offset in next_offsets]
-            self._log.save_marks(marks, self._gateway.next_delivery)
+            self._log.save_marks(list(self._in_shards), marks, self._gateway.next_delivery)
+            if not self._gateway.share_groups.is_idle:
+                self._share_log.save_marks(marks, self._gateway.next_delivery)
             self._saved_marks = next_offsets
+            self._marks_at = now
 
-    def orphans(self) -> list[Owner]:
-        """Return runs of gateways that are no more and whose connected sessions are ours."""
-        peers = self._gateway.peers
-        return [
-            owner
-            for owner in self._log.store.owners()
-            if owner.connected
-            and not peers.is_alive(owner.gateway, owner.incarnation)
-            and peers.is_ours(owner.gateway, owner.incarnation)
-        ]
-
-    def _process_due(self, record: SessionRecord, now_ms: int) -> None:
-        expires_at_ms = record.expires_at_ms()
-        if expires_at_ms is not None and expires_at_ms <= now_ms:
-            logger.info(
-                "session expired",
-                extra={"fields": {"tenant": record.tenant, "client_id": record.client_id}},
-            )
-            self._gateway.counters.sessions_expired += 1
-            self._end(record)
-        elif record.will is not None:
-            self._publish_will(record)
-            self._log.save_session(record)
+    def _has_come_past(self, session: ClientSession, next_offsets: Sequence[int]) -> bool:
+        """Note what the gateway has come past; return whether nothing of the session is left."""
+        is_changed = session.settle_histories(next_offsets)
+        if session.floor is not None and have_reached(next_offsets, session.floor):
+            session.floor = None
+            is_changed = True
+        if is_changed and session.progress is not None:
+            session.progress.touch()
+        return session.floor is None and not any(one.is_live for one in session.histories())
 
     def end_stored(self, key: Key) -> None:
-        """End the session of an absent client, if it is this gateway that has to care for it."""
-        stored = self._log.store.get(*key)
-        if stored is None or stored.session.connected or key in self._claims:
-            return
-        record = stored.session
-        if self._gateway.peers.is_ours(record.gateway, record.incarnation):
-            self._end(record)
-
-    def _end(self, record: SessionRecord) -> None:
-        """Forget a stored session; a will that still waits is published now [MQTT5-3.1.2-8].
-
-        What it was to get goes with it, messages of share groups too. [MQTT5-4.8.2-5]
-        """
-        if record.will_at_ms is not None:
-            self._publish_will(record)
-        self._gateway.share_groups.pass_on_stored(record)
-        self._log.forget((record.tenant, record.client_id))
-
-    def _publish_will(self, record: SessionRecord) -> None:
-        """Publish the will of a session once [MQTT5-3.1.2-10] [MQTT5-3.1.3-9] [MQTT311-3.1.2-8].
-
-        Retained or not as its CONNECT says. [MQTT5-3.1.2-14] [MQTT5-3.1.2-15] [MQTT311-3.1.2-16]
-        [MQTT311-3.1.2-17]
-        """
-        will, record.will, record.will_at_ms = record.will, None, None
-        assert will is not None
-        properties = cast("Properties", will.properties)
-        publish = Publish(
-            will.topic_name, will.payload, will.qos, will.retain, properties=properties
-        )
-        headers = client_headers(record.client_id, self._gateway.origin, record.username)
-        self._gateway.publisher.publish_will(
-            record.tenant + "/", publish, record.protocol_level, headers
-        )
+        """End the session of an absent client, if it is this gateway that owns its shard."""
+        shard = self._shards.owned_shard(key)
+        if shard is not None:
+            shard.end_stored(key, self._gateway.peers.log_now_ms())
 
     def _expiry_interval(self, connect: Connect) -> int:
         """Return how long a session outlives its connection.
@@ -499,3 +493,23 @@ class Sessions:
         else:
             asked = connect.properties.get("session_expiry_interval", 0)
         return min(asked, self._gateway.settings.max_session_expiry_interval)
+
+
+def _stored(grant: Grant | None) -> StoredSession | None:
+    if grant is None or grant.session is None:
+        return None
+    session = to_session(grant.session)
+    progress = None if grant.progress is None else to_progress(grant.progress)
+    if progress is not None and progress.session_id != session.session_id:
+        progress = None  # that of an earlier session of the client
+    return StoredSession(session, progress)
+
+
+BETWEEN_GATEWAYS: Final[dict[str, Callable[[Holder[_Opening], dict[str, Any]], None]]] = {
+    GRANT: Holder.granted,
+    REFUSE: Holder.refused,
+    RELEASE: Holder.asked_to_let_go,
+    REWRITE: Holder.asked_to_rewrite,
+    CONFIRM: Holder.answered,
+}
+"""What the owner of a shard tells the gateways that hold sessions, or have claimed them."""

@@ -83,6 +83,13 @@ class GatewaySettings(ProcessSettings):
         description="SUBSCRIBEs with the user property mqlake-from that get their history at the "
         "same time; further ones are refused with 0x97; each has about 5 MB in memory",
     )
+    lease_seconds: float = Field(
+        default=10.0,
+        ge=2,
+        le=300,
+        description="after so long without a word from a gateway the others take its sessions "
+        "over, and publish wills; all gateways of a site need the same",
+    )
     share_strategy: ShareStrategy = Field(
         default=ShareStrategy.ROUND_ROBIN,
         description="which member of a share group gets a message, over all gateways of a site: "

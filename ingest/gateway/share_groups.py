@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.drops import DropReason
 from ingest.gateway.outbound import LOCAL
 from ingest.gateway.share_joining import Joining, take_over
-from ingest.gateway.share_part import SharePart
+from ingest.gateway.share_part import NOT_KNOWN, SharePart
 from ingest.gateway.share_saving import PartSaver
 from ingest.gateway.share_settling import ShareSettler
 from ingest.session.share_parts import (
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from ingest.gateway.routes import SubscribeWaiter, Waiter
     from ingest.gateway.sending import Outgoing
     from ingest.gateway.server import Gateway
-    from ingest.gateway.session_log import SessionLog
+    from ingest.gateway.share_log import ShareLog
     from mqlake.log.contract import LogAccess
     from mqlake.records import Route
-    from mqlake.session_records import SessionRecord
+    from mqlake.session_records import ProgressRecord
+    from mqlake.shard_records import Key
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class ShareGroups:
         access: For the deliveries of gateways that have died.
     """
 
-    def __init__(self, gateway: Gateway, log: SessionLog, access: LogAccess) -> None:
+    def __init__(self, gateway: Gateway, log: ShareLog, access: LogAccess) -> None:
         self._gateway = gateway
         self._log = log
         self._table = ShareTable()
@@ -158,9 +159,7 @@ class ShareGroups:
             # Not of the router: every route of a group has its part.
             self._gateway.drops.add(DropReason.NO_MEMBER, group.tenant, "", topic_name, 0)
             return
-        if self._gateway.peers.is_deaf:
-            self.suspend()
-        if not part.receive(partition, offset):
+        if self._gateway.next_delivery <= part.from_delivery or not part.receive(partition, offset):
             return
         copy = part.copy(topic_name, publisher, (partition, offset))
         copies.append(copy or Copy(part, MESSAGE_QOS, True, (), group.topic_filter))
@@ -180,19 +179,16 @@ class ShareGroups:
                     group, {(one.message.partition, one.message.offset) for one in messages}
                 )
 
-    def pass_on_stored(self, record: SessionRecord) -> None:
+    def pass_on_stored(self, key: Key, progress: ProgressRecord) -> None:
         """Give others of the groups what the session of an absent client leaves.
 
         QoS 2 is not given to anybody else. [MQTT5-4.8.2-5]
         """
-        stored = self._log.store.get(record.tenant, record.client_id)
-        if stored is None or stored.progress is None:
-            return
         by_group: dict[GroupKey, set[tuple[int, int]]] = {}
-        for one in stored.progress.outgoing:
-            shared_filter = stored.progress.shared.get(one.packet_id)
+        for one in progress.outgoing:
+            shared_filter = progress.shared.get(one.packet_id)
             if shared_filter and one.qos == 1:
-                group = GroupKey(record.tenant, shared_filter)
+                group = GroupKey(key[0], shared_filter)
                 by_group.setdefault(group, set()).add((one.partition, one.offset))
         for group, positions in by_group.items():
             self._leave_behind(group, positions)
@@ -266,6 +262,11 @@ class ShareGroups:
     # One part, from its first member to its last
 
     async def _run_part(self, part: SharePart) -> None:
+        while part.from_delivery == NOT_KNOWN:
+            try:
+                part.from_delivery = await self._gateway.delivery_end(part.route.gateway)
+            except LogError:
+                await asyncio.sleep(RETRY_SECONDS)
         await self._joining.join(part)
         self._open(part)
         while part.members:
@@ -393,7 +394,7 @@ class ShareGroups:
 
     def _is_kept(self, group: GroupKey) -> bool:
         """Tell whether a group has, or will have again, a member."""
-        return self._table.is_present(group) or self._log.store.has_shared(*group)
+        return self._table.is_present(group) or self._log.members.has(group)
 
     def _end_groups(self) -> None:
         """Forget what was left of groups that have no member any more, absent ones included."""
@@ -469,7 +470,10 @@ class ShareGroups:
         assert part.task is not None
         part.task.cancel()
         del self._parts[part.group]
-        self._succeed(part).holds_route = part.holds_route
+        fresh = self._succeed(part)
+        fresh.holds_route = part.holds_route
+        # What was given to the lost part, and is read only now, is with others.
+        fresh.from_delivery = NOT_KNOWN
         self._gateway.routes.renew(part.route)
 
     async def close(self) -> None:

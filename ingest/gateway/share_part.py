@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ingest.gateway.server import Gateway
     from ingest.session.subscriptions import Copy
 
+NOT_KNOWN: Final = 2**63
+"""`from_delivery` of a part that takes nothing yet."""
+
 ANY_MEMBER: Final = 2**63
 """Offset from which on every member counts: what has waited is for whoever is there."""
 
@@ -54,6 +57,7 @@ class SharePart:
         is_joined: It is known from where on the router gives to it.
         is_open: Members are given what comes; else it waits here.
         is_lost: Another gateway took this one for dead and has what the part held.
+        from_delivery: What stands before this offset of the gateway's deliveries is not for it.
         starts: Where the group became live; None while that is not known.
         given: What is before was given to somebody, or is in `gaps`.
         unread: What was taken over from other parts and is still to be read.
@@ -78,6 +82,7 @@ class SharePart:
         self.is_joined = False
         self.is_open = False
         self.is_lost = False
+        self.from_delivery = 0
         self.starts: list[int] | None = None
         self.given: list[int] | None = None
         self.unread: set[Position] = set()

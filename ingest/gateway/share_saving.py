@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.progress import Progress
-    from ingest.gateway.session_log import SessionLog
     from ingest.gateway.share_groups import ShareGroups
+    from ingest.gateway.share_log import ShareLog
     from ingest.gateway.share_part import SharePart
 
 RETRY_SECONDS: Final = 0.2
@@ -66,7 +66,7 @@ class PartSaver:
         loop: Of the gateway.
     """
 
-    def __init__(self, log: SessionLog, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, log: ShareLog, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log
         self._loop = loop
         self._urgent: deque[_Urgent] = deque()

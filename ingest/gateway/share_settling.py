@@ -38,7 +38,7 @@ from mqlake.records import (
 
 if TYPE_CHECKING:
     from ingest.gateway.server import Gateway
-    from ingest.gateway.session_log import SessionLog
+    from ingest.gateway.share_log import ShareLog
     from ingest.session.share_parts import ShareTable
     from mqlake.log.contract import LogAccess, LogRecord
 
@@ -71,7 +71,7 @@ class ShareSettler:
     """
 
     def __init__(
-        self, gateway: Gateway, log: SessionLog, access: LogAccess, table: ShareTable
+        self, gateway: Gateway, log: ShareLog, access: LogAccess, table: ShareTable
     ) -> None:
         self._gateway = gateway
         self._log = log
@@ -101,7 +101,7 @@ class ShareSettler:
             await self._settle(gateway, incarnation, parts)
 
     async def _settle(self, gateway: str, incarnation: str, parts: list[PartRecord]) -> None:
-        marks = self._log.store.marks(gateway)
+        marks = self._log.marks(gateway)
         if marks is not None and marks.incarnation != incarnation:
             marks = None
         first = min(part.next for part in parts)
@@ -159,7 +159,7 @@ class ShareSettler:
         """
         if ends is not None:
             self._add_gap(left, given, ends)
-        held = self._log.store.shared_in_flight(*left.group)
+        held = self._log.members.in_flight(left.group)
         partitions = len(self._gateway.next_offsets())
         open_ = [set(offsets) for offsets in left.open] or [set() for _ in range(partitions)]
         for one in given:

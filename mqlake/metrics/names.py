@@ -67,7 +67,7 @@ GATEWAY: Final = (
     _counter("gateway_events_left_out", "deliveries too many to tell rules of"),
     _gauge("gateway_log_queue_records", "records on their way to the log"),
     _gauge("gateway_waiting_messages", "messages that clients are owed or have not acknowledged"),
-    _gauge("gateway_waiting_wills", "wills for which the log has no room"),
+    _gauge("gateway_waiting_wills", "wills on their way into the log"),
     _gauge("gateway_refusing_publishers", "1 while messages are refused for want of disk, else 0"),
     _gauge(
         "gateway_route_wait_seconds", "age of the oldest subscription that waits for the router"

@@ -12,8 +12,8 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from itertools import cycle
-from typing import Any, TypeVar
+from itertools import count, cycle
+from typing import Any, ClassVar, TypeVar
 
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
@@ -59,6 +59,7 @@ from mqlake.records import (
     ROUTES,
     RULES,
     SESSIONS,
+    SHARE_GROUPS,
     Barrier,
     Headers,
     Source,
@@ -68,6 +69,7 @@ from mqlake.records import (
     encode_source,
     is_retained,
 )
+from mqlake.session_records import SessionRecord
 from mqlake.sharing import ShareWeight, choose_gateway, decode_weight
 from mqlake.topics import split_shared
 from mqlake.tracing import Tracer
@@ -79,6 +81,7 @@ _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _PORTS = cycle(range(10_000, 20_000)[_WORKER::_WORKERS])
 """Systems under test have theirs above, outgoing connections too."""
 PARTITIONS = 3
+SHARDS = 4
 NAME = "gateway-1"
 
 
@@ -100,11 +103,29 @@ async def turns(count: int = 5) -> None:
 def new_log(*gateways: str) -> MemoryLog:
     log = MemoryLog()
     log.create(INBOUND, PARTITIONS)
-    for log_topic in (ROUTES, SESSIONS, EVENTS, GATEWAYS, RULES):
+    log.create(SESSIONS, SHARDS)
+    for log_topic in (ROUTES, SHARE_GROUPS, EVENTS, GATEWAYS, RULES):
         log.create(log_topic, 1)
     for gateway in gateways:
         log.create(delivery_topic(gateway), 1)
     return log
+
+
+class FakeHost:
+    """A machine on which every gateway of a test is a process of its own."""
+
+    _numbers = count()
+    _gone: ClassVar[set[str]] = set()
+
+    def __init__(self) -> None:
+        self.identity = f"test/{next(self._numbers)}/1"
+
+    def kill(self) -> None:
+        """Be gone, as everybody on the machine can see."""
+        self._gone.add(self.identity)
+
+    def is_gone(self, identity: str) -> bool:
+        return identity in self._gone
 
 
 DOUBT_SECONDS = 1.0
@@ -468,6 +489,7 @@ class Harness:
     port: int
     stop: asyncio.Event
     task: asyncio.Task[None]
+    host: FakeHost
 
     @property
     def counters(self) -> Any:
@@ -484,6 +506,7 @@ class Harness:
     async def kill(self) -> None:
         """End the gateway as kill -9 does: nothing more reaches the log, nobody is told."""
         self.writer.kill()
+        self.host.kill()
         for connection in list(self.gateway._connections):
             transport = connection._transport
             if transport is not None:
@@ -493,6 +516,7 @@ class Harness:
 
     async def saved(self) -> None:
         """Wait until the log has all that the gateway knows of its sessions."""
+        self.gateway.sessions._marks_at = float("-inf")
         self.gateway.sessions.save_marks()
         self.gateway.sessions._saver.save_all()
         await until(lambda: not self.writer.queued())
@@ -526,6 +550,16 @@ class Harness:
     ) -> None:
         """Write a delivery as a router would that the test does not trust."""
         self.log.store(delivery_topic(gateway), key, value, headers, 1, 0)
+
+
+def stored_session(*harnesses: Harness, client_id: str = "alice") -> SessionRecord | None:
+    """Return a session as the gateway knows it that owns its shard."""
+    key = ("default", client_id)
+    for harness in harnesses:
+        shard = harness.gateway.shards.owned_shard(key)
+        if shard is not None:
+            return shard.session(key)
+    return None
 
 
 def free_port() -> int:
@@ -565,7 +599,10 @@ async def running_gateway(
     )
     ranges = MemoryRangeReader(log)
     access = LogAccess(writer, lambda: MemoryLogReader(log), ranges)
-    gateway = Gateway(GatewaySettings(**settings), access, clock or SystemClock(), tracer)
+    if clock is not None:
+        log.now_ms = clock.now_ms
+    host = FakeHost()
+    gateway = Gateway(GatewaySettings(**settings), access, clock or SystemClock(), tracer, host)
     stop = asyncio.Event()
     task = asyncio.create_task(gateway.run(stop))
     try:
@@ -578,7 +615,7 @@ async def running_gateway(
         )
         if task.done():
             task.result()
-        yield Harness(log, router, writer, gateway, port, stop, task)
+        yield Harness(log, router, writer, gateway, port, stop, task, host)
     finally:
         log.release_reports()
         stop.set()

@@ -23,7 +23,7 @@ from ingest.protocol.reason_codes import (
     ConnackReasonCode,
     DisconnectReasonCode,
 )
-from tests.ingest.gateway.harness import Client, running_gateway, until
+from tests.ingest.gateway.harness import Client, running_gateway, turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -347,6 +347,7 @@ async def test_a_protocol_error_fires_the_will() -> None:
 async def test_nothing_is_kept_of_500_clients_that_came_and_went() -> None:
     async with running_gateway(route_linger_seconds=0) as harness:
         gateway = harness.gateway
+        await turns()  # all that the gateway does has begun
         tasks = len(asyncio.all_tasks())
         for number in range(500):
             client = await Client.connect(harness.port, f"client-{number}", level=4 + number % 2)
@@ -359,7 +360,7 @@ async def test_nothing_is_kept_of_500_clients_that_came_and_went() -> None:
             else:
                 await client.disconnect()
         await until(lambda: not gateway._connections)
-        assert len(gateway.sessions) == 0
+        await until(lambda: len(gateway.sessions) == 0)
         assert gateway._held_by_log == []
         assert len(gateway.subscriptions) == 0
         assert gateway.subscriptions._settling == {}

@@ -7,7 +7,7 @@ import pytest
 
 from ingest.protocol.packets import Will
 from ingest.protocol.reason_codes import DisconnectReasonCode
-from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+from tests.ingest.gateway.harness import Client, Harness, running_gateway, stored_session, until
 from tests.ingest.gateway.test_draining import ask
 from tests.ingest.gateway.test_survival import FIRST, NEVER, SECOND, resume, site
 
@@ -57,12 +57,13 @@ async def test_the_session_of_an_absent_client_ends_once_whoever_is_asked() -> N
     ):
         client, _ = await resume(first, will=will)
         client.cut()
-        stored = second.gateway.session_log.store
-        await until(lambda: (one := stored.get("default", "alice")) and not one.session.connected)
+        await until(
+            lambda: (one := stored_session(first, second)) is not None and not one.connected
+        )
         for harness in (second, first):
             disconnect(harness, end_session=False)
             disconnect(harness, end_session=True)
-        await until(lambda: stored.get("default", "alice") is None)
+        await until(lambda: stored_session(first, second) is None)
         await first.delivered()
         await second.delivered()
         assert [record.value for record in first.inbound()] == [b"gone"]

@@ -44,6 +44,10 @@ class Loop:
             timer.call()
         self.now = end
 
+    def stand_still(self, seconds: float) -> None:
+        """Let time go by without a turn of the loop."""
+        self.now += seconds
+
 
 class Watched:
     def __init__(self, loop: Loop, act: Callable[[], None] = lambda: None) -> None:
@@ -177,3 +181,28 @@ async def test_the_event_loop_counts() -> None:
     Deadlines(asyncio.get_running_loop()).set(watched, 0.01)
     async with asyncio.timeout(60):
         await told.wait()
+
+
+def test_a_loop_that_stood_still_reads_before_deadlines_pass(
+    loop: Loop, deadlines: Deadlines
+) -> None:
+    heard, silent = Watched(loop), Watched(loop)
+    for watched in (heard, silent):
+        deadlines.set(watched, 1)
+    loop.stand_still(5)
+    loop.advance(0)
+    deadlines.set(heard, 1)  # what came meanwhile is read only now
+    loop.advance(2 * SLOT_SECONDS)
+    assert not heard.passed
+    assert silent.passed
+
+
+def test_a_loop_that_is_always_late_meets_deadlines_all_the_same(
+    loop: Loop, deadlines: Deadlines
+) -> None:
+    watched = Watched(loop)
+    deadlines.set(watched, 1)
+    for _ in range(2):
+        loop.stand_still(5)
+        loop.advance(0)
+    assert watched.passed

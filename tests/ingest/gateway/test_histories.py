@@ -233,13 +233,15 @@ async def test_it_goes_on_at_another_gateway_after_a_crash() -> None:
     router = MemoryRouter(log)
     await router.start()
     store(log, *(message(number, qos=2) for number in range(1, 6)))
-    async with running_gateway(log=log, router=router) as first:
+    async with running_gateway(log=log, router=router, lease_seconds=2) as first:
         client, _ = await resume(first, receive_maximum=2)
         await subscribe(client, asked(BEGINNING, qos=2))
         assert await client.payloads(3) == [*numbers(1, 3)]
         await first.saved()
         await first.kill()
-        async with running_gateway(log=log, router=router, name="gateway-2") as second:
+        async with running_gateway(
+            log=log, router=router, name="gateway-2", lease_seconds=2
+        ) as second:
             client = await Client.open(second.port)
             connack = await client.handshake("alice", clean_start=False, properties=NEVER)
             assert connack.session_present

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from ingest.gateway.peers import Lease
 from ingest.gateway.progress import (
     MAX_SAVES_UNDER_WAY,
     REST_SECONDS,
@@ -12,13 +13,13 @@ from ingest.gateway.progress import (
     SaveQueue,
 )
 from ingest.gateway.session_log import SessionLog
-from ingest.gateway.store.database import Database
-from ingest.gateway.store.sessions import SessionStore
 from ingest.protocol.packets import Puback, Publish
+from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
+from mqlake.log.memory import MemoryLog, MemoryLogWriter
 from mqlake.records import SESSIONS
 from mqlake.session_records import ProgressRecord, decode_marks, decode_progress
+from mqlake.shard_records import Run
 from tests.ingest.gateway.harness import Client, new_log, running_gateway, turns, until
 from tests.ingest.gateway.test_survival import publish, resume, site
 
@@ -33,16 +34,15 @@ class Steps:
     def __init__(self) -> None:
         self.log = new_log()
         writer = MemoryLogWriter(self.log)
-        self.session_log = SessionLog(
-            writer, MemoryLogReader(self.log), SessionStore(Database(None)), "gateway-1", "1"
-        )
+        lease = Lease(ManualClock(), 10, lambda: None)
+        self.session_log = SessionLog(writer, Run("gateway-1", "1"), lease)
         self.saver = ProgressSaver(
             self.session_log, asyncio.get_running_loop(), max_repeated_messages=MAX_REPEATED
         )
         self.cursor = 0
         self.done: list[str] = []
         self.progress = Progress(
-            self.saver, ("default", "alice"), self._snapshot, lambda: self.done.append("room")
+            self.saver, ("default", "alice"), 7, self._snapshot, lambda: self.done.append("room")
         )
 
     def _snapshot(self) -> ProgressRecord:

@@ -171,7 +171,7 @@ async def test_a_will_waits_for_room_in_the_log() -> None:
         other.send(*(Publish("a", b"%d" % number) for number in range(MANY)))
         await until(lambda: harness.gateway._held_by_log)
         client.cut()
-        await until(lambda: harness.gateway.publisher.waiting_wills)
+        await until(lambda: not harness.gateway.session_log.is_saved)
         harness.log.release_reports()
         await until(lambda: len(harness.inbound()) == MANY + 1)
         assert b"gone" in {record.value for record in harness.inbound()}
@@ -241,11 +241,11 @@ async def test_a_message_the_log_does_not_take_ends_a_3x_connection(level: int, 
 
 @pytest.mark.parametrize("level", [4, 5])
 async def test_a_message_that_can_never_be_stored_is_refused(level: int) -> None:
-    async with running_gateway(max_record_bytes=100, receive_maximum=1) as harness:
+    async with running_gateway(max_record_bytes=4_000, receive_maximum=1) as harness:
         client = await Client.connect(harness.port, "alice", level=level)
-        client.send(Publish("a", bytes(200)))
+        client.send(Publish("a", bytes(5_000)))
         await client.expect_nothing()
-        client.send(Publish("a", bytes(200), 1, packet_id=1))
+        client.send(Publish("a", bytes(5_000), 1, packet_id=1))
         if level == 4:
             assert await client.is_closed()
         else:
@@ -254,16 +254,33 @@ async def test_a_message_that_can_never_be_stored_is_refused(level: int) -> None
         assert harness.counters.messages_refused == 2
 
 
-async def test_a_lost_qos_0_message_and_a_lost_will_are_counted() -> None:
-    async with running_gateway(max_record_bytes=1000) as harness:
-        client = await Client.connect(harness.port, "alice", will=Will("w", bytes(1)))
+async def test_a_lost_qos_0_message_is_counted() -> None:
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice")
         harness.log.fail_next(LogError("no", definite=True))
         client.send(Publish("a", b"x"))
         await until(lambda: harness.counters.messages_refused == 1)
-        harness.gateway.publisher.is_refusing = ""
-        harness.log.fail_next(LogError("no", definite=True), count=2)  # the event, and the will
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_will_that_the_log_did_not_answer_for_comes_once(is_there: bool) -> None:
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice", will=Will("w", b"gone"))
+        publish = harness.gateway.publisher.publish
+        error = LogError("timed out", definite=False)
+
+        def publish_once(*arguments: Any) -> None:
+            harness.gateway.publisher.publish = publish  # type: ignore[method-assign]
+            if is_there:
+                harness.log.fail_next(error)
+                publish(*arguments)
+            else:
+                arguments[-1](-1, -1, error)
+
+        harness.gateway.publisher.publish = publish_once  # type: ignore[method-assign, assignment]
         client.cut()
-        await until(lambda: harness.counters.messages_refused == 2)
+        await until(lambda: len(harness.gateway.sessions) == 0)
+        assert [record.value for record in harness.inbound()] == [b"gone"]
 
 
 async def test_publishers_are_refused_before_the_disk_is_full(tmp_path: Path) -> None:
@@ -386,23 +403,3 @@ async def test_topic_aliases_work() -> None:
             (b"default/a/b", b"2"),
         ]
         assert all("properties" not in dict(one.headers) for one in records)
-
-
-async def test_wills_that_wait_for_room_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.gateway.publishing.MAX_WAITING_WILLS", 1)
-    async with running_gateway(max_queued_records=FEW) as harness:
-        client = await Client.connect(harness.port, "alice", will=Will("w", b"kept"))
-        other = await Client.connect(harness.port, "bob", will=Will("w", b"too many"))
-        third = await Client.connect(harness.port, "third")
-        harness.log.hold_reports()
-        third.send(*(Publish("a", b"%d" % number) for number in range(MANY)))
-        await until(lambda: harness.gateway._held_by_log)
-        client.cut()
-        await until(lambda: harness.gateway.publisher.waiting_wills == 1)
-        other.cut()
-        await until(lambda: harness.counters.messages_refused == 1)
-        harness.log.release_reports()
-        await until(lambda: len(harness.inbound()) == MANY + 1)
-        values = {record.value for record in harness.inbound()}
-        assert b"kept" in values
-        assert b"too many" not in values

@@ -16,7 +16,14 @@ from ingest.protocol.packets import (
 from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock
-from tests.ingest.gateway.harness import Client, Harness, running_gateway, turns, until
+from tests.ingest.gateway.harness import (
+    Client,
+    Harness,
+    running_gateway,
+    stored_session,
+    turns,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -38,6 +45,11 @@ async def publish(harness: Harness, *payloads: bytes, topic: str = "a/b", qos: i
         await publisher.publish(topic, payload, qos)
     await publisher.disconnect()
     await harness.delivered()
+
+
+async def gone(harness: Harness) -> None:
+    """Wait until the log has it that alice has gone, and since when."""
+    await until(lambda: (one := stored_session(harness)) is not None and not one.connected)
 
 
 @LEVELS
@@ -203,16 +215,17 @@ async def test_a_message_that_expires_while_it_waits_is_dropped_and_recorded() -
 
 async def test_a_session_ends_when_its_expiry_has_passed() -> None:
     clock = ManualClock()
-    async with running_gateway(clock=clock) as harness:
+    async with running_gateway(clock=clock, lease_seconds=300) as harness:
         client, _ = await resume(harness, properties={"session_expiry_interval": 10})
         await client.subscribe("a/b", 1)
         await client.disconnect()
+        await gone(harness)
         clock.advance(9)
-        harness.gateway.sessions.process_due()
+        harness.gateway.shards.tick()
         assert len(harness.gateway.sessions) == 1
         clock.advance(1)
-        harness.gateway.sessions.process_due()
-        assert len(harness.gateway.sessions) == 0
+        harness.gateway.shards.tick()
+        await until(lambda: len(harness.gateway.sessions) == 0)
         assert len(harness.gateway.subscriptions) == 0
         _, connack = await resume(harness)
         assert not connack.session_present
@@ -220,13 +233,13 @@ async def test_a_session_ends_when_its_expiry_has_passed() -> None:
 
 async def test_a_session_that_is_resumed_does_not_expire() -> None:
     clock = ManualClock()
-    async with running_gateway(clock=clock) as harness:
+    async with running_gateway(clock=clock, lease_seconds=300) as harness:
         client, _ = await resume(harness, properties={"session_expiry_interval": 10})
         await client.disconnect()
         client, connack = await resume(harness, properties={"session_expiry_interval": 10})
         assert connack.session_present
         clock.advance(11)
-        harness.gateway.sessions.process_due()
+        harness.gateway.shards.tick()
         await client.expect_nothing()
         assert len(harness.gateway.sessions) == 1
 
@@ -257,16 +270,15 @@ def will(delay: int = 0) -> Will:
 
 async def test_a_delayed_will_is_published_when_its_time_has_come() -> None:
     clock = ManualClock()
-    async with running_gateway(clock=clock) as harness:
+    async with running_gateway(clock=clock, lease_seconds=300) as harness:
         client, _ = await resume(harness, will=will(10))
         client.cut()
-        await until(lambda: harness.gateway.sessions.connected_count == 0)
+        await gone(harness)
         clock.advance(9)
-        harness.gateway.sessions.process_due()
+        harness.gateway.shards.tick()
         assert harness.inbound() == []
         clock.advance(1)
-        harness.gateway.sessions.process_due()
-        harness.gateway.sessions.process_due()
+        harness.gateway.shards.tick()
         await until(harness.inbound)
         assert [record.value for record in harness.inbound()] == [b"gone"]
 
@@ -274,25 +286,25 @@ async def test_a_delayed_will_is_published_when_its_time_has_come() -> None:
 @pytest.mark.clause("MQTT5-3.1.3-9")
 async def test_a_delayed_will_is_not_published_when_the_client_comes_back() -> None:
     clock = ManualClock()
-    async with running_gateway(clock=clock) as harness:
+    async with running_gateway(clock=clock, lease_seconds=300) as harness:
         client, _ = await resume(harness, will=will(10))
         client.cut()
-        await until(lambda: harness.gateway.sessions.connected_count == 0)
+        await gone(harness)
         await resume(harness)
         clock.advance(11)
-        harness.gateway.sessions.process_due()
+        harness.gateway.shards.tick()
         assert harness.inbound() == []
 
 
 async def test_a_delayed_will_is_published_when_the_session_ends_before() -> None:
     clock = ManualClock()
-    async with running_gateway(clock=clock) as harness:
+    async with running_gateway(clock=clock, lease_seconds=300) as harness:
         properties = {"session_expiry_interval": 5}
         client, _ = await resume(harness, will=will(10), properties=properties)
         client.cut()
-        await until(lambda: harness.gateway.sessions.connected_count == 0)
+        await gone(harness)
         clock.advance(5)
-        harness.gateway.sessions.process_due()
+        harness.gateway.shards.tick()
         await until(harness.inbound)
         assert [record.value for record in harness.inbound()] == [b"gone"]
 

@@ -23,7 +23,7 @@ from ingest.protocol.packets import (
     Subscribe,
     Subscription,
 )
-from ingest.protocol.reason_codes import SubackReasonCode
+from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
 from ingest.session.share_parts import PartRecord, PartState
 from mqlake.clock import ManualClock
 from mqlake.records import delivery_topic
@@ -34,7 +34,14 @@ from tests.ingest.gateway.harness import (
     running_gateway,
     until,
 )
-from tests.ingest.gateway.test_survival import FIRST, NEVER, SECOND, die_out, site
+from tests.ingest.gateway.test_survival import (
+    FIRST,
+    NEVER,
+    SECOND,
+    die_out,
+    seconds_pass,
+    site,
+)
 
 if TYPE_CHECKING:
     from ingest.protocol.properties import Properties
@@ -196,6 +203,8 @@ async def test_what_a_dead_gateway_was_given_reaches_another_member() -> None:
         await first.delivered()
         found = [one.payload for one in await drain(victim)]
         await kill(first)
+        for _ in range(4):  # until the shards of the dead gateway are the other's
+            await seconds_pass(clock, second)
         sent += await publish(second, 40, first=40)
         await die_out(clock, second)
         late = await collect(80 - len(found), survivor)
@@ -440,21 +449,24 @@ async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing() -> Non
         readers = [
             first.gateway._reader,
             first.gateway.peers._reader,
-            first.gateway.session_log._reader,
+            first.gateway.share_log._reader,
+            first.gateway.shards._reader,
         ]
         for reader in readers:
             reader.pause()
         first.gateway.peers._spoke_at = clock.monotonic() + 3600
+        for _ in range(4):  # until the shards of the stopped gateway are the other's
+            await seconds_pass(clock, second)
         sent += await publish(second, 30, first=20)
-        for _ in range(4):
-            clock.advance(1)
-            second.gateway._beat()
-            await until(lambda: second.gateway.peers._echo_at == clock.monotonic())
+        for _ in range(9):
+            await seconds_pass(clock, second)
         found += await collect(50 - len(found), other)
         assert Counter(found) == Counter(sent)
         first.gateway.peers._spoke_at = 0
         for reader in readers:
             reader.resume()
+        await one.expect_disconnect(DisconnectReasonCode.SESSION_TAKEN_OVER)
+        one = await member(first, "a")
         await until(lambda: {part.gateway for part in parts(second)} == {FIRST, SECOND})
         await until(lambda: all(part.state is PartState.LIVE for part in parts(second)))
         await one.expect_nothing()

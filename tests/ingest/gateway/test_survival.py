@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
-from ingest.gateway.peers import DEAD_SECONDS
-from ingest.gateway.store.sessions import Owner
+from ingest.gateway.peers import GRACE_SECONDS
 from ingest.protocol.packets import (
     Connack,
     Connect,
@@ -29,13 +29,17 @@ from ingest.protocol.reason_codes import DisconnectReasonCode, PubrecReasonCode
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.memory import MemoryLog
-from mqlake.records import HEADER_SOURCE, Source, delivery_topic, encode_source
+from mqlake.records import HEADER_SOURCE, SESSIONS, Source, delivery_topic, encode_source
+from mqlake.session_records import decode_session, encode_session, session_key
+from mqlake.shard_records import shard_of, stamp_headers
 from tests.ingest.gateway.harness import (
+    SHARDS,
     Client,
     Harness,
     MemoryRouter,
     new_log,
     running_gateway,
+    stored_session,
     until,
 )
 
@@ -43,6 +47,24 @@ pytestmark = pytest.mark.anyio
 
 NEVER: Properties = {"session_expiry_interval": 0xFFFF_FFFF}
 FIRST, SECOND = "gateway-1", "gateway-2"
+LEASE_SECONDS = 10.0
+
+
+class Serving:
+    """A gateway that runs until it is closed."""
+
+    def __init__(self, stack: contextlib.AsyncExitStack, harness: Harness) -> None:
+        self._stack = stack
+        self.harness = harness
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+async def serve_until_asked(log: MemoryLog, router: MemoryRouter, clock: ManualClock) -> Serving:
+    stack = contextlib.AsyncExitStack()
+    harness = await stack.enter_async_context(running_gateway(log=log, router=router, clock=clock))
+    return Serving(stack, harness)
 
 
 @contextlib.asynccontextmanager
@@ -63,6 +85,37 @@ async def resume(harness: Harness, level: int = 5, **fields: object) -> tuple[Cl
     return client, await client.handshake("alice", clean_start=False, **fields)
 
 
+@contextlib.contextmanager
+def paused(harness: Harness) -> Iterator[None]:
+    """Have a gateway neither speak, nor read, nor notice time, as a process that was stopped."""
+    gateway = harness.gateway
+    readers = [
+        gateway._reader,
+        gateway.peers._reader,
+        gateway.shards._reader,
+        gateway.share_log._reader,
+    ]
+    for reader in readers:
+        reader.pause()
+    harness.log.hold_reports_of(harness.writer)
+    try:
+        yield
+    finally:
+        harness.log.release_reports()
+        for reader in readers:
+            reader.resume()
+
+
+async def seconds_pass(clock: ManualClock, *living: Harness) -> None:
+    """Let a second pass in which the living hear each other."""
+    clock.advance(1)
+    for one in living:
+        one.gateway._beat()
+    await until(lambda: all(one.gateway.peers._echo_at == clock.monotonic() for one in living))
+    for one in living:
+        one.gateway.shards.tick()
+
+
 async def publish(harness: Harness, *payloads: bytes, qos: int = 1) -> None:
     publisher = await Client.connect(harness.port, "publisher")
     for payload in payloads:
@@ -73,9 +126,8 @@ async def publish(harness: Harness, *payloads: bytes, qos: int = 1) -> None:
 
 async def die_out(clock: ManualClock, *living: Harness) -> None:
     """Let the time pass after which who has said nothing is dead; the living hear each other."""
-    for _ in range(2):
-        clock.advance(DEAD_SECONDS / 2)
-        await until(lambda: all(one.gateway.peers._echo_at == clock.monotonic() for one in living))
+    for _ in range(round(LEASE_SECONDS + GRACE_SECONDS) + 1):
+        await seconds_pass(clock, *living)
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
@@ -199,7 +251,7 @@ async def test_many_takeovers_at_once_leave_one_connection() -> None:
             client.send(Connect("alice", 5, clean_start=False, properties=NEVER))
             clients.append(client)
         sessions = (first.gateway.sessions, second.gateway.sessions)
-        await until(lambda: not any(one._openings or one._leaving for one in sessions))
+        await until(lambda: not any(len(one._holder) or one._leaving for one in sessions))
         await until(lambda: sum(one.connected_count for one in sessions) == 1)
         await first.delivered()
         assert sum(one.connected_count for one in sessions) == 1
@@ -262,64 +314,119 @@ async def test_nobody_is_dead_because_the_log_was_away() -> None:
         client, _ = await resume(first)
         await first.saved()
         log.hold_reports()
-        clock.advance(10 * DEAD_SECONDS)
+        clock.advance(10 * LEASE_SECONDS)
         assert all(one.peers.are_there for one in both)
-        assert not second.gateway.sessions.orphans()
         log.release_reports()
         await until(lambda: all(one.peers._echo_at == clock.monotonic() for one in both))
         assert all(one.peers.are_there for one in both)
-        assert not second.gateway.sessions.orphans()
+        await until(lambda: all(one.lease.holds() for one in both))
         await client.expect_nothing()
+        await until(lambda: (one := stored_session(first, second)) is not None and one.connected)
 
 
-async def test_what_another_wrote_of_our_session_is_written_again() -> None:
-    """A gateway that took us for dead has written that the client has gone."""
-    async with (
-        site() as (log, router),
-        running_gateway(log=log, router=router, name=FIRST) as first,
-        running_gateway(log=log, router=router, name=SECOND) as second,
-    ):
-        client, _ = await resume(first)
+async def test_what_another_wrote_of_our_session_does_not_count_and_is_written_again() -> None:
+    """A gateway that held the session once was paused, and goes on writing."""
+    async with site() as (log, router), running_gateway(log=log, router=router) as harness:
+        client, _ = await resume(harness)
         await client.subscribe("a/b", 1)
-        await first.saved()
-        store = second.gateway.session_log.store
-        await until(lambda: store.get("default", "alice") is not None)
-        stored = store.get("default", "alice")
-        assert stored is not None
-        await second.gateway.resumer._settle(
-            Owner(FIRST, first.gateway.incarnation, connected=True), [stored]
+        await harness.saved()
+        before = stored_session(harness)
+        assert before is not None
+        shard = shard_of("default", "alice", len(log.partitions(SESSIONS)))
+        stale = replace(before, connected=False, disconnected_at_ms=1, subscriptions=[])
+        key, headers = session_key("default", "alice"), stamp_headers("before", 0)
+        log.store(SESSIONS, key, encode_session(stale), headers, 0, shard)
+        await until(lambda: log.partitions(SESSIONS)[shard].records[-1].headers != headers)
+        last = next(
+            one for one in reversed(log.partitions(SESSIONS)[shard].records) if one.key == key
         )
-
-        def owner() -> tuple[str, bool]:
-            found = store.get("default", "alice")
-            assert found is not None
-            return found.session.gateway, found.session.connected
-
-        assert owner() == (SECOND, False)
-        await until(lambda: owner() == (FIRST, True))
-        await publish(second, b"1")
+        assert last.value is not None
+        assert decode_session(last.value).connected
+        await publish(harness, b"1")
         assert await client.payloads(1) == [b"1"]
 
 
-async def test_a_session_that_is_settled_already_is_left_alone() -> None:
+async def test_a_gateway_that_was_paused_for_less_than_its_lease_loses_nothing() -> None:
+    clock = ManualClock()
+    will = Will("will", b"gone", 1)
     async with (
         site() as (log, router),
-        running_gateway(log=log, router=router, name=SECOND) as second,
+        running_gateway(log=log, router=router, name=SECOND, clock=clock) as second,
+        running_gateway(log=log, router=router, name=FIRST, clock=clock) as first,
     ):
-        async with running_gateway(log=log, router=router, name=FIRST) as first:
-            incarnation = first.gateway.incarnation
-            await resume(first)
-            await first.saved()
-            store = second.gateway.session_log.store
-            await until(lambda: store.get("default", "alice") is not None)
-            before = store.get("default", "alice")
-            assert before is not None
-            await first.kill()
-        async with running_gateway(log=log, router=router, name=FIRST) as first:
-            await resume(first)
-            await until(lambda: store.owned_by(Owner(FIRST, first.gateway.incarnation, True)))
-            await second.gateway.resumer._settle(Owner(FIRST, incarnation, True), [before])
-            assert store.owned_by(Owner(FIRST, first.gateway.incarnation, True))
+        await until(lambda: second.gateway.peers.are_there and first.gateway.shards.is_settled)
+        client, _ = await resume(first, will=will)
+        await client.subscribe("a/b", 1)
+        with paused(first):
+            for _ in range(9):
+                await seconds_pass(clock, second)
+            assert set(second.gateway.shards.owned) == set(range(SHARDS))
+        await until(lambda: first.gateway.shards.is_settled)
+        await publish(second, b"1")
+        assert await client.payloads(1) == [b"1"]
+        await client.expect_nothing()
+        assert [record.value for record in second.inbound()] == [b"1"]
+
+
+async def test_a_gateway_that_was_deaf_for_longer_than_its_lease_lets_go_of_what_others_took() -> (
+    None
+):
+    clock = ManualClock()
+    will = Will("will", b"gone", 1)
+    async with (
+        site() as (log, router),
+        running_gateway(log=log, router=router, name=SECOND, clock=clock) as second,
+        running_gateway(log=log, router=router, name=FIRST, clock=clock) as first,
+    ):
+        await until(lambda: second.gateway.peers.are_there and first.gateway.shards.is_settled)
+        client, _ = await resume(first, will=will)
+        await client.subscribe("a/b", 1)
+        await first.saved()
+        with paused(first):
+            for _ in range(13):
+                await seconds_pass(clock, second)
+            await until(second.inbound)
+            await publish(second, b"1")
+        await client.expect_disconnect(DisconnectReasonCode.SESSION_TAKEN_OVER)
+        assert [record.value for record in second.inbound()] == [b"gone", b"1"]
+        client, connack = await resume(first)
+        assert connack.session_present
+        assert await client.payloads(1) == [b"1"]
+        await client.expect_nothing()
+
+
+async def test_a_second_gateway_of_a_name_refuses_to_start() -> None:
+    async with site() as (log, router), running_gateway(log=log, router=router) as harness:
+        with pytest.raises(OperationalError, match="another gateway named gateway-1 is running"):
+            async with running_gateway(log=log, router=router):
+                pass
+        client = await Client.connect(harness.port, "alice")
+        await client.subscribe("a/b", 1)
+        await publish(harness, b"1")
+        assert await client.payloads(1) == [b"1"]
+
+
+async def test_a_gateway_ends_when_another_has_its_name() -> None:
+    """It was paused for longer than its lease, and somebody has started another meanwhile."""
+    clock = ManualClock()
+    async with site() as (log, router):
+        with contextlib.suppress(OperationalError):
+            async with running_gateway(log=log, router=router, clock=clock) as first:
+                client, _ = await resume(first)
+                with paused(first):
+                    starting = asyncio.create_task(serve_until_asked(log, router, clock))
+                    while not starting.done() and clock.monotonic() < 60:
+                        clock.advance(1)
+                        await asyncio.sleep(0.05)
+                    second = await starting
+                try:
+                    await client.expect_disconnect(DisconnectReasonCode.SERVER_SHUTTING_DOWN)
+                    with pytest.raises(OperationalError, match="has started"):
+                        await first.task
+                    _, connack = await resume(second.harness)
+                    assert connack.session_present
+                finally:
+                    await second.close()
 
 
 async def test_a_delayed_will_waits_for_its_time_after_a_crash() -> None:
@@ -332,7 +439,7 @@ async def test_a_delayed_will_waits_for_its_time_after_a_crash() -> None:
             await harness.kill()
         async with running_gateway(log=log, router=router, clock=clock) as harness:
             clock.advance(9)
-            harness.gateway.sessions.process_due()
+            harness.gateway.shards.tick()
             await harness.delivered()
             assert harness.inbound() == []
             clock.advance(1)
@@ -596,7 +703,7 @@ async def test_what_is_retained_goes_on_at_another_gateway_where_it_stopped(
     topics = [f"a/{number:03}" for number in range(30)]
     changed = topics[-5:]
     async with site() as (log, router):
-        async with running_gateway(log=log, router=router) as harness:
+        async with running_gateway(log=log, router=router, lease_seconds=2) as harness:
             publisher = await Client.connect(harness.port, "publisher")
             for topic in topics:
                 await publisher.publish(topic, b"old", qos, retain=True)
@@ -609,7 +716,7 @@ async def test_what_is_retained_goes_on_at_another_gateway_where_it_stopped(
             await harness.saved()
             if killed:
                 await harness.kill()
-        async with running_gateway(log=log, router=router, name=SECOND) as harness:
+        async with running_gateway(log=log, router=router, name=SECOND, lease_seconds=2) as harness:
             publisher = await Client.connect(harness.port, "publisher")
             for topic in changed:
                 await publisher.publish(topic, b"new", qos, retain=True)

@@ -7,7 +7,7 @@ from ingest.protocol.packets import Puback, Publish, Suback, Subscribe, Subscrip
 from ingest.protocol.reason_codes import PubackReasonCode
 from mqlake.clock import ManualClock
 from mqlake.records import ROUTES
-from tests.ingest.gateway.harness import Client, Harness, running_gateway, turns
+from tests.ingest.gateway.harness import Client, Harness, running_gateway, turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -164,7 +164,7 @@ async def test_nobody_else_publishes_there(topic_name: str) -> None:
 
 async def test_clients_and_messages_are_counted() -> None:
     clock = ManualClock()
-    async with running_gateway(clock=clock) as harness:
+    async with running_gateway(clock=clock, lease_seconds=300) as harness:
         offline = await Client.connect(
             harness.port, "bob", properties={"session_expiry_interval": 100}
         )
@@ -195,6 +195,8 @@ async def test_clients_and_messages_are_counted() -> None:
         assert int(found["bytes/received"]) > 60
         await watcher.unsubscribe("$SYS/#")
         clock.advance(100)
+        await until(lambda: harness.counters.sessions_expired)
+        clock.advance(10)
         await watcher.subscribe(PREFIX + "clients/expired", retain_handling=2)
         assert await live(watcher, "clients/expired") == "1"
 

@@ -251,8 +251,10 @@ class _Player:
             self._forget(found[1]).cut()
             await until(lambda: len(self._harness.gateway._connections) <= len(self._clients))
         elif found := re.fullmatch(r"(\d+(?:\.\d+)?) seconds? pass(es)?", text):
+            # What was done before has its time in the log.
+            await until(lambda: not self._harness.writer.queued())
             self._clock.advance(float(found[1]))
-            self._harness.gateway.sessions.process_due()  # as it does once a second
+            self._harness.gateway.shards.tick()  # as it does once a second
         else:
             raise AssertionError(f"{text!r} is no action")
 

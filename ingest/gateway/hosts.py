@@ -1,0 +1,68 @@
+"""Which process this is, and whether another of the same machine is gone for certain.
+
+A process is known by its machine's boot, its PID namespace, its PID and when it began (Linux,
+proc(5)): where all of them can be compared, a process that is not there any more need not be
+waited for.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_STARTED_AT: Final = 19
+"""Place of `starttime` among the fields of /proc/<pid>/stat behind the command's name."""
+
+
+class Host(Protocol):
+    """Tells processes apart."""
+
+    @property
+    def identity(self) -> str:
+        """What this process is known by, on whatever machine."""
+        ...
+
+    def is_gone(self, identity: str) -> bool:
+        """Tell whether a process has ended for certain; one of another machine never has."""
+        ...
+
+
+class LinuxHost:
+    """By /proc; elsewhere nobody is known to be gone."""
+
+    def __init__(self) -> None:
+        self._place = _place()
+        pid = os.getpid()
+        self._identity = f"{self._place}/{pid}/{_started_at(pid) or ''}" if self._place else ""
+
+    @property
+    def identity(self) -> str:
+        return self._identity
+
+    def is_gone(self, identity: str) -> bool:
+        place, _, process = identity.rpartition("/")[0].rpartition("/")
+        started_at = identity.rpartition("/")[2]
+        if not self._place or place != self._place or not process.isdecimal():
+            return False
+        return _started_at(int(process)) != started_at
+
+
+def _place() -> str:
+    """Return boot and PID namespace: within these a PID means one process at a time."""
+    try:
+        return f"{_BOOT_ID.read_text(encoding='ascii').strip()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _started_at(pid: int) -> str | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    if fields[0] == "Z":
+        return None  # it has ended, nobody has asked for its exit code yet
+    return fields[_STARTED_AT]

@@ -1,0 +1,476 @@
+"""The shards that this gateway owns or stands by for: read, claimed, and acted for.
+
+One reader follows the partitions of `mqlake.sessions` that are this gateway's by placement. A shard
+that it is to own it first reads to its end, then appends `o/owner`, and is the owner when it has
+read that. What the owner does is in `ingest.session.acts`; its effects are performed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.gateway.store.shards import SqliteShardStore
+from ingest.session.effects import (
+    Append,
+    Effect,
+    Ended,
+    Fenced,
+    Find,
+    NextOffsets,
+    PassOn,
+    PublishWills,
+    SettledRun,
+    Tell,
+)
+from ingest.session.ownership import Shard
+from ingest.session.placement import place
+from mqlake.errors import InvalidRecord, LogError
+from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
+from mqlake.records import CONTROL_KEY_PREFIX, SESSIONS, delivery_topic
+from mqlake.shard_records import OWNER_KEY, Key, Run, encode_run, shard_of, stamp_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from ingest.gateway.peers import Lease, Peers
+    from ingest.gateway.store.database import Database
+    from ingest.session.effects import Search, Work
+    from ingest.session.placement import Place
+    from mqlake.clock import Clock
+    from mqlake.log.contract import LogReader
+    from mqlake.session_records import ProgressRecord, SessionRecord
+
+logger = logging.getLogger(__name__)
+
+CLAIM_AGAIN_SECONDS: Final = 2.0
+"""How long a gateway that is to own a shard waits before it says so again."""
+
+APPLY_SECONDS: Final = 20.0
+"""How long a record of our own may take to come back; then the act is given up, and done again."""
+
+
+LOOK_SECONDS: Final = 0.05
+"""How often it is looked whether this gateway is heard again."""
+
+
+@dataclass(slots=True)
+class Actions:
+    """What the owner of a shard needs of the gateway, beside the log.
+
+    Attributes:
+        find: Returns which exchanges `mqlake.inbound` has.
+        next_offsets: Of `mqlake.inbound`, by partition: nothing is below from now on.
+        publish_wills: Appends wills under their exchanges, until all are durable.
+        pass_on: Gives share groups what an absent session leaves.
+        ended: Told of a session that has ended.
+        told: Takes a control record of a gateway for itself.
+    """
+
+    find: Callable[[Sequence[Search]], Coroutine[Any, Any, set[bytes]]]
+    next_offsets: Callable[[], list[int]]
+    publish_wills: Callable[[Sequence[tuple[SessionRecord, bytes]]], Coroutine[Any, Any, None]]
+    pass_on: Callable[[Key, ProgressRecord], None]
+    ended: Callable[[Key, bool], None]
+    told: Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A shard that is read.
+
+    Invariant: this gateway acts for it only under `acts_under`, the epoch since when it knows all.
+    """
+
+    shard: Shard
+    store: SqliteShardStore
+    end: int
+    """Where its end was when reading began."""
+    acts_under: int | None = None
+    claim_at: float = 0.0
+    waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.shard.next_offset >= self.end
+
+
+class Shards:
+    """Follows shards and acts for those that are this gateway's.
+
+    Args:
+        me: This run of this gateway.
+        writer: Appends to shards, and control records.
+        reader: Not started yet.
+        database: Holds what is read.
+        peers: Who can own shards, and who is dead.
+        lease: Of this gateway.
+        clock: Its monotonic time counts.
+        actions: Of the gateway.
+    """
+
+    def __init__(
+        self,
+        me: Run,
+        writer: LogWriter,
+        reader: LogReader,
+        database: Database,
+        peers: Peers,
+        lease: Lease,
+        clock: Clock,
+        actions: Actions,
+    ) -> None:
+        self._me = me
+        self._writer = writer
+        self._reader = reader
+        self._database = database
+        self._peers = peers
+        self._lease = lease
+        self._clock = clock
+        self._actions = actions
+        self.count = 0
+        self._followed: dict[int, _Followed] = {}
+        self._is_changing = False
+        self._owners: list[str] = []
+        self._places: list[Place] = []
+        self._works: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    async def open(self) -> int:
+        """Find out how many shards there are, and begin to read; return their number.
+
+        Raises:
+            LogError: The log does not answer.
+        """
+        self.count = await self._reader.partition_count(SESSIONS)
+        await self._reader.start(SESSIONS, {}, self._receive, self._report)
+        return self.count
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await self._reader.close()
+        for task in list(self._works):
+            task.cancel()
+
+    async def finish(self) -> None:
+        """Read what this gateway has written, and do what is due because of it: wills above all."""
+        ends = await self._reader.end_offsets(SESSIONS)
+        for number in self.owned:
+            await self._applied(self._followed[number].shard, ends[number] - 1)
+        while self._works:
+            await asyncio.wait(self._works)
+
+    @property
+    def owned(self) -> list[int]:
+        """Return the shards for which this gateway acts."""
+        return [number for number in self._current if self._followed[number].shard.is_active]
+
+    @property
+    def _current(self) -> list[int]:
+        """Return the shards whose last owner is this gateway, as far as it knows."""
+        return [
+            number
+            for number, one in self._followed.items()
+            if one.shard.owner == self._me and one.acts_under == one.shard.owner_epoch
+        ]
+
+    @property
+    def places(self) -> list[Place]:
+        """Return which gateway is to own which shard, and who stands by."""
+        return self._places
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this gateway acts for all shards that it is to own."""
+        owned = set(self.owned)
+        return bool(self._places) and all(
+            wanted.owner != self._me.gateway or number in owned
+            for number, wanted in enumerate(self._places)
+        )
+
+    @property
+    def session_count(self) -> int:
+        """Return how many sessions are stored in the shards that this gateway owns."""
+        return sum(self._followed[number].store.count() for number in self.owned)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._works
+
+    def owned_shard(self, key: Key) -> Shard | None:
+        """Return the shard of a client if this gateway acts for it."""
+        followed = self._followed.get(shard_of(*key, self.count))
+        if followed is None or not followed.shard.is_active:
+            return None
+        if followed.acts_under != followed.shard.owner_epoch or not self._lease.holds():
+            return None
+        return followed.shard
+
+    def tick(self) -> None:
+        """Follow what placement says, claim what is to be owned, do what time brings."""
+        if not self._peers.is_read or self._is_closed:
+            return
+        owners = self._peers.owners()
+        if owners and owners != self._owners:
+            self._owners = owners
+            self._places = place(self.count, owners)
+        self._follow()
+        for number, followed in self._followed.items():
+            self._claim(number, followed)
+        if self._lease.is_in_time():
+            now_ms = self._peers.log_now_ms()
+            for number in self._current:
+                self._followed[number].shard.tick(
+                    now_ms, self._peers.is_dead, self._peers.is_silent
+                )
+
+    def suspend(self) -> None:
+        """Act for no shard: others may own them, and what they have done is not known."""
+        for followed in self._followed.values():
+            followed.acts_under = None
+
+    def reclaim(self) -> None:
+        """Own anew what was owned: when that has come back, all that was before is known."""
+        for followed in self._followed.values():
+            if followed.shard.owner == self._me:
+                self._claim_now(followed)
+
+    # Which shards
+
+    def _follow(self) -> None:
+        name = self._me.gateway
+        wanted = {number for number, place_ in enumerate(self._places) if name in place_}
+        new = wanted - self._followed.keys()
+        if new and not self._is_changing:
+            self._is_changing = True
+            self._keep(asyncio.create_task(self._begin_to_follow(sorted(new))))
+        for number in self._followed.keys() - wanted:
+            followed = self._followed[number]
+            if self._can_drop(followed):  # else when its new owner has said so
+                self._drop(number, followed)
+
+    async def _begin_to_follow(self, numbers: Sequence[int]) -> None:
+        try:
+            ends = await self._reader.end_offsets(SESSIONS)
+            for number in numbers:
+                self._followed[number] = self._new(number, ends[number])
+            starts = await self._reader.follow(dict.fromkeys(numbers, BEGINNING))
+            for number, start in starts.items():
+                followed = self._followed[number]
+                followed.shard.next_offset = max(followed.shard.next_offset, start)
+                self._claim(number, followed)
+        except LogError as error:  # it is tried again
+            logger.warning("shards not followed", extra={"fields": {"reason": str(error)}})
+            for number in numbers:
+                self._followed.pop(number, None)
+        finally:
+            self._is_changing = False
+
+    def _new(self, number: int, end: int) -> _Followed:
+        store = SqliteShardStore(self._database, number)
+        return _Followed(Shard(number, store, self._me, self._begin), store, end)
+
+    def _can_drop(self, followed: _Followed) -> bool:
+        owner = followed.shard.owner
+        return owner != self._me and not followed.shard.has_to_leave
+
+    def _drop(self, number: int, followed: _Followed) -> None:
+        self._reader.unfollow([number])
+        del self._followed[number]
+        followed.store.close()
+        for _, future in followed.waiting:
+            future.cancel()
+
+    def _claim(self, number: int, followed: _Followed) -> None:
+        """Say that this gateway owns a shard, if it is to."""
+        shard = followed.shard
+        if (
+            self._places[number].owner == self._me.gateway
+            and not (shard.owner == self._me and followed.acts_under == shard.owner_epoch)
+            and followed.is_loaded
+            and self._lease.is_in_time()
+            and self._clock.monotonic() >= followed.claim_at
+        ):
+            self._claim_now(followed)
+
+    def _claim_now(self, followed: _Followed) -> None:
+        followed.claim_at = self._clock.monotonic() + CLAIM_AGAIN_SECONDS
+        headers = stamp_headers(self._me.incarnation)
+        try:
+            self._writer.append(
+                SESSIONS,
+                OWNER_KEY,
+                encode_run(self._me),
+                headers,
+                _ignore,
+                partition=followed.shard.number,
+            )
+        except LogError as error:
+            logger.warning("shard not claimed", extra={"fields": {"reason": str(error)}})
+
+    # What is read
+
+    def _receive(self, records: list[LogRecord]) -> None:
+        with self._database.batch():
+            for record in records:
+                followed = self._followed.get(record.partition)
+                if followed is None:
+                    continue
+                if record.offset < followed.shard.next_offset:
+                    # It was followed before, and what came first had been fetched then.
+                    self._followed[record.partition] = self._new(record.partition, followed.end)
+                    followed = self._followed[record.partition]
+                shard = followed.shard
+                epoch = shard.owner_epoch
+                try:
+                    shard.apply(record)
+                except InvalidRecord as error:
+                    logger.warning(
+                        "session record ignored", extra={"fields": {"reason": str(error)}}
+                    )
+                if shard.owner_epoch != epoch:
+                    self._owner_changed(record.partition, followed)
+                if followed.waiting:
+                    self._wake(followed)
+
+    def _owner_changed(self, number: int, followed: _Followed) -> None:
+        shard = followed.shard
+        owner = shard.owner
+        assert owner is not None
+        followed.acts_under = shard.owner_epoch if owner == self._me else None
+        logger.info(
+            "shard has an owner",
+            extra={"fields": {"shard": number, "gateway": owner.gateway}},
+        )
+
+    def _wake(self, followed: _Followed) -> None:
+        position = followed.shard.next_offset
+        waiting = [one for one in followed.waiting if one[0] >= position]
+        for offset, future in followed.waiting:
+            if offset < position and not future.done():
+                future.set_result(None)
+        followed.waiting = waiting
+
+    def _report(self, error: LogError) -> None:
+        logger.warning("sessions cannot be read", extra={"fields": {"reason": str(error)}})
+
+    # What the owner does
+
+    def _begin(self, shard: Shard, work: Work) -> None:
+        if self._is_closed:
+            work.close()
+            return
+        self._keep(asyncio.create_task(self._run(shard, work, shard.owner_epoch)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._works.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._works.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            loop = asyncio.get_running_loop()
+            loop.call_exception_handler(
+                {"message": "the owner of a shard failed", "exception": error}
+            )
+
+    async def _run(self, shard: Shard, work: Work, epoch: int) -> None:
+        """Perform the effects of an act, until its end or until the shard is another's."""
+        result: Any = None
+        failure: Exception | None = None
+        while True:
+            try:
+                effect = work.send(result) if failure is None else work.throw(failure)
+            except StopIteration:
+                return
+            except Fenced:
+                return
+            except LogError as error:
+                logger.warning("the owner of a shard waits", extra={"fields": {"reason": error}})
+                return
+            failure = None
+            try:
+                self._check(shard, epoch)
+                result = await self._perform(shard, effect, epoch)
+                self._check(shard, epoch)
+            except (Fenced, LogError) as error:
+                failure = error
+
+    def _check(self, shard: Shard, epoch: int) -> None:
+        followed = self._followed.get(shard.number)
+        if (
+            followed is None
+            or followed.shard is not shard
+            or shard.owner_epoch != epoch
+            or (shard.owner == self._me and not self._acts(followed))
+        ):
+            raise Fenced(f"shard {shard.number} is not this gateway's any more")
+
+    def _acts(self, followed: _Followed) -> bool:
+        return followed.acts_under == followed.shard.owner_epoch and self._lease.is_in_time()
+
+    async def _perform(self, shard: Shard, effect: Effect[Any], epoch: int) -> Any:
+        actions = self._actions
+        match effect:
+            case Append(records):
+                offsets = await asyncio.gather(
+                    *(
+                        self._writer.append_durably(
+                            SESSIONS, one.key, one.value, one.headers, partition=shard.number
+                        )
+                        for one in records
+                    )
+                )
+                if offsets:
+                    await self._applied(shard, max(offset for _, offset in offsets))
+            case Tell(gateway, action, value):
+                if gateway == self._me.gateway:
+                    actions.told(action, json.loads(value))
+                elif gateway:
+                    key = CONTROL_KEY_PREFIX + action.encode()
+                    await self._writer.append_durably(
+                        delivery_topic(gateway), key, value, [], partition=0
+                    )
+            case NextOffsets():
+                return actions.next_offsets()
+            case Find(searches):
+                return await actions.find(searches)
+            case PublishWills(wills):
+                while not self._lease.is_certain():
+                    await asyncio.sleep(LOOK_SECONDS)
+                    self._check(shard, epoch)
+                await actions.publish_wills(wills)
+            case PassOn(key, progress):
+                actions.pass_on(key, progress)
+            case Ended(key, is_expired):
+                actions.ended(key, is_expired)
+            case SettledRun(run, count):
+                logger.info(
+                    "sessions of a dead gateway are settled",
+                    extra={"fields": {"gateway": run.gateway, "sessions": count}},
+                )
+        return None
+
+    async def _applied(self, shard: Shard, offset: int) -> None:
+        """Wait until a record of this gateway has been read."""
+        followed = self._followed[shard.number]
+        if shard.next_offset > offset:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        followed.waiting.append((offset, future))
+        try:
+            async with asyncio.timeout(APPLY_SECONDS):
+                await future
+        except TimeoutError:
+            raise LogError(
+                f"shard {shard.number} was not read up to offset {offset} within "
+                f"{APPLY_SECONDS:.0f} s",
+                definite=False,
+            ) from None
+
+
+def _ignore(_partition: int, _offset: int, _error: LogError | None) -> None:
+    pass

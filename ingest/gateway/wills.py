@@ -1,0 +1,84 @@
+"""Wills that are due: appended to the log like messages of clients.
+
+Whether one was published before is not asked here: see `ingest.session.acts`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from ingest.gateway.publishing import client_headers
+from ingest.protocol.packets import Publish
+from mqlake.log.contract import LogFull, settle
+from mqlake.records import HEADER_EXCHANGE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.gateway.publishing import Publisher
+    from ingest.protocol.properties import Properties
+    from mqlake.session_records import SessionRecord
+
+FULL_SECONDS: Final = 0.01
+"""How often a full log is asked whether it has room again."""
+
+
+class Wills:
+    """Publishes wills.
+
+    Args:
+        publisher: Of the gateway.
+        origin: `<site>/<gateway>`.
+
+    Attributes:
+        waiting: How many are on their way into the log.
+    """
+
+    def __init__(self, publisher: Publisher, origin: str) -> None:
+        self._publisher = publisher
+        self._origin = origin
+        self.waiting = 0
+
+    async def publish(self, wills: Sequence[tuple[SessionRecord, bytes]]) -> None:
+        """Append the wills of sessions, each under its exchange; return when the log has them.
+
+        [MQTT5-3.1.2-8] [MQTT5-3.1.2-10] [MQTT5-3.1.3-9] [MQTT311-3.1.2-8] Retained or not as its
+        CONNECT says. [MQTT5-3.1.2-14] [MQTT5-3.1.2-15] [MQTT311-3.1.2-16] [MQTT311-3.1.2-17]
+
+        Raises:
+            LogError: The log did not take one, or nobody knows.
+        """
+        self.waiting += len(wills)
+        try:
+            await asyncio.gather(*(self._publish(session, exchange) for session, exchange in wills))
+        finally:
+            self.waiting -= len(wills)
+
+    async def _publish(self, session: SessionRecord, exchange: bytes) -> None:
+        will = session.will
+        assert will is not None
+        publish = Publish(
+            will.topic_name,
+            will.payload,
+            will.qos,
+            will.retain,
+            properties=cast("Properties", will.properties),
+        )
+        headers = client_headers(session.client_id, self._origin, session.username)
+        headers.append((HEADER_EXCHANGE, exchange))
+        appended: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+        while True:
+            try:
+                self._publisher.publish(
+                    session.tenant + "/",
+                    publish,
+                    session.protocol_level,
+                    headers,
+                    partial(settle, appended),
+                )
+                break
+            except LogFull:
+                await asyncio.sleep(FULL_SECONDS)
+        self._publisher.count_appended(*await appended, None)

@@ -1,0 +1,149 @@
+"""One contract for the shard's store in memory and on disk."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ingest.gateway.store.database import Database
+from ingest.gateway.store.shards import SqliteShardStore
+from ingest.session.memory_shards import MemoryShardStore
+from ingest.session.ownership import UNKNOWN_RUN, Entry
+from mqlake.shard_records import Claim, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ingest.session.ownership import ShardStore
+
+A, B, C = ("t", "a"), ("t", "b"), ("u", "a")
+ONE, TWO = Run("g1", "i1"), Run("g2", "i2")
+CLAIM = Claim(TWO, 3, 7, 1_000, clean_start=True)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest) -> "Iterator[ShardStore]":
+    database = Database(None)
+    yield MemoryShardStore() if request.param == "memory" else SqliteShardStore(database, 4)
+    database.close()
+
+
+def test_an_entry_comes_back_as_it_was(store: "ShardStore") -> None:
+    entry = Entry(9, ONE, CLAIM, CLAIM, b"session", 5, False, 100, 200)
+    store.put(A, entry)
+    assert store.get(A) == entry
+    assert store.get(B) is None
+    store.put(A, Entry())
+    assert store.get(A) == Entry()
+
+
+def test_an_entry_is_a_copy(store: "ShardStore") -> None:
+    entry = Entry(1)
+    store.put(A, entry)
+    entry.epoch = 2
+    found = store.get(A)
+    assert found is not None
+    found.epoch = 3
+    assert store.get(A) == Entry(1)
+
+
+def test_a_deleted_entry_takes_its_progress_along(store: "ShardStore") -> None:
+    store.put(A, Entry(1, session=b"s"))
+    store.put_progress(A, b"p")
+    store.delete(A)
+    store.delete(B)
+    assert (store.get(A), store.progress(A), store.count()) == (None, None, 0)
+
+
+def test_progress_is_put_and_taken_away(store: "ShardStore") -> None:
+    store.put_progress(A, b"1")
+    store.put_progress(A, b"2")
+    assert store.progress(A) == b"2"
+    store.put_progress(A, None)
+    store.put_progress(A, None)
+    assert store.progress(A) is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "advances"),
+    [
+        (None, False),
+        (Entry(5, ONE), True),
+        (Entry(5, UNKNOWN_RUN), True),
+        (Entry(5), False),
+        (Entry(6, ONE), False),
+        (Entry(4, ONE), False),
+    ],
+)
+def test_progress_advances_while_the_session_is_held_under_its_epoch(
+    store: "ShardStore", entry: Entry | None, advances: bool
+) -> None:
+    if entry is not None:
+        store.put(A, entry)
+    store.put_progress(A, b"before")
+    assert store.advance(A, 5, b"after") is advances
+    assert store.progress(A) == (b"after" if advances else b"before")
+
+
+def test_holders_are_the_runs_that_hold_sessions(store: "ShardStore") -> None:
+    assert list(store.holders()) == []
+    store.put(A, Entry(1, TWO))
+    store.put(B, Entry(2, UNKNOWN_RUN))
+    store.put(C, Entry(3, TWO))
+    store.put(("t", "nobody"), Entry(4))
+    assert set(store.holders()) == {UNKNOWN_RUN, TWO}
+    store.put(B, Entry(5, ONE))
+    assert set(store.holders()) == {ONE, TWO}
+
+
+def test_sessions_of_a_run_are_given_in_order_and_limited(store: "ShardStore") -> None:
+    for key in (C, B, A):
+        store.put(key, Entry(1, ONE))
+    store.put(("t", "z"), Entry(1, Run("g1", "another")))
+    assert store.held_by(ONE) == [A, B, C]
+    assert store.held_by(ONE, 2) == [A, B]
+    assert store.held_by(TWO) == []
+
+
+def test_who_waits_has_a_claim(store: "ShardStore") -> None:
+    store.put(C, Entry(1, ONE, claim=CLAIM))
+    store.put(A, Entry(1, ONE, claim=CLAIM))
+    store.put(B, Entry(1, TWO, granted=CLAIM))
+    assert store.waiting() == [A, C]
+
+
+def test_the_earliest_is_due_first_if_nobody_holds_it(store: "ShardStore") -> None:
+    store.put(A, Entry(due_at_ms=30))
+    store.put(B, Entry(due_at_ms=10))
+    store.put(C, Entry(due_at_ms=20))
+    store.put(("t", "held"), Entry(1, ONE, due_at_ms=1))
+    store.put(("t", "later"), Entry(due_at_ms=31))
+    assert store.due(30, 9) == [B, C, A]
+    assert store.due(30, 2) == [B, C]
+    assert store.due(9, 9) == []
+
+
+def test_stored_sessions_are_counted_once(store: "ShardStore") -> None:
+    store.put(A, Entry(session=b"1"))
+    store.put(A, Entry(session=b"2"))
+    store.put(B, Entry())
+    assert store.count() == 1
+    store.put(B, Entry(session=b"3"))
+    store.put(A, Entry())
+    assert store.count() == 1
+    store.delete(B)
+    store.delete(B)
+    assert store.count() == 0
+
+
+def test_a_dropped_shard_begins_empty(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    store, other = SqliteShardStore(database, 1), SqliteShardStore(database, 2)
+    store.put(A, Entry(1, session=b"1"))
+    store.put_progress(A, b"p")
+    other.put(A, Entry(2))
+    store.close()
+    again = SqliteShardStore(database, 1)
+    assert (again.get(A), again.progress(A), again.count()) == (None, None, 0)
+    assert other.get(A) == Entry(2)
+    database.close()

@@ -1,0 +1,150 @@
+"""Leases, silence and names of gateways, over a log in memory and by a manual clock."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ingest.gateway.peers import GRACE_SECONDS, SILENT_SECONDS, Lease, Peers
+from mqlake.clock import ManualClock
+from mqlake.errors import OperationalError
+from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
+from mqlake.shard_records import Run
+from tests.ingest.gateway.harness import FakeHost, new_log, until
+
+pytestmark = pytest.mark.anyio
+
+LEASE_SECONDS = 10.0
+ONE, TWO = Run("one", "1"), Run("two", "1")
+
+
+class Gateway:
+    """What a gateway says and hears."""
+
+    def __init__(self, log: MemoryLog, clock: ManualClock, run: Run) -> None:
+        self.run = run
+        self.clock = clock
+        self.lost = 0
+        self.superseded = 0
+        self.host = FakeHost()
+        self.lease = Lease(clock, LEASE_SECONDS, self._lose)
+        self.reader = MemoryLogReader(log)
+        self.peers = Peers(MemoryLogWriter(log), self.reader, run, clock, self.lease, self.host)
+        self.peers.on_superseded = self._supersede
+
+    def _lose(self) -> None:
+        self.lost += 1
+
+    def _supersede(self) -> None:
+        self.superseded += 1
+
+    async def beat(self, state: str = "serving") -> None:
+        """Say that it is there, until it has heard that."""
+        self.peers.beat({"state": state})
+        await until(lambda: self.peers._echo_at == self.clock.monotonic())
+
+
+@asynccontextmanager
+async def gateways(*runs: Run) -> AsyncIterator[tuple[ManualClock, MemoryLog, list[Gateway]]]:
+    clock = ManualClock()
+    log = new_log()
+    log.now_ms = clock.now_ms
+    found = [Gateway(log, clock, run) for run in runs]
+    for one in found:
+        await one.peers.open()
+        await one.beat()
+    for one in found:
+        clock.advance(0.5)
+        await one.beat()
+    yield clock, log, found
+    for one in found:
+        await one.peers.close()
+
+
+async def test_a_gateway_is_silent_before_it_is_dead() -> None:
+    async with gateways(ONE, TWO) as (clock, _, (one, _two)):
+        assert one.peers.owners() == ["one", "two"]
+        for passed in range(1, 13):
+            clock.advance(1)
+            await one.beat()
+            assert one.peers.is_silent(TWO) == (passed >= SILENT_SECONDS)
+            assert one.peers.is_dead(TWO) == (passed >= LEASE_SECONDS + GRACE_SECONDS)
+        assert one.peers.owners() == ["one"]
+
+
+async def test_who_has_left_is_dead_at_once() -> None:
+    async with gateways(ONE, TWO) as (_, _, (one, two)):
+        two.peers.leave()
+        await until(lambda: one.peers.is_dead(TWO))
+        assert one.peers.owners() == ["one"]
+
+
+async def test_who_does_not_serve_owns_nothing_unless_nobody_does() -> None:
+    async with gateways(ONE, TWO) as (clock, _, (one, two)):
+        clock.advance(0.5)
+        await two.beat("draining")
+        await until(lambda: one.peers.owners() == ["one"])
+        await one.beat("draining")
+        assert one.peers.owners() == ["one", "two"]
+
+
+async def test_a_lease_is_lost_once_and_counts_from_when_the_word_was_said() -> None:
+    async with gateways(ONE) as (clock, _, (one,)):
+        one.reader.pause()
+        clock.advance(0.5)
+        one.peers.beat({"state": "serving"})  # said now, heard later
+        clock.advance(LEASE_SECONDS - 0.5)
+        assert not one.lease.holds()
+        assert one.lost == 1
+        one.reader.resume()
+        await until(one.lease.is_in_time)
+        assert not one.lease.holds()  # what others have done is not known
+        one.lease.confirm()
+        assert one.lease.holds()
+        clock.advance(0.5)
+        assert not one.lease.holds()
+        assert one.lost == 2
+
+
+async def test_only_who_was_heard_lately_is_certain_to_be_heard() -> None:
+    async with gateways(ONE) as (clock, _, (one,)):
+        assert one.lease.is_certain()
+        clock.advance(SILENT_SECONDS / 2)
+        assert one.lease.holds()
+        assert not one.lease.is_certain()
+
+
+async def test_a_name_is_taken_from_who_is_gone_with_a_higher_epoch() -> None:
+    async with gateways(ONE) as (clock, log, (one,)):
+        one.host.kill()
+        again = Gateway(log, clock, Run("one", "2"))
+        await again.peers.open()
+        assert again.peers.epoch == one.peers.epoch + 1
+        clock.advance(0.5)
+        await again.beat()
+        await until(lambda: one.superseded)
+        one.peers.beat({"state": "serving"})
+        clock.advance(0.5)
+        await again.beat()
+        assert not again.superseded
+        await again.peers.close()
+
+
+async def test_a_name_is_not_taken_from_who_beats() -> None:
+    async with gateways(ONE) as (clock, log, (one,)):
+        again = Gateway(log, clock, Run("one", "2"))
+
+        async def beat() -> None:
+            clock.advance(0.5)
+            await one.beat()
+
+        read = again.reader.read_compacted
+
+        async def read_later(log_topic: str, _timeout_seconds: float = 0) -> object:
+            found = await read(log_topic)
+            await beat()
+            return found
+
+        again.reader.read_compacted = read_later  # type: ignore[assignment, method-assign]
+        with pytest.raises(OperationalError, match="another gateway named one is running"):
+            await again.peers.open()
