@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 from mqlake.errors import InvalidRecord, OperationalError
 from mqlake.session_records import (
-    CLAIM,
     PROGRESS,
     SESSION,
     SessionRecord,
@@ -24,6 +23,7 @@ from mqlake.session_records import (
     decode_sessions_key,
     encode_subscription,
 )
+from mqlake.shard_records import ORDERING_KEYS
 
 FILE_NAME: Final = "sessions.sqlite"
 
@@ -87,7 +87,6 @@ INSERT INTO subscriptions (tenant, filter, client_id, value) VALUES (?, ?, ?, ?)
 ON CONFLICT (tenant, filter, client_id) DO UPDATE SET value = excluded.value
 """
 
-_CLAIM_PREFIX: Final = f"{CLAIM}/".encode()
 
 Record = tuple[bytes, bytes | None]
 """Key and value of a record of `mqlake.sessions`; the value None is a tombstone."""
@@ -242,8 +241,8 @@ class CacheWriter:
         return refused
 
     def _apply(self, key: bytes, value: bytes | None) -> None:
-        if key.startswith(_CLAIM_PREFIX):
-            return
+        if key.startswith(ORDERING_KEYS):
+            return  # of the gateways alone
         kind, tenant, name = decode_sessions_key(key)
         if kind == SESSION:
             self._put_session(tenant, name, value)

@@ -20,6 +20,7 @@ BATCH_RECORDS: Final = 2_000
 POLL_SECONDS: Final = 0.2
 """How long a batch may take to fill; what happens is seen that much later."""
 RETRY_SECONDS: Final = 1.0
+METADATA_SECONDS: Final = 10.0
 
 _FATAL_CODES: Final = frozenset(
     {
@@ -66,7 +67,7 @@ class LogFollower(ABC):
     Args:
         data_dir: Of the system: its state says where the log is.
         name: Of the thread; in the words of the log, what is read.
-        log_topics: Each has one partition.
+        log_topics: Records of one partition come in their order.
     """
 
     poll_seconds: float = POLL_SECONDS
@@ -130,9 +131,10 @@ class LogFollower(ABC):
                 "error_cb": _ignore,
             }
         )
-        unread = set(self._log_topics)
+        partitions = _partitions(consumer, self._log_topics)
+        unread = set(partitions)
         try:
-            consumer.assign([TopicPartition(one, 0, OFFSET_BEGINNING) for one in self._log_topics])
+            consumer.assign([TopicPartition(*one, OFFSET_BEGINNING) for one in partitions])
             with self.taking() as taker:
                 while not self._stop.is_set():
                     batch = consumer.consume(BATCH_RECORDS, timeout=self.poll_seconds)
@@ -148,10 +150,25 @@ class LogFollower(ABC):
             consumer.close()
 
 
-def _split(batch: list[KafkaMessage]) -> tuple[list[Followed], set[str]]:
-    """Return the records of a batch and the log topics whose end has come."""
+def _partitions(consumer: Consumer, log_topics: Sequence[str]) -> list[tuple[str, int]]:
+    """Return all partitions of log topics.
+
+    Raises:
+        LogError: There is no such log topic (yet).
+    """
+    partitions = []
+    for log_topic in log_topics:
+        metadata = consumer.list_topics(log_topic, timeout=METADATA_SECONDS).topics[log_topic]
+        if not metadata.partitions:
+            raise LogError(f"log topic {log_topic} does not exist", definite=True)
+        partitions += [(log_topic, partition) for partition in sorted(metadata.partitions)]
+    return partitions
+
+
+def _split(batch: list[KafkaMessage]) -> tuple[list[Followed], set[tuple[str, int]]]:
+    """Return the records of a batch and the partitions whose end has come."""
     records: list[Followed] = []
-    ended: set[str] = set()
+    ended: set[tuple[str, int]] = set()
     for record in batch:
         error = record.error()
         log_topic = record.topic() or ""
@@ -162,7 +179,9 @@ def _split(batch: list[KafkaMessage]) -> tuple[list[Followed], set[str]]:
             assert offset is not None
             records.append(Followed(log_topic, offset, key, value))
         elif error.code() == KafkaError._PARTITION_EOF:
-            ended.add(log_topic)
+            partition = record.partition()
+            assert partition is not None
+            ended.add((log_topic, partition))
         elif error.code() in _FATAL_CODES:
             raise LogError(f"reading {log_topic}: {error.str()}", definite=True)
     return records, ended

@@ -55,7 +55,8 @@ def last_sessions(records: DataFrame) -> DataFrame:
     """
     name = F.col("key").cast("string")
     client = F.substring(name, 3, 2**31 - 1)
-    named = records.where(F.is_valid_utf8(name)).select(
+    is_said = F.is_valid_utf8(name) & F.substring(name, 1, 2).isin("s/", "p/")
+    named = records.where(is_said).select(
         F.substring(name, 1, 2).alias("kind"),
         F.substring_index(client, "/", 1).alias("tenant"),
         F.substring(client, F.instr(client, "/") + 1, F.length(client)).alias("client_id"),

@@ -16,6 +16,8 @@ from mqlake.clock import SystemClock
 from mqlake.errors import OperationalError
 from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.local.paths import DataDirectory
+from mqlake.log.admin import partition_count
+from mqlake.log.contract import ANY_PARTITION
 from mqlake.records import (
     HEADER_BY,
     HEADER_CLIENT_ID,
@@ -40,6 +42,7 @@ from mqlake.session_records import (
     progress_key,
     session_key,
 )
+from mqlake.shard_records import shard_of
 from mqlake.tables import MESSAGES, RETAINED
 from mqlake.tables import SESSIONS as SESSIONS_TABLE
 
@@ -52,9 +55,18 @@ _OF_PUBLISHER: Final = [(HEADER_CLIENT_ID, b"bench"), (HEADER_ORIGIN, b"local/ga
 TABLES_SECONDS: Final = 150.0
 """How long the tables may take to follow."""
 LOOK_SECONDS: Final = 2.0
+ANSWER_SECONDS: Final = 10.0
 
 Offsets = dict[int, int]
 """Partition of `mqlake.inbound` -> offset of its last record."""
+
+
+class _Record(NamedTuple):
+    key: bytes
+    value: bytes
+    headers: Headers
+    timestamp_ms: int
+    partition: int = ANY_PARTITION
 
 
 class PastMessage(NamedTuple):
@@ -73,7 +85,7 @@ def write_messages(
     """
     identifiers = MessageIdentifiers(SystemClock(), datacenter=0, machine=machine_number())
     records = (
-        (
+        _Record(
             message_key(TENANT, message.topic_name),
             message.payload,
             [_MQTT[retain], (HEADER_ID, identifiers.next()), *_OF_PUBLISHER],
@@ -101,7 +113,9 @@ def write_sessions(
     now_ms = SystemClock().now_ms()
     headers: Headers = [(HEADER_VERSION, b"%d" % RECORD_VERSION), (HEADER_BY, b"bench")]
 
-    def records() -> Iterable[tuple[bytes, bytes, Headers, int]]:
+    shards = partition_count(bootstrap_servers, SESSIONS, ANSWER_SECONDS)
+
+    def records() -> Iterable[_Record]:
         for number, client_id in enumerate(client_ids):
             session = SessionRecord(
                 session_id=f"{number:016x}",
@@ -121,8 +135,13 @@ def write_sessions(
                 subscriptions=[StoredSubscription(f"{prefix}/{client_id}/+", 1)],
             )
             progress = ProgressRecord(session.session_id, cursor, settled=False)
-            yield session_key(TENANT, client_id), encode_session(session), headers, now_ms
-            yield progress_key(TENANT, client_id), encode_progress(progress), headers, now_ms
+            values = (
+                (session_key(TENANT, client_id), encode_session(session)),
+                (progress_key(TENANT, client_id), encode_progress(progress)),
+            )
+            shard = shard_of(TENANT, client_id, shards)
+            for key, value in values:
+                yield _Record(key, value, headers, now_ms, shard)
 
     _write(bootstrap_servers, SESSIONS, records())
 
@@ -173,7 +192,7 @@ def _await_table(data_dir: Path, name: str, is_there: Callable[[TableReader], bo
 def _write(
     bootstrap_servers: str,
     log_topic: str,
-    records: Iterable[tuple[bytes, bytes, Headers, int]],
+    records: Iterable[_Record],
 ) -> Offsets:
     producer = Producer(
         {
@@ -194,16 +213,17 @@ def _write(
         else:
             last[message.partition()] = message.offset()  # type: ignore[attr-defined]
 
-    for key, value, headers, timestamp_ms in records:
+    for record in records:
         while True:
             try:
                 producer.produce(
                     log_topic,
-                    value,
-                    key,
+                    record.value,
+                    record.key,
+                    record.partition,
                     on_delivery=reported,
-                    timestamp=timestamp_ms,
-                    headers=headers,  # type: ignore[arg-type]
+                    timestamp=record.timestamp_ms,
+                    headers=record.headers,  # type: ignore[arg-type]
                 )
                 break
             except BufferError:

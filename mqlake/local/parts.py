@@ -98,6 +98,7 @@ class Plan:
         command = (
             *_python("mqlake.local.log_topics", self.kafka.bootstrap_servers),
             str(settings.log_partitions),
+            str(settings.session_shards),
             str(round(settings.log_retention_hours * 3600 * 1000)),
             str(settings.log_retention_bytes),
             str(settings.ready_timeout_seconds),

@@ -25,6 +25,13 @@ class LocalSettings(ProcessSettings):
         le=64,
         description="partitions of a new log; they stay, as they decide the order of topics",
     )
+    session_shards: int = Field(
+        default=16,
+        ge=1,
+        le=1024,
+        description="parts into which the sessions of a new log are divided; they stay. Gateways "
+        "share them out: many gateways need more, 64 for some dozens",
+    )
     log_heap_mb: int = Field(default=256, ge=128, description="Java heap of the log, MiB")
     websocket_port: int = Field(
         default=8083,

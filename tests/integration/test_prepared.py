@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from ingest.gateway.store.database import Database
-from ingest.gateway.store.sessions import SessionStore
+from ingest.session.memory_shards import MemoryShardStore
+from ingest.session.ownership import Shard
 from mqlake.bench.prepared import TENANT, PastMessage, write_messages, write_sessions
 from mqlake.local.kafka import KafkaServer, running_kafka
 from mqlake.log.admin import ensure_log_topics
 from mqlake.log.contract import LogRecord
 from mqlake.log.kafka_reader import to_record
 from mqlake.records import INBOUND, SESSIONS, decode_message
+from mqlake.session_records import decode_progress
+from mqlake.shard_records import Run, shard_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -38,6 +40,7 @@ def test_messages_and_sessions_are_as_a_gateway_writes_them(kafka: KafkaServer) 
     ensure_log_topics(
         servers,
         inbound_partitions=2,
+        session_shards=2,
         retention_ms=1_000_000,
         retention_bytes=10**9,
         timeout_seconds=30,
@@ -56,12 +59,15 @@ def test_messages_and_sessions_are_as_a_gateway_writes_them(kafka: KafkaServer) 
     assert {(one.tenant, one.qos, one.retain) for one in found} == {(TENANT, 1, True)}
 
     write_sessions(servers, ["alice", "bob"], [7, 8], "a")
-    store = SessionStore(Database(None))
-    assert store.apply(read(kafka, SESSIONS, 0, 4)) == []
-    assert store.count() == 2
-    alice = store.get(TENANT, "alice")
+    number = shard_of(TENANT, "alice", 2)
+    store = MemoryShardStore()
+    shard = Shard(number, store, Run("gateway-1", "1"), lambda *_: None)
+    for record in read(kafka, SESSIONS, number, 2):
+        shard.apply(record)
+    alice = shard.session((TENANT, "alice"))
     assert alice is not None
-    assert not alice.session.connected
-    assert [one.topic_filter for one in alice.session.subscriptions] == ["a/alice/+"]
-    assert alice.progress is not None
-    assert alice.progress.cursor == [7, 8]
+    assert not alice.connected
+    assert [one.topic_filter for one in alice.subscriptions] == ["a/alice/+"]
+    progress = store.progress((TENANT, "alice"))
+    assert progress is not None
+    assert decode_progress(progress).cursor == [7, 8]
