@@ -1,4 +1,4 @@
-"""Kill processes in the middle of traffic and look for every message."""
+"""Kill and pause processes in the middle of traffic and look for every message."""
 
 import json
 import random
@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,8 @@ from rich.table import Table
 from mqlake.cli._progress import progress_bar
 from mqlake.errors import OperationalError
 from mqlake.local.testing import LocalSystem
-from mqlake.survival.kills import KILLS
+from mqlake.survival.faults import FAULTS, USUAL
+from mqlake.survival.ledger import Verdict, WillVerdict
 from mqlake.survival.trial import MESSAGES, Outcome, run_trial
 
 MAX_SEED: Final = 999_999
@@ -24,8 +26,21 @@ MAX_REPEATED: Final = 3
 """Messages that a kill may repeat to each of the two subscribers. Of 10,000 deliveries 10 may come
 twice, and publishers repeat some too."""
 
+TABLE_WIDTH: Final = 120
 
-@click.command()
+
+def _fault_table() -> str:
+    """Return what may happen to a system as lines of help."""
+    width = max(map(len, FAULTS))
+    return "\n".join(
+        f"{name:{width}}  {'*' if fault.is_usual else ' '} {fault.what}"
+        for name, fault in FAULTS.items()
+    )
+
+
+@click.command(
+    epilog="\b\nFaults; those with * run when nobody chooses:\n" + _fault_table(),
+)
 @click.option("--times", type=click.IntRange(1, 1000), default=1, help="Repeat the whole set.")
 @click.option(
     "--seed",
@@ -35,15 +50,17 @@ twice, and publishers repeat some too."""
 )
 @click.option(
     "--only",
-    type=click.Choice(tuple(KILLS)),
+    type=click.Choice(tuple(FAULTS)),
+    metavar="FAULT",
     multiple=True,
-    help="Only this kill; may be given several times.  [default: all of them]",
+    help="Only this fault; may be given several times.  [default: those with * below]",
 )
+@click.option("--all", "with_all", is_flag=True, help="Every fault, the long ones too.")
 @click.option(
     "--qos",
     type=click.Choice(("1", "2")),
     multiple=True,
-    help="Only messages of this QoS.  [default: both at once]",
+    help="Only messages of this QoS, beside the wills.  [default: both at once]",
 )
 @click.option("--messages", type=click.IntRange(100), default=MESSAGES, help="Of each QoS.")
 @click.option("--speed", type=click.FloatRange(1, 20_000), default=500.0, help="Of each, a second.")
@@ -58,17 +75,19 @@ def command(
     times: int,
     seed: int | None,
     only: tuple[str, ...],
+    with_all: bool,
     qos: tuple[str, ...],
     messages: int,
     speed: float,
     data_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Kill processes in the middle of traffic and look for every message.
+    """Kill and pause processes in the middle of traffic and look for every message.
 
     Runs a system of its own with two gateways. Publishers send to two subscribers, one of them away
-    for a while; something is killed with SIGKILL; every message acknowledged to its publisher must
-    reach both, in order. Exit code 1 when one did not; the system's folder is kept then.
+    for a while; 20 clients with wills are connected; then a fault strikes. Every message
+    acknowledged to its publisher must reach both, in order; every connection that breaks gives its
+    will once, no other does. Exit code 1 when it is not so; the system's folder is kept then.
     """
     # As an exception, so that the system is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -82,17 +101,17 @@ def command(
     outcomes: list[Outcome] = []
     try:
         with progress_bar(console) as bar:
-            names = only or tuple(KILLS)
+            names = only or (tuple(FAULTS) if with_all else USUAL)
             step = bar.add_task("starting a system", total=times * len(names))
             system.up()
             for run_seed in range(first_seed, first_seed + times):
                 for name in names:
-                    what = f"killing {KILLS[name].what} (seed {run_seed})"
+                    what = f"{FAULTS[name].what} (seed {run_seed})"
                     bar.update(step, description=what)
                     found = run_trial(
                         system,
                         name,
-                        KILLS[name],
+                        FAULTS[name],
                         levels,
                         run_seed,
                         messages=messages,
@@ -106,12 +125,14 @@ def command(
         if as_json:
             click.echo(json.dumps([outcome.to_json() for outcome in outcomes], indent=2))
         elif outcomes:
-            Console().print(_table(outcomes))
+            wide = Console(width=max(TABLE_WIDTH, Console().width))
+            for table in (_message_table(outcomes), _will_table(outcomes)):
+                wide.print(table)
         with console.status("stopping the system"):
             system.down()
     bad = [outcome for outcome in outcomes if outcome.problems]
     if bad:
-        seeds = ", ".join(sorted({f"{outcome.kill} {outcome.seed}" for outcome in bad}))
+        seeds = ", ".join(sorted({f"{outcome.fault} {outcome.seed}" for outcome in bad}))
         raise OperationalError(f"promises broken ({seeds}); the system's folder is {folder}")
     if data_dir is None:
         shutil.rmtree(folder.parent)
@@ -127,30 +148,70 @@ def environment(messages: int) -> dict[str, str]:
 
 def _line(outcome: Outcome) -> str:
     verdict = "ok" if not outcome.problems else "; ".join(outcome.problems)
-    return f"{outcome.kill} qos {outcome.qos} seed {outcome.seed}: {verdict}"
+    return f"{outcome.fault} {outcome.flow} seed {outcome.seed}: {verdict}"
 
 
-def _table(outcomes: list[Outcome]) -> Table:
+def _message_table(outcomes: list[Outcome]) -> Table:
+    columns = ("sent", "acked", "received", "lost", "twice", "no DUP", "disorder", "recovery")
+    return _table(
+        columns,
+        [
+            (
+                outcome,
+                (
+                    verdict.sent,
+                    verdict.acknowledged,
+                    verdict.received,
+                    verdict.lost,
+                    verdict.duplicates,
+                    verdict.without_dup,
+                    verdict.out_of_order,
+                    f"{outcome.recovery_seconds:.1f} s",
+                ),
+            )
+            for outcome in outcomes
+            if isinstance(verdict := outcome.verdict, Verdict)
+        ],
+    )
+
+
+def _will_table(outcomes: list[Outcome]) -> Table:
+    columns = ("clients", "broken", "due", "wills", "missing", "twice", "of connected", "last")
+    return _table(
+        columns,
+        [
+            (
+                outcome,
+                (
+                    verdict.clients,
+                    verdict.broken,
+                    verdict.due,
+                    verdict.wills,
+                    verdict.missing,
+                    verdict.twice,
+                    verdict.of_connected,
+                    f"{outcome.recovery_seconds:.1f} s",
+                ),
+            )
+            for outcome in outcomes
+            if isinstance(verdict := outcome.verdict, WillVerdict)
+        ],
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[tuple[Outcome, Sequence[object]]]) -> Table:
     table = Table(box=None)
-    for name in ("kill", "QoS", "seed", "sent", "acked", "received", "lost"):
-        table.add_column(name, justify="left" if name == "kill" else "right")
-    for name in ("twice", "no DUP", "disorder", "recovery"):
+    for name in ("fault", "flow"):
+        table.add_column(name)
+    for name in ("seed", *columns):
         table.add_column(name, justify="right")
     table.add_column("")
-    for outcome in outcomes:
-        verdict = outcome.verdict
+    for outcome, figures in rows:
         table.add_row(
-            outcome.kill,
-            str(outcome.qos),
+            outcome.fault,
+            outcome.flow,
             str(outcome.seed),
-            str(verdict.sent),
-            str(verdict.acknowledged),
-            str(verdict.received),
-            str(verdict.lost),
-            str(verdict.duplicates),
-            str(verdict.without_dup),
-            str(verdict.out_of_order),
-            f"{outcome.recovery_seconds:.1f} s",
+            *map(str, figures),
             "BROKEN" if outcome.problems else "ok",
         )
     return table

@@ -22,13 +22,15 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from mqlake.errors import OperationalError
-from mqlake.survival.ledger import Arrival, Sent, payload_of
+from mqlake.survival.ledger import Arrival, Life, Sent, payload_of
 
 if TYPE_CHECKING:
     from paho.mqtt.client import SocketLike
 
 HOST: Final = "127.0.0.1"
 KEEP_ALIVE_SECONDS: Final = 10
+"""Unless said otherwise. A connection that brings nothing is given up after one or two of these."""
+
 RETRY_SECONDS: Final = 0.2
 CONNACK_SECONDS: Final = 20.0
 """Longer than a gateway looks for a session."""
@@ -99,10 +101,20 @@ class ProvingClient:
         ports: Of the gateways.
         home: Index of the port it connects to first.
         moves: Whether it takes the next gateway when one does not answer, else the same again.
+        keep_alive_seconds: Of its connections.
+        away_seconds: How long it stays away after a connection has broken.
     """
 
     def __init__(
-        self, client_id: str, level: int, ports: Sequence[int], *, home: int, moves: bool
+        self,
+        client_id: str,
+        level: int,
+        ports: Sequence[int],
+        *,
+        home: int,
+        moves: bool,
+        keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
+        away_seconds: float = RETRY_SECONDS,
     ) -> None:
         self.client_id = client_id
         self.level = level
@@ -110,9 +122,14 @@ class ProvingClient:
         self.place = home
         self.moves = moves
         self.connections = 0
+        self.breaks = 0
+        """Connections that had begun and ended though the client did not leave."""
         self.lost_sessions = 0
+        self._keep_alive_seconds = keep_alive_seconds
+        self._away_seconds = away_seconds
         self._is_wanted = False
         self._is_open = False
+        self._has_begun = False
         self._cut = False
         self._try_at = 0.0
         self._give_up_at = 0.0
@@ -184,15 +201,19 @@ class ProvingClient:
             more = {"clean_start": False, "properties": properties}
         self._give_up_at = now + CONNACK_SECONDS
         try:
-            self._paho.connect(HOST, self.ports[self.place], KEEP_ALIVE_SECONDS, **more)
+            self._paho.connect(HOST, self.ports[self.place], self._keep_alive_seconds, **more)
         except OSError:
             self._lost(now)
         else:
             self._is_open = True
 
     def _lost(self, now: float) -> None:
+        has_broken = self._has_begun
         self._close()
-        self._try_at = now + RETRY_SECONDS
+        self._try_at = now + (self._away_seconds if has_broken else RETRY_SECONDS)
+        if has_broken:
+            self.breaks += 1
+            self._broke(now)
         if self.moves:
             self.place = (self.place + 1) % len(self.ports)
 
@@ -202,7 +223,7 @@ class ProvingClient:
         self._close()
 
     def _close(self) -> None:
-        self._is_open = False
+        self._is_open = self._has_begun = False
         socket = self._paho.socket()
         if socket is not None:
             socket.close()
@@ -212,6 +233,7 @@ class ProvingClient:
     ) -> None:
         if code.is_failure:
             return
+        self._has_begun = True
         self.connections += 1
         if self.connections > 1 and not flags.session_present:
             self.lost_sessions += 1
@@ -219,6 +241,9 @@ class ProvingClient:
 
     def _welcomed(self) -> None:
         """Do what there is to do at the start of a connection."""
+
+    def _broke(self, now: float) -> None:
+        """Do what there is to do when a connection has broken."""
 
     def _turn(self, now: float) -> None:
         """Do what is due; called all the time while connected."""
@@ -354,6 +379,58 @@ class Subscriber(ProvingClient):
             Arrival(sent, message.dup, time.monotonic(), self.connections, is_damaged)
         )
         self.seen.add(sent)
+
+
+class WillClient(ProvingClient):
+    """Does nothing but to be connected, with a will that names its attempt to connect.
+
+    Args:
+        topic_name: Of its wills.
+        seed: Of their payloads.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        level: int,
+        ports: Sequence[int],
+        *,
+        home: int,
+        moves: bool,
+        topic_name: str,
+        seed: int,
+        keep_alive_seconds: int,
+        away_seconds: float,
+    ) -> None:
+        super().__init__(
+            client_id,
+            level,
+            ports,
+            home=home,
+            moves=moves,
+            keep_alive_seconds=keep_alive_seconds,
+            away_seconds=away_seconds,
+        )
+        self._topic_name = topic_name
+        self._seed = seed
+        self.wills: list[Sent] = []
+        """One for each attempt."""
+        self.lives: list[Life] = []
+        """One for each attempt that was answered."""
+
+    def _connect(self, now: float) -> None:
+        will = Sent(self._topic_name, len(self.wills))
+        self.wills.append(will)
+        self._paho.will_set(self._topic_name, payload_of(self._seed, will), qos=1)
+        super()._connect(now)
+        if self.socket is not None and self.lives and self.lives[-1].sought_at is None:
+            self.lives[-1].sought_at = now
+
+    def _welcomed(self) -> None:
+        self.lives.append(Life(self.wills[-1]))
+
+    def _broke(self, now: float) -> None:
+        self.lives[-1].broke_at = now
 
 
 class Attendant(threading.Thread):

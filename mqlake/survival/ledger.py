@@ -7,8 +7,12 @@ never.
 The order of a topic holds twice: first arrivals come in it; and so does all that comes on one
 connection, what is sent again included. Only a message that the log holds more than once, because
 its publisher had to repeat it, may come behind a later one.
+
+A will names the connection it belongs to. It comes once when that connection breaks, and never
+while it is open or when it ended with DISCONNECT.
 """
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +73,53 @@ class Verdict:
     duplicates: int
     without_dup: int
     out_of_order: int
+    problems: tuple[str, ...] = field(default=())
+
+
+@dataclass(slots=True)
+class Life:
+    """One connection of a client with a will, as the client saw it; times by `time.monotonic`."""
+
+    will: Sent
+    broke_at: float | None = None
+    """None while it is open, and when the client itself has ended it."""
+    sought_at: float | None = None
+    """When the client sent its next CONNECT."""
+
+    @property
+    def away_seconds(self) -> float:
+        """How long nothing told the system, after the break, that the client is there."""
+        if self.broke_at is None:
+            return 0.0
+        return math.inf if self.sought_at is None else self.sought_at - self.broke_at
+
+
+@dataclass(frozen=True, slots=True)
+class WillVerdict:
+    """What became of the wills.
+
+    Attributes:
+        clients: That had one.
+        broken: Connections that ended without DISCONNECT.
+        due: Of these, with a client that stayed away for so long that its will has to come.
+        wills: That the log has.
+        by_client: How many each topic has, the topics without any left out.
+        missing: Due, and not in the log or not delivered.
+        twice: That the log has more than once.
+        of_connected: That came while their connection was open, or after its DISCONNECT.
+        repeated: Deliveries to the observer beyond the first; QoS 1 allows them with DUP.
+        problems: What breaks a promise, one line each; empty when all is well.
+    """
+
+    clients: int
+    broken: int
+    due: int
+    wills: int
+    by_client: dict[str, int]
+    missing: int
+    twice: int
+    of_connected: int
+    repeated: int
     problems: tuple[str, ...] = field(default=())
 
 
@@ -133,6 +184,72 @@ def judge(
         without_dup,
         out_of_order,
         tuple(problems),
+    )
+
+
+def judge_wills(
+    lives: Sequence[Life],
+    wills: Iterable[Sent],
+    arrivals: Sequence[Arrival],
+    stored: Mapping[Sent, int],
+    *,
+    due_seconds: float,
+    unnoticed_seconds: float,
+) -> WillVerdict:
+    """Compare the wills that came with the connections that broke.
+
+    An attempt to connect that was not answered may have been taken all the same, so its will may
+    come, once.
+
+    Args:
+        lives: Of all clients.
+        wills: Of all their attempts to connect.
+        arrivals: At the observer, in their order.
+        stored: How often the log holds each will.
+        due_seconds: A client that is away for longer has its will published.
+        unnoticed_seconds: So much later than the system a client may notice that its connection is
+            over.
+    """
+    known = dict.fromkeys(wills)
+    came: dict[Sent, float] = {}
+    for arrival in arrivals:
+        came.setdefault(arrival.message, arrival.at)
+    published = [will for will in known if stored.get(will)]
+    broken = [life for life in lives if life.broke_at is not None]
+    due = [life.will for life in broken if life.away_seconds >= due_seconds]
+    missing = [will for will in due if will not in came or not stored.get(will)]
+    twice = [will for will in published if stored[will] > 1]
+    of_connected = [
+        life.will
+        for life in lives
+        if (life.broke_at is None and (stored.get(life.will) or life.will in came))
+        or (
+            life.broke_at is not None
+            and came.get(life.will, math.inf) < life.broke_at - unnoticed_seconds
+        )
+    ]
+    repeated = _repetitions(arrivals)
+    undelivered = [will for will in published if will not in came and will not in missing]
+    problems = [
+        *_problem("due will did not come", missing),
+        *_problem("will in the log and not delivered", undelivered),
+        *_problem("will twice in the log", twice),
+        *_problem("will of a connected client", of_connected),
+        *_problem("nobody's will", [will for will in came if will not in known]),
+        *_problem("will damaged", [one.message for one in arrivals if one.is_damaged]),
+        *_problem("will again without DUP", [one.message for one in repeated if not one.dup]),
+    ]
+    return WillVerdict(
+        clients=len({will.topic_name for will in known}),
+        broken=len(broken),
+        due=len(due),
+        wills=sum(stored[will] for will in published),
+        by_client=dict(Counter(will.topic_name for will in published)),
+        missing=len(missing),
+        twice=len(twice),
+        of_connected=len(of_connected),
+        repeated=len(repeated),
+        problems=tuple(problems),
     )
 
 

@@ -1,4 +1,4 @@
-"""One trial: messages flow, something is killed in the middle, and every message is looked at."""
+"""One trial: messages flow, a fault strikes in the middle, and every message is looked at."""
 
 import random
 import time
@@ -12,9 +12,17 @@ from confluent_kafka import Consumer, TopicPartition
 from mqlake.errors import OperationalError
 from mqlake.local.testing import LocalSystem
 from mqlake.records import BARRIER_KEY_PREFIX, INBOUND
-from mqlake.survival.clients import Attendant, ProvingClient, Publisher, Subscriber, end_session
-from mqlake.survival.kills import Kill
-from mqlake.survival.ledger import Arrival, Sent, Verdict, judge
+from mqlake.survival.clients import (
+    RETRY_SECONDS,
+    Attendant,
+    ProvingClient,
+    Publisher,
+    Subscriber,
+    WillClient,
+    end_session,
+)
+from mqlake.survival.faults import Fault, Target
+from mqlake.survival.ledger import Arrival, Sent, Verdict, WillVerdict, judge, judge_wills
 
 PUBLISHERS: Final = 4
 TOPICS_EACH: Final = 2
@@ -23,12 +31,30 @@ ABSENT_FROM: Final = 0.4
 """The second subscriber leaves when so much has been sent."""
 
 ABSENT_UNTIL: Final = (0.5, 0.95)
-KILLED_AT: Final = (0.2, 0.8)
-"""The kill comes somewhere between these."""
+STRUCK_AT: Final = (0.2, 0.8)
+"""The fault comes somewhere between these, of the messages that flow beside its own time."""
 
-START_SECONDS: Final = 30.0
+WILL_CLIENTS: Final = 20
+WILL_KEEP_ALIVE_SECONDS: Final = 7
+"""Such a client leaves a gateway that stands still after 7 to 14 s."""
+
+WILL_DUE_SECONDS: Final = 14.0
+"""A client that is away for longer has its will published: its gateway is dead after 11 s of
+silence, the lease and one second; the rest is for whoever owns the session."""
+
+WILL_AWAY_SECONDS: Final = 15.0
+"""So long every second client with a will stays away; the others come back at once."""
+
+WATCH_SECONDS: Final = 14.0
+"""So long after a fault has begun wills are waited for which should not come."""
+
+UNNOTICED_SECONDS: Final = 1.0
+"""How long after the system a client may notice that its connection is over, beside the fault's
+own time."""
+
+START_SECONDS: Final = 60.0
 SEND_SECONDS: Final = 240.0
-"""How long it may take until all is sent and acknowledged, with the kill in between."""
+"""How long it may take until all is sent and acknowledged, with the fault in between."""
 
 SETTLE_SECONDS: Final = 120.0
 """How long the last of them may take to arrive."""
@@ -42,14 +68,16 @@ Offsets = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one kill did to the messages of one QoS."""
+    """What one fault did to one flow."""
 
-    kill: str
-    qos: int
+    fault: str
+    flow: str
+    """`qos 1`, `qos 2` or `wills`."""
     seed: int
-    verdict: Verdict
+    verdict: Verdict | WillVerdict
     recovery_seconds: float
-    """From the kill until every client that was connected had been served again."""
+    """From the fault until every client that was connected had been served again; of wills, until
+    the last one came."""
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -59,8 +87,8 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         """Return what there is to say, flat, for programs."""
         return {
-            "kill": self.kill,
-            "qos": self.qos,
+            "fault": self.fault,
+            "flow": self.flow,
             "seed": self.seed,
             **asdict(self.verdict),
             "recovery_seconds": round(self.recovery_seconds, 1),
@@ -192,10 +220,10 @@ class Flow:
             topics = dict.fromkeys(message.topic_name for message in publisher.sent)
             publisher.send_more([Sent(topic, self._count) for topic in topics])
 
-    def recovery_seconds(self, killed_at: float) -> float:
+    def recovery_seconds(self, struck_at: float) -> float:
         """Return how long it took until all who were there were served again."""
         sent = {message: at for one in self.publishers for message, at in one.sent.items()}
-        later = {message for message, at in sent.items() if at > killed_at}
+        later = {message for message, at in sent.items() if at > struck_at}
         served: list[float] = []
         for publisher in self.publishers:
             if publisher.client_id in self.was_there:
@@ -205,7 +233,7 @@ class Flow:
             if subscriber.client_id in self.was_there:
                 came = [one.at for one in subscriber.arrivals if one.message in later]
                 served += [min(came)] if came else []
-        return max(served, default=killed_at) - killed_at
+        return max(served, default=struck_at) - struck_at
 
     def judge(self, stored: Counter[Sent]) -> tuple[Verdict, tuple[str, ...]]:
         """Return the verdict, and what is wrong beside the messages."""
@@ -213,11 +241,7 @@ class Flow:
         arrivals: dict[str, list[Arrival]] = {
             one.client_id: list(one.arrivals) for one in self.subscribers
         }
-        notes = [
-            f"{client.client_id}: session not present {client.lost_sessions} x"
-            for client in self.clients
-            if client.lost_sessions
-        ]
+        notes = list(_lost_sessions(self.clients))
         for publisher in self.publishers:
             if publisher.refused:
                 reason = next(iter(publisher.refused.values()))
@@ -227,24 +251,106 @@ class Flow:
         return judge(self.qos, sent, self.acknowledged, arrivals, stored), tuple(notes)
 
 
+class WillFlow:
+    """Clients that are connected all the time, each with a will, and one that takes the wills.
+
+    Args:
+        name: Makes client identifiers and topics unlike those of others.
+        ports: Of the gateways.
+        seed: Decides who speaks which version and who is where.
+        moves: Clients go to another gateway when theirs does not answer.
+    """
+
+    def __init__(self, name: str, ports: Sequence[int], seed: int, *, moves: bool) -> None:
+        chance = random.Random(f"{seed}/wills")  # noqa: S311 - it has to be repeatable
+        self.owners = [
+            WillClient(
+                f"{name}-{number}",
+                chance.choice((4, 5)),
+                ports,
+                home=number // 2 % len(ports),
+                moves=moves,
+                topic_name=f"{name}/{number}/will",
+                seed=seed,
+                keep_alive_seconds=WILL_KEEP_ALIVE_SECONDS,
+                away_seconds=WILL_AWAY_SECONDS if number % 2 else RETRY_SECONDS,
+            )
+            for number in range(WILL_CLIENTS)
+        ]
+        self.observer = Subscriber(
+            f"{name}-observer",
+            chance.choice((4, 5)),
+            ports,
+            home=chance.randrange(len(ports)),
+            moves=moves,
+            topic_filter=f"{name}/+/will",
+            seed=seed,
+            qos=1,
+        )
+
+    @property
+    def clients(self) -> tuple[ProvingClient, ...]:
+        return (*self.owners, self.observer)
+
+    @property
+    def are_connected(self) -> bool:
+        return all(one.is_connected for one in self.clients)
+
+    @property
+    def are_gone(self) -> bool:
+        return all(one.is_gone for one in self.owners)
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether all clients are back and all wills have come that are due."""
+        return self.are_connected and all(
+            life.will in self.observer.seen
+            for one in self.owners
+            for life in one.lives
+            if life.away_seconds >= WILL_DUE_SECONDS
+        )
+
+    def recovery_seconds(self, struck_at: float) -> float:
+        """Return how long it took until the last will came; 0 without any."""
+        return max((one.at for one in self.observer.arrivals), default=struck_at) - struck_at
+
+    def judge(
+        self, stored: Counter[Sent], unnoticed_seconds: float
+    ) -> tuple[WillVerdict, tuple[str, ...]]:
+        """Return the verdict, and what is wrong beside the wills."""
+        verdict = judge_wills(
+            [life for one in self.owners for life in one.lives],
+            [will for one in self.owners for will in one.wills],
+            self.observer.arrivals,
+            stored,
+            due_seconds=WILL_DUE_SECONDS,
+            unnoticed_seconds=unnoticed_seconds,
+        )
+        return verdict, _lost_sessions(self.clients)
+
+
 def run_trial(
     system: LocalSystem,
     name: str,
-    kill: Kill,
+    fault: Fault,
     levels: Sequence[int],
     seed: int,
     *,
     messages: int = MESSAGES,
     per_second: float,
 ) -> list[Outcome]:
-    """Run messages of each QoS at once through a system and kill in the middle.
+    """Run messages of each QoS and wills through a system, with a fault in the middle.
+
+    A fault that lasts makes the messages flow slower, so that they flow for as much longer.
 
     Raises:
-        OperationalError: The system does not serve at all, before the kill or long after it.
+        OperationalError: The system does not serve at all, before the fault or long after it.
     """
     chance = random.Random(f"{seed}/{name}")  # noqa: S311 - it has to be repeatable
     ports = [system.mqtt_port + number for number in range(system.gateways)]
     run = f"prove-{name}-{seed}"
+    usual_seconds = messages / per_second
+    seconds = usual_seconds + fault.seconds
     flows = [
         Flow(
             f"{run}-q{qos}",
@@ -252,57 +358,109 @@ def run_trial(
             qos,
             seed,
             messages=messages,
-            per_second=per_second,
-            moves=kill.moves,
+            per_second=messages / seconds,
+            moves=fault.moves,
         )
         for qos in levels
     ]
+    wills = WillFlow(f"{run}-w", ports, seed, moves=fault.moves)
     total = sum(flow.total for flow in flows)
-    kill_at = round(chance.uniform(*KILLED_AT) * total)
+    strike_at = round(chance.uniform(*STRUCK_AT) * total * usual_seconds / seconds)
+    gateway = f"gateway-{chance.randint(1, system.gateways)}"
     # Looked for now: that takes the processor, and the clients need it later.
-    targets = kill.targets(system, f"gateway-{chance.randint(1, system.gateways)}")
+    target = Target(system, gateway, fault.find(system, gateway))
     starts = log_ends(system.state().bootstrap_servers)
     subscribers = [one for flow in flows for one in flow.subscribers]
     attendant = Attendant(
-        [client for flow in flows for client in flow.clients],
+        [*(client for flow in flows for client in flow.clients), *wills.clients],
         [flow.step for flow in flows],
     )
     attendant.start()
     holds = attendant.holds
     try:
-        for one in subscribers:
+        for one in (*subscribers, wills.observer):
             one.come()
-        if not holds(lambda: all(one.is_subscribed for one in subscribers), START_SECONDS):
+        if not holds(
+            lambda: all(one.is_subscribed for one in (*subscribers, wills.observer)), START_SECONDS
+        ):
             raise OperationalError("the subscribers could not subscribe")
+        for owner in wills.owners:
+            owner.come()
+        if not holds(lambda: wills.are_connected, START_SECONDS):
+            raise OperationalError("the clients with wills could not connect")
         for flow in flows:
             flow.start()
-        if not holds(lambda: _sent(flows) >= kill_at, SEND_SECONDS):
-            raise OperationalError(f"{_sent(flows)} messages were sent, expected {kill_at}")
+        if not holds(lambda: _sent(flows) >= strike_at, SEND_SECONDS):
+            raise OperationalError(f"{_sent(flows)} messages were sent, expected {strike_at}")
         for flow in flows:
             flow.note_present()
-        with kill.strike(system, targets) as killed_at:
+        with fault.how(target) as struck:
             has_come = holds(lambda: _all_acknowledged(flows), SEND_SECONDS)
-            has_come = has_come and holds(lambda: _all_arrived(flows), SETTLE_SECONDS)
+            has_come = has_come and holds(
+                lambda: (
+                    time.monotonic() >= struck.at + WATCH_SECONDS
+                    and _all_arrived(flows)
+                    and wills.has_arrived
+                ),
+                SETTLE_SECONDS,
+            )
         system.await_healthy()
         if has_come:
-            for one in subscribers:
-                one.leave(cut=False)
-            holds(lambda: all(one.is_gone for one in subscribers), START_SECONDS)
+            for client in (*subscribers, *wills.owners):
+                client.leave(cut=False)
+            holds(lambda: wills.are_gone and all(one.is_gone for one in subscribers), START_SECONDS)
             for flow in flows:
                 flow.end()
             holds(lambda: _all_acknowledged(flows) and _all_arrived(flows), SETTLE_SECONDS)
     finally:
         attendant.stop()
-    recoveries = [flow.recovery_seconds(killed_at) for flow in flows]
     stored = stored_messages(system.state().bootstrap_servers, run, starts)
     outcomes = []
-    for flow, recovery_seconds in zip(flows, recoveries, strict=True):
+    for flow in flows:
         verdict, notes = flow.judge(stored)
-        outcomes.append(Outcome(name, flow.qos, seed, verdict, recovery_seconds, notes))
-        if not verdict.problems:
-            for client in flow.clients:
-                end_session(client.client_id, ports[0])
+        if fault.is_quiet:
+            notes += _broken_connections(flow.clients)
+        outcomes.append(
+            Outcome(name, f"qos {flow.qos}", seed, verdict, flow.recovery_seconds(struck.at), notes)
+        )
+    will_verdict, notes = wills.judge(stored, fault.seconds + UNNOTICED_SECONDS)
+    if fault.is_quiet:
+        notes += _broken_connections(wills.clients)
+    if not wills.are_gone:
+        notes += ("not everybody came back, or not every will came",)
+    outcomes.append(
+        Outcome(
+            name,
+            "wills",
+            seed,
+            will_verdict,
+            wills.recovery_seconds(struck.at),
+            (*notes, *struck.problems),
+        )
+    )
+    for outcome, flow_clients in zip(
+        outcomes, (*(flow.clients for flow in flows), wills.clients), strict=True
+    ):
+        if not outcome.verdict.problems:
+            for proved in flow_clients:
+                end_session(proved.client_id, ports[0])
     return outcomes
+
+
+def _lost_sessions(clients: Sequence[ProvingClient]) -> tuple[str, ...]:
+    return tuple(
+        f"{client.client_id}: session not present {client.lost_sessions} x"
+        for client in clients
+        if client.lost_sessions
+    )
+
+
+def _broken_connections(clients: Sequence[ProvingClient]) -> tuple[str, ...]:
+    return tuple(
+        f"{client.client_id}: connection broke {client.breaks} x"
+        for client in clients
+        if client.breaks
+    )
 
 
 def log_ends(bootstrap_servers: str) -> Offsets:
