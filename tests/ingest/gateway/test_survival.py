@@ -429,6 +429,30 @@ async def test_a_gateway_ends_when_another_has_its_name() -> None:
                     await second.close()
 
 
+async def test_a_gateway_whose_store_fails_ends_and_its_next_run_knows_everything() -> None:
+    async with site() as (log, router):
+        with contextlib.suppress(OperationalError):
+            async with running_gateway(log=log, router=router) as harness:
+                client, _ = await resume(harness)
+                await client.subscribe("a/b", 1)
+                await harness.saved()
+
+                def fail(_sql: str, _values: object = ()) -> int:
+                    raise OperationalError("the gateway's store: database or disk is full")
+
+                harness.gateway._database.write = fail  # type: ignore[method-assign, assignment]
+                other = await Client.open(harness.port)
+                other.send(Connect("bob", 5, clean_start=False, properties=NEVER))
+                with pytest.raises(OperationalError, match="disk is full"):
+                    await harness.task
+                harness.host.kill()
+        async with running_gateway(log=log, router=router) as harness:
+            await publish(harness, b"1")
+            client, connack = await resume(harness)
+            assert connack.session_present
+            assert await client.payloads(1) == [b"1"]
+
+
 async def test_a_delayed_will_waits_for_its_time_after_a_crash() -> None:
     clock = ManualClock()
     will = Will("will", b"gone", 1, properties={"will_delay_interval": 10})
