@@ -220,17 +220,13 @@ class Peers:
 
     def is_dead(self, run: Run) -> bool:
         """Tell whether a run has left, or its lease is over. Nobody is before all was read."""
-        if run.gateway == self._me.gateway:
-            return run.incarnation != self._me.incarnation
-        if not self._is_read:
-            return False
-        peer = self._peers.get(run.gateway)
-        if peer is None or peer.incarnation != run.incarnation:
-            return True
-        return self._now() - peer.heard_at >= self._lease.seconds + GRACE_SECONDS
+        return self._is_unheard(run, self._lease.seconds + GRACE_SECONDS)
 
     def is_silent(self, run: Run) -> bool:
         """Tell whether a run was not heard for so long that its shards go to others."""
+        return self._is_unheard(run, SILENT_SECONDS)
+
+    def _is_unheard(self, run: Run, seconds: float) -> bool:
         if run.gateway == self._me.gateway:
             return run.incarnation != self._me.incarnation
         if not self._is_read:
@@ -238,7 +234,7 @@ class Peers:
         peer = self._peers.get(run.gateway)
         if peer is None or peer.incarnation != run.incarnation:
             return True
-        return self._now() - peer.heard_at >= SILENT_SECONDS
+        return self._now() - peer.heard_at >= seconds
 
     def is_ours(self, gateway: str, incarnation: str) -> bool:
         """Tell whether this gateway has to care for what a run of a gateway has left.
