@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from ingest.gateway.keyed_writer import RETRY_SECONDS, KeyedWriter
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull, LogWriter
 from mqlake.records import SESSIONS
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from ingest.gateway.peers import Lease
     from mqlake.records import Headers
 
-logger = logging.getLogger(__name__)
-
-RETRY_SECONDS: Final = 0.1
-
 
 class SessionLog:
     """Writes the sessions of this gateway.
@@ -56,22 +52,19 @@ class SessionLog:
         self._writer = writer
         self._me = me
         self._lease = lease
-        self._last_number = 0
-        # Key -> number of its last record that the log has not confirmed.
-        self._pending: dict[bytes, int] = {}
+        self._records = KeyedWriter(writer, SESSIONS, self._once_they_count)
         self._headers = stamp_headers(me.incarnation)
         # What reports set off once it is known that the records count.
         self._parked: list[Callable[[], None]] = []
-        self._is_closed = False
 
     def close(self) -> None:
         """Write nothing more: what this process knows is not to be trusted."""
-        self._is_closed = True
+        self._records.close()
 
     @property
     def is_saved(self) -> bool:
         """Whether the log has confirmed all that was written."""
-        return not self._pending
+        return self._records.is_saved
 
     def confirmed(self) -> None:
         """Go on with what waited: the sessions that are still held were held all the time."""
@@ -89,14 +82,14 @@ class SessionLog:
     ) -> None:
         """Append a record of a claim, or a question; one that ends a claim until the log has it."""
         if value is None:
-            self._append_until_taken(shard, key, value, headers)
+            self._records.append_until_taken(key, value, headers, shard)
             return
 
         def report(_partition: int, offset: int, error: LogError | None) -> None:
             on_appended(offset, error)
 
         loop = asyncio.get_running_loop()
-        if self._is_closed:
+        if self._records.is_closed:
             return
         try:
             self._writer.append(SESSIONS, key, value, headers, report, partition=shard)
@@ -134,7 +127,7 @@ class SessionLog:
         key = marks_key(self._me.gateway)
         for shard in shards:
             with contextlib.suppress(LogError):  # the next ones come soon
-                self._append(shard, key, value, self._headers, None)
+                self._records.append(key, value, self._headers, shard, None)
 
     def forget(self, key: Key, epoch: int) -> None:
         """End a session."""
@@ -152,56 +145,13 @@ class SessionLog:
         shard = shard_of(*key, self.shards)
         headers = stamp_headers(self._me.incarnation, epoch)
         if on_saved is None:
-            self._append_until_taken(shard, to_key(*key), value, headers)
+            self._records.append_until_taken(to_key(*key), value, headers, shard)
         else:
-            self._append(shard, to_key(*key), value, headers, on_saved)
+            self._records.append(to_key(*key), value, headers, shard, on_saved)
 
-    def _append(
-        self,
-        shard: int,
-        key: bytes,
-        value: bytes | None,
-        headers: Headers,
-        on_saved: Callable[[LogError | None], None] | None,
-    ) -> None:
-        if self._is_closed:
-            return
-        self._last_number = number = self._last_number + 1
-
-        def report(_partition: int, _offset: int, error: LogError | None) -> None:
-            if error is None and self._pending.get(key) == number:
-                del self._pending[key]
-            if on_saved is None:
-                return
-            if self._lease.holds():
-                on_saved(error)
-            else:
-                self._parked.append(lambda: on_saved(error))
-
-        self._writer.append(SESSIONS, key, value, headers, report, partition=shard)
-        self._pending[key] = number
-
-    def _append_until_taken(
-        self, shard: int, key: bytes, value: bytes | None, headers: Headers
-    ) -> None:
-        """Append what nobody waits for and what must not be missing."""
-        number = self._last_number
-
-        def report(error: LogError | None) -> None:
-            # One that failed comes again only while nothing newer has been written under its key.
-            if error is not None and self._pending.get(key) == number:
-                loop = asyncio.get_running_loop()
-                loop.call_later(RETRY_SECONDS, again)
-
-        def again() -> None:
-            if self._pending.get(key) == number:
-                self._append_until_taken(shard, key, value, headers)
-
-        try:
-            number = self._last_number + 1
-            self._append(shard, key, value, headers, report)
-        except LogFull as error:
-            self._pending[key] = number
-            report(error)
-        except LogError as error:
-            logger.error("session not written", extra={"fields": {"reason": str(error)}})
+    def _once_they_count(self, report: Callable[[], None]) -> None:
+        """Run a report, or park it while nobody knows whether the records count."""
+        if self._lease.holds():
+            report()
+        else:
+            self._parked.append(report)

@@ -15,9 +15,10 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ingest.gateway.keyed_writer import KeyedWriter
 from ingest.session.share_parts import PART_KEY_PREFIX, PartRecord, encode_part, part_key
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.log.contract import BEGINNING, LogFull, LogRecord, LogWriter
+from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
 from mqlake.records import HEADER_BY, RECORD_VERSION, SHARE_GROUPS
 from mqlake.session_records import MarksRecord, decode_marks, encode_marks, marks_key
 from mqlake.shard_records import Key, Run, stamp_headers
@@ -35,7 +36,6 @@ MARKS_KEY_PREFIX: Final = b"g/"
 MARKER_KEY_PREFIX: Final = b"\0"
 
 OPEN_SECONDS: Final = 60.0
-RETRY_SECONDS: Final = 0.1
 
 Position = tuple[int, int]
 """Partition and offset in `mqlake.inbound`."""
@@ -113,10 +113,8 @@ class ShareLog:
         self._parts: PartsListener
         self._marks: dict[str, bytes] = {}
         self._written: dict[Key, Member] = {}
-        self._last_number = 0
-        self._pending: dict[bytes, int] = {}
+        self._records = KeyedWriter(writer, SHARE_GROUPS)
         self._catching_up: list[asyncio.Future[None]] = []
-        self._is_closed = False
 
     async def open(self, parts: PartsListener) -> None:
         """Read the log up to what is in it now.
@@ -151,12 +149,12 @@ class ShareLog:
 
     def stop_writing(self) -> None:
         """Write nothing more: what this process knows is not to be trusted."""
-        self._is_closed = True
+        self._records.close()
 
     @property
     def is_saved(self) -> bool:
         """Whether the log has confirmed all that was written."""
-        return not self._pending
+        return self._records.is_saved
 
     def marks(self, gateway: str) -> MarksRecord | None:
         """Return how far the parts of a gateway have come."""
@@ -171,7 +169,7 @@ class ShareLog:
         if on_saved is None:
             self._append_until_taken(part_key(record), value)
         else:
-            self._append(part_key(record), value, on_saved)
+            self._records.append(part_key(record), value, self._headers, 0, on_saved)
 
     def forget_part(self, key: bytes) -> None:
         """Write that a part is no more."""
@@ -208,48 +206,11 @@ class ShareLog:
         """Write how far all parts of this gateway have come."""
         value = encode_marks(MarksRecord(self._me.incarnation, marks, next_delivery))
         with contextlib.suppress(LogError):  # the next ones come soon
-            self._append(marks_key(self._me.gateway), value, None)
-
-    def _append(
-        self,
-        key: bytes,
-        value: bytes | None,
-        on_saved: Callable[[LogError | None], None] | None,
-    ) -> None:
-        if self._is_closed:
-            return
-        self._last_number = number = self._last_number + 1
-
-        def report(_partition: int, _offset: int, error: LogError | None) -> None:
-            if error is None and self._pending.get(key) == number:
-                del self._pending[key]
-            if on_saved is not None:
-                on_saved(error)
-
-        self._writer.append(SHARE_GROUPS, key, value, self._headers, report, partition=0)
-        self._pending[key] = number
+            key = marks_key(self._me.gateway)
+            self._records.append(key, value, self._headers, 0, None)
 
     def _append_until_taken(self, key: bytes, value: bytes | None) -> None:
-        """Append what nobody waits for and what must not be missing."""
-        number = self._last_number
-
-        def report(error: LogError | None) -> None:
-            # One that failed comes again only while nothing newer has been written under its key.
-            if error is not None and self._pending.get(key) == number:
-                asyncio.get_running_loop().call_later(RETRY_SECONDS, again)
-
-        def again() -> None:
-            if self._pending.get(key) == number:
-                self._append_until_taken(key, value)
-
-        try:
-            number = self._last_number + 1
-            self._append(key, value, report)
-        except LogFull as error:
-            self._pending[key] = number
-            report(error)
-        except LogError as error:
-            logger.error("share group not written", extra={"fields": {"reason": str(error)}})
+        self._records.append_until_taken(key, value, self._headers, 0)
 
     def _receive(self, records: list[LogRecord]) -> None:
         for record in records:
