@@ -177,6 +177,7 @@ class Gateway:
         self._connections: set[ClientConnection] = set()
         self._held_by_log: list[Receiver] = []
         self._last_closed: asyncio.Future[None] | None = None  # while shutting down
+        self._is_closing = False
         self._log_check: asyncio.TimerHandle | None = None
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
@@ -278,6 +279,8 @@ class Gateway:
         """Take note of a socket; return the how-manieth it is."""
         self.counters.connections_opened += 1
         self._connections.add(connection)
+        if self._is_closing:
+            self._close(connection)
         return self.counters.connections_opened
 
     def connection_closed(self, connection: ClientConnection) -> None:
@@ -649,10 +652,14 @@ class Gateway:
             self._stop.set()
 
     def _close_connections(self) -> None:
+        """Close all sockets, those that are being accepted just now too."""
+        self._is_closing = True
+        self.listeners.stop_accepting()
         for connection in list(self._connections):
-            connection.close(
-                DisconnectReasonCode.SERVER_SHUTTING_DOWN, log_reason="the gateway stops"
-            )
+            self._close(connection)
+
+    def _close(self, connection: ClientConnection) -> None:
+        connection.close(DisconnectReasonCode.SERVER_SHUTTING_DOWN, log_reason="the gateway stops")
 
     async def _shut_down(self) -> None:
         """Answer what the clients have sent, tell them, withdraw the routes."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 
@@ -451,6 +452,20 @@ async def test_a_gateway_whose_store_fails_ends_and_its_next_run_knows_everythin
             client, connack = await resume(harness)
             assert connack.session_present
             assert await client.payloads(1) == [b"1"]
+
+
+async def test_a_gateway_that_ends_keeps_no_client_that_connects_just_then() -> None:
+    async with site() as (log, router):
+        with contextlib.suppress(OperationalError):
+            async with running_gateway(log=log, router=router) as harness:
+                await Client.connect(harness.port, "alice")
+                late = [socket.create_connection(("127.0.0.1", harness.port)) for _ in range(3)]
+                harness.gateway._fail(OperationalError("the store is full"))
+                with pytest.raises(OperationalError, match="the store is full"):
+                    await harness.task
+                await until(lambda: not harness.gateway._connections, seconds=5)
+                for one in late:
+                    one.close()
 
 
 async def test_a_delayed_will_waits_for_its_time_after_a_crash() -> None:
