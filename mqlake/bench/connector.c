@@ -1,7 +1,10 @@
 /* The connecting side of `mqlake bench`: MQTT connections in one thread on epoll, many of them at once.
  *
  * With --cycles each client goes CONNECT, CONNACK, DISCONNECT, end of the connection by the broker; a fixed
- * number of clients is on its way at any time, their protocol levels take turns. With --hold so many
+ * number of clients is on its way at any time, their protocol levels take turns. With --keep 1 their sessions
+ * outlive their connections (3.1 and 3.1.1: no clean session; 5.0: an hour), with --subscribe 1 each subscribes
+ * to a filter of its own before it leaves. With --names P the clients are called P<number>, their numbers
+ * --first and then each --stride further: clients that have been there before. With --hold so many
  * connections (3.1.1, clean session, keep alive) are opened and held; each line "subscribe" on standard
  * input makes every one of them subscribe to a filter of its own, the end of the input ends the program.
  *
@@ -21,10 +24,13 @@
 static struct {
     Addresses to;
     int cycles, hold;
+    int keep, subscribe;     /* sessions outlive connections; one subscription each */
+    const char *names;       /* of clients; NULL: names that nobody else has */
+    int first, stride;       /* numbers of clients with such names */
     int in_flight;           /* clients on their way at once */
     const char *levels;      /* a digit each: 3, 4 (3.1.1) or 5 */
     const char *prefix;      /* of the filters */
-} options = {.in_flight = 100, .levels = "345", .prefix = "bench"};
+} options = {.in_flight = 100, .levels = "345", .prefix = "bench", .stride = 1};
 
 static void parse_options(int count, char **words) {
     for (int i = 1; i + 1 < count; i += 2) {
@@ -36,6 +42,11 @@ static void parse_options(int count, char **words) {
         else if (!strcmp(name, "--in-flight")) options.in_flight = atoi(value);
         else if (!strcmp(name, "--levels")) options.levels = value;
         else if (!strcmp(name, "--prefix")) options.prefix = value;
+        else if (!strcmp(name, "--keep")) options.keep = atoi(value);
+        else if (!strcmp(name, "--subscribe")) options.subscribe = atoi(value);
+        else if (!strcmp(name, "--names")) options.names = value;
+        else if (!strcmp(name, "--first")) options.first = atoi(value);
+        else if (!strcmp(name, "--stride")) options.stride = atoi(value);
         else die("unknown option %s", name);
     }
     if (count % 2 == 0) die("option %s has no value", words[count - 1]);
@@ -44,6 +55,7 @@ static void parse_options(int count, char **words) {
     if (!*options.levels || strspn(options.levels, "345") != strlen(options.levels))
         die("protocol levels are %s, expected digits of 345", options.levels);
     if (strlen(options.prefix) > 60) die("prefix is longer than 60 bytes");
+    if (options.names && strlen(options.names) > 40) die("names are longer than 40 bytes");
 }
 
 /* ---------------------------------------------------------------- one client */
@@ -60,6 +72,7 @@ typedef struct {
 
 static int poller;
 static Samples connack_latency;
+static int present; /* sessions that the broker had */
 static int64_t progress_ns;
 
 static void send_packet(const Client *c, const uint8_t *packet, size_t count) {
@@ -74,7 +87,7 @@ static char level_of(const Client *c) {
 
 static void send_connect(const Client *c) {
     uint8_t packet[MAX_PACKET], body[MAX_PACKET];
-    char client_id[24]; /* 3.1 allows 23 characters */
+    char client_id[64]; /* 3.1 allows 23 characters */
     char level = level_of(c);
     const char *name = level == '3' ? "MQIsdp" : "MQTT";
     size_t n = 0, name_bytes = strlen(name);
@@ -83,11 +96,19 @@ static void send_connect(const Client *c) {
     memcpy(body + n, name, name_bytes);
     n += name_bytes;
     body[n++] = (uint8_t)(level - '0');
-    body[n++] = 2; /* clean */
+    body[n++] = options.keep ? 0 : 2; /* clean */
     body[n++] = KEEP_ALIVE >> 8;
     body[n++] = KEEP_ALIVE & 255;
-    if (level == '5') body[n++] = 0;
-    int id_bytes = snprintf(client_id, sizeof client_id, "bench-%d-%d", (int)getpid(), c->number);
+    if (level == '5' && options.keep) {
+        static const uint8_t an_hour[] = {5, 0x11, 0, 0, 0x0E, 0x10}; /* Session Expiry Interval */
+        memcpy(body + n, an_hour, sizeof an_hour);
+        n += sizeof an_hour;
+    } else if (level == '5') {
+        body[n++] = 0;
+    }
+    int id_bytes = options.names
+        ? snprintf(client_id, sizeof client_id, "%s%d", options.names, options.first + c->number * options.stride)
+        : snprintf(client_id, sizeof client_id, "bench-%d-%d", (int)getpid(), c->number);
     body[n++] = 0;
     body[n++] = (uint8_t)id_bytes;
     memcpy(body + n, client_id, (size_t)id_bytes);
@@ -102,10 +123,12 @@ static void send_subscribe(Client *c) {
     uint8_t packet[MAX_PACKET];
     char filter[96];
     size_t filter_bytes = (size_t)snprintf(filter, sizeof filter, "%s/%d/command", options.prefix, c->number), n = 1;
+    int properties = options.hold || level_of(c) != '5' ? 0 : 1;
     packet[0] = 0x82;
-    n += put_length(packet + n, 2 + 2 + filter_bytes + 1);
+    n += put_length(packet + n, 2 + (size_t)properties + 2 + filter_bytes + 1);
     packet[n++] = 0;
     packet[n++] = 1;
+    if (properties) packet[n++] = 0;
     packet[n++] = 0;
     packet[n++] = (uint8_t)filter_bytes;
     memcpy(packet + n, filter, filter_bytes);
@@ -156,6 +179,7 @@ static int take_packet(Client *c, uint8_t expected, const char *what) {
     if (c->in_count < count) return 0;
     uint8_t code = expected == 0x20 ? c->in[3] : c->in[count - 1];
     if (code > 2 || (expected == 0x20 && code)) die("%s with return code %d, expected 0", what, code);
+    if (expected == 0x20) present += c->in[2] & 1;
     memmove(c->in, c->in + count, c->in_count - count);
     c->in_count -= count;
     return 1;
@@ -188,12 +212,17 @@ static int advance(Client *c, uint32_t events) {
             c->state = HELD;
             return 1;
         }
+        if (options.subscribe) {
+            send_subscribe(c);
+            return 0;
+        }
         c->state = AWAITING_END;
         disconnect(c);
     }
     if (c->state == AWAITING_SUBACK && take_packet(c, 0x90, "SUBACK")) {
-        c->state = HELD;
-        return 1;
+        c->state = options.hold ? HELD : AWAITING_END;
+        if (options.hold) return 1;
+        disconnect(c);
     }
     return 0;
 }
@@ -230,7 +259,8 @@ static void run_cycles(void) {
         }
     }
     double seconds = (double)(now_ns() - begin_ns) / SECOND;
-    printf("{\"cycles\": %d, \"seconds\": %.3f, \"per_second\": %.1f", done, seconds, done / seconds);
+    printf("{\"cycles\": %d, \"seconds\": %.3f, \"per_second\": %.1f, \"present\": %d", done, seconds, done / seconds,
+           present);
     print_samples("connack_ms", &connack_latency);
     printf("}\n");
 }

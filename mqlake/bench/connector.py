@@ -24,8 +24,19 @@ class Cycles:
     cycles: int
     seconds: float
     per_second: float
+    present: int
+    """Sessions that the gateway had."""
     connack_ms: Latency
     """From the begin of the TCP connection to CONNACK."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of clients that may have been there before: a prefix and a number."""
+
+    prefix: str
+    first: int = 0
+    stride: int = 1
 
 
 class HeldConnections:
@@ -65,6 +76,9 @@ def run_cycles(
     cycles: int,
     in_flight: int = 100,
     levels: str = "345",
+    keep: bool = False,
+    subscribe: bool = False,
+    names: Names | None = None,
 ) -> Cycles:
     """Have clients go from CONNECT to the end of their connection, many at once.
 
@@ -74,11 +88,16 @@ def run_cycles(
         cycles: How many clients.
         in_flight: How many of them at once.
         levels: Protocol levels, a digit each; clients take turns.
+        keep: Whether sessions outlive their connections.
+        subscribe: Whether each client subscribes to a filter of its own.
+        names: Of the clients; None: names that nobody has had.
 
     Raises:
         OperationalError: One client could not.
     """
     arguments = [*_arguments(to, in_flight), "--cycles", str(cycles), "--levels", levels]
+    arguments += [*_of_clients(keep=keep, names=names), "--subscribe", str(int(subscribe))]
+    arguments += ["--prefix", _new_prefix()]
     try:
         done = subprocess.run(
             [*command, *arguments],
@@ -97,7 +116,13 @@ def run_cycles(
 
 @contextmanager
 def hold_connections(
-    command: Sequence[str], to: Sequence[str], count: int, *, in_flight: int = 50
+    command: Sequence[str],
+    to: Sequence[str],
+    count: int,
+    *,
+    in_flight: int = 50,
+    keep: bool = False,
+    names: Names | None = None,
 ) -> Iterator[HeldConnections]:
     """Hold connections for the length of a `with` block.
 
@@ -105,7 +130,8 @@ def hold_connections(
         OperationalError: Not all were accepted.
     """
     arguments = _arguments(to, in_flight)
-    arguments += ["--hold", str(count), "--prefix", f"bench/{uuid.uuid4().hex[:12]}"]
+    arguments += [*_of_clients(keep=keep, names=names), "--hold", str(count)]
+    arguments += ["--prefix", _new_prefix()]
     with subprocess.Popen(
         [*command, *arguments],
         stdin=subprocess.PIPE,
@@ -124,6 +150,18 @@ def hold_connections(
 
 def _arguments(to: Sequence[str], in_flight: int) -> list[str]:
     return ["--to", ",".join(to), "--in-flight", str(in_flight)]
+
+
+def _of_clients(*, keep: bool, names: Names | None) -> list[str]:
+    arguments = ["--keep", str(int(keep))]
+    if names is not None:
+        arguments += ["--names", names.prefix, "--first", str(names.first)]
+        arguments += ["--stride", str(names.stride)]
+    return arguments
+
+
+def _new_prefix() -> str:
+    return f"bench/{uuid.uuid4().hex[:12]}"
 
 
 def _gave_up(words: str, returncode: int) -> OperationalError:

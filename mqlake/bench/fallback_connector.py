@@ -23,32 +23,40 @@ from mqlake.limits import raise_open_files
 
 PATIENCE_SECONDS: Final = 20.0
 KEEP_ALIVE: Final = 300
+AN_HOUR: Final = b"\x05\x11\0\0\x0e\x10"
+"""Properties of a CONNECT of 5.0: Session Expiry Interval."""
 
 
 class _Client:
     """One connection; its packets are all shorter than 128 bytes."""
 
-    def __init__(self, number: int, level: int) -> None:
+    def __init__(self, number: int, level: int, name: str, *, keep: bool = False) -> None:
         self._number = number
         self._level = level
+        self._name = name
+        self._keep = keep
 
-    async def connect(self, address: tuple[str, int]) -> None:
+    async def connect(self, address: tuple[str, int]) -> bool:
+        """Return whether the broker had the session."""
         try:
             self._reader, self._writer = await asyncio.open_connection(*address)
         except OSError as exc:
             raise LoadError(f"connect to port {address[1]}: {exc.strerror or exc}") from exc
         name = b"MQIsdp" if self._level == 3 else b"MQTT"
-        variable = encode_text(name) + bytes((self._level, 2)) + KEEP_ALIVE.to_bytes(2, "big")
+        flags = 0 if self._keep else 2
+        variable = encode_text(name) + bytes((self._level, flags)) + KEEP_ALIVE.to_bytes(2, "big")
         if self._level == 5:
-            variable += b"\0"
-        variable += encode_text(f"bench-{os.getpid()}-{self._number}".encode())
+            variable += AN_HOUR if self._keep else b"\0"
+        variable += encode_text(self._name.encode())
         self._writer.write(b"\x10" + encode_length(len(variable)) + variable)
         body = await self._receive(0x20, "CONNACK")
         if body[1]:
             raise LoadError(f"CONNACK with return code {body[1]}, expected 0")
+        return bool(body[0] & 1)
 
     async def subscribe(self, topic_filter: str) -> None:
-        variable = b"\0\1" + encode_text(topic_filter.encode()) + b"\1"
+        properties = b"\0" if self._level == 5 else b""
+        variable = b"\0\1" + properties + encode_text(topic_filter.encode()) + b"\1"
         self._writer.write(b"\x82" + encode_length(len(variable)) + variable)
         body = await self._receive(0x90, "SUBACK")
         if body[-1] > 2:
@@ -98,12 +106,17 @@ async def _each(count: int, in_flight: int, work: Callable[[int], Awaitable[None
 
 async def _run_cycles(options: argparse.Namespace) -> None:
     latency_ns: list[int] = []
+    present = 0
 
     async def cycle(number: int) -> None:
+        nonlocal present
         begin = time.monotonic_ns()
-        client = _Client(number, int(options.levels[number % len(options.levels)]))
-        await client.connect(options.to[number % len(options.to)])
+        level = int(options.levels[number % len(options.levels)])
+        client = _Client(number, level, _name(options, number), keep=bool(options.keep))
+        present += await client.connect(options.to[number % len(options.to)])
         latency_ns.append(time.monotonic_ns() - begin)
+        if options.subscribe:
+            await client.subscribe(f"{options.prefix}/{number}/command")
         await client.disconnect()
 
     begin = time.monotonic()
@@ -113,12 +126,16 @@ async def _run_cycles(options: argparse.Namespace) -> None:
         cycles=options.cycles,
         seconds=round(seconds, 3),
         per_second=round(options.cycles / seconds, 1),
+        present=present,
         connack_ms=summarise_latency(latency_ns),
     )
 
 
 async def _run_hold(options: argparse.Namespace) -> None:
-    clients = [_Client(number, 4) for number in range(options.hold)]
+    clients = [
+        _Client(number, 4, _name(options, number), keep=bool(options.keep))
+        for number in range(options.hold)
+    ]
 
     async def connect(number: int) -> None:
         await clients[number].connect(options.to[number % len(options.to)])
@@ -137,6 +154,12 @@ async def _run_hold(options: argparse.Namespace) -> None:
         client.leave()
 
 
+def _name(options: argparse.Namespace, number: int) -> str:
+    if options.names is None:
+        return f"bench-{os.getpid()}-{number}"
+    return f"{options.names}{options.first + number * options.stride}"
+
+
 def _say(**values: Any) -> None:
     sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
@@ -150,6 +173,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--in-flight", type=int, default=100)
     parser.add_argument("--levels", default="345")
     parser.add_argument("--prefix", default="bench")
+    parser.add_argument("--keep", type=int, default=0)
+    parser.add_argument("--subscribe", type=int, default=0)
+    parser.add_argument("--names", default=None)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--stride", type=int, default=1)
     return parser.parse_args(arguments)
 
 

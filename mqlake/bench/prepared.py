@@ -19,14 +19,11 @@ from mqlake.local.paths import DataDirectory
 from mqlake.log.admin import partition_count
 from mqlake.log.contract import ANY_PARTITION
 from mqlake.records import (
-    HEADER_BY,
     HEADER_CLIENT_ID,
     HEADER_ID,
     HEADER_MQTT,
     HEADER_ORIGIN,
-    HEADER_VERSION,
     INBOUND,
-    RECORD_VERSION,
     SESSIONS,
     Headers,
     message_key,
@@ -42,7 +39,7 @@ from mqlake.session_records import (
     progress_key,
     session_key,
 )
-from mqlake.shard_records import shard_of
+from mqlake.shard_records import Run, shard_of, stamp_headers
 from mqlake.tables import MESSAGES, RETAINED
 from mqlake.tables import SESSIONS as SESSIONS_TABLE
 
@@ -97,22 +94,32 @@ def write_messages(
 
 
 def write_sessions(
-    bootstrap_servers: str, client_ids: Iterable[str], cursor: list[int], prefix: str
+    bootstrap_servers: str,
+    client_ids: Iterable[str],
+    cursor: list[int],
+    prefix: str,
+    subscriptions: int = 1,
+    *,
+    holder: Run | None = None,
+    epoch: int = 1,
 ) -> None:
-    """Append sessions of clients that are away to `mqlake.sessions`, each with a subscription.
+    """Append sessions to `mqlake.sessions`, of clients that are away unless a holder is given.
 
     Args:
         bootstrap_servers: Of the log.
         client_ids: Whose sessions.
         cursor: Per partition of `mqlake.inbound` the next offset they are to get.
-        prefix: Each subscribes to `<prefix>/<client identifier>/+`.
+        prefix: Each subscribes to `<prefix>/<client identifier>/<number>/+`.
+        subscriptions: How many each has.
+        holder: The gateway that the clients are connected to.
+        epoch: Under which they were held.
 
     Raises:
         OperationalError: The log did not take them.
     """
     now_ms = SystemClock().now_ms()
-    headers: Headers = [(HEADER_VERSION, b"%d" % RECORD_VERSION), (HEADER_BY, b"bench")]
-
+    run = holder or Run("gateway-1", "bench")
+    headers = stamp_headers(run.incarnation, epoch)
     shards = partition_count(bootstrap_servers, SESSIONS, ANSWER_SECONDS)
 
     def records() -> Iterable[_Record]:
@@ -126,13 +133,16 @@ def write_sessions(
                 keep_alive=60,
                 clean_start=False,
                 session_expiry_interval=NEVER_EXPIRES,
-                gateway="gateway-1",
-                incarnation="bench",
-                connected=False,
+                gateway=run.gateway,
+                incarnation=run.incarnation,
+                connected=holder is not None,
                 connected_at_ms=now_ms - 60_000,
-                disconnected_at_ms=now_ms,
-                reason="the client has disconnected",
-                subscriptions=[StoredSubscription(f"{prefix}/{client_id}/+", 1)],
+                disconnected_at_ms=None if holder else now_ms,
+                reason=None if holder else "the client has disconnected",
+                subscriptions=[
+                    StoredSubscription(f"{prefix}/{client_id}/{one}/+", 1)
+                    for one in range(subscriptions)
+                ],
             )
             progress = ProgressRecord(session.session_id, cursor, settled=False)
             values = (

@@ -5,7 +5,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from mqlake.bench.measurements import (
 )
 from mqlake.bench.programs import FALLBACK, Programs, build_programs
 from mqlake.bench.report import summarise, to_json, to_table
+from mqlake.bench.sessions import measure_connect_rates, measure_sessions
 from mqlake.bench.system import Bench
 from mqlake.cli._progress import progress_bar
 from mqlake.local.paths import RUNTIME
@@ -30,6 +31,9 @@ from mqlake.status import read_state
 
 if TYPE_CHECKING:
     from mqlake.bench.figures import Figures
+
+
+SESSIONS = "sessions"
 
 
 @click.command()
@@ -45,18 +49,32 @@ if TYPE_CHECKING:
 @click.option("--runs", type=click.IntRange(1, 20), default=1, help="Medians of so many runs.")
 @click.option(
     "--only",
-    type=click.Choice((*WITHOUT_SYSTEM, *MEASUREMENTS)),
+    type=click.Choice((*WITHOUT_SYSTEM, *MEASUREMENTS, SESSIONS)),
     multiple=True,
-    help="Only this measurement; may be given several times.  [default: all]",
+    help="Only this measurement; may be given several times.  [default: all but sessions]",
+)
+@click.option(
+    "--stored-sessions",
+    type=click.IntRange(2_500, 2_000_000),
+    multiple=True,
+    default=(10_000,),
+    show_default=True,
+    help="So many sessions for the measurement sessions; may be given several times.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def command(
-    data_dir: Path | None, gateways: int, runs: int, only: tuple[str, ...], as_json: bool
+    data_dir: Path | None,
+    gateways: int,
+    runs: int,
+    only: tuple[str, ...],
+    stored_sessions: tuple[int, ...],
+    as_json: bool,
 ) -> None:
     """Measure speed, memory and idle load on this machine.
 
     Takes about twenty minutes a run; what counts for a system at work is measured after a minute of
-    messages. The load comes from the same machine and shares its cores.
+    messages. The load comes from the same machine and shares its cores. The measurement sessions
+    runs a log and gateways of its own, and only when it is asked for.
     """
     # As an exception, so that a system of our own is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -66,19 +84,31 @@ def command(
         console.print("no C compiler: the Python load programs limit what is measured")
     alone = {name: take for name, take in WITHOUT_SYSTEM.items() if not only or name in only}
     within = {name: what for name, what in MEASUREMENTS.items() if not only or name in only}
+    sizes = stored_sessions if SESSIONS in only else ()
     results: list[Figures] = []
+
+    def note(words: str) -> None:
+        console.print(f"        {words}", highlight=False)
+
     try:
         with progress_bar(console) as bar:
-            step = bar.add_task("", total=runs * (len(alone) + len(within)))
+            step = bar.add_task("", total=runs * (len(alone) + len(within) + len(sizes)))
             for run in range(1, runs + 1):
                 of_runs = f" (run {run} of {runs})" if runs > 1 else ""
                 for name, take in alone.items():
                     bar.update(step, description=f"measuring {name}{of_runs}")
                     results += [take() for _ in range(REPETITIONS_WITHOUT_SYSTEM)]
                     bar.advance(step)
+                if sizes:
+                    bar.update(step, description=f"measuring connects{of_runs}")
+                    results += measure_connect_rates(programs)
+                for size in sizes:
+                    bar.update(step, description=f"measuring {size:,} sessions{of_runs}")
+                    results += measure_sessions(programs, size, note)
+                    bar.advance(step)
                 if within:
                     bar.update(step, description="starting a system")
-                    with _system(data_dir, gateways, programs, console) as bench:
+                    with _system(data_dir, gateways, programs, note) as bench:
                         begin = time.monotonic()
                         is_cold = bench.own is not None
                         for name, measurement in within.items():
@@ -107,13 +137,9 @@ def _print(results: list["Figures"], programs: Programs, *, as_json: bool) -> No
 
 @contextmanager
 def _system(
-    data_dir: Path | None, gateways: int, programs: Programs, console: Console
+    data_dir: Path | None, gateways: int, programs: Programs, note: Callable[[str], None]
 ) -> Iterator[Bench]:
     """Take the running system, or run one of our own for the length of the block."""
-
-    def note(words: str) -> None:
-        console.print(f"        {words}", highlight=False)
-
     if data_dir is not None:
         read_state(data_dir)
         yield Bench(data_dir, programs, note=note)
