@@ -14,13 +14,14 @@ from api.following import Followed, LogFollower, Taker
 from api.jobs import Job, Jobs
 from api.log import LogAppender
 from mqlake.errors import InvalidRecord
-from mqlake.records import HEADER_VERSION, JOBS, RECORD_VERSION, Headers
+from mqlake.record_versions import VERSION_HEADER, check_version
+from mqlake.records import JOBS, RECORD_VERSION, Headers
 from mqlake.status import read_state
 
 MAX_BYTES: Final = 900_000
 """Of a record; the log takes a million."""
 
-_HEADERS: Final[Headers] = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+_HEADERS: Final[Headers] = [VERSION_HEADER]
 _FIELDS: Final = {
     "kind": "kind",
     "tenant": "tenant",
@@ -133,8 +134,7 @@ def decode_job(key: bytes, value: bytes) -> Job:
     """
     try:
         found: dict[str, Any] = json.loads(value)
-        if found["v"] != RECORD_VERSION:
-            raise InvalidRecord(f"job {key!r} has version {found['v']}, expected {RECORD_VERSION}")
+        check_version(found["v"], f"job {key!r}")
         return Job(_job_id(key), **{name: found[member] for member, name in _FIELDS.items()})
     except (KeyError, TypeError, ValueError) as exc:
         raise InvalidRecord(f"job {key!r} is malformed: {exc!r}") from exc

@@ -13,6 +13,7 @@ from typing import Any, Final
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
 from mqlake.latency import since
+from mqlake.records import VERSION_KEY
 
 RATE_WORDS: Final = 5
 """Words that rates are over: two seconds."""
@@ -74,6 +75,8 @@ class Gateways:
         Raises:
             InvalidRecord: It is of another form.
         """
+        if key == VERSION_KEY:
+            return
         name = key.decode(errors="replace")
         if value is None:
             with self._lock:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
 from mqlake.errors import InvalidRecord
+from mqlake.record_versions import check_version
 from mqlake.records import RECORD_VERSION
 
 Role = Literal["viewer", "editor", "admin"]
@@ -97,8 +98,7 @@ def decode_access(kind: AccessKind, data: bytes) -> AccessValue:
     class_ = _CLASSES[kind]
     try:
         fields: dict[str, Any] = json.loads(data)
-        if fields.pop("v") != RECORD_VERSION:
-            raise InvalidRecord(f"{kind} of another version, expected {RECORD_VERSION}")
+        check_version(fields.pop("v"), kind)
         known = {name: fields[name] for name in class_.__slots__ if name in fields}
         value = class_(**known)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:

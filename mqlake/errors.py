@@ -25,6 +25,13 @@ class InvalidRecord(MqlakeError):  # noqa: N818
     """A log record whose key, value or headers do not follow `docs/records.md`."""
 
 
+class NewerRecord(InvalidRecord):
+    """A log record in a version that only a later release reads: nobody may pass it over for good.
+
+    Who keeps a state of such records stops, and goes on at the same place in a later release.
+    """
+
+
 class SettingsError(MqlakeError):
     """A setting that is unknown, missing or out of range; the message names its key."""
 

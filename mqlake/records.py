@@ -1,8 +1,8 @@
 """The records of the log: which headers they carry and how fields become key, value and headers.
 
 `docs/records.md` is this module in prose. Values are bare payloads so that any Kafka consumer can
-use them; everything else is in the key and the headers. A record says its version; a reader refuses
-what it does not know. Log topic names are here too, so that nobody spells one by hand.
+use them; everything else is in the key and the headers. A record says its version
+(`mqlake.record_versions`). Log topic names are here too, so that nobody spells one by hand.
 """
 
 import json
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from mqlake.errors import InvalidRecord
-
-RECORD_VERSION: Final = 1
+from mqlake.record_versions import HEADER_MQTT as HEADER_MQTT
+from mqlake.record_versions import HEADER_VERSION as HEADER_VERSION
+from mqlake.record_versions import NEWEST_READ, OLDEST_READ, READ_VERSIONS, VERSION_HEADER
+from mqlake.record_versions import RECORD_VERSION as RECORD_VERSION
 
 INBOUND: Final = "mqlake.inbound"
 ROUTES: Final = "mqlake.routes"
@@ -30,8 +32,7 @@ RUNNER: Final = "mqlake.runner"
 JOBS: Final = "mqlake.jobs"
 DELIVERY_PREFIX: Final = "mqlake.delivery."
 
-# Header names. `mqtt` is three bytes: record version, publisher's protocol level (3, 4, 5), flags.
-HEADER_MQTT: Final = "mqtt"
+# Header names, beside those that say the version.
 HEADER_ID: Final = "id"
 HEADER_CLIENT_ID: Final = "client_id"
 HEADER_USERNAME: Final = "username"
@@ -41,7 +42,6 @@ HEADER_SOURCE: Final = "source"
 HEADER_EXCHANGE: Final = "exchange"
 HEADER_BY: Final = "by"
 HEADER_NUMBER: Final = "number"
-HEADER_VERSION: Final = "v"
 HEADER_PEERHOST: Final = "peerhost"
 HEADER_TRACEPARENT: Final = "traceparent"
 # Of rules, see `mqlake.rule_records`.
@@ -65,6 +65,9 @@ FLAG_DUP: Final = 0b0000_1000
 BARRIER_KEY_PREFIX: Final = b"\0barrier/"
 _NO_MESSAGE: Final = b"\0"
 CONTROL_KEY_PREFIX: Final = b"\0control/"
+
+VERSION_KEY: Final = b"\0version"
+"""In `mqlake.gateways`: of the record that says in which version gateways write."""
 
 # U+0000 cannot stand in a client's filter, so this route is never a subscription.
 RETAINED_FILTER: Final = "\0retained"
@@ -228,7 +231,7 @@ def encode_source(source: Source) -> bytes:
 
 IS_MESSAGE: Final = (
     "NOT startswith(key, X'00') AND octet_length(mqtt) = 3"
-    f" AND substring(mqtt, 1, 1) = X'{RECORD_VERSION:02x}'"
+    f" AND substring(mqtt, 1, 1) BETWEEN X'{OLDEST_READ:02x}' AND X'{NEWEST_READ:02x}'"
     " AND is_valid_utf8(CAST(key AS STRING)) AND contains(CAST(key AS STRING), '/')"
 )
 """`is_message` in Spark SQL, over the key and the header `mqtt` of a record."""
@@ -246,8 +249,9 @@ def _reason_for_none(key: bytes | None, headers: Mapping[str, bytes]) -> str:
     if key is None or key.startswith(_NO_MESSAGE):
         return f"key {key!r} is not that of a message"
     mqtt = headers.get(HEADER_MQTT, b"")
-    if len(mqtt) != 3 or mqtt[0] != RECORD_VERSION:
-        return f"header {HEADER_MQTT!r} is {mqtt!r}, expected version {RECORD_VERSION}"
+    if len(mqtt) != 3 or mqtt[0] not in READ_VERSIONS:
+        expected = f"version {OLDEST_READ} to {NEWEST_READ}"
+        return f"header {HEADER_MQTT!r} is {mqtt!r}, expected {expected}"
     try:
         has_tenant = "/" in key.decode()
     except UnicodeDecodeError as exc:
@@ -319,7 +323,7 @@ def route_headers(incarnation: str, number: int) -> Headers:
         number: Of its route records, the first being 1.
     """
     return [
-        (HEADER_VERSION, b"%d" % RECORD_VERSION),
+        VERSION_HEADER,
         (HEADER_BY, incarnation.encode()),
         (HEADER_NUMBER, b"%d" % number),
     ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from mqlake.errors import InvalidRecord
+from mqlake.record_versions import check_version
 from mqlake.records import RECORD_VERSION
 
 DEFAULT_TENANT: Final = "default"
@@ -158,8 +159,9 @@ def _encode(fields: dict[str, Any]) -> bytes:
 
 def _decode(data: bytes) -> dict[str, Any]:
     fields = json.loads(data)
-    if not isinstance(fields, dict) or fields.pop("v", None) != RECORD_VERSION:
-        raise ValueError(f"not a JSON object with v = {RECORD_VERSION}")
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    check_version(fields.pop("v", None), "record of a reference table")
     fields["columns"] = tuple((str(name), _type(type_)) for name, type_ in fields["columns"])
     fields["key"] = tuple(fields["key"])
     return fields

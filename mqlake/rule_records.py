@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
 from mqlake.errors import InvalidRecord
+from mqlake.record_versions import check_version
 from mqlake.records import (
     HEADER_ACTION,
     HEADER_CHAIN,
@@ -539,6 +540,7 @@ def _encode(fields: dict[str, Any]) -> bytes:
 
 def _decode(data: bytes) -> dict[str, Any]:
     fields = json.loads(data)
-    if not isinstance(fields, dict) or fields.get("v") != RECORD_VERSION:
-        raise ValueError(f"not a JSON object with v = {RECORD_VERSION}")
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    check_version(fields.get("v"), "record of rules")
     return fields

@@ -1,7 +1,6 @@
 """What the log holds of sessions: the records of `mqlake.sessions`, from and to bytes.
 
-Told apart by the key, each a JSON object of version 1 (a reader ignores members it does not know,
-and refuses another version):
+Told apart by the key, each a JSON object (a reader ignores members it does not know):
 
     s/<tenant>/<client_id>   the session: who, where, subscriptions, will
     p/<tenant>/<client_id>   its progress: what it was given and has not acknowledged
@@ -21,14 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mqlake.errors import InvalidRecord
 from mqlake.offsets import latest
+from mqlake.record_versions import RECORD_VERSION, check_version
 from mqlake.records import decode_properties, encode_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mqlake.records import Properties
-
-SESSION_RECORD_VERSION: Final = 1
 
 SESSION: Final = "s"
 PROGRESS: Final = "p"
@@ -260,7 +258,7 @@ def encode_session(session: SessionRecord) -> bytes:
     """Write the value of a session."""
     will = session.will
     members = {
-        "v": SESSION_RECORD_VERSION,
+        "v": RECORD_VERSION,
         "id": session.session_id,
         "tenant": session.tenant,
         "client_id": session.client_id,
@@ -339,7 +337,7 @@ def decode_subscription(data: bytes | str) -> StoredSubscription:
 def encode_progress(progress: ProgressRecord) -> bytes:
     """Write the value of a progress."""
     members = {
-        "v": SESSION_RECORD_VERSION,
+        "v": RECORD_VERSION,
         "id": progress.session_id,
         "cursor": progress.cursor,
         "settled": progress.settled,
@@ -393,7 +391,7 @@ def encode_marks(marks: MarksRecord) -> bytes:
     """Write the value of a gateway's marks."""
     return _dump(
         {
-            "v": SESSION_RECORD_VERSION,
+            "v": RECORD_VERSION,
             "incarnation": marks.incarnation,
             "marks": marks.marks,
             "next": marks.next,
@@ -544,10 +542,7 @@ def _load(data: bytes, what: str) -> dict[str, Any]:
     found = _parse(data, what)
     if type(found) is not dict:
         raise InvalidRecord(f"{what} is {_short(found)}, expected an object")
-    if found.get("v") != SESSION_RECORD_VERSION:
-        raise InvalidRecord(
-            f"{what} is of version {found.get('v')!r}, expected {SESSION_RECORD_VERSION}"
-        )
+    check_version(found.get("v"), what)
     return found
 
 

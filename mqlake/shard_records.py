@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from mqlake.errors import InvalidRecord
-from mqlake.records import HEADER_BY, HEADER_VERSION, RECORD_VERSION, Headers
+from mqlake.record_versions import VERSION_HEADER, check_version
+from mqlake.records import HEADER_BY, RECORD_VERSION, Headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,7 +103,7 @@ def question_key(gateway: str) -> bytes:
 
 def stamp_headers(by: str, epoch: int | None = None, owner: int | None = None) -> Headers:
     """Return the headers of a record of a shard."""
-    headers: Headers = [(HEADER_VERSION, b"%d" % RECORD_VERSION), (HEADER_BY, by.encode())]
+    headers: Headers = [VERSION_HEADER, (HEADER_BY, by.encode())]
     if epoch is not None:
         headers.append((HEADER_EPOCH, b"%d" % epoch))
     if owner is not None:
@@ -193,6 +194,7 @@ def _load(value: bytes, what: str) -> dict[str, Any]:
         found = json.loads(value)
     except (ValueError, RecursionError) as exc:
         raise InvalidRecord(f"{what} is not JSON: {exc}") from exc
-    if not isinstance(found, dict) or found.get("v") != RECORD_VERSION:
-        raise InvalidRecord(f"{what} is not of version {RECORD_VERSION}")
+    if not isinstance(found, dict):
+        raise InvalidRecord(f"{what} is no JSON object")
+    check_version(found.get("v"), what)
     return found

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mqlake.records import HEADER_VERSION, METRICS, RECORD_VERSION
+from mqlake.record_versions import VERSION_HEADER
+from mqlake.records import METRICS
 from mqlake.rule_records import RuleMetricsKey, rule_metrics_key
 from rules.actions.contract import Append
 
@@ -131,4 +132,4 @@ class RuleMetrics:
 
 
 _SUMS: Final = ("success", "failed", "retried", "dropped")
-_HEADERS: Final = [(HEADER_VERSION, str(RECORD_VERSION).encode())]
+_HEADERS: Final = [VERSION_HEADER]

@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from mqlake.records import RECORD_VERSION
+from mqlake.record_versions import READ_VERSIONS
 from mqlake.tables import DROPS, EVENTS, Table
 
 DROPPED: Final = "message.dropped"
@@ -40,7 +40,7 @@ def _rows(records: DataFrame, table: Table, wanted: Column) -> DataFrame:
         "log_partition": F.col("partition"),
         "log_offset": F.col("offset"),
     }
-    return parsed.where((F.col("event.v") == RECORD_VERSION) & wanted).select(
+    return parsed.where(F.col("event.v").isin(*READ_VERSIONS) & wanted).select(
         *(
             columns.get(column.name, F.col(f"event.{column.name}"))
             .cast(column.type)

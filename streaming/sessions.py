@@ -11,7 +11,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from mqlake.records import RECORD_VERSION
+from mqlake.record_versions import READ_VERSIONS
 from mqlake.tables import SESSIONS, SUBSCRIPTIONS
 
 _SESSION: Final = """
@@ -195,4 +195,4 @@ def merge_subscriptions(changes: DataFrame) -> None:
 def _parsed(value: str, schema: str) -> Column:
     """Return a record's JSON as a struct; null when there is none, or not of our version."""
     parsed = F.from_json(value, schema)
-    return F.when((parsed["v"] == RECORD_VERSION) & parsed["id"].isNotNull(), parsed)
+    return F.when(parsed["v"].isin(*READ_VERSIONS) & parsed["id"].isNotNull(), parsed)

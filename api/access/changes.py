@@ -23,7 +23,8 @@ from mqlake.access_records import (
 from mqlake.clock import Clock
 from mqlake.credentials import Verifier, make_verifier, read_verifier
 from mqlake.errors import MqlakeError
-from mqlake.records import ACCESS, HEADER_VERSION, RECORD_VERSION, Headers
+from mqlake.record_versions import VERSION_HEADER
+from mqlake.records import ACCESS, Headers
 from mqlake.saslprep import UnpreparableText, prepare
 
 PASSWORD_ROUNDS: Final = 600_000
@@ -37,7 +38,7 @@ MAX_KEYS: Final = 10_000
 MAX_ACCOUNTS: Final = 10_000
 MAX_SESSIONS: Final = 10_000
 
-_HEADERS: Final[Headers] = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+_HEADERS: Final[Headers] = [VERSION_HEADER]
 
 _Change = tuple[AccessKind, str, AccessValue | None]
 

@@ -16,7 +16,8 @@ from api.references.book import Reference, ReferenceBook
 from api.references.reading import Upload
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError, OperationalError
-from mqlake.records import HEADER_VERSION, RECORD_VERSION, RULES, Headers
+from mqlake.record_versions import VERSION_HEADER
+from mqlake.records import RULES, Headers
 from mqlake.reference_records import (
     UPLOADS,
     ReferenceKey,
@@ -26,7 +27,7 @@ from mqlake.reference_records import (
 )
 from rules.references import MAX_REFERENCES
 
-_HEADERS: Final[Headers] = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+_HEADERS: Final[Headers] = [VERSION_HEADER]
 
 
 class UnknownReference(MqlakeError):  # noqa: N818 - it names what is missing

@@ -62,7 +62,8 @@ from api.rules.views import (
     view_rule,
 )
 from mqlake.errors import LogError
-from mqlake.records import HEADER_VERSION, METRICS, RECORD_VERSION
+from mqlake.record_versions import VERSION_HEADER
+from mqlake.records import METRICS
 from mqlake.rule_records import RuleMetricsKey, rule_metrics_key, run_name
 from rules import columns
 from rules.actions import check_actions, describe_arguments
@@ -81,7 +82,7 @@ ANSWER_SECONDS: Final = 3.0
 """How long a change waits for the engine."""
 ENGINE_QUERY: Final = "rules"
 
-_VERSION: Final = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+_VERSION: Final = [VERSION_HEADER]
 
 RuleIdPath = Annotated[str, Path(alias="id", description="identifier of a rule")]
 IfMatch = Annotated[

@@ -14,14 +14,15 @@ from api.log import Append, LogAppender
 from api.rules.book import Entry, RuleBook, encode_rule
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
-from mqlake.records import HEADER_VERSION, RECORD_VERSION, RULES, Headers
+from mqlake.record_versions import VERSION_HEADER
+from mqlake.records import RULES, Headers
 from mqlake.rule_records import RulesKey, rules_key
 from rules.model import MAX_VERSIONS, Rule, RuleBody
 
 MAX_RULES: Final = 10_000
 """Of a tenant."""
 
-_HEADERS: Final[Headers] = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+_HEADERS: Final[Headers] = [VERSION_HEADER]
 
 
 class RuleExists(MqlakeError):  # noqa: N818 - it names what is in the way

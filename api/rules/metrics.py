@@ -14,6 +14,7 @@ from typing import Any, Final
 from api.following import Followed, Taker
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
+from mqlake.record_versions import RECORD_VERSION
 from mqlake.rule_records import RuleMetricsKey, decode_rule_metrics_key, rule_metrics_key
 
 RESET_PROCESS: Final = "api"
@@ -99,7 +100,8 @@ class MetricsBook(Taker):
         """Return the value of a record that takes off what is counted now."""
         with self._lock:
             runs = self._runs.get((tenant, rule_id), {})
-            return json.dumps({"v": 1, "at": self._clock.now_ms(), "runs": runs}).encode()
+            value = {"v": RECORD_VERSION, "at": self._clock.now_ms(), "runs": runs}
+            return json.dumps(value).encode()
 
     def keys(self, tenant: str, rule_id: str) -> list[bytes]:
         """Return the keys of all records of a rule."""

@@ -18,7 +18,8 @@ from api.rules.dry_run import Compared, Range, dry_run
 from api.rules.plan_dry_run import plan_dry_run
 from api.rules.rerun_log import Begin, KafkaRerunLog, encode_begin
 from api.spark import SparkConnect
-from mqlake.records import HEADER_VERSION, RECORD_VERSION, RULES
+from mqlake.record_versions import VERSION_HEADER
+from mqlake.records import RULES
 from mqlake.reference_records import Columns
 from mqlake.rule_records import rerun_key
 from rules.schemas.registry import Schemas
@@ -145,7 +146,7 @@ def rerun_work(
 
     def keep(begin: Begin) -> None:
         """Keep where a run begins: what it writes from there on the next run looks at."""
-        headers = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+        headers = [VERSION_HEADER]
         record = Append(0, rerun_key(tenant, rule_id), encode_begin(begin), headers)
         what = f"rerun of rule {rule_id!r}"
         (offset,) = log.append_all(bootstrap_servers, RULES, [record], what=what)

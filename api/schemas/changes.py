@@ -15,14 +15,15 @@ from api.rules.book import Entry, RuleBook
 from api.rules.checking import compiled
 from mqlake.clock import Clock
 from mqlake.errors import MqlakeError
-from mqlake.records import HEADER_VERSION, RECORD_VERSION, RULES, Headers
+from mqlake.record_versions import VERSION_HEADER
+from mqlake.records import RULES, Headers
 from mqlake.schema_records import SchemaKey, schema_key
 from rules.errors import RuleError
 from rules.language import compile_rule
 from rules.schemas.model import MAX_SCHEMAS, MAX_VERSIONS, SPARKPLUG_B, Schema, SchemaBody
 from rules.schemas.registry import Noted, SchemaUse, compile_schema
 
-_HEADERS: Final[Headers] = [(HEADER_VERSION, str(RECORD_VERSION).encode("ascii"))]
+_HEADERS: Final[Headers] = [VERSION_HEADER]
 
 
 class SchemaExists(MqlakeError):  # noqa: N818 - it names what is in the way

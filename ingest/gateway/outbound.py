@@ -8,6 +8,7 @@ from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.protocol.publish_template import PublishTemplate
 from mqlake.errors import InvalidRecord, InvalidTopic
 from mqlake.log.contract import LogRecord
+from mqlake.record_versions import check_version
 from mqlake.records import (
     FLAG_QOS,
     FLAG_RETAIN,
@@ -16,7 +17,6 @@ from mqlake.records import (
     HEADER_ID,
     HEADER_MQTT,
     HEADER_PROPERTIES,
-    RECORD_VERSION,
     Source,
     decode_properties,
 )
@@ -173,8 +173,9 @@ def read_message(
         InvalidRecord: No such message can be sent to a client.
     """
     mqtt = headers.get(HEADER_MQTT, b"")
-    if len(mqtt) != 3 or mqtt[0] != RECORD_VERSION:
-        raise InvalidRecord(f"header {HEADER_MQTT!r} is {mqtt!r}, expected version 1")
+    if len(mqtt) != 3:
+        raise InvalidRecord(f"header {HEADER_MQTT!r} is {mqtt!r}, expected 3 bytes")
+    check_version(mqtt[0], "message")
     flags = mqtt[2]
     qos = flags & FLAG_QOS
     if qos > 2:

@@ -7,6 +7,10 @@ or we were not running: nobody can be heard then, and nobody is dead for that.
 A name belongs to one run of a gateway. A run begins when the one before has left, has certainly
 ended (same machine, no such process), or was silent for its lease; its *epoch* is one higher. So
 one that was only paused finds a higher epoch when it goes on, and ends.
+
+Each word says up to which version its gateway reads records. When all that live read a newer one
+than is in force, the first to see it writes that under `VERSION_KEY`: from there on it is in force,
+for good, and a gateway that does not know it ends, or does not start.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
-from mqlake.records import GATEWAYS, RECORD_VERSION, Headers
+from mqlake.record_versions import OLDEST_READ, RECORD_VERSION
+from mqlake.records import GATEWAYS, VERSION_KEY, Headers
 from mqlake.shard_records import Run
 
 if TYPE_CHECKING:
@@ -54,6 +59,8 @@ class _Peer:
     epoch: int
     heard_at: float
     serves: bool
+    records: int
+    """The newest version of records that it knows."""
     identity: str = ""
     read_at_ms: int | None = None
     """By the log's time, of a word that is older than our own first one."""
@@ -113,10 +120,15 @@ class Peers:
         clock: Its monotonic time counts.
         lease: Of this gateway; others have one as long.
         host: Tells runs of this machine apart.
+        records: The newest version of records that this gateway knows.
 
     Attributes:
         epoch: Of this run, one higher than that of the run before under this name.
+        version: Of records, in force for all gateways; never goes back.
         on_superseded: Called when another run has our name.
+        on_version: Called with a version when it comes into force.
+        on_outdated: Called with a reason when a version is in force that this gateway does not
+            know.
     """
 
     def __init__(
@@ -127,6 +139,7 @@ class Peers:
         clock: Clock,
         lease: Lease,
         host: Host,
+        records: int = RECORD_VERSION,
     ) -> None:
         self._writer = writer
         self._reader = reader
@@ -145,14 +158,19 @@ class Peers:
         self._peers: dict[str, _Peer] = {}
         self._named_from = 0
         self.epoch = 1
+        self._records = records
+        self.version = OLDEST_READ
         self.on_superseded: Callable[[], None] = lambda: None
+        self.on_version: Callable[[int], None] = lambda _version: None
+        self.on_outdated: Callable[[str], None] = lambda _reason: None
 
     async def open(self) -> None:
         """Begin to listen, and take the name.
 
         Raises:
             LogError: The log cannot be read.
-            OperationalError: Another gateway of this name is there.
+            OperationalError: Another gateway of this name is there, or the others write records
+                that this one does not know.
         """
         await self._take_name()
         self._echo_at = self._clock.monotonic()
@@ -177,15 +195,17 @@ class Peers:
             "epoch": self.epoch,
             "number": self._number,
             "process": self._host.identity,
+            "records": self._records,
             "at": self._clock.now_ms(),
             **figures,
         }
-        self._append(json.dumps(value).encode())
+        self._append(self._me.gateway.encode(), json.dumps(value).encode())
+        self._raise_version()
 
     def leave(self) -> None:
         """Say that this gateway is gone."""
         self._has_left = True
-        self._append(None)
+        self._append(self._me.gateway.encode(), None)
 
     @property
     def is_read(self) -> bool:
@@ -261,7 +281,10 @@ class Peers:
     async def _take_name(self) -> None:
         """Wait until nobody else can have the name."""
         self._named_from = (await self._reader.end_offsets(GATEWAYS))[0]
-        found = (await self._reader.read_compacted(GATEWAYS)).get(self._me.gateway.encode())
+        words = await self._reader.read_compacted(GATEWAYS)
+        if VERSION_KEY in words and (reason := self._take_version(words[VERSION_KEY])):
+            raise OperationalError(reason)
+        found = words.get(self._me.gateway.encode())
         before = None if found is None else self._decode(found)
         if before is None:
             return
@@ -313,16 +336,50 @@ class Peers:
                 if peer.read_at_ms is not None:
                     peer.heard_at = now - max(0, record.timestamp_ms - peer.read_at_ms) / 1000
 
-    def _append(self, value: bytes | None) -> None:
+    def _raise_version(self) -> None:
+        """Say that a newer version is in force, if all that live know it.
+
+        One that is about to start reads that before its own first word comes back, and ends.
+        """
+        if not self._is_read:
+            return
+        known = [peer.records for name, peer in self._peers.items() if self._lives(name, peer)]
+        version = min([self._records, *known])
+        if version > self.version:
+            value = {"v": RECORD_VERSION, "written": version, "gateway": self._me.gateway}
+            self._append(VERSION_KEY, json.dumps(value).encode())
+
+    def _take_version(self, record: LogRecord) -> str:
+        """Note which version is in force; return why this gateway cannot go on, or ""."""
         try:
-            self._writer.append(
-                GATEWAYS, self._me.gateway.encode(), value, _HEADERS, _ignore, partition=0
+            found = json.loads(record.value or b"null")
+            version, gateway = int(found["written"]), str(found["gateway"])
+        except (ValueError, KeyError, TypeError) as exc:
+            logger.warning("record of a version ignored", extra={"fields": {"reason": str(exc)}})
+            return ""
+        if version > self._records:
+            return (
+                f"the gateways of this site write records of version {version} since {gateway} has "
+                f"said so, this release knows up to {self._records}: start {self._me.gateway} in "
+                f"a release that knows version {version}"
             )
+        if version > self.version:
+            self.version = version
+            self.on_version(version)
+        return ""
+
+    def _append(self, key: bytes, value: bytes | None) -> None:
+        try:
+            self._writer.append(GATEWAYS, key, value, _HEADERS, _ignore, partition=0)
         except LogError as error:
             logger.debug("not heard", extra={"fields": {"reason": str(error)}})
 
     def _receive(self, records: list[LogRecord]) -> None:
         for record in records:
+            if record.key == VERSION_KEY:
+                if reason := self._take_version(record):
+                    self.on_outdated(reason)
+                continue
             name = (record.key or b"").decode(errors="replace")
             if name == self._me.gateway:
                 self._hear_ourselves(record)
@@ -345,6 +402,7 @@ class Peers:
                 int(found.get("epoch", 0)),
                 self._clock.monotonic(),
                 found.get("state", SERVING) == SERVING,
+                int(found.get("records", 1)),
                 str(found.get("process", "")),
                 None if self._is_read else record.timestamp_ms,
             )

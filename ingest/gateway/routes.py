@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from ingest.session.subscriptions import NOT_YET
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.log.contract import LogFull
+from mqlake.record_versions import VERSION_HEADER
 from mqlake.records import (
-    HEADER_VERSION,
     INBOUND,
-    RECORD_VERSION,
     ROUTES,
     Barrier,
     Headers,
@@ -67,7 +66,7 @@ IDLE_SECONDS: Final = 1.0
 PASSED_SECONDS: Final = 1.0
 """The router gives up barriers whose route the log got late; it is then asked by the offset."""
 
-_HEADERS: Final[Headers] = [(HEADER_VERSION, b"%d" % RECORD_VERSION)]
+_HEADERS: Final[Headers] = [VERSION_HEADER]
 
 
 class Waiter(Protocol):

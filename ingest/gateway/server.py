@@ -5,6 +5,7 @@ import logging
 import secrets
 import shutil
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.authentication.authenticator import Authenticator
@@ -45,10 +46,19 @@ from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.subscriptions import Subscriptions
 from mqlake.clock import Clock
 from mqlake.credentials import CredentialsError
-from mqlake.errors import BatchNotTaken, InvalidRecord, LogError, OffsetGone, OperationalError
+from mqlake.errors import (
+    BatchNotTaken,
+    InvalidRecord,
+    LogError,
+    NewerRecord,
+    OffsetGone,
+    OperationalError,
+)
 from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.log.contract import LogAccess
+from mqlake.log.versioned_writer import VersionedWriter
 from mqlake.offsets import latest
+from mqlake.record_versions import RECORD_VERSION
 from mqlake.records import (
     INBOUND,
     RETAINED_FILTER,
@@ -96,6 +106,7 @@ class Gateway:
         clock: For message times and timeouts.
         tracer: Makes spans of messages; without one there are none.
         host: Tells processes of this machine apart.
+        records: The newest version of records that it knows; the one of this release.
     """
 
     def __init__(
@@ -105,8 +116,11 @@ class Gateway:
         clock: Clock,
         tracer: "Tracer | None" = None,
         host: Host | None = None,
+        records: int = RECORD_VERSION,
     ) -> None:
         self.settings = settings
+        writer = VersionedWriter(log.writer)
+        log = replace(log, writer=writer)
         self.incarnation = secrets.token_hex(8)
         self.me = Run(settings.name, self.incarnation)
         self.clock = clock
@@ -140,9 +154,12 @@ class Gateway:
         self.system_topics = SystemTopics(self)
         self.lease = Lease(clock, settings.lease_seconds, self._lease_lost)
         self.peers = Peers(
-            log.writer, log.open_reader(), self.me, clock, self.lease, host or LinuxHost()
+            writer, log.open_reader(), self.me, clock, self.lease, host or LinuxHost(), records
         )
         self.peers.on_superseded = self._superseded
+        self.peers.on_version = writer.use
+        self.peers.on_outdated = self._outdated
+        writer.use(self.peers.version)
         self.session_log = SessionLog(log.writer, self.me, self.lease)
         self.share_log = ShareLog(log.writer, log.open_reader(), self.me)
         self.shards = Shards(
@@ -555,8 +572,10 @@ class Gateway:
         loop.default_exception_handler(context)
         reason = context.get("exception") or context["message"]
         self._bug = f"internal error, see the log: {reason}"
-        if isinstance(context.get("exception"), BatchNotTaken):
-            self._fail(OperationalError(self._bug))
+        error = context.get("exception")
+        if isinstance(error, BatchNotTaken):
+            is_newer = isinstance(error.__cause__, NewerRecord)
+            self._fail(OperationalError(str(error) if is_newer else self._bug))
 
     def _fail(self, failure: OperationalError) -> None:
         """End without writing anything more: what this process knows is not to be trusted."""
@@ -572,6 +591,9 @@ class Gateway:
 
     def _superseded(self) -> None:
         self._fail(OperationalError(f"another gateway named {self.settings.name} has started"))
+
+    def _outdated(self, reason: str) -> None:
+        self._fail(OperationalError(reason))
 
     def _lease_lost(self) -> None:
         logger.warning(

@@ -28,7 +28,7 @@ from ingest.session.effects import (
 )
 from ingest.session.ownership import Shard
 from ingest.session.placement import place
-from mqlake.errors import InvalidRecord, LogError
+from mqlake.errors import InvalidRecord, LogError, NewerRecord
 from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
 from mqlake.records import CONTROL_KEY_PREFIX, SESSIONS, delivery_topic
 from mqlake.shard_records import OWNER_KEY, Key, Run, encode_run, shard_of, stamp_headers
@@ -327,6 +327,8 @@ class Shards:
                 epoch = shard.owner_epoch
                 try:
                     shard.apply(record)
+                except NewerRecord:
+                    raise
                 except InvalidRecord as error:
                     logger.warning(
                         "session record ignored", extra={"fields": {"reason": str(error)}}

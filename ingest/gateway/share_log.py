@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.gateway.keyed_writer import KeyedWriter
 from ingest.session.share_parts import PART_KEY_PREFIX, PartRecord, encode_part, part_key
-from mqlake.errors import InvalidRecord, LogError
+from mqlake.errors import InvalidRecord, LogError, NewerRecord
 from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
+from mqlake.record_versions import check_version
 from mqlake.records import HEADER_BY, RECORD_VERSION, SHARE_GROUPS
 from mqlake.session_records import MarksRecord, decode_marks, encode_marks, marks_key
 from mqlake.shard_records import Key, Run, stamp_headers
@@ -216,6 +217,8 @@ class ShareLog:
         for record in records:
             try:
                 self._apply(record)
+            except NewerRecord:
+                raise
             except InvalidRecord as error:
                 logger.warning("share record ignored", extra={"fields": {"reason": str(error)}})
 
@@ -262,8 +265,7 @@ def _encode(member: Member) -> bytes:
 def _decode(value: bytes) -> Member:
     try:
         found: Any = json.loads(value)
-        if found["v"] != RECORD_VERSION:
-            raise InvalidRecord(f"share member is of version {found['v']!r}, expected 1")
+        check_version(found["v"], "share member")
         return Member(
             tuple(str(one) for one in found["filters"]),
             tuple((str(one), int(p), int(offset)) for one, p, offset in found["in_flight"]),

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ingest.session.share_parts import Gap, GroupKey, PartRecord, PartState, key_of_part
 from mqlake.errors import InvalidRecord
 from mqlake.offsets import latest
+from mqlake.record_versions import VERSION_HEADER
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     CONTROL_KEY_PREFIX,
     FLAG_QOS,
     HEADER_MQTT,
     HEADER_SOURCE,
-    HEADER_VERSION,
     INBOUND,
-    RECORD_VERSION,
     ROUTES,
     Barrier,
     Headers,
@@ -47,7 +46,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 0.02
 """How often it is looked whether the barriers have come."""
 
-_HEADERS: Final[Headers] = [(HEADER_VERSION, b"%d" % RECORD_VERSION)]
+_HEADERS: Final[Headers] = [VERSION_HEADER]
 
 
 class _Given(NamedTuple):

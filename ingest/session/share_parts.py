@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqlake.errors import InvalidRecord
 from mqlake.offsets import have_reached, latest
+from mqlake.record_versions import RECORD_VERSION, check_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PART_RECORD_VERSION: Final = 1
 PART_KEY_PREFIX: Final = b"h/"
 
 
@@ -113,7 +113,7 @@ def decode_part_key(key: bytes) -> tuple[str, GroupKey]:
 def encode_part(record: PartRecord) -> bytes:
     """Write the value of a part."""
     members: dict[str, Any] = {
-        "v": PART_RECORD_VERSION,
+        "v": RECORD_VERSION,
         "gateway": record.gateway,
         "incarnation": record.incarnation,
         "state": record.state.value,
@@ -139,8 +139,7 @@ def decode_part(key: bytes, value: bytes) -> PartRecord:
     part_id, group = decode_part_key(key)
     try:
         found = json.loads(value)
-        if found["v"] != PART_RECORD_VERSION:
-            raise InvalidRecord(f"share part is of version {found['v']!r}, expected 1")
+        check_version(found["v"], "share part")
         return PartRecord(
             part_id,
             group,

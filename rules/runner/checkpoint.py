@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from mqlake.errors import InvalidRecord
+from mqlake.record_versions import check_version
 from mqlake.records import RECORD_VERSION
 
 CHECKPOINT_KEY: Final = b"checkpoint"
@@ -90,8 +91,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
     """
     try:
         fields = json.loads(data)
-        if fields["v"] != RECORD_VERSION:
-            raise InvalidRecord(f"checkpoint has version {fields['v']}, expected {RECORD_VERSION}")
+        check_version(fields["v"], "checkpoint")
         return Checkpoint(
             places=_decode_places(fields["places"]),
             behind={

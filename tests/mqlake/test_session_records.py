@@ -276,7 +276,7 @@ def test_every_member_of_a_session_is_required(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("v", 2),
+        ("v", 3),
         ("id", 1),
         ("tenant", None),
         ("client_id", "\ud800"),

@@ -46,6 +46,7 @@ from mqlake.local.ports import is_free
 from mqlake.log.contract import BEGINNING, LogAccess, LogRecord
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.matching import TopicFilterTrie
+from mqlake.record_versions import RECORD_VERSION
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     EVENTS,
@@ -580,6 +581,7 @@ async def running_gateway(
     max_record_bytes: int = 1_000_000,
     answered: bool = True,
     tracer: Tracer | None = None,
+    records: int = RECORD_VERSION,
     **settings: Any,
 ) -> AsyncIterator[Harness]:
     """Run a gateway on a free port; with a router of its own unless one is given.
@@ -602,7 +604,9 @@ async def running_gateway(
     if clock is not None:
         log.now_ms = clock.now_ms
     host = FakeHost()
-    gateway = Gateway(GatewaySettings(**settings), access, clock or SystemClock(), tracer, host)
+    gateway = Gateway(
+        GatewaySettings(**settings), access, clock or SystemClock(), tracer, host, records
+    )
     stop = asyncio.Event()
     task = asyncio.create_task(gateway.run(stop))
     try:
