@@ -10,6 +10,7 @@ from ingest.gateway.publishing import client_headers
 from ingest.gateway.sending import Sender
 from ingest.gateway.share_log import Member
 from ingest.session.incoming import IncomingMessages
+from ingest.session.share_parts import GroupKey
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.offsets import have_reached, latest
 from mqlake.records import Route
@@ -176,8 +177,16 @@ class ClientSession:
         if topic_filter in self.subscriptions:
             self.remove_subscription(topic_filter)
         self.subscriptions[topic_filter] = subscription
-        self.shares = self.shares or topic_filter.startswith(SHARE_PREFIX)
         self._gateway.subscriptions.add(self.tenant, subscription)
+        if topic_filter.startswith(SHARE_PREFIX):
+            self._share(topic_filter)
+            self._gateway.share_groups.member_moved(self.sender)
+
+    def _share(self, topic_filter: str) -> None:
+        self.shares = True
+        group = GroupKey(self.tenant, topic_filter)
+        if group not in self.sender.groups:
+            self.sender.groups += (group,)
 
     def replace_subscription(self, subscription: ClientSubscription[Sender]) -> None:
         """Put a subscription in the place of the one to the same filter."""
@@ -199,6 +208,9 @@ class ClientSession:
         if self.is_routed:
             self._unroute(topic_filter)
         self.sender.forget_retained(topic_filter)
+        if topic_filter.startswith(SHARE_PREFIX):
+            group = GroupKey(self.tenant, topic_filter)
+            self.sender.groups = tuple(one for one in self.sender.groups if one != group)
         if topic_filter.startswith(SHARE_PREFIX) and not self.is_ended:
             waiting = self.sender.take_shared(is_ended=False, shared_filter=topic_filter)
             self._gateway.share_groups.pass_on(self.tenant, waiting)
@@ -333,7 +345,8 @@ class ClientSession:
         self.is_routed = False
         self._restored_starts = {one.topic_filter: one.starts for one in record.subscriptions}
         for one in record.subscriptions:
-            self.shares = self.shares or one.topic_filter.startswith(SHARE_PREFIX)
+            if one.topic_filter.startswith(SHARE_PREFIX):
+                self._share(one.topic_filter)
             self.subscriptions[one.topic_filter] = ClientSubscription(
                 self.sender,
                 one.topic_filter,

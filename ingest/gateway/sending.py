@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.progress import Progress, Saved
     from ingest.gateway.server import Gateway
+    from ingest.session.share_parts import GroupKey
     from ingest.session.subscriptions import Copy
     from mqlake.session_records import RetainedScan
 
@@ -64,6 +65,9 @@ class Sender:
     little of what the client has acknowledged, or the client is not there. QoS 0 does not wait: it
     is dropped and recorded. Other packets than PUBLISH do not wait for the window.
     [MQTT5-3.3.4-10] [MQTT5-4.9.0-3]
+
+    Attributes:
+        groups: Share groups that it is a member of: they are told when it may have room.
     """
 
     __slots__ = (
@@ -85,6 +89,7 @@ class Sender:
         "_scans",
         "_told",
         "client_id",
+        "groups",
         "progress",
         "tenant",
     )
@@ -110,6 +115,7 @@ class Sender:
         self._scans: list[RetainedScan] = []
         self._scan_is_due = False
         self.progress: Progress | None = None
+        self.groups: tuple[GroupKey, ...] = ()
         self._has_shared = False
         # Packets of this connection. Made when first needed: most sessions never do.
         self._save_queue: SaveQueue[bytes] | None = None
@@ -133,12 +139,9 @@ class Sender:
     def has_room(self) -> bool:
         """Whether a message given now leaves at once."""
         connection = self._connection
-        return (
-            connection is not None
-            and not connection.is_closing
-            and self._takes_more(connection)
-            and self._messages.has_room
-        )
+        if connection is None or connection.is_closing or not connection.is_writable:
+            return False
+        return self._messages.has_room and (self.progress is None or self.progress.has_room)
 
     async def wait_for_room(self) -> None:
         """Wait until a message leaves at once; nothing else runs before the caller does."""
@@ -289,6 +292,8 @@ class Sender:
             self._room.set()
         if self._scans:
             self._schedule_scan()
+        if self.groups:
+            self._gateway.share_groups.member_moved(self)
 
     def owe_retained(self, scan: RetainedScan) -> None:
         """Note that a subscription is to get retained messages: a crash does not change that.

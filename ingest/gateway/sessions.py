@@ -327,7 +327,6 @@ class Sessions:
             if not session.is_catching_up(subscription.topic_filter):
                 subscription.starts = latest(starts, subscription.starts)
                 self._gateway.subscriptions.add(session.tenant, subscription)
-        self._gateway.share_groups.hand_out()
         if session.progress is not None:
             session.progress.touch()
         self._go_live(session)

@@ -20,6 +20,7 @@ from ingest.gateway.share_joining import Joining, take_over
 from ingest.gateway.share_part import NOT_KNOWN, SharePart
 from ingest.gateway.share_saving import PartSaver
 from ingest.gateway.share_settling import ShareSettler
+from ingest.session.open_work import OpenWork
 from ingest.session.share_parts import (
     GroupKey,
     PartRecord,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from ingest.gateway.routes import SubscribeWaiter, Waiter
-    from ingest.gateway.sending import Outgoing
+    from ingest.gateway.sending import Outgoing, Sender
     from ingest.gateway.server import Gateway
     from ingest.gateway.share_log import ShareLog
     from mqlake.log.contract import LogAccess
@@ -73,12 +74,14 @@ class ShareGroups:
         self._log = log
         self._table = ShareTable()
         self._parts: dict[GroupKey, SharePart] = {}
+        # Parts of which the log does not know what they hold now.
+        self._changed: dict[SharePart, None] = {}
         self._settler = ShareSettler(gateway, log, access, self._table)
         self._tasks: asyncio.TaskGroup | None = None
         self._wake = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_suspended = False
-        self._saver = PartSaver(log, gateway.loop)
+        self._saver = PartSaver(log, gateway.loop, self._changed)
         self._joining = Joining(gateway, self._table, self._saver, self._enter_when_joined)
 
     @property
@@ -111,6 +114,7 @@ class ShareGroups:
             self._gateway.routes.unsubscribe(route)
             return
         part.members -= 1
+        part.touch()
         if part.members:
             self._gateway.routes.unsubscribe(route)
         else:
@@ -124,7 +128,7 @@ class ShareGroups:
     def _part(self, group: GroupKey) -> SharePart:
         part = self._parts.get(group)
         if part is None:
-            part = self._parts[group] = SharePart(self._gateway, group)
+            part = self._parts[group] = SharePart(self._gateway, group, self._changed, self.read)
             part.task = self._start(self._run_part(part))
         return part
 
@@ -175,39 +179,44 @@ class ShareGroups:
                 part.take_back(one.message for one in messages)
                 part.hand_out()
             else:
-                self._leave_behind(
-                    group, {(one.message.partition, one.message.offset) for one in messages}
-                )
+                places = [(one.message.partition, one.message.offset) for one in messages]
+                self._leave_behind(group, OpenWork(place for place in places if place[0] != LOCAL))
 
     def pass_on_stored(self, key: Key, progress: ProgressRecord) -> None:
         """Give others of the groups what the session of an absent client leaves.
 
         QoS 2 is not given to anybody else. [MQTT5-4.8.2-5]
         """
-        by_group: dict[GroupKey, set[tuple[int, int]]] = {}
+        by_group: dict[GroupKey, OpenWork] = {}
         for one in progress.outgoing:
             shared_filter = progress.shared.get(one.packet_id)
             if shared_filter and one.qos == 1:
                 group = GroupKey(key[0], shared_filter)
-                by_group.setdefault(group, set()).add((one.partition, one.offset))
-        for group, positions in by_group.items():
-            self._leave_behind(group, positions)
+                by_group.setdefault(group, OpenWork()).add(one.partition, one.offset)
+        for group, work in by_group.items():
+            self._leave_behind(group, work)
 
-    def _leave_behind(self, group: GroupKey, positions: set[tuple[int, int]]) -> None:
+    def _leave_behind(self, group: GroupKey, work: OpenWork) -> None:
         """Leave messages to whichever part takes them: this gateway's own, or one that has left."""
-        positions = {position for position in positions if position[0] != LOCAL}
         part = self._parts.get(group)
         if part is not None and part.keeps_messages:
-            part.unread |= positions
+            part.unread.update(work)
             self._saver.save(part)
-            self._read(part)
+            self.read(part)
             return
         if not self._is_kept(group):
             return
-        part = SharePart(self._gateway, group)
+        part = SharePart(self._gateway, group, self._changed, self.read)
         part.state = PartState.LEFT
-        part.unread = positions
+        part.unread = work
         self._log.save_part(part.snapshot())
+
+    def member_moved(self, sender: Sender) -> None:
+        """Give a member what waits for it in its groups, if it has room now."""
+        for group in sender.groups:
+            part = self._parts.get(group)
+            if part is not None:
+                part.member_moved(sender)
 
     def after_saved(self, tenant: str, shared_filter: str, proceed: Callable[[], None]) -> None:
         """Call back, in the order of the calls, when the log knows what a part holds now."""
@@ -257,7 +266,7 @@ class ShareGroups:
                 part.takes.remove(part_id)
                 take_over(part, left)
                 self._saver.save(part)
-                self._read(part)
+                self.read(part)
 
     # One part, from its first member to its last
 
@@ -293,52 +302,52 @@ class ShareGroups:
         """Give the members what comes, and what has waited."""
         if part.is_ended:
             return
-        self._read(part)
+        self.read(part)
         part.is_open = not (part.is_reading or self._is_suspended)
         part.hand_out()
         self._wake.set()
 
     # What others have left
 
-    def _read(self, part: SharePart) -> None:
-        """Read what was taken over; the members get it before what comes meanwhile."""
-        if (part.unread or part.gaps) and not part.is_reading and not part.is_ended:
+    def read(self, part: SharePart) -> None:
+        """Read what waits in the log; the members get it before what comes meanwhile."""
+        if part.wants_to_read and not part.is_reading and not part.is_ended:
             part.is_reading = True
             part.is_open = False
-            self._start(self._read_all(part))
+            self._start(self._read_some(part))
 
-    async def _read_all(self, part: SharePart) -> None:
-        resumer = self._gateway.resumer
-        while (part.unread or part.gaps) and not part.is_ended:
+    async def _read_some(self, part: SharePart) -> None:
+        has_read_gap = False
+        while part.wants_to_read and not part.is_ended:
             try:
                 if part.unread:
-                    wanted = set(part.unread)
-                    found = await resumer.read_messages(wanted)
-                    if part.is_ended:
-                        break
-                    part.unread -= wanted
-                    part.take_back(found.values())
-                    missing = len(wanted) - len(found)
-                    if missing:
-                        self._gateway.drops.add(
-                            DropReason.UNREADABLE, part.group.tenant, "", "", 1, missing
-                        )
+                    await self._read_unread(part)
                 else:
                     gap = part.gaps[0]
-                    await resumer.read_gap(part, gap.start, gap.end, gap.since_ms)
-                    if part.is_ended:
-                        break
-                    del part.gaps[0]
-                    part.end_missed()
+                    has_read_gap = True
+                    await self._gateway.resumer.read_gap(part, gap.start, gap.end, gap.since_ms)
+                    if not part.is_ended:
+                        del part.gaps[0]
+                        part.end_missed()
             except LogError as error:
+                part.was_not_read()
                 logger.warning("a share group waits", extra={"fields": {"reason": str(error)}})
                 await asyncio.sleep(RETRY_SECONDS)
         # First the log knows that nothing of a gap is left, then members get it: what a session has
         # in flight may be in the part's record, but never in a gap that would be read again.
-        while not (part.is_ended or self._saver.save(part)):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(RETRY_SECONDS)
+        while has_read_gap and not (part.is_ended or self._saver.save(part)):  # noqa: ASYNC110
+            await asyncio.sleep(RETRY_SECONDS)  # nobody tells
         part.is_reading = False
         self._open(part)
+
+    async def _read_unread(self, part: SharePart) -> None:
+        found = await self._gateway.resumer.read_messages(part.begin_to_read())
+        if part.is_ended:
+            part.was_not_read()
+            return
+        missing = part.was_read(found.values())
+        if missing:
+            self._gateway.drops.add(DropReason.UNREADABLE, part.group.tenant, "", "", 1, missing)
 
     async def run(self) -> None:
         """Look after parts until cancelled: those of this gateway, and those nobody has."""
@@ -368,15 +377,16 @@ class ShareGroups:
     def _take_what_was_left(self) -> None:
         """Ask for what other parts have left, if this is the first of those that live."""
         peers = self._gateway.peers
-        for part in self._parts.values():
-            if not part.is_open:
+        for group in self._table.groups_with_left():
+            part = self._parts.get(group)
+            if part is None or not part.is_open:
                 continue
             left = [
                 one.part_id
-                for one in self._table.left(part.group)
+                for one in self._table.left(group)
                 if one.part_id not in part.took
                 and one.part_id not in part.takes
-                and self._table.taker(part.group, one.part_id) is None
+                and self._table.taker(group, one.part_id) is None
             ]
             if not left:
                 continue
@@ -398,13 +408,13 @@ class ShareGroups:
 
     def _end_groups(self) -> None:
         """Forget what was left of groups that have no member any more, absent ones included."""
-        for left in list(self._table):
-            if (
-                left.state is PartState.LEFT
-                and not self._is_kept(left.group)
-                and self._gateway.peers.is_ours(left.gateway, left.incarnation)
-            ):
-                count = sum(len(offsets) for offsets in left.open)
+        for group in self._table.groups_with_left():
+            if self._is_kept(group):
+                continue
+            for left in self._table.left(group):
+                if not self._gateway.peers.is_ours(left.gateway, left.incarnation):
+                    continue
+                count = len(left.open)
                 if count:
                     self._gateway.drops.add(
                         DropReason.NO_MEMBER, left.group.tenant, "", "", 1, count
@@ -415,25 +425,20 @@ class ShareGroups:
     # Time passes
 
     def save_all(self) -> bool:
-        """Write what has changed, and give members that have room what waits.
+        """Write what has changed.
 
         Returns:
             Whether the log takes all of it. What is written to it after that can rely on it.
         """
-        self.hand_out()
         now = self._gateway.loop.time()
         are_written = True
-        for part in self._parts.values():
-            # The first of a group has taken over what it will hold, and does not yet.
-            is_due = part.is_dirty and part.starts is not None and part.state is not PartState.LEFT
-            if is_due:
+        for part in list(self._changed):
+            if part.state is PartState.LEFT or part.is_lost:
+                del self._changed[part]
+            elif part.starts is not None:
+                # Else it is the first of a group: it has taken over what it does not hold yet.
                 are_written &= now >= part.due_at and self._saver.save(part)
         return are_written
-
-    def hand_out(self) -> None:
-        """Give what waits to members that have come, or have room again."""
-        for part in self._parts.values():
-            part.hand_out()
 
     def suspend(self) -> None:
         """Give nothing out until it is known what others have done meanwhile.

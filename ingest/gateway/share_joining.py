@@ -43,8 +43,7 @@ def take_over(part: SharePart, left: PartRecord) -> None:
         extra={"fields": {"filter": part.group.topic_filter, "from": left.gateway}},
     )
     part.took.append(left.part_id)
-    for partition, offsets in enumerate(left.open):
-        part.unread.update((partition, offset) for offset in offsets)
+    part.unread.update(left.open)
     part.gaps.extend(Gap(list(one.start), list(one.end), one.since_ms) for one in left.gaps)
     if left.given is not None:
         part.given = latest(left.given, part.given)

@@ -64,9 +64,16 @@ class PartSaver:
     Args:
         log: Takes the records.
         loop: Of the gateway.
+        changed: Parts of which the log does not know what they hold now.
     """
 
-    def __init__(self, log: ShareLog, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        log: ShareLog,
+        loop: asyncio.AbstractEventLoop,
+        changed: dict[SharePart, None],
+    ) -> None:
+        self._changed = changed
         self._log = log
         self._loop = loop
         self._urgent: deque[_Urgent] = deque()
@@ -74,8 +81,8 @@ class PartSaver:
     def save(self, part: SharePart) -> bool:
         """Write a part as it is; return whether the log takes it."""
         record = part.snapshot()
-        count = sum(map(len, record.open))
-        part.is_dirty = count > 0
+        self._changed.pop(part, None)
+        count = len(record.open)
         rest = count / POSITIONS_PER_SECOND if count > MANY_POSITIONS else 0.0
         part.due_at = self._loop.time() + rest
 

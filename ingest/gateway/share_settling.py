@@ -86,13 +86,10 @@ class ShareSettler:
             LogError: The log does not answer; to be tried again.
         """
         peers = self._gateway.peers
-        runs: dict[tuple[str, str], list[PartRecord]] = {}
-        for part in self._table:
-            run = (part.gateway, part.incarnation)
-            if part.state is PartState.LEFT or peers.is_alive(*run) or not peers.is_ours(*run):
+        for gateway, incarnation in self._table.runs():
+            if peers.is_alive(gateway, incarnation) or not peers.is_ours(gateway, incarnation):
                 continue
-            runs.setdefault(run, []).append(part)
-        for (gateway, incarnation), parts in runs.items():
+            parts = self._table.of_run((gateway, incarnation))
             logger.info(
                 "share parts of a dead gateway are settled",
                 extra={"fields": {"gateway": gateway, "parts": len(parts)}},
@@ -158,20 +155,17 @@ class ShareSettler:
         """
         if ends is not None:
             self._add_gap(left, given, ends)
-        held = self._log.members.in_flight(left.group)
-        partitions = len(self._gateway.next_offsets())
-        open_ = [set(offsets) for offsets in left.open] or [set() for _ in range(partitions)]
+        open_ = left.open.copy()
         for one in given:
             if one.at < left.next or (left.starts and one.offset < left.starts[one.partition]):
                 continue
             if one.qos:
-                open_[one.partition].add(one.offset)
+                open_.add(one.partition, one.offset)
             if left.given is not None:
                 left.given[one.partition] = max(left.given[one.partition], one.offset + 1)
-        left.open = [
-            sorted(offset for offset in offsets if (partition, offset) not in held)
-            for partition, offsets in enumerate(open_)
-        ]
+        for position in self._log.members.in_flight(left.group):
+            open_.discard(*position)
+        left.open = open_
 
     async def _withdraw(self, parts: list[PartRecord]) -> int:
         """Withdraw the routes of parts; return the offset up to which they are."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ingest.session.open_work import OpenWork, decode_work
 from mqlake.errors import InvalidRecord
 from mqlake.offsets import have_reached, latest
 from mqlake.record_versions import RECORD_VERSION, check_version
@@ -78,8 +79,8 @@ class PartRecord:
     """Per partition of `mqlake.inbound` where the group became live; before it is the gap."""
     given: list[int] | None = None
     """Per partition: what is before was given to this part or to others. None: says nothing."""
-    open: list[list[int]] = field(default_factory=list)
-    """Per partition the offsets of what was given to this part and is not dealt with."""
+    open: OpenWork = field(default_factory=OpenWork)
+    """What was given to this part and is not dealt with."""
     gaps: list[Gap] = field(default_factory=list)
     """What is still to be read from the log."""
     takes: list[str] = field(default_factory=list)
@@ -121,7 +122,7 @@ def encode_part(record: PartRecord) -> bytes:
         "next": record.next,
         "starts": record.starts,
         "given": record.given,
-        "open": record.open,
+        "work": record.open.encode(),
         "gaps": [[gap.start, gap.end, gap.since_ms] for gap in record.gaps],
         "takes": record.takes,
         "took": record.took,
@@ -150,7 +151,7 @@ def decode_part(key: bytes, value: bytes) -> PartRecord:
             int(found["next"]),
             None if found["starts"] is None else _integers(found["starts"]),
             None if found["given"] is None else _integers(found["given"]),
-            [_integers(offsets) for offsets in found["open"]],
+            decode_work(found["work"]),
             [
                 Gap(_integers(start), _integers(end), int(since_ms))
                 for start, end, since_ms in found["gaps"]
@@ -179,6 +180,10 @@ class ShareTable:
 
     def __init__(self) -> None:
         self._groups: dict[GroupKey, dict[str, PartRecord]] = {}
+        # Groups that have parts that have left, and the others by who has them: time passes for
+        # these, not for all.
+        self._left: dict[GroupKey, set[str]] = {}
+        self._by_run: dict[tuple[str, str], dict[tuple[GroupKey, str], None]] = {}
         # Part that has left -> who would take it, in the order of the log.
         self._claims: dict[str, list[str]] = {}
 
@@ -199,7 +204,7 @@ class ShareTable:
         parts = self._groups.setdefault(record.group, {})
         known = parts.get(record.part_id)
         if known is None or known.state is not PartState.LEFT or record.state is PartState.LEFT:
-            parts[record.part_id] = record
+            self._put(parts, known, record)
         for taken in record.takes:
             if taken in parts and record.part_id not in self._claims.setdefault(taken, []):
                 self._claims[taken].append(record.part_id)
@@ -216,6 +221,17 @@ class ShareTable:
     def __iter__(self) -> Iterator[PartRecord]:
         for group in list(self._groups):
             yield from self.parts(group)
+
+    def groups_with_left(self) -> list[GroupKey]:
+        """Return the groups that have parts that have left."""
+        return list(self._left)
+
+    def runs(self) -> list[tuple[str, str]]:
+        """Return which runs of gateways have parts that have not left."""
+        return list(self._by_run)
+
+    def of_run(self, run: tuple[str, str]) -> list[PartRecord]:
+        return [self._groups[group][part_id] for group, part_id in self._by_run.get(run, ())]
 
     def left(self, group: GroupKey) -> list[PartRecord]:
         """Return the parts that have left and that nobody has taken."""
@@ -270,8 +286,35 @@ class ShareTable:
                 return claim
         return None
 
+    def _put(
+        self, parts: dict[str, PartRecord], known: PartRecord | None, record: PartRecord
+    ) -> None:
+        if known is None or known.state is not record.state:
+            self._forget(known)
+            if record.state is PartState.LEFT:
+                self._left.setdefault(record.group, set()).add(record.part_id)
+            else:
+                run = (record.gateway, record.incarnation)
+                self._by_run.setdefault(run, {})[record.group, record.part_id] = None
+        parts[record.part_id] = record
+
+    def _forget(self, part: PartRecord | None) -> None:
+        if part is None:
+            return
+        if part.state is PartState.LEFT:
+            self._left[part.group].discard(part.part_id)
+            if not self._left[part.group]:
+                del self._left[part.group]
+            return
+        run = (part.gateway, part.incarnation)
+        del self._by_run[run][part.group, part.part_id]
+        if not self._by_run[run]:
+            del self._by_run[run]
+
     def _remove(self, group: GroupKey, part_id: str) -> None:
         parts = self._groups.get(group)
-        if parts is not None and parts.pop(part_id, None) is not None and not parts:
-            del self._groups[group]
+        if parts is not None and part_id in parts:
+            self._forget(parts.pop(part_id))
+            if not parts:
+                del self._groups[group]
         self._claims.pop(part_id, None)

@@ -3,8 +3,8 @@
 A client with overlapping subscriptions gets one copy: the highest QoS, all subscription
 identifiers. [MQTT5-3.3.4-2] [MQTT5-3.3.4-3] [MQTT5-3.3.4-4] [MQTT311-3.3.5-1] It could be one copy
 for each subscription with its own identifier; it is not. [MQTT5-3.3.4-5] Nobody gets what none of
-its filters matches. [MQTT5-3.3.2-3] [MQTT311-3.3.2-3] Of a share group one member gets it, in turn,
-with the QoS that was granted to it. [MQTT5-4.8.2-3]
+its filters matches. [MQTT5-3.3.2-3] [MQTT311-3.3.2-3] Of a share group one member gets it, in turn
+among those that have room, with the QoS that was granted to it. [MQTT5-4.8.2-3]
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 NOT_YET: Final = 2**63
 """Where a subscription starts in a partition as long as nobody knows: above every offset."""
 
+_FREE_STRATEGIES: Final = frozenset({ShareStrategy.ROUND_ROBIN, ShareStrategy.RANDOM})
+"""With these any member may get any message."""
+
 MAX_CACHED_PLANS: Final = 20_000
 """Distinct topics whose plan is kept; the cache starts anew when it is full."""
 
@@ -32,6 +35,15 @@ class Subscriber(Protocol):
 
     @property
     def client_id(self) -> str: ...
+    @property
+    def has_room(self) -> bool:
+        """Whether a message given now leaves at once."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a message that cannot leave at once would be dropped."""
+        ...
 
 
 Client = TypeVar("Client", bound=Subscriber)
@@ -95,6 +107,8 @@ class _Plan(Generic[Client]):
 @dataclass(slots=True)
 class _ShareGroup(Generic[Client]):
     members: list[ClientSubscription[Client]] = field(default_factory=list)
+    by_client: dict[int, ClientSubscription[Client]] = field(default_factory=dict)
+    """By identity of the client."""
     turn: int = 0
     """Whose turn it was last."""
 
@@ -143,6 +157,7 @@ class Subscriptions(Generic[Client]):
         if share_name:
             group = self._groups.setdefault((tenant, subscription.topic_filter), _ShareGroup())
             group.members.append(subscription)
+            group.by_client[id(subscription.client)] = subscription
             self._shared_count += 1
         else:
             trie = self._tries.get(tenant)
@@ -162,6 +177,7 @@ class Subscriptions(Generic[Client]):
             group = self._groups[key]
             at = group.members.index(subscription)
             del group.members[at]
+            del group.by_client[id(subscription.client)]
             if at <= group.turn and group.turn > 0:
                 group.turn -= 1  # the turn is the same member's
             self._shared_count -= 1
@@ -214,27 +230,64 @@ class Subscriptions(Generic[Client]):
         publisher: str,
         partition: int,
         offset: int,
+        *,
+        can_wait: bool,
     ) -> Copy[Client] | None:
-        """Return the copy for the member of the strategy's choice, None when the group has gone.
+        """Return the copy for the member of the strategy's choice.
 
-        Members that count from a later offset are passed over unless there are no others: the
-        router has given the message to this gateway's part of the group, so nobody else gets it.
+        Where the strategy leaves it open which member gets a message, one with room is chosen
+        before one without. Members that count from a later offset are passed over unless there are
+        no others: the router has given the message to this gateway's part of the group, so nobody
+        else gets it.
+
+        Args:
+            tenant: Of the group.
+            topic_filter: Of the group.
+            topic_name: Of the message.
+            publisher: Of the message.
+            partition: Of the message.
+            offset: Of the message.
+            can_wait: None is returned while nobody has room for it; else a member without room
+                gets it.
         """
         group = self._groups.get((tenant, topic_filter))
         if group is None:
             return None
         members = group.members
-        first = group.first_choice(self._share_strategy, topic_name, publisher)
-        chosen = first
-        for step in range(len(members)):
-            chosen = (first + step) % len(members)
-            starts = members[chosen].starts
-            if starts is None or offset >= starts[partition]:
+        strategy = self._share_strategy
+        first = group.first_choice(strategy, topic_name, publisher)
+        # Where a hash says who gets it, it waits with that member.
+        is_free = strategy in _FREE_STRATEGIES
+        fallback: int | None = None
+        count = len(members)
+        for step in range(count):
+            chosen = (first + step) % count
+            member = members[chosen]
+            starts = member.starts
+            if starts is not None and offset < starts[partition]:
+                continue
+            client = member.client
+            if client.has_room if is_free else not client.is_full:
+                group.turn = chosen
+                return _shared(member)
+            if fallback is None:
+                fallback = chosen
+            if not is_free:
                 break
-        group.turn = chosen
-        copy = _merge([members[chosen]])
-        copy.shared_filter = topic_filter
-        return copy
+        if can_wait and (fallback is not None or not members[first].client.has_room):
+            return None
+        group.turn = first if fallback is None else fallback
+        return _shared(members[group.turn])
+
+    def copy_for_member(
+        self, tenant: str, topic_filter: str, client: Client
+    ) -> Copy[Client] | None:
+        """Return the copy for a member that has room; None when it is none, or not its turn."""
+        group = self._groups.get((tenant, topic_filter))
+        if group is None or self._share_strategy not in _FREE_STRATEGIES:
+            return None
+        subscription = group.by_client.get(id(client))
+        return None if subscription is None else _shared(subscription)
 
     def shared_members(self, tenant: str, topic_filter: str) -> list[Client]:
         """Return who shares a subscription."""
@@ -257,6 +310,17 @@ class Subscriptions(Generic[Client]):
             self._plans.clear()
         self._plans[tenant, topic_name] = plan
         return plan
+
+
+def _shared(subscription: ClientSubscription[Client]) -> Copy[Client]:
+    identifier = subscription.identifier
+    return Copy(
+        subscription.client,
+        subscription.qos,
+        subscription.retain_as_published,
+        () if identifier is None else (identifier,),
+        subscription.topic_filter,
+    )
 
 
 def _merge(subscriptions: Iterable[ClientSubscription[Client]]) -> Copy[Client]:

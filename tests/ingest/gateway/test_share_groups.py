@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ingest.gateway import share_part
 from ingest.gateway.draining import Drain
 from ingest.protocol.packets import (
     Disconnect,
@@ -626,3 +627,92 @@ async def test_a_group_goes_on_from_its_record_when_deliveries_are_gone() -> Non
             client = await member(first, "a", kept=True)
             assert sorted(await collect(20, client)) == sorted(sent)
             await client.expect_nothing()
+
+
+async def one_at_a_time(harness: Harness, client_id: str) -> Client:
+    """Return a member that has room for one message."""
+    client = await Client.open(harness.port)
+    await client.handshake(client_id, clean_start=True, properties={"receive_maximum": 1})
+    await client.subscribe(SHARED, 1)
+    return client
+
+
+async def test_what_waits_goes_to_whoever_has_room() -> None:
+    """A slow member holds up nothing but what it has."""
+    async with running_gateway() as harness:
+        slow, quick = await one_at_a_time(harness, "slow"), await one_at_a_time(harness, "quick")
+        sent = await publish(harness, 30)
+        await harness.delivered()
+        held = (await slow.expect(Publish)).payload
+        found = await collect(29, quick)
+        assert Counter([held, *found]) == Counter(sent)
+        # Each topic in its order.
+        for topic in range(7):
+            numbers = [int(one) for one in found if int(one) % 7 == topic]
+            assert numbers == sorted(numbers)
+
+
+async def test_what_does_not_fit_into_memory_stays_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(share_part, "QUEUE_MESSAGES", 5)
+    monkeypatch.setattr(share_part, "READ_BELOW", 3)
+    monkeypatch.setattr(share_part, "READ_AT_ONCE", 4)
+    async with running_gateway() as harness:
+        client = await one_at_a_time(harness, "a")
+        sent = await publish(harness, 40)
+        await harness.delivered()
+        (part,) = harness.gateway.share_groups._parts.values()
+        assert len(part._queue) == 5
+        assert len(part.unread) == 34
+        assert len(part.snapshot().open) == 40
+        sent += await publish(harness, 5, first=40)
+        found = await collect(45, client)
+        assert Counter(found) == Counter(sent)
+        for topic in range(7):
+            numbers = [int(one) for one in found if int(one) % 7 == topic]
+            assert numbers == sorted(numbers)
+        assert len(part.snapshot().open) == 0
+        # It is back to memory alone.
+        await publish(harness, 3, first=45)
+        assert await collect(3, client)
+        assert not part.unread
+
+
+async def test_bytes_that_wait_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_part, "QUEUE_BYTES", 3_000)
+    async with running_gateway() as harness:
+        client = await one_at_a_time(harness, "a")
+        publisher = await Client.connect(harness.port, "publisher")
+        for number in range(20):
+            await publisher.publish("a/b", b"%03d" % number * 300, 1)
+        await harness.delivered()
+        (part,) = harness.gateway.share_groups._parts.values()
+        assert len(part._queue) == 4
+        assert len(await collect(20, client)) == 20
+
+
+async def test_more_than_may_wait_is_dropped_and_counted() -> None:
+    async with running_gateway(max_queued_messages=10) as harness:
+        client = await one_at_a_time(harness, "a")
+        sent = await publish(harness, 20)
+        await harness.delivered()
+        assert harness.counters.dropped_queue_full == 9
+        assert await collect(11, client) == sent[:11]
+
+
+async def test_a_group_with_nothing_to_do_writes_nothing() -> None:
+    async with running_gateway() as harness:
+        client = await member(harness, "a")
+        await publish(harness, 3)
+        await collect(3, client)
+        harness.gateway.share_groups.save_all()
+        await harness.saved()
+        (part,) = harness.gateway.share_groups._parts.values()
+        number = part.snapshot().number
+        publisher = await Client.connect(harness.port, "publisher")
+        await publisher.publish("b", b"for nobody", 1)
+        for _ in range(5):
+            harness.gateway.share_groups.save_all()
+        assert not harness.gateway.share_groups._changed
+        assert part.snapshot().number == number + 1

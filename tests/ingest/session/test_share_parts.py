@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ingest.session.open_work import OpenWork
 from ingest.session.share_parts import (
     Gap,
     GroupKey,
@@ -59,7 +60,7 @@ def log() -> Log:
 
 def test_a_part_survives_its_record() -> None:
     part = PartRecord("0a", GROUP, "gateway-1", "run", PartState.LIVE, 7, 8, [1, 2], [3, 4])
-    part.open = [[5], []]
+    part.open = OpenWork([(0, 5)])
     part.gaps = [Gap([1, 1], [2, 2], 99)]
     part.takes, part.took, part.at_ms = ["0b"], ["0c"], 12
     assert decode_part(part_key(part), encode_part(part)) == part

@@ -14,6 +14,8 @@ from mqlake.topics import split_shared
 @dataclass(eq=False)
 class Client:
     client_id: str
+    has_room: bool = True
+    is_full: bool = False
 
 
 ALICE, BOB, CAROL = Client("alice"), Client("bob"), Client("carol")
@@ -133,7 +135,10 @@ def test_share_group_members_take_turns() -> None:
     subscriptions: Subscriptions[Client] = Subscriptions()
     for number, client in enumerate(CLIENTS):
         subscriptions.add("t", ClientSubscription(client, "$share/g/a", number, identifier=number))
-    copies = [subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0) for _ in range(6)]
+    copies = [
+        subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0, can_wait=True)
+        for _ in range(6)
+    ]
     chosen = [copy.client.client_id for copy in copies if copy is not None]
     assert sorted(chosen[:3]) == ["alice", "bob", "carol"]
     assert chosen[:3] == chosen[3:]
@@ -150,7 +155,7 @@ def test_share_groups_are_apart_by_name_filter_and_tenant() -> None:
         ("t", "$share/h/a", BOB),
         ("u", "$share/g/a", CAROL),
     ):
-        copy = subscriptions.shared_copy(tenant, topic_filter, "a", "p", 0, 0)
+        copy = subscriptions.shared_copy(tenant, topic_filter, "a", "p", 0, 0, can_wait=True)
         assert copy is not None
         assert copy.client is client
 
@@ -161,10 +166,13 @@ def test_a_share_group_goes_with_its_last_member() -> None:
     for member in members:
         subscriptions.add("t", member)
     subscriptions.remove("t", members[0])
-    copies = [subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0) for _ in range(2)]
+    copies = [
+        subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0, can_wait=True)
+        for _ in range(2)
+    ]
     assert [copy.client for copy in copies if copy is not None] == [BOB, BOB]
     subscriptions.remove("t", members[1])
-    assert subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0) is None
+    assert subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0, can_wait=True) is None
     assert len(subscriptions) == 0
 
 
@@ -172,15 +180,59 @@ def test_a_share_group_prefers_members_that_count_already() -> None:
     subscriptions: Subscriptions[Client] = Subscriptions()
     subscriptions.add("t", ClientSubscription(ALICE, "$share/g/a", 1, starts=[5]))
     subscriptions.add("t", ClientSubscription(BOB, "$share/g/a", 1, starts=[0]))
-    early = [subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 4) for _ in range(4)]
+    early = [
+        subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 4, can_wait=True)
+        for _ in range(4)
+    ]
     assert [copy.client for copy in early if copy is not None] == [BOB] * 4
+
+
+def test_a_member_with_room_is_chosen_before_one_without() -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions()
+    members = [Client(name) for name in ("a", "b", "c")]
+    for client in members:
+        subscriptions.add("t", ClientSubscription(client, "$share/g/a", 1))
+
+    def chosen(count: int, *, can_wait: bool = True) -> str:
+        found = ""
+        for _ in range(count):
+            copy = subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0, can_wait=can_wait)
+            found += "-" if copy is None else copy.client.client_id
+        return found
+
+    assert sorted(chosen(3)) == ["a", "b", "c"]
+    members[1].has_room = False
+    assert sorted(chosen(4)) == ["a", "a", "c", "c"], "in turn among those with room"
+    members[0].has_room = members[2].has_room = False
+    assert chosen(2) == "--", "it waits for the group, not with a member"
+    assert set(chosen(6, can_wait=False)) == {"a", "b", "c"}, "QoS 0 does not wait"
+    copy = subscriptions.copy_for_member("t", "$share/g/a", members[1])
+    assert copy is not None
+    assert copy.client is members[1]
+    assert subscriptions.copy_for_member("t", "$share/g/a", Client("nobody")) is None
+
+
+def test_a_hash_means_one_member_whether_it_has_room_or_not() -> None:
+    subscriptions: Subscriptions[Client] = Subscriptions(ShareStrategy.HASH_TOPIC)
+    members = [Client(name) for name in ("a", "b")]
+    for client in members:
+        subscriptions.add("t", ClientSubscription(client, "$share/g/a", 1))
+    first = subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0, can_wait=True)
+    assert first is not None
+    first.client.has_room = False
+    again = subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0, can_wait=True)
+    assert again is not None
+    assert again.client is first.client
+    first.client.is_full = True
+    assert subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0, can_wait=True) is None
+    assert subscriptions.copy_for_member("t", "$share/g/a", first.client) is None
 
 
 def test_a_message_that_the_router_gave_to_a_group_is_never_nobodys() -> None:
     """Another gateway's members do not get it: the router has chosen this one."""
     subscriptions: Subscriptions[Client] = Subscriptions()
     subscriptions.add("t", ClientSubscription(ALICE, "$share/g/a", 1, starts=[5]))
-    copy = subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 4)
+    copy = subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 4, can_wait=True)
     assert copy is not None
     assert copy.client is ALICE
 
@@ -195,7 +247,10 @@ def test_share_groups_hold_exactly_the_members_added(steps: list[tuple[int, bool
             subscriptions.add("t", held[number])
         elif not wanted and number in held:
             subscriptions.remove("t", held.pop(number))
-        copies = [subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0) for _ in held]
+        copies = [
+            subscriptions.shared_copy("t", "$share/g/a", "a", "p", 0, 0, can_wait=True)
+            for _ in held
+        ]
         chosen = {copy.client.client_id for copy in copies if copy is not None}
         assert chosen == {CLIENTS[number].client_id for number in held}
 
@@ -221,7 +276,9 @@ def test_each_strategy_chooses_among_the_members(strategy: ShareStrategy) -> Non
         subscriptions.add("t", one)
 
     def chosen(topic_name: str, publisher: str) -> str:
-        copy = subscriptions.shared_copy("t", "$share/g/+", topic_name, publisher, 0, 0)
+        copy = subscriptions.shared_copy(
+            "t", "$share/g/+", topic_name, publisher, 0, 0, can_wait=True
+        )
         assert copy is not None
         return copy.client.client_id
 
