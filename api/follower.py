@@ -46,7 +46,9 @@ class _Taker(Taker):
         for record in records:
             if record.log_topic == GATEWAYS:
                 try:
-                    self._gateways.receive(record.key, record.value, is_old=is_old)
+                    self._gateways.receive(
+                        record.key, record.value, is_old=is_old, logged_at_ms=record.at_ms
+                    )
                 except InvalidRecord as exc:
                     refused.append(exc)
         if sessions:

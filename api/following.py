@@ -42,6 +42,8 @@ class Followed(NamedTuple):
     key: bytes
     value: bytes | None
     """None: a tombstone."""
+    at_ms: int = 0
+    """UTC epoch; by the log's clock where the log topic has that."""
 
 
 class Taker(ABC):
@@ -177,7 +179,8 @@ def _split(batch: list[KafkaMessage]) -> tuple[list[Followed], set[tuple[str, in
             assert isinstance(key, bytes)
             assert isinstance(value, bytes | None)
             assert offset is not None
-            records.append(Followed(log_topic, offset, key, value))
+            at_ms = record.timestamp()[1]
+            records.append(Followed(log_topic, offset, key, value, at_ms))
         elif error.code() == KafkaError._PARTITION_EOF:
             partition = record.partition()
             assert partition is not None

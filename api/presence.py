@@ -1,6 +1,7 @@
 """Which gateways are there: what each last said of itself in `mqlake.gateways`.
 
-Only the time since the last word counts, by our own clock: clocks of machines differ.
+Only the time since the last word counts, by our own clock: clocks of machines differ. By how much
+a gateway's differs from the log's says the log, which puts its own time to each word.
 """
 
 import json
@@ -21,6 +22,9 @@ RATE_WORDS: Final = 5
 LATENCY_WORDS: Final = 21
 """Words that latencies are over: ten seconds, for percentiles need many messages."""
 
+CLOCK_WORDS: Final = 20
+"""Words that a clock is judged by: ten seconds. One may wait for the log for long, hardly all."""
+
 DEAD_SECONDS: Final = 3.0
 """A gateway that has not been heard of for so long is dead; the other gateways think the same."""
 
@@ -38,6 +42,8 @@ class Presence:
     """Of each of its counters, over its last few words."""
     latency: dict[str, list[int]] = field(default_factory=dict)
     """Messages of each stage by class of `mqlake.latency`, of its last words."""
+    clock_ahead_ms: int | None = None
+    """How far its clock is ahead of the log's; negative: behind. None: it is not known."""
 
 
 @dataclass(slots=True)
@@ -49,6 +55,8 @@ class _Heard:
     """When, by its own clock, and how much; of this run of it."""
     timed: "deque[dict[str, list[int]]]"
     """Messages by stage and class; likewise."""
+    ahead_ms: "deque[int]"
+    """How far its clock was ahead when the log took its last words, less the way to the log."""
 
 
 class Gateways:
@@ -64,13 +72,16 @@ class Gateways:
         with self._lock:
             self._words.clear()
 
-    def receive(self, key: bytes, value: bytes | None, *, is_old: bool) -> None:
+    def receive(
+        self, key: bytes, value: bytes | None, *, is_old: bool, logged_at_ms: int = 0
+    ) -> None:
         """Take a record.
 
         Args:
             key: Name of the gateway.
             value: What it says; None: it has left.
             is_old: It was in the log already: how old it is only the gateway's clock can say.
+            logged_at_ms: When the log took it, by the log's clock; 0: nobody knows.
 
         Raises:
             InvalidRecord: It is of another form.
@@ -97,7 +108,10 @@ class Gateways:
             counted.append((at_ms, said.get("counters", {})))
             timed = before.timed if before and is_same else deque(maxlen=LATENCY_WORDS)
             timed.append(said.get("latency", {}))
-            self._words[name] = _Heard(said, at_ms, heard_at, counted, timed)
+            ahead = before.ahead_ms if before and is_same else deque(maxlen=CLOCK_WORDS)
+            if logged_at_ms:
+                ahead.append(at_ms - logged_at_ms)
+            self._words[name] = _Heard(said, at_ms, heard_at, counted, timed, ahead)
 
     def all(self) -> list[Presence]:
         """Return them by name."""
@@ -111,6 +125,8 @@ class Gateways:
                     is_alive=now - heard.heard_at < DEAD_SECONDS,
                     per_second=_rates(heard.counted),
                     latency=_latency(heard.timed),
+                    # The word that was on its way for the shortest time tells most.
+                    clock_ahead_ms=max(heard.ahead_ms, default=None),
                 )
                 for name, heard in sorted(self._words.items())
             ]

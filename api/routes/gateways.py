@@ -32,6 +32,9 @@ class Gateway(BaseModel):
     clients: int = Field(description="connected")
     listeners: list[str]
     last_seen: datetime = Field(description="when it spoke last, by its own clock")
+    clock_ahead_seconds: float | None = Field(
+        description="how far its clock is ahead of the log's, negative: behind; null: not known"
+    )
     incarnation: str = Field(description="another one after each start")
 
 
@@ -127,6 +130,7 @@ def _gateway(found: Presence) -> Gateway:
         clients=said.get("clients", 0),
         listeners=said.get("listeners", []),
         last_seen=datetime.fromtimestamp(found.at_ms / 1000, tz=UTC),
+        clock_ahead_seconds=None if found.clock_ahead_ms is None else found.clock_ahead_ms / 1000,
         incarnation=said.get("incarnation", ""),
     )
 

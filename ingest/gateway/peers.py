@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +47,9 @@ DEAF_SECONDS: Final = 2.0
 
 GRACE_SECONDS: Final = 1.0
 """A lease is over for others so much later than for its holder: who holds it stops first."""
+
+CLOCK_WORDS: Final = 20
+"""Words that our clock is judged by: one may wait for the log for long, hardly all of them."""
 
 SERVING: Final = "serving"
 """State of a gateway that takes clients, and can own shards."""
@@ -152,6 +156,7 @@ class Peers:
         self._serves = True
         self._echo_at = clock.monotonic()
         self._log_ahead_ms = 0
+        self._clock_ahead_ms: deque[int] = deque(maxlen=CLOCK_WORDS)
         self._is_read = False
         self._said: dict[int, float] = {}
         self._number = 0
@@ -220,6 +225,11 @@ class Peers:
     def log_now_ms(self) -> int:
         """Return the time by the log's clock, which is the same for all gateways."""
         return self._clock.now_ms() + self._log_ahead_ms
+
+    @property
+    def clock_ahead_seconds(self) -> float:
+        """How far this gateway's clock is ahead of the log's, by the fastest of its last words."""
+        return max(self._clock_ahead_ms, default=0) / 1000
 
     def owners(self) -> list[str]:
         """Return which gateways can own shards, this one included: they are heard, and serve."""
@@ -329,6 +339,7 @@ class Peers:
                     peer.heard_at = max(peer.heard_at, now - BEAT_SECONDS)
         self._echo_at = now
         self._log_ahead_ms = record.timestamp_ms - self._clock.now_ms()
+        self._clock_ahead_ms.append(found["at"] - record.timestamp_ms)
         self._lease.renew(said_at)
         if not self._is_read:
             self._is_read = True

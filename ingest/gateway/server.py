@@ -366,8 +366,11 @@ class Gateway:
         }
 
     def queues(self) -> dict[str, float]:
-        """Return what waits here, by name."""
-        queues: dict[str, float] = {"log_queue_records": self._writer.queued()}
+        """Return what waits here, and how far our clock is ahead of the log's, by name."""
+        queues: dict[str, float] = {
+            "log_queue_records": self._writer.queued(),
+            "clock_ahead_seconds": self.peers.clock_ahead_seconds,
+        }
         if self._is_open:
             queues["waiting_wills"] = self.wills.waiting
             queues["refusing_publishers"] = int(bool(self.publisher.is_refusing))

@@ -66,6 +66,7 @@ GATEWAY: Final = (
     _counter("gateway_events_lost", "events that the log did not take"),
     _counter("gateway_events_left_out", "deliveries too many to tell rules of"),
     _gauge("gateway_log_queue_records", "records on their way to the log"),
+    _gauge("gateway_clock_ahead_seconds", "how far its clock is ahead of the log's; < 0: behind"),
     _gauge("gateway_waiting_messages", "messages that clients are owed or have not acknowledged"),
     _gauge("gateway_waiting_wills", "wills on their way into the log"),
     _gauge("gateway_refusing_publishers", "1 while messages are refused for want of disk, else 0"),

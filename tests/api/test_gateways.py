@@ -31,6 +31,7 @@ def test_a_gateway_is_what_it_said_last(api: Api) -> None:
                 "clients": 3,
                 "listeners": ["mqtt://127.0.0.1:1883"],
                 "last_seen": "2020-09-13T12:26:40Z",
+                "clock_ahead_seconds": None,
                 "incarnation": "1",
             }
         ],
@@ -67,6 +68,18 @@ def test_what_was_said_long_ago_is_old_whenever_it_is_read() -> None:
     assert gateways.all()[0].is_alive
     gateways.forget()
     assert gateways.all() == []
+
+
+def test_a_clock_is_judged_by_the_word_that_came_fastest(api: Api) -> None:
+    def hear(at_ms: int, logged_at_ms: int, run: str = "1") -> object:
+        value = json.dumps({"at": at_ms, "incarnation": run}).encode()
+        api.gateways.receive(b"g", value, is_old=True, logged_at_ms=logged_at_ms)
+        return api.get("/gateways/g")["clock_ahead_seconds"]
+
+    assert hear(10_000, 7_900) == 2.1
+    assert hear(11_000, 11_700) == 2.1  # it waited for the log
+    assert hear(12_000, 9_800) == 2.2
+    assert hear(12_000, 15_010, run="2") == -3.01
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"at":"x"}', b"null"])

@@ -7,7 +7,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -17,8 +16,10 @@ from mqlake.records import INBOUND, delivery_topic
 from mqlake.status import GatewayAddress
 
 ANSWER_SECONDS: Final = 5.0
-SKEW_SECONDS: Final = 2.0
-"""A gateway speaks twice a second; more than this between its clock and ours is no delay."""
+AHEAD_SECONDS: Final = 2.0
+"""The supervisor's last word may not be further in the future."""
+SKEW_SECONDS: Final = 1.0
+"""The API judges a clock by the fastest of several words; more than this is no delay."""
 SLOW_SECONDS: Final = 1.0
 PROBE_TOPIC: Final = "mqlake/doctor/"
 """Followed by something that nobody else has; so messages of this command are in the history."""
@@ -122,9 +123,9 @@ def look_at_gateways(patient: Patient) -> Iterator[Finding]:
 
 
 def look_at_clock(patient: Patient) -> Iterator[Finding]:
-    """Do the gateways' clocks agree with ours, and did ours not go back?"""
+    """Do the gateways' clocks agree with the log's, and did ours not go back?"""
     ahead = patient.running.written_at - time.time()
-    if ahead > SKEW_SECONDS:
+    if ahead > AHEAD_SECONDS:
         yield error(
             "clock",
             f"the supervisor's last word is {ahead:.0f} s in the future: the clock went back",
@@ -137,19 +138,20 @@ def look_at_clock(patient: Patient) -> Iterator[Finding]:
         return  # the API is the matter of another check
     agreeing = 0
     for gateway in gateways:
-        if not gateway["alive"]:
+        skew = gateway["clock_ahead_seconds"]
+        if not gateway["alive"] or skew is None:
             continue
-        skew = datetime.fromisoformat(gateway["last_seen"]).timestamp() - time.time()
         if abs(skew) > SKEW_SECONDS:
-            yield error(
+            yield warning(
                 "clock",
-                f"{gateway['name']} is {skew:+.1f} s from this machine's time",
-                "set the clocks by NTP; message expiry and latencies go by them",
+                f"the clock of {gateway['name']} is {abs(skew):.1f} s "
+                f"{'ahead of' if skew > 0 else 'behind'} the log's",
+                "set the clocks of both machines by NTP; message expiry and latencies go by them",
             )
         else:
             agreeing += 1
     if agreeing:
-        yield ok("clock", f"{agreeing} gateways agree within {SKEW_SECONDS:g} s")
+        yield ok("clock", f"{agreeing} gateways agree with the log within {SKEW_SECONDS:g} s")
 
 
 def look_at_metrics(patient: Patient) -> Iterator[Finding]:

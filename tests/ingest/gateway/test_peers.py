@@ -106,6 +106,16 @@ async def test_a_lease_is_lost_once_and_counts_from_when_the_word_was_said() -> 
         assert one.lost == 2
 
 
+async def test_a_clock_is_judged_by_the_word_that_came_fastest() -> None:
+    async with gateways(ONE) as (clock, log, (one,)):
+        now_ms = clock.now_ms
+        for delay_ms in (0, 300, 20):
+            log.now_ms = lambda ms=delay_ms: now_ms() - 4_000 + ms  # type: ignore[misc]
+            clock.advance(0.5)
+            await one.beat()
+        assert one.peers.clock_ahead_seconds == 4.0
+
+
 async def test_only_who_was_heard_lately_is_certain_to_be_heard() -> None:
     async with gateways(ONE) as (clock, _, (one,)):
         assert one.lease.is_certain()

@@ -222,6 +222,28 @@ def test_a_state_from_the_future_is_found(tmp_path: Path) -> None:
     assert "60 s in the future" in found(traffic.look_at_clock, late)[Level.ERROR][0]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "level", "detail"),
+    [
+        (0.9, Level.OK, "1 gateways agree with the log within 1 s"),
+        (1.2, Level.WARNING, "the clock of gateway-1 is 1.2 s ahead of the log's"),
+        (-30.0, Level.WARNING, "the clock of gateway-1 is 30.0 s behind the log's"),
+    ],
+)
+def test_a_gateway_with_a_wrong_clock_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, level: Level, detail: str
+) -> None:
+    gateways = [
+        {"name": "gateway-1", "alive": True, "clock_ahead_seconds": seconds},
+        {"name": "gateway-2", "alive": False, "clock_ahead_seconds": 99.0},
+        {"name": "gateway-3", "alive": True, "clock_ahead_seconds": None},
+    ]
+    monkeypatch.setattr(traffic, "_ask", lambda *_: {"items": gateways})
+    one = patient(tmp_path)
+    one.data.api_token.write_text("secret")
+    assert found(traffic.look_at_clock, one)[level] == [detail]
+
+
 def test_an_api_and_metrics_that_do_not_answer_are_found(tmp_path: Path) -> None:
     metrics = {"api": "http://127.0.0.1:1/metrics"}
     one = patient(tmp_path, api_url="http://127.0.0.1:1", metrics=metrics)
