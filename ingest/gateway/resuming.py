@@ -100,30 +100,18 @@ class _GroupGap:
 
 @dataclass(slots=True, eq=False)
 class _Resume:
-    """A session on its way back. Implements `ingest.gateway.routes.Waiter`."""
+    """A session on its way back."""
 
     session: ClientSession
     cursor: list[int]
     """Per partition the next offset to read."""
     outgoing: list[StoredOutgoing]
     disconnected_at_ms: int
-    resumer: Resumer
     topic_filters: list[str]
     shared: dict[int, str]
     """Packet identifier -> the shared subscription that a message in flight came for."""
     starts: list[int] = field(default_factory=list)
     """From where on the router brings what matches."""
-
-    def begin(self) -> None:
-        """Have the session's filters routed."""
-        self.resumer.route(self.session, self)
-
-    def counted(self, starts: list[int]) -> None:
-        self.starts = starts
-        self.resumer.routed(self)
-
-    def routed(self) -> None:
-        pass
 
 
 class Resumer:
@@ -151,18 +139,19 @@ class Resumer:
             self._gateway.next_offsets() if progress is None else list(progress.cursor),
             [] if progress is None else progress.outgoing,
             stored.session.disconnected_at_ms or 0,
-            self,
             list(session.subscriptions),
             {} if progress is None else progress.shared,
         )
-        resume.begin()
+        self._gateway.share_groups.announce(
+            session.routes(resume.topic_filters),
+            lambda request: request.counted.add_done_callback(
+                lambda counted: self._counted(resume, counted)
+            ),
+        )
 
-    def route(self, session: ClientSession, resume: _Resume) -> None:
-        """Have filters routed."""
-        self._gateway.share_groups.announce(session.routes(resume.topic_filters), resume)
-
-    def routed(self, resume: _Resume) -> None:
+    def _counted(self, resume: _Resume, counted: asyncio.Future[list[int]]) -> None:
         """Take a session whose filters are routed, or let go of them when it has gone."""
+        resume.starts = counted.result()
         session = resume.session
         if session.is_ended:
             for route in session.routes(resume.topic_filters):

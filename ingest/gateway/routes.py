@@ -25,7 +25,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.session.subscriptions import NOT_YET
 from mqlake.errors import InvalidRecord, LogError
@@ -69,42 +69,43 @@ PASSED_SECONDS: Final = 1.0
 _HEADERS: Final[Headers] = [VERSION_HEADER]
 
 
-class Waiter(Protocol):
-    """Somebody on his way through a round."""
+class RouteRequest:
+    """Routes that somebody has asked for, on their way through the rounds.
 
-    def counted(self, starts: list[int]) -> None:
-        """The log has the routes and barriers: messages from these offsets on count."""
-        ...
+    Attributes:
+        routes: The filters.
+        starts: Per partition the offset from which on messages count, filled in when it is known:
+            at the latest before a message behind it is delivered; until then it is `NOT_YET`.
+        counted: Done when the log has the routes and barriers, with the starts. It fails with
+            `LogError` when the log did not take all of what was subscribed; the members count
+            until they are unsubscribed.
+        routed: Done when, after that, the router has the routes.
+    """
 
-    def routed(self) -> None:
-        """The router has the routes."""
-        ...
+    __slots__ = ("counted", "routed", "routes", "starts")
 
+    def __init__(
+        self, routes: Sequence[Route], starts: list[int], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.routes = routes
+        self.starts = starts
+        self.counted: asyncio.Future[list[int]] = loop.create_future()
+        self.routed: asyncio.Future[None] = loop.create_future()
 
-class SubscribeWaiter(Waiter, Protocol):
-    """A client's SUBSCRIBE on its way through a round. `counted` and `routed`, or `failed`."""
+    def count(self, starts: list[int]) -> None:
+        """Note that the log has routes and barriers."""
+        self.starts = starts
+        if not self.counted.done():  # nobody waits for what was cancelled
+            self.counted.set_result(starts)
 
-    def sent(self, starts: list[int]) -> None:
-        """Its barriers go to the log before anything that this gateway accepts from now on.
+    def finish(self) -> None:
+        """Note that the router has the routes."""
+        if not self.routed.done():
+            self.routed.set_result(None)
 
-        `starts` gets the offset of each partition's barrier when it is known, at the latest before
-        a message behind it is delivered; until then it is `NOT_YET`.
-        """
-        ...
-
-    def failed(self, error: LogError) -> None:
-        """The log did not take all of it. The members count until they are unsubscribed."""
-        ...
-
-
-class _Waiting(NamedTuple):
-    waiter: Waiter
-    routes: list[Route]
-
-
-class _Subscribing(NamedTuple):
-    waiter: SubscribeWaiter
-    routes: list[Route]
+    def fail(self, error: LogError) -> None:
+        if not self.counted.done():
+            self.counted.set_exception(error)
 
 
 class _Record(NamedTuple):
@@ -122,13 +123,13 @@ class _Record(NamedTuple):
 class _Round:
     number: int
     starts: list[int]
-    subscribing: list[_Subscribing] = field(default_factory=list)
+    subscribing: list[RouteRequest] = field(default_factory=list)
     """They count from its barriers."""
-    announcing: list[_Waiting] = field(default_factory=list)
+    announcing: list[RouteRequest] = field(default_factory=list)
     """Their routes are in it; they count from the next one's barriers."""
-    announced: list[_Waiting] = field(default_factory=list)
+    announced: list[RouteRequest] = field(default_factory=list)
     """Their routes were in an earlier one; they count from its barriers."""
-    followers: list[_Waiting] = field(default_factory=list)
+    followers: list[RouteRequest] = field(default_factory=list)
     """They count already, but one of their routes had to be announced anew."""
     routes: list[Route] = field(default_factory=list)
     """Whose entries wait for this round."""
@@ -160,25 +161,6 @@ class _Entry:
     unused_since: float = 0.0
     since_ms: int = 0
     """When it was announced first."""
-
-
-class _Opening:
-    """Waits for the first round. Implements `SubscribeWaiter`."""
-
-    def __init__(self) -> None:
-        self.starts: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-
-    def sent(self, starts: list[int]) -> None:
-        pass
-
-    def counted(self, starts: list[int]) -> None:
-        self.starts.set_result(starts)
-
-    def routed(self) -> None:
-        pass
-
-    def failed(self, error: LogError) -> None:
-        self.starts.set_exception(error)
 
 
 class Routes:
@@ -271,30 +253,30 @@ class Routes:
         entries = [self._entries.get(route) for route in routes]
         return all(entry is not None and entry.round is None for entry in entries)
 
-    def subscribe(self, routes: Sequence[Route], waiter: SubscribeWaiter) -> None:
+    def subscribe(self, routes: Sequence[Route]) -> RouteRequest:
         """Count one more member for each filter, from barriers that go before any later message.
 
-        Also where an earlier round announces a filter: its barriers were sent before.
-
-        Args:
-            routes: The filters.
-            waiter: Told `sent` at once.
+        Also where an earlier round announces a filter: its barriers were sent before. Whoever takes
+        the subscription up before control returns to the loop delivers all that counts.
         """
         self._add_members(routes)
         round_ = self._next_round
-        round_.subscribing.append(_Subscribing(waiter, list(routes)))
+        request = RouteRequest(routes, round_.starts, self._loop)
+        round_.subscribing.append(request)
         self._want()
-        waiter.sent(round_.starts)
+        return request
 
-    def announce(self, routes: Sequence[Route], waiter: Waiter) -> None:
+    def announce(self, routes: Sequence[Route]) -> RouteRequest:
         """Count one more member for each filter, for somebody who may not miss a message.
 
         Its barriers follow when the log has the routes, withdrawals before this call included. What
         the log does not take is tried again until it does.
         """
         self._add_members(routes)
-        self._next_round.announcing.append(_Waiting(waiter, list(routes)))
+        request = RouteRequest(routes, [], self._loop)
+        self._next_round.announcing.append(request)
         self._want()
+        return request
 
     def _add_members(self, routes: Iterable[Route]) -> None:
         for route in routes:
@@ -377,9 +359,7 @@ class Routes:
             [(route, None) for route in stale if route not in self._entries]
             + [(route, self._count(route)) for route in wanted]
         )
-        opening = _Opening()
-        self.subscribe([], opening)
-        return await opening.starts
+        return await self.subscribe([]).counted
 
     async def run(self) -> None:
         """Look after unused routes and unanswered rounds, until cancelled."""
@@ -603,15 +583,15 @@ class Routes:
 
     def _log_has(self, round_: _Round) -> None:
         round_.is_counted = True
-        for waiting in round_.announcing:
-            if self._later_round(waiting.routes, round_) is None:
-                self._next_round.announced.append(waiting)
+        for request in round_.announcing:
+            if self._later_round(request.routes, round_) is None:
+                self._next_round.announced.append(request)
             else:
-                self._next_round.announcing.append(waiting)
+                self._next_round.announcing.append(request)
         if round_.announcing:
             self._want()
-        for waiter, _ in (*round_.subscribing, *round_.announced):
-            waiter.counted(round_.starts)
+        for request in (*round_.subscribing, *round_.announced):
+            request.count(round_.starts)
         if round_.barrier is None:
             del self._open_rounds[round_.number]  # withdrawals and counts: nobody waits for them
         elif round_.is_back:
@@ -635,12 +615,12 @@ class Routes:
             entry = self._entries.get(route)
             if entry is not None and entry.round is round_:
                 entry.round = None
-        for waiter, routes in (*round_.subscribing, *round_.announced, *round_.followers):
-            later = self._later_round(routes, round_)
+        for request in (*round_.subscribing, *round_.announced, *round_.followers):
+            later = self._later_round(request.routes, round_)
             if later is None:
-                waiter.routed()
+                request.finish()
             else:
-                later.followers.append(_Waiting(waiter, routes))
+                later.followers.append(request)
 
     def _fail(self, round_: _Round, error: LogError) -> None:
         logger.warning("routes could not be written", extra={"fields": {"reason": str(error)}})
@@ -655,8 +635,8 @@ class Routes:
         self._changed.update(dict.fromkeys(round_.written))
         later.announcing += [*round_.announcing, *round_.announced]
         later.followers += round_.followers
-        for waiter, _ in round_.subscribing:
-            waiter.failed(error)
+        for request in round_.subscribing:
+            request.fail(error)
         self._loop.call_later(RETRY_SECONDS, self._want)
 
     def _collect_unused(self) -> None:

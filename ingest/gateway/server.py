@@ -38,6 +38,7 @@ from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.share_log import ShareLog
 from ingest.gateway.store.database import Database
 from ingest.gateway.system_topics import SystemTopics
+from ingest.gateway.tasks import Tasks
 from ingest.gateway.tracing import TracingDelivery, TracingPublisher
 from ingest.gateway.wanted_events import WantedEvents
 from ingest.gateway.wills import Wills
@@ -151,6 +152,7 @@ class Gateway:
             clock=clock,
         )
         self.deadlines = Deadlines(self.loop)
+        self.tasks = Tasks(self.loop)
         self.system_topics = SystemTopics(self)
         self.lease = Lease(clock, settings.lease_seconds, self._lease_lost)
         self.peers = Peers(
@@ -249,6 +251,7 @@ class Gateway:
                 raise self._failure
         finally:
             self.listeners.stop_accepting()
+            self.tasks.close()
             self.authenticator.close()
             await self._reader.close()
             await self.shards.close()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.drops import DropReason
@@ -35,7 +34,7 @@ from mqlake.topics import SHARE_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from ingest.gateway.routes import SubscribeWaiter, Waiter
+    from ingest.gateway.routes import RouteRequest
     from ingest.gateway.sending import Outgoing, Sender
     from ingest.gateway.server import Gateway
     from ingest.gateway.share_log import ShareLog
@@ -91,13 +90,18 @@ class ShareGroups:
 
     # Members come and go
 
-    def subscribe(self, routes: Sequence[Route], waiter: SubscribeWaiter) -> None:
-        """Count one more member for each filter, as `Routes.subscribe`, once its part may join."""
-        self._enter(routes, partial(self._gateway.routes.subscribe, routes, waiter))
+    def subscribe(
+        self, routes: Sequence[Route], on_entered: Callable[[RouteRequest], None]
+    ) -> None:
+        """Count one more member for each filter, as `Routes.subscribe`, once its part may join.
 
-    def announce(self, routes: Sequence[Route], waiter: Waiter) -> None:
+        Told in the same turn of the loop what has become of that: the subscription counts at once.
+        """
+        self._enter(routes, lambda: on_entered(self._gateway.routes.subscribe(routes)))
+
+    def announce(self, routes: Sequence[Route], on_entered: Callable[[RouteRequest], None]) -> None:
         """Count one more member for each filter, as `Routes.announce`, once its part may join."""
-        self._enter(routes, partial(self._gateway.routes.announce, routes, waiter))
+        self._enter(routes, lambda: on_entered(self._gateway.routes.announce(routes)))
 
     def _enter(self, routes: Sequence[Route], enter: Callable[[], None]) -> None:
         shared = [route for route in routes if _is_shared(route)]

@@ -9,7 +9,6 @@ from ingest.session.share_parts import Gap, PartRecord, PartState, ShareTable
 from mqlake.offsets import latest
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from ingest.gateway.server import Gateway
@@ -18,22 +17,6 @@ if TYPE_CHECKING:
     from mqlake.records import Route
 
 logger = logging.getLogger(__name__)
-
-
-class _Round:
-    """A barrier round of a part. Implements `ingest.gateway.routes.Waiter`."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.starts: asyncio.Future[list[int]] = loop.create_future()
-        self.is_back: asyncio.Future[None] = loop.create_future()
-
-    def counted(self, starts: list[int]) -> None:
-        if not self.starts.done():
-            self.starts.set_result(starts)
-
-    def routed(self) -> None:
-        if not self.is_back.done():
-            self.is_back.set_result(None)
 
 
 def take_over(part: SharePart, left: PartRecord) -> None:
@@ -102,11 +85,9 @@ class Joining:
 
         Even if all members have gone meanwhile: others may rely on its being there.
         """
-        round_ = _Round(self._gateway.loop)
         own = [] if self._gateway.routes.knows(part.route) else [part.route]
         part.holds_route = part.holds_route or bool(own)
-        self._gateway.routes.announce(own, round_)
-        starts = await round_.starts
+        starts = await self._gateway.routes.announce(own).counted
         # Members count from later barriers: what is between is given to the part and waits there.
         part.is_joined = True
         pending, part.pending = part.pending, []
@@ -127,9 +108,7 @@ class Joining:
         if part.holds_route:
             part.holds_route = False
             self._gateway.routes.unsubscribe(part.route)
-        round_ = _Round(self._gateway.loop)
-        self._gateway.routes.announce([], round_)
-        await round_.is_back
+        await self._gateway.routes.announce([]).routed
         part.state = PartState.LEFT
         await self._saver.say(part)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from ingest.gateway.routes import RouteRequest
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import (
     MQTT_3_1_1,
@@ -26,7 +27,8 @@ from mqlake.session_records import RetainedScan
 from mqlake.topics import is_system, split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import asyncio
+    from collections.abc import Iterable
 
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connection import ClientConnection
@@ -69,128 +71,6 @@ def check_topic_filter(topic_filter: str, protocol_level: int) -> None:
         raise ProtocolViolation(
             DisconnectReasonCode.TOPIC_FILTER_INVALID, str(exc), clause
         ) from exc
-
-
-class _PendingSubscribe:
-    """A SUBSCRIBE on its way through the log and the router.
-
-    It counts from barriers that go to the log after it came and before anything that this gateway
-    accepts later: what was acknowledged before is below them, by whichever gateway. It is in force
-    at once, so that what is behind the barriers is delivered even if it comes before the log has
-    said where they are. SUBACK waits for the log to have the session as it is now, and for the
-    router to have the routes, unless it had them already. Retained messages follow when the
-    barriers are back: by then the store has all that was accepted before the SUBSCRIBE. Implements
-    `ingest.gateway.routes.SubscribeWaiter`.
-
-    Args:
-        subscriber: Of the connection.
-        subscribe: What the client asked for.
-        new: The filters that it has not had.
-        was_routed: The router had all of them.
-        wish: For history; None: for none.
-    """
-
-    __slots__ = (
-        "_history",
-        "_is_answered",
-        "_is_back",
-        "_is_saved",
-        "_is_taken_up",
-        "_new",
-        "_scans",
-        "_subscribe",
-        "_subscriber",
-        "_was_routed",
-        "_wish",
-    )
-
-    def __init__(
-        self,
-        subscriber: Subscriber,
-        subscribe: Subscribe,
-        new: list[ClientSubscription[Sender]],
-        *,
-        was_routed: bool,
-        wish: Wish | None,
-    ) -> None:
-        self._subscriber = subscriber
-        self._subscribe = subscribe
-        self._new = new
-        self._was_routed = was_routed
-        self._wish = wish
-        self._history: History | None = None
-        self._scans: list[RetainedScan] = []
-        self._is_taken_up = False
-        self._is_back = False
-        self._is_saved = False
-        self._is_answered = False
-
-    def sent(self, starts: list[int]) -> None:
-        if self._wish is None:  # else history comes first
-            self._take_up(starts)
-
-    def _take_up(self, starts: list[int]) -> None:
-        self._is_taken_up = True
-        self._subscriber.take_up(self._new, starts)
-
-    def counted(self, starts: list[int]) -> None:
-        if not self._is_taken_up:
-            self._take_up(starts)
-        if self._subscriber.is_ended:
-            return  # whoever gets the session next has it without this
-        asked = self._subscribe.subscriptions
-        if self._wish is None:
-            self._scans = self._subscriber.count(asked, self._new, starts, self.saved)
-        else:
-            self._history = self._subscriber.count_history(
-                asked, self._new, starts, self.saved, self._wish
-            )
-
-    def saved(self, error: LogError | None) -> None:
-        """The log has the session with its new subscriptions, or could not take it."""
-        if error is not None:
-            self.failed(error)
-            return
-        self._is_saved = True
-        self._proceed()
-
-    def routed(self) -> None:
-        self._is_back = True
-        self._proceed()
-
-    def _proceed(self) -> None:
-        if not self._is_saved or not (self._is_back or self._was_routed):
-            return
-        if not self._is_answered:
-            self._is_answered = True
-            granted = [
-                self._subscriber.grant(asked, self._wish) for asked in self._subscribe.subscriptions
-            ]
-            reason = "" if self._wish is None else self._wish.reason
-            self._subscriber.answer(self._subscribe.packet_id, granted, reason)
-        if self._is_back:
-            scans, self._scans = self._scans, []
-            self._subscriber.send_retained(scans)
-            if self._history is not None:
-                self._subscriber.start_history(self._history)
-
-    def failed(self, error: LogError) -> None:
-        if self._is_taken_up:
-            self._subscriber.remove(self._new)
-        else:
-            self._subscriber.unroute(self._new)
-        # Filters that the client had before are in force with their new options.
-        failed = {subscription.topic_filter for subscription in self._new}
-        self._subscriber.fail(
-            self._subscribe.packet_id,
-            [
-                SubackReasonCode.UNSPECIFIED_ERROR
-                if asked.topic_filter in failed
-                else self._subscriber.grant(asked, self._wish)
-                for asked in self._subscribe.subscriptions
-            ],
-            error,
-        )
 
 
 class Subscriber:
@@ -244,16 +124,88 @@ class Subscriber:
         # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
         also = session.routes(replaced)
         is_routed = self._gateway.routes.are_routed([*routes, *also])
-        pending = _PendingSubscribe(
-            self, subscribe, list(new.values()), was_routed=is_routed, wish=wish
-        )
+        added = list(new.values())
+
+        def entered(request: RouteRequest) -> None:
+            """Take the subscriptions up at once: what is behind their barriers counts.
+
+            It is delivered even if it comes before the log has said where the barriers are.
+            """
+            if wish is None:  # else history comes first
+                self._take_up(added, request.starts)
+            self._gateway.tasks.start(
+                self._complete(subscribe, wish, added, request, was_routed=is_routed)
+            )
+
         if routes or also:
-            self._gateway.share_groups.subscribe(routes, pending)
+            self._gateway.share_groups.subscribe(routes, entered)
         else:  # what the gateway itself says: nothing of it comes through the log
-            starts = [offset + 1 for offset in self._gateway.publisher.acked]
-            pending.sent(starts)
-            pending.counted(starts)
-            pending.routed()
+            request = RouteRequest(
+                routes, [offset + 1 for offset in self._gateway.publisher.acked], self._gateway.loop
+            )
+            request.count(request.starts)
+            request.finish()
+            entered(request)
+
+    async def _complete(
+        self,
+        subscribe: Subscribe,
+        wish: Wish | None,
+        new: list[ClientSubscription[Sender]],
+        request: RouteRequest,
+        *,
+        was_routed: bool,
+    ) -> None:
+        """See a SUBSCRIBE through the log and the router, and answer it.
+
+        It counts from barriers that go to the log after it came and before anything that this
+        gateway accepts later: what was acknowledged before is below them, by whichever gateway.
+        SUBACK waits for the log to have the session as it is now, and for the router to have the
+        routes, unless it had them already. Retained messages and history follow when the barriers
+        are back: by then the store has all that was accepted before the SUBSCRIBE.
+
+        Args:
+            subscribe: What the client asked for.
+            wish: For history; None: for none.
+            new: The filters that it has not had.
+            request: For their routes.
+            was_routed: The router had all of them.
+        """
+        asked = subscribe.subscriptions
+        scans: list[RetainedScan] = []
+        history = None
+        is_taken_up = wish is None
+        try:
+            starts = await request.counted
+            if not is_taken_up:
+                is_taken_up = True
+                self._take_up(new, starts)
+            if self._session.is_ended:
+                return  # whoever gets the session next has it without this
+            for one in new:
+                self._tell("session.subscribed", filter=one.topic_filter, qos=one.qos)
+            if wish is None:
+                scans = self._owe_retained(asked, new, starts)
+            else:
+                history = self._open_history(asked, starts, wish)
+            await self._save(is_owed=bool(scans) or history is not None)
+        except LogError as error:
+            if is_taken_up:
+                self._remove(new)
+            else:
+                self._unroute(new)
+            self._fail(subscribe, wish, new, error)
+            return
+        if not was_routed:
+            await request.routed
+        reason = "" if wish is None else wish.reason
+        self._answer(subscribe.packet_id, [self._grant(one, wish) for one in asked], reason)
+        await request.routed
+        for scan in scans:
+            if scan.topic_filter in self._session.subscriptions:
+                self._session.sender.send_retained(scan)
+        if history is not None:
+            self._gateway.histories.start(history)
 
     def process_unsubscribe(self, unsubscribe: Unsubscribe) -> None:
         """Unsubscribe; after UNSUBACK nothing is sent for these filters [MQTT5-3.10.4-2].
@@ -295,7 +247,7 @@ class Subscriber:
         session = self._session
         self._gateway.events.add(event, session.tenant, session.client_id, **fields)
 
-    def grant(self, asked: Subscription, wish: Wish | None) -> SubackReasonCode:
+    def _grant(self, asked: Subscription, wish: Wish | None) -> SubackReasonCode:
         """Return the answer to a subscription that the log has taken.
 
         The QoS asked for is the QoS granted, wildcards and all. [MQTT5-3.8.4-7] [MQTT5-3.2.2-10]
@@ -319,88 +271,58 @@ class Subscriber:
             return SubackReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         return None if wish is None else wish.refusal
 
-    @property
-    def is_ended(self) -> bool:
-        """Whether the session is nothing to this gateway any more."""
-        return self._session.is_ended
-
-    def take_up(self, new: list[ClientSubscription[Sender]], starts: list[int]) -> None:
+    def _take_up(self, new: list[ClientSubscription[Sender]], starts: list[int]) -> None:
         """Put subscriptions in force that count from offsets, by partition, some not yet known."""
         for subscription in new:
             subscription.starts = starts
             self._session.add_subscription(subscription)
 
-    def count(
-        self,
-        asked: list[Subscription],
-        new: list[ClientSubscription[Sender]],
-        starts: list[int],
-        on_saved: Callable[[LogError | None], None],
-    ) -> list[RetainedScan]:
-        """Write down subscriptions that count from the given offsets, by partition.
-
-        Returns:
-            What they are owed of the retained messages; the log has that before it has them.
-        """
-        self._tell_subscribed(new)
-        scans = self._new_scans(asked, new, starts)
-        for scan in scans:
-            self._session.sender.owe_retained(scan)
-        self._save(on_saved, progress=bool(scans))
-        return scans
-
-    def count_history(
-        self,
-        asked: list[Subscription],
-        new: list[ClientSubscription[Sender]],
-        starts: list[int],
-        on_saved: Callable[[LogError | None], None],
-        wish: Wish,
+    def _open_history(
+        self, asked: list[Subscription], starts: list[int], wish: Wish
     ) -> History | None:
-        """Write down subscriptions that get their history before they are in force.
+        """Return what subscriptions are owed of history; None: nothing was granted.
 
         No retained messages: what is retained is the newest of the history.
-
-        Returns:
-            What they are owed; the log has it before it has them. None: nothing was granted.
         """
-        self._tell_subscribed(new)
         granted = [
             one.topic_filter
             for one in asked
             if self._refusal(one, wish) is None and one.topic_filter in self._session.subscriptions
         ]
-        history = None
-        if granted:
-            history = self._gateway.histories.open(self._session, granted, wish.from_ms, starts)
-        self._save(on_saved, progress=history is not None)
-        return history
+        if not granted:
+            return None
+        return self._gateway.histories.open(self._session, granted, wish.from_ms, starts)
 
-    def start_history(self, history: History) -> None:
-        self._gateway.histories.start(history)
+    async def _save(self, *, is_owed: bool) -> None:
+        """Write the session, what it is owed before that; then its client is heard again.
 
-    def _tell_subscribed(self, new: list[ClientSubscription[Sender]]) -> None:
-        for one in new:
-            self._tell("session.subscribed", filter=one.topic_filter, qos=one.qos)
-
-    def _save(self, on_saved: Callable[[LogError | None], None], *, progress: bool) -> None:
-        """Write the session, what it is owed before that; then its client is heard again."""
-        if progress and self._session.progress is not None:
+        Raises:
+            LogError: The log does not have it.
+        """
+        if is_owed and self._session.progress is not None:
             self._session.progress.touch()
             self._session.progress.save()
-        try:
-            self._session.save(on_saved)
-        except LogError as error:
-            on_saved(error)
-        self._gateway.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
+        saved: asyncio.Future[None] = self._gateway.loop.create_future()
 
-    def _new_scans(
+        def report(error: LogError | None) -> None:
+            if saved.done():  # the gateway stops
+                return
+            if error is None:
+                saved.set_result(None)
+            else:
+                saved.set_exception(error)
+
+        self._session.save(report)
+        self._gateway.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
+        await saved
+
+    def _owe_retained(
         self,
         asked: list[Subscription],
         new: Iterable[ClientSubscription[Sender]],
         starts: list[int],
     ) -> list[RetainedScan]:
-        """Return what the subscriptions of a SUBSCRIBE want of the retained messages.
+        """Note, and return, what the subscriptions of a SUBSCRIBE get of the retained messages.
 
         Retain Handling says whether [MQTT5-3.3.1-9] [MQTT5-3.3.1-10] [MQTT5-3.3.1-11], in 3.x
         always [MQTT311-3.3.1-6] [MQTT311-3.3.1-8]; shared subscriptions get none (5.0: 4.8.2).
@@ -427,26 +349,22 @@ class Subscriber:
                     list(starts if added is not None else next_offsets),
                 )
             )
+        for scan in scans:
+            self._session.sender.owe_retained(scan)
         return scans
 
-    def remove(self, subscriptions: list[ClientSubscription[Sender]]) -> None:
+    def _remove(self, subscriptions: list[ClientSubscription[Sender]]) -> None:
         """Take subscriptions back that the log does not have."""
         for one in subscriptions:
             if self._session.subscriptions.get(one.topic_filter) is one:
                 self._session.remove_subscription(one.topic_filter)
 
-    def unroute(self, subscriptions: list[ClientSubscription[Sender]]) -> None:
+    def _unroute(self, subscriptions: list[ClientSubscription[Sender]]) -> None:
         """Let go of the routes of subscriptions that were never taken up."""
         for route in self._session.routes(one.topic_filter for one in subscriptions):
             self._gateway.share_groups.unsubscribe(route)
 
-    def send_retained(self, scans: list[RetainedScan]) -> None:
-        """Send what is retained for filters that are still subscribed."""
-        for scan in scans:
-            if scan.topic_filter in self._session.subscriptions:
-                self._session.sender.send_retained(scan)
-
-    def answer(
+    def _answer(
         self, packet_id: int, reason_codes: list[SubackReasonCode], reason: str = ""
     ) -> None:
         """Send SUBACK: the identifier of SUBSCRIBE, a code for each filter, in their order.
@@ -457,8 +375,17 @@ class Subscriber:
         properties: Properties = {"reason_string": reason} if reason else {}
         self._connection.send(Suback(packet_id, reason_codes, properties))
 
-    def fail(self, packet_id: int, reason_codes: list[SubackReasonCode], error: LogError) -> None:
-        """Send SUBACK for subscriptions of which the log did not take all routes."""
+    def _fail(
+        self,
+        subscribe: Subscribe,
+        wish: Wish | None,
+        new: list[ClientSubscription[Sender]],
+        error: LogError,
+    ) -> None:
+        """Send SUBACK for subscriptions of which the log did not take all routes.
+
+        Filters that the client had before are in force with their new options.
+        """
         logger.warning(
             "subscriptions failed",
             extra={
@@ -469,5 +396,12 @@ class Subscriber:
                 }
             },
         )
-        self.answer(packet_id, reason_codes)
+        failed = {subscription.topic_filter for subscription in new}
+        reason_codes = [
+            SubackReasonCode.UNSPECIFIED_ERROR
+            if one.topic_filter in failed
+            else self._grant(one, wish)
+            for one in subscribe.subscriptions
+        ]
+        self._answer(subscribe.packet_id, reason_codes)
         self._connection.release(HELD_BY_SUBSCRIBE)

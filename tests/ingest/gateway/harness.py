@@ -462,23 +462,6 @@ class Client:
         self.writer.transport.abort()
 
 
-class _RoundWaiter:
-    def __init__(self) -> None:
-        self.is_over = False
-
-    def sent(self, _starts: list[int]) -> None:
-        pass
-
-    def counted(self, _starts: list[int]) -> None:
-        pass
-
-    def routed(self) -> None:
-        self.is_over = True
-
-    def failed(self, error: LogError) -> None:
-        raise error
-
-
 @dataclass
 class Harness:
     """A gateway that runs, and what it runs on."""
@@ -542,9 +525,8 @@ class Harness:
 
     async def rounds_are_over(self) -> None:
         """Wait for a barrier round that begins now."""
-        waiter = _RoundWaiter()
-        self.gateway.routes.subscribe([], waiter)
-        await until(lambda: waiter.is_over)
+        request = self.gateway.routes.subscribe([])
+        await until(request.routed.done)
 
     def deliver(
         self, key: bytes, value: bytes, headers: list[tuple[str, bytes]], *, gateway: str = NAME

@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
 from ingest.gateway import routes as module
-from ingest.gateway.routes import Routes
+from ingest.gateway.routes import RouteRequest, Routes
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull
@@ -32,26 +32,26 @@ A, B, SHARED = (Route(NAME, "t", topic_filter) for topic_filter in ("a", "b", "$
 
 
 @dataclass
-class Waiter:
-    """Notes what it is told, in order."""
+class Asked:
+    """What has become of a request for routes."""
 
-    events: list[str] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    growing: list[int] = field(default_factory=list)
-    """What it was given when its barriers were sent."""
+    request: RouteRequest
 
-    def sent(self, starts: list[int]) -> None:
-        self.growing = starts
+    @property
+    def growing(self) -> list[int]:
+        return self.request.starts
 
-    def counted(self, starts: list[int]) -> None:
-        self.events.append("counted")
-        self.starts = starts
+    @property
+    def starts(self) -> list[int]:
+        return self.request.counted.result()
 
-    def routed(self) -> None:
-        self.events.append("routed")
-
-    def failed(self, error: LogError) -> None:
-        self.events.append("failed")
+    @property
+    def events(self) -> list[str]:
+        if not self.request.counted.done():
+            return []
+        if self.request.counted.exception() is not None:
+            return ["failed"]
+        return ["counted", "routed"] if self.request.routed.done() else ["counted"]
 
 
 @dataclass
@@ -91,11 +91,16 @@ class Bench:
 
     async def routed(self, route: Route) -> None:
         """Subscribe and bring it to its end."""
-        waiter = Waiter()
-        self.routes.subscribe([route], waiter)
-        await until(lambda: waiter.events)
+        asked = self.subscribe([route])
+        await until(lambda: asked.events)
         self.answer()
-        assert waiter.events == ["counted", "routed"]
+        assert asked.events == ["counted", "routed"]
+
+    def subscribe(self, routes: list[Route]) -> Asked:
+        return Asked(self.routes.subscribe(routes))
+
+    def announce(self, routes: list[Route]) -> Asked:
+        return Asked(self.routes.announce(routes))
 
 
 @contextlib.asynccontextmanager
@@ -145,17 +150,16 @@ async def test_opening_withdraws_what_an_earlier_run_left() -> None:
 async def test_a_subscription_counts_with_the_log_and_is_routed_with_the_router() -> None:
     async with bench() as b:
         b.answer()
-        waiter = Waiter()
-        b.routes.subscribe([A], waiter)
-        await until(lambda: waiter.events)
-        assert waiter.events == ["counted"]
-        assert waiter.starts == [1] * PARTITIONS
+        asked = b.subscribe([A])
+        await until(lambda: asked.events)
+        assert asked.events == ["counted"]
+        assert asked.starts == [1] * PARTITIONS
         assert b.written() == [("a", b"1")]
         assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 1, -1, 1), "it names the route"
         b.answer(1, 0, 1)
-        assert waiter.events == ["counted"], "one partition is still to come"
+        assert asked.events == ["counted"], "one partition is still to come"
         b.answer(1, 2)
-        assert waiter.events == ["counted", "routed"]
+        assert asked.events == ["counted", "routed"]
         assert b.routes.oldest_wait_seconds == 0
 
 
@@ -163,32 +167,28 @@ async def test_a_filter_that_is_routed_is_counted_from_barriers_of_its_own() -> 
     async with bench() as b:
         await b.routed(A)
         assert b.routes.are_routed([A])
-        waiter = Waiter()
-        b.routes.subscribe([A, A], waiter)
-        await until(lambda: waiter.events)
+        asked = b.subscribe([A, A])
+        await until(lambda: asked.events)
         assert b.rounds() == 3
         assert b.written() == [("a", b"1")], "the router has it already"
         b.answer()
-        assert waiter.events == ["counted", "routed"]
+        assert asked.events == ["counted", "routed"]
 
 
 async def test_subscriptions_that_arrive_together_share_a_round() -> None:
     async with bench() as b:
-        waiters = [Waiter() for _ in range(100)]
-        for number, waiter in enumerate(waiters):
-            b.routes.subscribe([Route(NAME, "t", f"f/{number}")], waiter)
-        await until(lambda: all(waiter.events for waiter in waiters))
+        requests = [b.subscribe([Route(NAME, "t", f"f/{number}")]) for number in range(100)]
+        await until(lambda: all(asked.events for asked in requests))
         assert b.rounds() == 2
         b.answer()
-        assert all(waiter.events == ["counted", "routed"] for waiter in waiters)
+        assert all(asked.events == ["counted", "routed"] for asked in requests)
 
 
 async def test_the_next_round_is_written_before_the_last_is_back() -> None:
     async with bench() as b:
-        first, second = Waiter(), Waiter()
-        b.routes.subscribe([A], first)
+        first = b.subscribe([A])
         await until(lambda: first.events)
-        b.routes.subscribe([B], second)
+        second = b.subscribe([B])
         await until(lambda: second.events)
         assert b.rounds() == 3
         b.answer(1)
@@ -200,10 +200,9 @@ async def test_the_next_round_is_written_before_the_last_is_back() -> None:
 
 async def test_a_later_rounds_answer_stands_for_the_earlier_ones() -> None:
     async with bench() as b:
-        first, second = Waiter(), Waiter()
-        b.routes.subscribe([A], first)
+        first = b.subscribe([A])
         await until(lambda: first.events)
-        b.routes.subscribe([B], second)
+        second = b.subscribe([B])
         await until(lambda: second.events)
         b.answer(2)
         assert first.events == second.events == ["counted", "routed"]
@@ -224,14 +223,14 @@ def _publish(b: Bench, key: bytes) -> None:
 async def test_a_message_that_comes_after_is_behind_the_barriers() -> None:
     """Also in the same turn of the loop, and for each of several."""
     async with bench() as b:
-        waiters = [Waiter() for _ in range(5)]
-        for number, waiter in enumerate(waiters):
-            b.routes.subscribe([Route(NAME, "t", f"f/{number}")], waiter)
+        requests = []
+        for number in range(5):
+            requests.append(b.subscribe([Route(NAME, "t", f"f/{number}")]))
             _publish(b, b"t/%d" % number)
         assert not b.routes.is_due
-        await until(lambda: all(waiter.events for waiter in waiters))
-        for number, waiter in enumerate(waiters):
-            assert waiter.starts[0] == _place(b.log, b"t/%d" % number) - 1
+        await until(lambda: all(asked.events for asked in requests))
+        for number, asked in enumerate(requests):
+            assert asked.starts[0] == _place(b.log, b"t/%d" % number) - 1
         assert [one.route_number for one in b.barriers(1)] == [0, 1, 2, 3, 4, 5]
 
 
@@ -239,7 +238,7 @@ async def test_a_turn_of_the_loop_has_one_round_however_many_subscribe() -> None
     async with bench() as b:
         for turn in range(3):
             for number in range(50):
-                b.routes.subscribe([Route(NAME, "t", f"f/{turn}/{number}")], Waiter())
+                b.routes.subscribe([Route(NAME, "t", f"f/{turn}/{number}")])
             await turns(1)
         await until(lambda: len(b.written()) == 150)
         await until(lambda: not b.writer.queued())
@@ -248,21 +247,19 @@ async def test_a_turn_of_the_loop_has_one_round_however_many_subscribe() -> None
 
 async def test_a_full_log_keeps_messages_behind_the_barriers() -> None:
     async with bench(max_queued_records=2) as b:
-        waiter = Waiter()
-        b.routes.subscribe([A], waiter)
+        asked = b.subscribe([A])
         with pytest.raises(LogFull):  # it has room for the route and one barrier
             _publish(b, b"t/a")
         assert b.routes.is_due
-        other = Waiter()
-        b.routes.subscribe([B], other)  # goes with the next round
+        other = b.subscribe([B])  # goes with the next round
         while b.routes.is_due:
             with contextlib.suppress(LogFull):
                 b.routes.flush()
             await turns(1)
         _publish(b, b"t/a")
-        await until(lambda: waiter.events and other.events)
+        await until(lambda: asked.events and other.events)
         await until(lambda: not b.writer.queued())
-        assert max(waiter.starts[0], other.starts[0]) < _place(b.log, b"t/a")
+        assert max(asked.starts[0], other.starts[0]) < _place(b.log, b"t/a")
         assert b.rounds() == 3
 
 
@@ -270,13 +267,13 @@ async def test_a_barrier_names_what_the_router_may_not_have() -> None:
     async with bench() as b:
         await b.routed(A)
         assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 1, -1, 1)
-        b.routes.subscribe([A], Waiter())
+        b.routes.subscribe([A])
         await until(lambda: b.rounds() == 3)
         assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 2, -1, 0), "it has A"
-        b.routes.subscribe([B], Waiter())
+        b.routes.subscribe([B])
         await until(lambda: b.rounds() == 4)
         assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 3, 0, 2)
-        b.routes.subscribe([B], Waiter())
+        b.routes.subscribe([B])
         await until(lambda: b.rounds() == 5)
         assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 4, 1, 0), "the log has B"
         headers = [record.headers for record in b.log.records(ROUTES)]
@@ -286,9 +283,8 @@ async def test_a_barrier_names_what_the_router_may_not_have() -> None:
 async def test_a_later_barrier_tells_where_an_earlier_one_is_before() -> None:
     """The router gave the earlier one up: what it delivers behind the later one counts for both."""
     async with bench() as b:
-        first = Waiter()
         b.log.hold_reports()
-        b.routes.subscribe([A], first)
+        first = b.subscribe([A])
         await turns()
         b.routes.receive_barrier(barrier_key(Barrier(NAME, INCARNATION, 2, 0, 0)), 1, 9)
         assert first.growing[1] == 9
@@ -299,49 +295,45 @@ async def test_a_later_barrier_tells_where_an_earlier_one_is_before() -> None:
 
 async def test_whoever_announces_counts_from_barriers_behind_its_route() -> None:
     async with bench() as b:
-        waiter = Waiter()
-        b.routes.announce([A], waiter)
-        await until(lambda: waiter.events)
+        asked = b.announce([A])
+        await until(lambda: asked.events)
         assert b.written() == [("a", b"1")]
         assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 2, 0, 0)
-        assert waiter.starts == [2] * PARTITIONS
+        assert asked.starts == [2] * PARTITIONS
         b.answer()
-        assert waiter.events == ["counted", "routed"]
+        assert asked.events == ["counted", "routed"]
 
 
 async def test_whoever_announces_a_withdrawal_waits_until_the_router_has_it() -> None:
     async with bench() as b:
         await b.routed(SHARED)
         b.routes.unsubscribe(SHARED)
-        waiter = Waiter()
-        b.routes.announce([], waiter)
-        await until(lambda: waiter.events)
+        asked = b.announce([])
+        await until(lambda: asked.events)
         assert b.written()[-1] == (SHARED.topic_filter, None)
         assert b.barriers()[-1].routes_offset == 1
         b.answer()
-        assert waiter.events == ["counted", "routed"]
+        assert asked.events == ["counted", "routed"]
 
 
 @pytest.mark.parametrize("failing", [1, 2, 5, 8])
 @pytest.mark.usefixtures("quick")
 async def test_what_is_announced_is_tried_until_the_log_takes_it(failing: int) -> None:
     async with bench() as b:
-        waiter = Waiter()
         b.log.fail_next(LogError("no", definite=True), count=failing)
-        b.routes.announce([A], waiter)
-        await until(lambda: waiter.events)
+        asked = b.announce([A])
+        await until(lambda: asked.events)
         assert b.written()[-1] == ("a", b"1")
         assert b.barriers()[-1].routes_offset == len(b.written()) - 1
         b.answer()
-        assert waiter.events == ["counted", "routed"]
+        assert asked.events == ["counted", "routed"]
 
 
 @pytest.mark.usefixtures("quick")
 async def test_a_route_that_the_router_may_have_given_up_is_asked_for_by_its_offset() -> None:
     async with bench() as b:
-        waiter = Waiter()
         b.log.hold_reports(ROUTES)
-        b.routes.subscribe([A], waiter)
+        asked = b.subscribe([A])
         await until(lambda: b.rounds() == 2)
         b.clock.advance(module.PASSED_SECONDS * 2)
         b.log.release_reports()
@@ -350,17 +342,16 @@ async def test_a_route_that_the_router_may_have_given_up_is_asked_for_by_its_off
         assert b.rounds() == 3, "once"
         assert b.barriers()[-1] == Barrier(NAME, INCARNATION, 2, 0, 0)
         b.answer()
-        assert waiter.events == ["counted", "routed"]
-        assert waiter.starts == [1] * PARTITIONS
+        assert asked.events == ["counted", "routed"]
+        assert asked.starts == [1] * PARTITIONS
 
 
 async def test_a_second_subscriber_counts_from_later_barriers_than_the_first() -> None:
     async with bench() as b:
-        first, second = Waiter(), Waiter()
-        b.routes.subscribe([A], first)
+        first = b.subscribe([A])
         await until(lambda: first.events)
         assert not b.routes.are_routed([A])
-        b.routes.subscribe([A], second)
+        second = b.subscribe([A])
         assert second.events == [], "the barriers that are in the log were sent before it came"
         await until(lambda: second.events)
         assert all(a < b for a, b in zip(first.starts, second.starts, strict=True))
@@ -371,10 +362,9 @@ async def test_a_second_subscriber_counts_from_later_barriers_than_the_first() -
 
 async def test_a_subscriber_of_several_filters_waits_for_the_latest_round() -> None:
     async with bench() as b:
-        first, both = Waiter(), Waiter()
-        b.routes.subscribe([A], first)
+        first = b.subscribe([A])
         await until(lambda: first.events)
-        b.routes.subscribe([B, A], both)
+        both = b.subscribe([B, A])
         await until(lambda: both.events)
         b.answer(1)
         assert both.events == ["counted"]
@@ -384,19 +374,18 @@ async def test_a_subscriber_of_several_filters_waits_for_the_latest_round() -> N
 
 async def test_the_router_may_answer_before_the_log_acknowledges() -> None:
     async with bench() as b:
-        waiter = Waiter()
         b.log.hold_reports()
-        b.routes.subscribe([A], waiter)
+        asked = b.subscribe([A])
         await turns()
         round_one = barrier_key(Barrier(NAME, INCARNATION, 1, -1, 1))
         for partition in range(PARTITIONS):
             b.routes.receive_barrier(round_one, partition, 7 + partition)
-        assert waiter.growing == [7, 8, 9], "what is behind the barriers counts from now on"
-        assert waiter.events == []
+        assert asked.growing == [7, 8, 9], "what is behind the barriers counts from now on"
+        assert asked.events == []
         b.log.release_reports()
-        await until(lambda: len(waiter.events) == 2)
-        assert waiter.events == ["counted", "routed"]
-        assert waiter.starts == waiter.growing == [1] * PARTITIONS
+        await until(lambda: len(asked.events) == 2)
+        assert asked.events == ["counted", "routed"]
+        assert asked.starts == asked.growing == [1] * PARTITIONS
         assert b.routes.are_routed([A])
 
 
@@ -411,33 +400,31 @@ async def test_answers_to_another_run_or_gateway_are_nothing_to_us() -> None:
 
 @pytest.mark.parametrize("definite", [True, False])
 @pytest.mark.usefixtures("quick")
-async def test_a_route_that_cannot_be_written_fails_its_waiter_and_is_announced_again(
+async def test_a_route_that_cannot_be_written_fails_its_request_and_is_announced_again(
     definite: bool,
 ) -> None:
     async with bench() as b:
         b.answer()
         b.log.fail_next(LogError("no", definite=definite))
-        waiter = Waiter()
-        b.routes.subscribe([A], waiter)
-        await until(lambda: waiter.events)
-        assert waiter.events == ["failed"]
+        asked = b.subscribe([A])
+        await until(lambda: asked.events)
+        assert asked.events == ["failed"]
         await until(lambda: b.rounds() == 3)
         assert b.written()[-1] == ("a", b"1")
         b.answer()
-        assert waiter.events == ["failed"]
+        assert asked.events == ["failed"]
         assert b.routes.are_routed([A]), "the round after it has announced the filter"
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_barrier_that_cannot_be_written_fails_its_waiters() -> None:
+async def test_a_barrier_that_cannot_be_written_fails_its_requests() -> None:
     async with bench() as b:
         b.answer()
-        first, second = Waiter(), Waiter()
         b.log.hold_reports(INBOUND)
-        b.routes.subscribe([A], first)
+        first = b.subscribe([A])
         await until(lambda: b.written())
         b.log.fail_next(LogError("no", definite=True), count=PARTITIONS)
-        b.routes.subscribe([A], second)
+        second = b.subscribe([A])
         await turns()
         b.log.release_reports()
         await until(lambda: second.events)
@@ -455,9 +442,8 @@ async def test_a_failed_filter_without_subscribers_is_withdrawn_in_the_end() -> 
     async with bench(linger_seconds=1) as b:
         b.answer()
         b.log.fail_next(LogError("no", definite=False))
-        waiter = Waiter()
-        b.routes.subscribe([A], waiter)
-        await until(lambda: waiter.events)
+        asked = b.subscribe([A])
+        await until(lambda: asked.events)
         b.routes.unsubscribe(A)
         await until(lambda: b.rounds() == 3)
         b.answer()
@@ -469,22 +455,20 @@ async def test_a_failed_filter_without_subscribers_is_withdrawn_in_the_end() -> 
 async def test_a_full_log_delays_a_round_and_fails_nobody() -> None:
     async with bench(max_queued_records=2) as b:
         b.answer()
-        waiter = Waiter()
         many = [Route(NAME, "t", f"f/{number}") for number in range(20)]
-        b.routes.subscribe(many, waiter)
-        await until(lambda: waiter.events)
-        assert waiter.events == ["counted"]
+        asked = b.subscribe(many)
+        await until(lambda: asked.events)
+        assert asked.events == ["counted"]
         assert len(b.written()) == 20
         b.answer()
-        assert waiter.events == ["counted", "routed"]
+        assert asked.events == ["counted", "routed"]
 
 
 @pytest.mark.usefixtures("quick")
 async def test_an_unanswered_round_is_asked_for_again_once_per_timeout() -> None:
     async with bench() as b:
-        waiter = Waiter()
-        b.routes.subscribe([A], waiter)
-        await until(lambda: waiter.events)
+        asked = b.subscribe([A])
+        await until(lambda: asked.events)
         assert b.rounds() == 2
         b.clock.advance(9)
         assert b.routes.oldest_wait_seconds == 9
@@ -497,10 +481,10 @@ async def test_an_unanswered_round_is_asked_for_again_once_per_timeout() -> None
         b.clock.advance(2)
         await until(lambda: b.rounds() == 4)
         b.answer(3)
-        assert waiter.events == ["counted", "routed"]
+        assert asked.events == ["counted", "routed"]
         assert b.routes.oldest_wait_seconds == 0
         b.answer(1)  # the first answer comes after all
-        assert waiter.events == ["counted", "routed"]
+        assert asked.events == ["counted", "routed"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -510,7 +494,7 @@ async def test_an_unused_filter_lingers() -> None:
         b.routes.unsubscribe(A)
         b.clock.advance(4)
         assert b.routes.are_routed([A]), "the router has it still"
-        b.routes.subscribe([A], Waiter())
+        b.routes.subscribe([A])
         b.routes.unsubscribe(A)
         b.clock.advance(4)
         await asyncio.sleep(0.02)  # several looks at what is unused
@@ -519,9 +503,8 @@ async def test_an_unused_filter_lingers() -> None:
         await until(lambda: b.written()[-1] == ("a", None))
         assert len(b.routes) == 0
         rounds = b.rounds()
-        waiter = Waiter()
         assert not b.routes.are_routed([A])
-        b.routes.subscribe([A], waiter)
+        b.routes.subscribe([A])
         await until(lambda: b.rounds() == rounds + 1)
 
 
@@ -543,10 +526,9 @@ async def test_member_counts_of_a_share_group_are_written() -> None:
     async with bench() as b:
         await b.routed(SHARED)
         name = SHARED.topic_filter
-        b.routes.subscribe([SHARED], Waiter())
+        b.routes.subscribe([SHARED])
         await until(lambda: b.written()[-1] == (name, b.weight(2)))
-        last = Waiter()
-        b.routes.subscribe([SHARED], last)
+        last = b.subscribe([SHARED])
         await until(lambda: last.events)
         b.routes.unsubscribe(SHARED)
         b.routes.unsubscribe(SHARED)
@@ -560,7 +542,7 @@ async def test_member_counts_of_a_share_group_are_written() -> None:
 async def test_members_of_a_plain_filter_are_the_gateways_own_business() -> None:
     async with bench() as b:
         await b.routed(A)
-        b.routes.subscribe([A], Waiter())
+        b.routes.subscribe([A])
         b.routes.unsubscribe(A)
         await b.routed(B)
         assert b.written() == [("a", b"1"), ("b", b"1")]
@@ -574,13 +556,12 @@ async def test_a_share_group_without_members_is_withdrawn_at_once() -> None:
         await until(lambda: b.written()[-1] == (SHARED.topic_filter, None))
         assert len(b.routes) == 0
         rounds = b.rounds()
-        waiter = Waiter()
-        b.routes.subscribe([SHARED], waiter)
-        await until(lambda: waiter.events)
+        asked = b.subscribe([SHARED])
+        await until(lambda: asked.events)
         assert b.rounds() == rounds + 1
         assert b.written()[-1] == (SHARED.topic_filter, b.weight(1))
         b.answer()
-        assert waiter.events == ["counted", "routed"]
+        assert asked.events == ["counted", "routed"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -588,9 +569,8 @@ async def test_a_share_group_that_failed_is_not_announced_without_members() -> N
     async with bench() as b:
         b.answer()
         b.log.fail_next(LogError("no", definite=False))
-        waiter = Waiter()
-        b.routes.subscribe([SHARED], waiter)
-        await until(lambda: waiter.events)
+        asked = b.subscribe([SHARED])
+        await until(lambda: asked.events)
         b.routes.unsubscribe(SHARED)
         await until(lambda: b.written()[-1] == (SHARED.topic_filter, None))
         assert len(b.routes) == 0
@@ -598,17 +578,16 @@ async def test_a_share_group_that_failed_is_not_announced_without_members() -> N
 
 async def test_a_member_may_leave_and_come_back_while_its_round_is_under_way() -> None:
     async with bench() as b:
-        first, second = Waiter(), Waiter()
-        b.routes.subscribe([SHARED], first)
+        first = b.subscribe([SHARED])
         await until(lambda: first.events)
         b.routes.unsubscribe(SHARED)
-        b.routes.subscribe([SHARED], second)
+        second = b.subscribe([SHARED])
         await until(lambda: second.events)
         b.answer(1)
         assert first.events == second.events == ["counted"], "the route was withdrawn since"
         b.answer(2)
         assert first.events == second.events == ["counted", "routed"]
-        b.routes.subscribe([SHARED], Waiter())
+        b.routes.subscribe([SHARED])
 
 
 async def test_closing_withdraws_all_routes() -> None:
