@@ -44,11 +44,13 @@ from mqlake.session_records import (
     PROGRESS,
     SESSION,
     MarksRecord,
+    SessionOutline,
     SessionRecord,
     decode_marks,
     decode_progress,
     decode_session,
     progress_key,
+    read_outline,
     session_key,
 )
 from mqlake.shard_records import (
@@ -376,8 +378,8 @@ class Shard:
         if not self._counts(entry, stamp):
             self._shadow(SESSION, key, entry)
             return
-        session = None if record.value is None else decode_session(record.value)
-        if session is not None and (session.tenant, session.client_id) != key:
+        session = None if record.value is None else read_outline(record.value)
+        if session is not None and session[:2] != key:
             raise InvalidRecord(f"session under key {record.key!r} is that of another client")
         self._shadowed.pop((SESSION, key), None)
         entry.session, entry.session_epoch = record.value, stamp.epoch
@@ -403,7 +405,7 @@ class Shard:
         entry.epoch = max(entry.epoch, stamp.epoch)
         entry.is_proven = True
         entry.closed_at_ms = _closed_at_ms(session, stamp, record)
-        self._let_go(key, entry)
+        self._let_go(key, entry, session)
 
     def _apply_progress(self, key: Key, stamp: Stamp, record: LogRecord) -> None:
         value = record.value
@@ -451,13 +453,13 @@ class Shard:
         self.store.put(key, entry)
         self.serve(key)
 
-    def _let_go(self, key: Key, entry: Entry) -> None:
+    def _let_go(self, key: Key, entry: Entry, session: SessionOutline | None = None) -> None:
         """Note that nobody holds a session any more; the claim that waits gets it."""
         claim = entry.claim
         entry.holder = entry.granted = entry.claim = None
         if entry.session is not None:
-            session = session_of(entry)
-            entry.due_at_ms = None if session is None else session.due_at_ms()
+            session = session or read_outline(entry.session)
+            entry.due_at_ms = session.due_at_ms(entry.closed_at_ms)
         if claim is not None:
             self._grant(key, entry, claim)
         elif entry.session is None and entry.due_at_ms is None:
@@ -634,7 +636,7 @@ def session_of(entry: Entry) -> SessionRecord | None:
     return session
 
 
-def _closed_at_ms(session: SessionRecord | None, stamp: Stamp, record: LogRecord) -> int | None:
+def _closed_at_ms(session: SessionOutline | None, stamp: Stamp, record: LogRecord) -> int | None:
     """Return when the holder let go: by the log, for clocks of gateways may be wrong."""
     if session is None:
         return None

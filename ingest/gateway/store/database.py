@@ -7,7 +7,7 @@ machine's page cache, the Python objects are not in our memory.
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -77,6 +77,13 @@ class Database:
         """Run one statement and return how many rows it changed."""
         try:
             return self._connection.execute(sql, values).rowcount
+        except sqlite3.Error as exc:
+            raise self._error(exc) from exc
+
+    def write_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run one statement for each row: half the cost of as many calls, and less."""
+        try:
+            self._connection.executemany(sql, rows)
         except sqlite3.Error as exc:
             raise self._error(exc) from exc
 

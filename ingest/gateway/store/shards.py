@@ -2,6 +2,10 @@
 
 A million sessions are rows, not Python objects; a shard that is let go of is a table that is
 dropped. Progress is apart from its session: it changes a hundred times as often.
+
+What is written waits in memory until so much of it has come together that it is written at once, or
+somebody asks for more than one client: rows cost a third then, and progress that is overtaken
+before is never written.
 """
 
 from __future__ import annotations
@@ -53,6 +57,16 @@ _COLUMNS: Final = (
 )
 _WHERE: Final = "tenant = ?1 AND client_id = ?2"
 
+_Row = tuple[Any, ...]
+"""Tenant, client identifier, `_COLUMNS`."""
+_SESSION_AT: Final = 7
+
+_MOST_UNWRITTEN: Final = 1_000
+"""Rows of a shard that wait in memory; a session is a kilobyte, say."""
+_FILTER_BITS: Final = 2**22
+_MOST_EPOCHS: Final = 20_000
+"""Of a shard: some hundred bytes each."""
+
 
 class SqliteShardStore:
     """One shard's part of the database. Keeps `ingest.session.ownership.ShardStore`.
@@ -66,6 +80,16 @@ class SqliteShardStore:
         self._database = database
         database.create(_SCHEMA.format(number))
         self._count = 0  # SQLite would go through all rows each time
+        # A bit for each hash of a key that was ever put: of most new keys it is known without a
+        # look that they are not there.
+        self._filter = bytearray(_FILTER_BITS // 8)
+        # What is not in the database yet; None: deleted.
+        self._rows: dict[Key, _Row | None] = {}
+        self._values: dict[Key, bytes | None] = {}
+        # Whether there was a session when the entry was last read: the count needs to know.
+        self._had: dict[Key, bool] = {}
+        # Epochs under which sessions are held, None of those that nobody holds; not of all.
+        self._epochs: dict[Key, int | None] = {}
         clients, progress = f"clients_{number}", f"progress_{number}"
         self._drop = _DROP.format(number)
         self._get = f"SELECT {_COLUMNS} FROM {clients} WHERE {_WHERE}"  # noqa: S608
@@ -75,18 +99,12 @@ class SqliteShardStore:
             " ON CONFLICT (tenant, client_id) DO UPDATE SET "
             + ", ".join(f"{one} = excluded.{one}" for one in _COLUMNS.split(", "))
         )
-        self._has = f"SELECT session IS NOT NULL FROM {clients} WHERE {_WHERE}"  # noqa: S608
+        self._held = f"SELECT epoch, gateway IS NOT NULL FROM {clients} WHERE {_WHERE}"  # noqa: S608
         self._delete = f"DELETE FROM {clients} WHERE {_WHERE}"  # noqa: S608
         self._delete_progress = f"DELETE FROM {progress} WHERE {_WHERE}"  # noqa: S608
         self._progress = f"SELECT value FROM {progress} WHERE {_WHERE}"  # noqa: S608
         self._put_progress = (
             f"INSERT INTO {progress} (tenant, client_id, value) VALUES (?1, ?2, ?3)"  # noqa: S608
-            " ON CONFLICT (tenant, client_id) DO UPDATE SET value = excluded.value"
-        )
-        self._advance = (
-            f"INSERT INTO {progress} (tenant, client_id, value) SELECT ?1, ?2, ?3"  # noqa: S608
-            f" WHERE EXISTS (SELECT 1 FROM {clients} WHERE {_WHERE} AND epoch = ?4"
-            " AND gateway IS NOT NULL)"
             " ON CONFLICT (tenant, client_id) DO UPDATE SET value = excluded.value"
         )
         # A seek behind each run found: the cost is that of the runs, not of their sessions.
@@ -112,18 +130,20 @@ class SqliteShardStore:
         self._database.create(self._drop)
 
     def get(self, key: Key) -> Entry | None:
-        row = self._database.row(self._get, key)
-        return None if row is None else _to_entry(row)
+        row = self._row(key)
+        return None if row is None else _to_entry(row[2:])
 
     def put(self, key: Key, entry: Entry) -> None:
-        had = self._database.row(self._has, key)
-        self._count += (entry.session is not None) - bool(had and had[0])
+        self._count += (entry.session is not None) - self._has_session(key)
+        bit = hash(key) % _FILTER_BITS
+        self._filter[bit >> 3] |= 1 << (bit & 7)
         holder = entry.holder
-        row = (
+        gateway, incarnation = (None, None) if holder is None else holder
+        self._rows[key] = (
             *key,
             entry.epoch,
-            None if holder is None else holder.gateway,
-            None if holder is None else holder.incarnation,
+            gateway,
+            incarnation,
             _from_claim(entry.granted),
             _from_claim(entry.claim),
             entry.session,
@@ -132,28 +152,81 @@ class SqliteShardStore:
             entry.closed_at_ms,
             entry.due_at_ms,
         )
-        self._database.write(self._put, row)
+        self._epochs[key] = None if holder is None else entry.epoch
+        self._flush_if_full()
 
     def delete(self, key: Key) -> None:
-        had = self._database.row(self._has, key)
-        self._count -= bool(had and had[0])
-        self._database.write(self._delete, key)
-        self._database.write(self._delete_progress, key)
+        self._count -= self._has_session(key)
+        self._rows[key] = None
+        self._values[key] = None
+        self._epochs[key] = None
+        self._flush_if_full()
 
     def progress(self, key: Key) -> bytes | None:
+        if key in self._values:
+            return self._values[key]
         row = self._database.row(self._progress, key)
         return None if row is None else row[0]
 
     def put_progress(self, key: Key, value: bytes | None) -> None:
-        if value is None:
-            self._database.write(self._delete_progress, key)
-        else:
-            self._database.write(self._put_progress, (*key, value))
+        self._values[key] = value
+        self._flush_if_full()
 
     def advance(self, key: Key, epoch: int, value: bytes) -> bool:
-        return self._database.write(self._advance, (*key, value, epoch)) > 0
+        if key not in self._epochs:
+            row = self._database.row(self._held, key)
+            self._epochs[key] = row[0] if row is not None and row[1] else None
+        if self._epochs[key] != epoch:
+            return False
+        self._values[key] = value
+        self._flush_if_full()
+        return True
+
+    def _row(self, key: Key) -> _Row | None:
+        if key in self._rows:
+            return self._rows[key]
+        bit = hash(key) % _FILTER_BITS
+        if not self._filter[bit >> 3] & 1 << (bit & 7):
+            self._had[key] = False
+            return None
+        found = self._database.row(self._get, key)
+        row = None if found is None else (*key, *found)
+        self._had[key] = row is not None and row[_SESSION_AT] is not None
+        return row
+
+    def _has_session(self, key: Key) -> bool:
+        row = self._rows.get(key)
+        if row is not None:
+            return row[_SESSION_AT] is not None
+        if key in self._rows:
+            return False
+        if key not in self._had:
+            self._row(key)
+        return self._had[key]
+
+    def _flush_if_full(self) -> None:
+        if len(self._rows) + len(self._values) >= _MOST_UNWRITTEN:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what has come together."""
+        if not self._rows and not self._values:
+            return
+        rows, values = self._rows, self._values
+        with self._database.batch():
+            self._database.write_many(self._put, (row for row in rows.values() if row is not None))
+            gone = [key for key, row in rows.items() if row is None]
+            self._database.write_many(self._delete, gone)
+            put = ((*key, value) for key, value in values.items() if value is not None)
+            self._database.write_many(self._put_progress, put)
+            gone = [key for key, value in values.items() if value is None]
+            self._database.write_many(self._delete_progress, gone)
+        self._rows, self._values, self._had = {}, {}, {}
+        if len(self._epochs) > _MOST_EPOCHS:
+            self._epochs = {}
 
     def holders(self) -> list[Run]:
+        self._flush()
         runs: list[Run] = []
         # A run without a name holds what only progress is known of: it comes before all.
         if self._database.row(self._held_by, ("", "", 1)) is not None:
@@ -165,12 +238,15 @@ class SqliteShardStore:
         return runs
 
     def held_by(self, run: Run, limit: int | None = None) -> list[Key]:
+        self._flush()
         return _keys(self._database.rows(self._held_by, (*run, -1 if limit is None else limit)))
 
     def waiting(self) -> list[Key]:
+        self._flush()
         return _keys(self._database.rows(self._waiting))
 
     def due(self, now_ms: int, limit: int) -> list[Key]:
+        self._flush()
         return _keys(self._database.rows(self._due, (now_ms, limit)))
 
     def count(self) -> int:
