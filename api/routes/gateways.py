@@ -38,6 +38,22 @@ class Gateway(BaseModel):
     incarnation: str = Field(description="another one after each start")
 
 
+class Shard(BaseModel):
+    shard: int
+    gateway: str | None = Field(description="that owns it; null: none does at the moment")
+    addresses: dict[str, str] = Field(
+        description="host and port by which clients reach that gateway, by kind of listener"
+    )
+
+
+class Placement(BaseModel):
+    shards: int = Field(
+        description="how many there are: a client's is the CRC-32 of <tenant>/<client_id>, without "
+        "sign, modulo this; 0: not known yet"
+    )
+    items: list[Shard]
+
+
 class Asked(BaseModel):
     gateway: str
     action: str = Field(description="what the gateway was asked to do; its log says how it went")
@@ -68,6 +84,24 @@ def get_gateways(
     (after,) = read_cursor(cursor, 1)
     found = [_gateway(one) for one in gateways.all() if one.name > after]
     return to_page(found[: limit + 1], limit, lambda one: (one.name,))
+
+
+@router.get("/placement")
+def get_placement(gateways: Heard) -> Placement:
+    """Show which gateway owns which shard, as the gateways that live say it.
+
+    A client that connects to the owner of its shard is served with two hops less through the log.
+    """
+    alive = [one for one in gateways.all() if one.is_alive]
+    count = max((one.said.get("shard_count", 0) for one in alive), default=0)
+    owners = {shard: one for one in alive for shard in one.said.get("shards", [])}
+    items = []
+    for shard in range(count):
+        owner = owners.get(shard)
+        addresses = {} if owner is None else owner.said.get("addresses", {})
+        name = None if owner is None else owner.name
+        items.append(Shard(shard=shard, gateway=name, addresses=addresses))
+    return Placement(shards=count, items=items)
 
 
 @router.get("/gateways/{name}", responses={404: {"model": ProblemDetails}})

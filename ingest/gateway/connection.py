@@ -112,6 +112,7 @@ class ClientConnection(asyncio.Protocol):
         "gateway",
         "is_closing",
         "is_writable",
+        "listener_kind",
         "needs_certificate",
         "peer",
         "protocol",
@@ -127,6 +128,7 @@ class ClientConnection(asyncio.Protocol):
         self.tenant = gateway.settings.tenant
         self.is_writable = True
         self.is_closing = False
+        self.listener_kind = ""
         self.needs_certificate = False
         self.peer = ""
         self.session: ClientSession | None = None
@@ -375,9 +377,11 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._turn_away(b"", str(error))
 
-    def refuse(self, reason_code: ConnackReasonCode, reason: str) -> None:
+    def refuse(
+        self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
+    ) -> None:
         properties: Properties = {"reason_string": reason}
-        reference = self.gateway.draining.server_reference
+        reference = server_reference or self.gateway.draining.server_reference
         if reference and reason_code in _ELSEWHERE:
             properties["server_reference"] = reference
         self._turn_away(self.protocol.refuse(reason_code, properties), reason)
@@ -424,6 +428,12 @@ class ClientConnection(asyncio.Protocol):
             self._login = None  # without a method there is no AUTH [MQTT5-4.12.0-6]
         if not self.client_id:  # [MQTT5-3.1.3-6] [MQTT311-3.1.3-6]
             self.client_id = self.gateway.assign_client_id()
+        elif (redirecting := self.gateway.redirecting) and connect.protocol_level == MQTT_5_0:
+            key = (self.tenant, self.client_id)
+            if reference := redirecting.elsewhere(key, self.listener_kind):
+                reason = "another gateway owns the shard of this session"
+                self.refuse(ConnackReasonCode.USE_ANOTHER_SERVER, reason, reference)
+                return
         self.gateway.sessions.open(self, connect, username, extra)
 
     def adopt(self, session: ClientSession, connect: Connect) -> None:

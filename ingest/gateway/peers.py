@@ -65,6 +65,8 @@ class _Peer:
     serves: bool
     records: int
     """The newest version of records that it knows."""
+    addresses: dict[str, str]
+    """Where clients reach it, by kind of listener."""
     identity: str = ""
     read_at_ms: int | None = None
     """By the log's time, of a word that is older than our own first one."""
@@ -244,6 +246,13 @@ class Peers:
         serving = [name for name, serves in heard.items() if serves]
         return sorted(serving or heard)
 
+    def address(self, gateway: str, listener_kind: str) -> str:
+        """Return where clients reach a listener of a gateway that is heard, "" if nobody knows."""
+        peer = self._peers.get(gateway)
+        if peer is None or self.is_silent(Run(gateway, peer.incarnation)):
+            return ""
+        return peer.addresses.get(listener_kind, "")
+
     def is_alive(self, gateway: str, incarnation: str) -> bool:
         """Tell whether that run of a gateway has been heard of within its lease."""
         return not self.is_dead(Run(gateway, incarnation))
@@ -414,10 +423,11 @@ class Peers:
                 self._clock.monotonic(),
                 found.get("state", SERVING) == SERVING,
                 int(found.get("records", 1)),
+                {str(kind): str(one) for kind, one in found.get("addresses", {}).items()},
                 str(found.get("process", "")),
                 None if self._is_read else record.timestamp_ms,
             )
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
             logger.warning("gateway record ignored", extra={"fields": {"reason": str(exc)}})
             return None
 

@@ -24,9 +24,11 @@ from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.latency import GatewayLatencies
 from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
+from ingest.gateway.listeners.settings import advertised
 from ingest.gateway.peers import Lease, Peers
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.receiving import Receiver
+from ingest.gateway.redirecting import Redirecting
 from ingest.gateway.resuming import Resumer
 from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
@@ -189,6 +191,11 @@ class Gateway:
         self.histories = Histories(self, log.ranges, self._lake)
         self.share_groups = ShareGroups(self, self.share_log, log)
         self.draining = Draining(self)
+        self.redirecting: Redirecting | None = None
+        if settings.redirect_clients:
+            self.redirecting = Redirecting(
+                settings.name, lambda: self.shards.places, self.peers.address, clock
+            )
         self._control = Control(self)
         self._ranges = log.ranges
         self._writer = log.writer
@@ -489,6 +496,7 @@ class Gateway:
     def _make_connection(self, listener: ListenerInfo) -> ClientConnection:
         connection = ClientConnection(self)
         connection.protocol.allowed_levels = listener.protocol_levels
+        connection.listener_kind = listener.kind
         connection.needs_certificate = listener.use_identity_as_username
         return connection
 
@@ -534,7 +542,9 @@ class Gateway:
                 "site": self.settings.site,
                 "state": self.draining.state,
                 "listeners": self.listeners.addresses,
+                "addresses": advertised(self.settings.all_listeners, self.settings.advertised_host),
                 "shards": self.shards.owned,
+                "shard_count": self.shards.count,
                 **self._load(),
                 "counters": self._counts(),
                 "latency": self.latencies.counts(),

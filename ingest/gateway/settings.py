@@ -134,6 +134,18 @@ class GatewaySettings(ProcessSettings):
         default="",
         description="where clients are sent when this gateway is full or stops (5.0)",
     )
+    redirect_clients: bool = Field(
+        default=False,
+        description="whether a 5.0 client is sent to the gateway that owns its shard; who comes "
+        "back is served",
+    )
+    advertised_host: str = Field(
+        default="",
+        max_length=253,
+        pattern=r"^[^\s/:]*$|^\[[0-9a-fA-F:.]+\]$",
+        description="host name or address by which clients reach this gateway's listeners, an IPv6 "
+        "address in brackets; empty: the host of each, none for one on all addresses",
+    )
     refused_topic_filters: tuple[str, ...] = Field(
         default=(),
         description="topic filters, literally, that nobody may subscribe to; SUBACK says so",

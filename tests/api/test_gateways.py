@@ -70,6 +70,23 @@ def test_what_was_said_long_ago_is_old_whenever_it_is_read() -> None:
     assert gateways.all() == []
 
 
+def test_placement_says_who_owns_which_shard(api: Api) -> None:
+    assert api.get("/placement") == {"shards": 0, "items": []}
+    api.hear("gateway-1", shards=[2], shard_count=3, addresses={"tcp": "one:1883"})
+    api.hear("gateway-3", shards=[1], shard_count=3)
+    api.clock.advance(4.0)
+    api.hear("gateway-1", shards=[2], shard_count=3, addresses={"tcp": "one:1883"})
+    api.hear("gateway-2", shards=[0], shard_count=3, addresses={})
+    assert api.get("/placement") == {
+        "shards": 3,
+        "items": [
+            {"shard": 0, "gateway": "gateway-2", "addresses": {}},
+            {"shard": 1, "gateway": None, "addresses": {}},
+            {"shard": 2, "gateway": "gateway-1", "addresses": {"tcp": "one:1883"}},
+        ],
+    }
+
+
 def test_a_clock_is_judged_by_the_word_that_came_fastest(api: Api) -> None:
     def hear(at_ms: int, logged_at_ms: int, run: str = "1") -> object:
         value = json.dumps({"at": at_ms, "incarnation": run}).encode()

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from api.problems import CODES, ProblemDetails
 from api.routes.access import SessionView
+from api.routes.gateways import Placement
 from api.routes.live import read_frame
 from api.routes.publish import PublishedMessage
 from tests.api.conftest import Api, memory_api
@@ -77,7 +78,7 @@ def test_the_examples_run(api: Api, command: str) -> None:
 
 def test_the_answers_are_of_the_api() -> None:
     objects = [text for language, text in BLOCKS if language == "json"]
-    models = (SessionView, ProblemDetails, PublishedMessage)
+    models = (SessionView, ProblemDetails, PublishedMessage, Placement)
     for text, model in zip(objects[:-1], models, strict=True):
         adapter: TypeAdapter[Any] = TypeAdapter(model)
         shown = adapter.dump_python(adapter.validate_json(text))

@@ -137,6 +137,7 @@ TlsSettings: TypeAlias = TlsListener | SecureWebSocketListener
 WebSocketSettings: TypeAlias = WebSocketListener | SecureWebSocketListener
 NetworkSettings: TypeAlias = TcpListener | TlsListener | WebSocketListener | SecureWebSocketListener
 
+_ALL_ADDRESSES: Final = {"", "0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 _SCHEMES: Final = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
 
 
@@ -155,6 +156,24 @@ def address_of(settings: ListenerSettings, *, host: str | None = None) -> str:
     if isinstance(settings, (WebSocketListener, SecureWebSocketListener)):
         address += "/" if settings.path == "*" else settings.path
     return address
+
+
+def advertised(listeners: Iterable[ListenerSettings], host: str) -> dict[str, str]:
+    """Return host and port of the first listener of each kind that clients can be sent to.
+
+    Args:
+        listeners: Of a gateway.
+        host: By which clients reach them; empty: by the host of each, unless that is all addresses.
+    """
+    found: dict[str, str] = {}
+    for settings in listeners:
+        if isinstance(settings, UnixListener) or settings.kind in found:
+            continue
+        own = "" if settings.host in _ALL_ADDRESSES else settings.host
+        reached = host or (f"[{own}]" if ":" in own else own)
+        if reached:
+            found[settings.kind] = f"{reached}:{settings.port}"
+    return found
 
 
 def to_json(listeners: Iterable[ListenerSettings]) -> str:
