@@ -242,7 +242,7 @@ class ClientSession:
         over = [
             history
             for history in self.histories()
-            if history.is_live and have_reached(next_offsets, history.cursor)
+            if history.is_live and have_reached(next_offsets, history.missed.cursor)
         ]
         for history in over:
             for topic_filter in list(history.topic_filters):

@@ -18,27 +18,24 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ingest.gateway.delivery import deliver_copies
-from ingest.gateway.drops import DropReason
-from ingest.gateway.lake.exchange import TableError
-from ingest.gateway.outbound import InboundMessage
+from ingest.gateway.catching_up import CatchingUp, Pages, give, match
 from ingest.protocol.reason_codes import SubackReasonCode
+from ingest.session.catch_up import Missed
 from ingest.session.subscriptions import Subscriptions
-from mqlake.errors import InvalidRecord, LogError
-from mqlake.offsets import have_reached, latest
-from mqlake.records import BARRIER_KEY_PREFIX, INBOUND
+from mqlake.errors import LogError
 from mqlake.session_records import HistoryRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from ingest.gateway.catching_up import Take
     from ingest.gateway.client_session import ClientSession
-    from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.server import Gateway
     from ingest.protocol.packets import Subscribe
-    from mqlake.log.contract import LogRangeReader, LogRecord
+    from mqlake.log.contract import LogRecord
 
 logger = logging.getLogger(__name__)
 
@@ -52,16 +49,13 @@ PAGE_BYTES: Final = 1024 * 1024
 """Payloads of a page from the table, about: what one history has in memory."""
 
 WINDOW_OFFSETS: Final = 50_000
-"""Of each partition that a page is looked for in at first; where little matches it grows. A table
-that is asked for all of its rest, a page at a time, is read through for each."""
+"""Of each partition that a page is looked for in at first."""
 
 LONG_GAP_OFFSETS: Final = 20_000
 """A history that has fallen so far behind reads the table again, by topic."""
 
 _TURN: Final = 50
 """Messages after which others get their turn."""
-
-_NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
 
 
 class Wish(NamedTuple):
@@ -95,11 +89,12 @@ def read_time(text: str) -> int:
 class History:
     """What subscriptions of one SUBSCRIBE have not got yet.
 
+    Implements `ingest.gateway.catching_up.Behind`.
+
     Attributes:
         topic_filters: That are still subscribed.
         from_ms: Messages accepted before are left out, UTC epoch.
-        cursor: Per partition the next offset; everything before it was handed over.
-        starts: Per partition from where on the router brings what matches.
+        missed: How far it is; it ends where the router brings what matches.
         is_live: Its subscriptions are in force. It is still kept, until the gateway has come to
             where reading stopped: whoever brings the session back must not read that again.
     """
@@ -107,13 +102,31 @@ class History:
     session: ClientSession
     topic_filters: dict[str, None]
     from_ms: int
-    cursor: list[int]
-    starts: list[int]
+    missed: Missed
     is_live: bool = False
     task: asyncio.Task[None] | None = None
 
+    @property
+    def tenant(self) -> str:
+        return self.session.tenant
+
+    @property
+    def client_id(self) -> str:
+        return self.session.client_id
+
+    @property
+    def pages(self) -> Pages:
+        return Pages(PAGE_MESSAGES, PAGE_BYTES, self.from_ms)
+
+    @property
+    def is_over(self) -> bool:
+        return not self.topic_filters
+
+    def filters(self) -> list[str]:
+        return list(self.topic_filters)
+
     def record(self) -> HistoryRecord:
-        return HistoryRecord(list(self.topic_filters), self.from_ms, list(self.cursor))
+        return HistoryRecord(list(self.topic_filters), self.from_ms, list(self.missed.cursor))
 
     def leave(self, topic_filter: str) -> None:
         """Let go of a subscription; reading ends with the last."""
@@ -127,14 +140,12 @@ class Histories:
 
     Args:
         gateway: Whose sessions.
-        reader: Reads ranges of `mqlake.inbound`.
-        lake: Reads the tables; None where there are none: the log has all there is.
+        catching_up: Reads what they have missed.
     """
 
-    def __init__(self, gateway: Gateway, reader: LogRangeReader, lake: LakeReader | None) -> None:
+    def __init__(self, gateway: Gateway, catching_up: CatchingUp) -> None:
         self._gateway = gateway
-        self._reader = reader
-        self._lake = lake
+        self._catching_up = catching_up
         self._tasks: asyncio.TaskGroup | None = None
         self._reading: set[History] = set()
 
@@ -165,7 +176,8 @@ class Histories:
         self, session: ClientSession, topic_filters: Iterable[str], from_ms: int, starts: list[int]
     ) -> History:
         """Take subscriptions out of force until they have their history; `start` reads it."""
-        history = History(session, dict.fromkeys(topic_filters), from_ms, [0] * len(starts), starts)
+        missed = _missed([0] * len(starts), starts)
+        history = History(session, dict.fromkeys(topic_filters), from_ms, missed)
         session.begin_history(history)
         return history
 
@@ -173,7 +185,8 @@ class Histories:
         """Take a history up that was begun on an earlier connection."""
         filters = dict.fromkeys(one for one in record.topic_filters if one in session.subscriptions)
         cursor = list(record.cursor)
-        session.begin_history(History(session, filters, record.from_ms, cursor, list(cursor)))
+        missed = _missed(cursor, list(cursor))
+        session.begin_history(History(session, filters, record.from_ms, missed))
 
     def start(self, history: History) -> None:
         """Read, unless nobody wants it any more."""
@@ -183,36 +196,22 @@ class Histories:
             history.task.add_done_callback(lambda _: self._reading.discard(history))
 
     async def _run(self, history: History) -> None:
-        # The table first: the log alone does not know where a time begins.
-        is_long = True
         while True:
             try:
-                ends = latest(await self._ends(), history.starts)
-                is_partial = False
-                if self._lake is not None and is_long:
-                    is_partial = not await self._read_table(self._lake, history, ends)
-                await self._read_log(history, ends, is_partial=is_partial)
+                await self._catching_up.catch_up(
+                    [history], self._taker, self._go_live, to_end_of_log=True
+                )
+                return
             except LogError as error:
                 logger.warning("history waits", extra={"fields": {"reason": str(error)}})
                 await asyncio.sleep(RETRY_SECONDS)
-                continue
-            next_offsets = self._gateway.next_offsets()
-            if have_reached(history.cursor, next_offsets):
-                self._go_live(history)
-                return
-            behind = zip(next_offsets, history.cursor, strict=True)
-            is_long = sum(max(0, end - at) for end, at in behind) > LONG_GAP_OFFSETS
-
-    async def _ends(self) -> list[int]:
-        ends = await self._gateway.inbound_ends()
-        return [ends[partition] for partition in range(len(ends))]
 
     def _go_live(self, history: History) -> None:
         session = history.session
         history.is_live = True
         for topic_filter in history.topic_filters:
             subscription = session.subscriptions[topic_filter]
-            subscription.starts = list(history.cursor)
+            subscription.starts = list(history.missed.cursor)
             self._gateway.subscriptions.add(session.tenant, subscription)
         self._note(history)
         logger.info(
@@ -220,72 +219,9 @@ class Histories:
             extra={"fields": {"client_id": session.client_id, "filters": [*history.topic_filters]}},
         )
 
-    async def _read_table(self, lake: LakeReader, history: History, ends: list[int]) -> bool:
-        """Read as much as the table has; the log has the rest. False: it cannot be read."""
-        window = WINDOW_OFFSETS
-        unread = set(range(len(ends)))
-        while unread:
-            ranges = {
-                partition: (at, min(ends[partition], at + window))
-                for partition, at in enumerate(history.cursor)
-                if partition in unread and at < ends[partition]
-            }
-            if not ranges:
-                break
-            try:
-                page = await lake.messages(
-                    history.session.tenant,
-                    ranges,
-                    list(history.topic_filters),
-                    limit=PAGE_MESSAGES,
-                    not_before_ms=history.from_ms,
-                    max_bytes=PAGE_BYTES,
-                )
-            except TableError as error:
-                logger.warning(
-                    "history is read from the log", extra={"fields": {"reason": str(error)}}
-                )
-                return False
-            await self._hand_over(history, page.records)
-            for partition, offset in page.next_offsets.items():
-                history.cursor[partition] = max(history.cursor[partition], offset)
-                if not page.has_more and offset < ranges[partition][1]:
-                    unread.discard(partition)  # the table ends there
-            if len(page.records) < PAGE_MESSAGES // 2:
-                window *= 2
-        return True
-
-    async def _read_log(self, history: History, ends: list[int], *, is_partial: bool) -> None:
-        ranges = {
-            partition: (at, end)
-            for partition, (at, end) in enumerate(zip(history.cursor, ends, strict=True))
-            if at < end
-        }
-        if not ranges:
-            return
-
-        async def take(records: list[LogRecord]) -> None:
-            await self._hand_over(history, records)
-
-        for missing in await self._reader.read_range(INBOUND, ranges, take):
-            if missing.start or is_partial:  # else there is no history before it
-                session = history.session
-                logger.warning(
-                    "the log does not hold all of a history",
-                    extra={
-                        "fields": {
-                            "client_id": session.client_id,
-                            "partition": missing.partition,
-                            "from": missing.start,
-                            "to": missing.end,
-                        }
-                    },
-                )
-                self._gateway.drops.add(
-                    DropReason.UNREADABLE, session.tenant, session.client_id, "", 1
-                )
-        for partition, (_, end) in ranges.items():
-            history.cursor[partition] = max(history.cursor[partition], end)
+    def _taker(self, histories: Sequence[History]) -> Take:
+        (history,) = histories  # each is read at the pace of its client
+        return partial(self._hand_over, history)
 
     async def _hand_over(self, history: History, records: list[LogRecord]) -> None:
         """Give what matches to the client, each message when its window has room."""
@@ -296,17 +232,15 @@ class Histories:
                 self._note(history)
                 await asyncio.sleep(0)
                 tree = self._tree(history)  # others had their turn: it may have changed
-            found = self._matching(tree, record, history.from_ms)
+            found = None if record.timestamp_ms < history.from_ms else match(tree, record)
             if found is not None and not sender.has_room:
                 await sender.wait_for_room()
                 tree = self._tree(history)
-                found = self._matching(tree, record, history.from_ms)
+                found = match(tree, record)
             # From here on nothing else runs: a saved progress has the message and the cursor.
-            history.cursor[record.partition] = max(
-                history.cursor[record.partition], record.offset + 1
-            )
+            history.missed.pass_by(record.partition, record.offset)
             if found is not None:
-                self._deliver(tree, found)
+                give(*found, self._gateway.drops, self._gateway.clock.now_ms())
         self._note(history)
 
     def _note(self, history: History) -> None:
@@ -322,24 +256,14 @@ class Histories:
             tree.add(session.tenant, replace(subscription, starts=None))
         return tree
 
-    def _matching(
-        self, tree: Subscriptions[Any], record: LogRecord, from_ms: int
-    ) -> InboundMessage | None:
-        if record.timestamp_ms < from_ms or (record.key or b"")[:1] == _NOT_A_MESSAGE:
-            return None
-        inbound = InboundMessage(record, dict(record.headers))
-        return inbound if _copies(tree, inbound) else None
 
-    def _deliver(self, tree: Subscriptions[Any], inbound: InboundMessage) -> None:
-        now_ms = self._gateway.clock.now_ms()
-        try:
-            message = inbound.read(now_ms)
-        except InvalidRecord as exc:
-            logger.warning("history cannot be read", extra={"fields": {"reason": str(exc)}})
-            return
-        copies = _copies(tree, inbound)
-        deliver_copies(message, copies, inbound.tenant, self._gateway.drops, now_ms)
-
-
-def _copies(tree: Subscriptions[Any], inbound: InboundMessage) -> list[Any]:
-    return tree.copies(inbound.tenant, inbound.topic_name, 0, 0, inbound.publisher)
+def _missed(cursor: list[int], ends: list[int]) -> Missed:
+    """Return a history's way. The table first: the log does not know where a time begins."""
+    return Missed(
+        cursor,
+        ends,
+        LONG_GAP_OFFSETS,
+        is_old=True,
+        window=WINDOW_OFFSETS,
+        begins_anywhere=True,
+    )

@@ -236,7 +236,7 @@ class Receiver:
         self, exchange: bytes, starts: list[int], on_found: Callable[[bool], None]
     ) -> None:
         """Find out whether the log has a message that it has not answered for."""
-        self._connection.gateway.resumer.look_for(exchange, starts, on_found)
+        self._connection.gateway.lookup.ask(exchange, starts, on_found)
 
     def _complete(self, packet_id: int) -> None:
         if not self._connection.is_closing:

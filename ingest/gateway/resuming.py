@@ -1,9 +1,8 @@
-"""What sessions have missed, from the log: read once for all that come back together.
+"""Sessions that come back: what was in flight goes out again, then what they have missed.
 
 A session comes with a cursor and its filters. Its filters are routed first: from some offset on the
-router brings what matches. Everything between the cursor and that offset is read from
-`mqlake.inbound`, and reading goes on until it has overtaken what the router has brought; then the
-session goes live at exactly the offset where reading stopped.
+router brings what matches. Everything between is read (`ingest.gateway.catching_up`), once for all
+sessions that come back together.
 """
 
 from __future__ import annotations
@@ -11,32 +10,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ingest.gateway.delivery import deliver_copies
+from ingest.gateway.catching_up import CatchingUp, Pages, give, match
 from ingest.gateway.drops import DropReason
 from ingest.gateway.lake.exchange import TableError
+from ingest.gateway.lookup import Lookup, Position, rounds_of
 from ingest.gateway.outbound import InboundMessage
 from ingest.gateway.sending import Outgoing
-from ingest.session.effects import Search
+from ingest.session.catch_up import Missed
 from ingest.session.outgoing import Exchange
 from ingest.session.subscriptions import ClientSubscription, Subscriptions
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import filter_matches
-from mqlake.offsets import have_reached, latest
-from mqlake.records import BARRIER_KEY_PREFIX, HEADER_EXCHANGE, INBOUND
+from mqlake.offsets import latest
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from ingest.gateway.catching_up import Take
     from ingest.gateway.client_session import ClientSession, StoredSession
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
     from ingest.gateway.server import Gateway
-    from mqlake.log.contract import LogRangeReader, LogRecord, Missing
+    from mqlake.log.contract import LogRecord
     from mqlake.session_records import Outgoing as StoredOutgoing
 
 logger = logging.getLogger(__name__)
@@ -48,14 +48,6 @@ LONG_GAP_OFFSETS: Final = 100_000
 
 LONG_AWAY_SECONDS: Final = 3600.0
 """So is that of a session that was away for longer: the log may not hold it any more."""
-
-NEAR_OFFSETS: Final = 200
-"""Messages in flight whose places in the log are nearer than this are read together."""
-
-_NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
-
-Position = tuple[int, int]
-"""Partition and offset in `mqlake.inbound`."""
 
 
 class Absent(Protocol):
@@ -77,41 +69,54 @@ class Absent(Protocol):
         ...
 
 
-class _Missed(Protocol):
-    """Something that was missed: `cursor` moves on to `starts`."""
+@dataclass(slots=True, eq=False)
+class _Gap:
+    """What somebody has missed. Implements `ingest.gateway.catching_up.Behind`."""
 
-    cursor: list[int]
-    starts: list[int]
-    disconnected_at_ms: int
+    whom: Absent
+    missed: Missed
 
     @property
-    def session(self) -> Absent: ...
+    def tenant(self) -> str:
+        return self.whom.tenant
+
+    @property
+    def client_id(self) -> str:
+        return self.whom.client_id
+
+    @property
+    def pages(self) -> Pages:
+        return Pages()
+
+    @property
+    def is_over(self) -> bool:
+        return self.whom.is_ended
+
+    def subscriptions(self) -> Iterator[ClientSubscription[Any]]:
+        """Yield what counts, from the cursor on, or later where it began later.
+
+        Not what it shares: others of its group have got that; nor what gets its history first.
+        """
+        for one in self.whom.subscriptions.values():
+            topic_filter = one.topic_filter
+            if not (
+                split_shared(topic_filter).share_name or self.whom.is_catching_up(topic_filter)
+            ):
+                yield replace(one, starts=latest(self.missed.cursor, one.starts))
+
+    def filters(self) -> list[str]:
+        return [one.topic_filter for one in self.subscriptions()]
 
 
 @dataclass(slots=True, eq=False)
-class _GroupGap:
-    """What a share group has missed."""
-
-    session: Absent
-    cursor: list[int]
-    starts: list[int]
-    disconnected_at_ms: int
-
-
-@dataclass(slots=True, eq=False)
-class _Resume:
+class _Resume(_Gap):
     """A session on its way back."""
 
     session: ClientSession
-    cursor: list[int]
-    """Per partition the next offset to read."""
     outgoing: list[StoredOutgoing]
-    disconnected_at_ms: int
     topic_filters: list[str]
     shared: dict[int, str]
     """Packet identifier -> the shared subscription that a message in flight came for."""
-    starts: list[int] = field(default_factory=list)
-    """From where on the router brings what matches."""
 
 
 class Resumer:
@@ -119,26 +124,30 @@ class Resumer:
 
     Args:
         gateway: Whose sessions.
-        reader: Reads ranges of `mqlake.inbound`.
-        lake: Reads the tables; None where there are none.
+        catching_up: Reads what they have missed.
+        lookup: Finds what was in flight in the log.
+        lake: Finds it in the tables; None where there are none.
     """
 
-    def __init__(self, gateway: Gateway, reader: LogRangeReader, lake: LakeReader | None) -> None:
+    def __init__(
+        self, gateway: Gateway, catching_up: CatchingUp, lookup: Lookup, lake: LakeReader | None
+    ) -> None:
         self._gateway = gateway
-        self._reader = reader
+        self._catching_up = catching_up
+        self._lookup = lookup
         self._lake = lake
         self._ready: list[_Resume] = []
-        self._searches: list[tuple[Search, Callable[[bool], None]]] = []
         self._wake = asyncio.Event()
 
     def resume(self, session: ClientSession, stored: StoredSession) -> None:
         """Give a session what it has missed, then let it go live."""
         progress = stored.progress
+        cursor = self._gateway.next_offsets() if progress is None else list(progress.cursor)
         resume = _Resume(
             session,
-            self._gateway.next_offsets() if progress is None else list(progress.cursor),
+            self._missed(cursor, cursor, stored.session.disconnected_at_ms or 0),
+            session,
             [] if progress is None else progress.outgoing,
-            stored.session.disconnected_at_ms or 0,
             list(session.subscriptions),
             {} if progress is None else progress.shared,
         )
@@ -151,7 +160,7 @@ class Resumer:
 
     def _counted(self, resume: _Resume, counted: asyncio.Future[list[int]]) -> None:
         """Take a session whose filters are routed, or let go of them when it has gone."""
-        resume.starts = counted.result()
+        resume.missed.ends = counted.result()
         session = resume.session
         if session.is_ended:
             for route in session.routes(resume.topic_filters):
@@ -168,10 +177,10 @@ class Resumer:
             self._wake.clear()
             batch = self._ready.copy()
             self._ready.clear()
-            batch = [one for one in batch if not one.session.is_ended]
+            batch = [one for one in batch if not one.is_over]
             try:
-                await self._search()
-                await self._bring_back(batch)
+                await self._restore_exchanges(batch)
+                await self._catching_up.catch_up(batch, self._taker, self._go_live)
             except LogError as error:
                 logger.warning(
                     "missed messages cannot be read", extra={"fields": {"reason": str(error)}}
@@ -179,6 +188,9 @@ class Resumer:
                 await asyncio.sleep(RETRY_SECONDS)
                 self._ready.extend(one for one in batch if one.session.is_resuming)
                 self._wake.set()
+
+    def _go_live(self, resume: _Resume) -> None:
+        self._gateway.sessions.joined(resume.session, resume.missed.cursor)
 
     async def read_gap(
         self, absent: Absent, start: list[int], end: list[int], since_ms: int
@@ -188,172 +200,31 @@ class Resumer:
         Raises:
             LogError: The log cannot be read; some may have been delivered.
         """
-        gap = _GroupGap(absent, list(start), end, since_ms)
-        if self._lake is not None and self._is_long(gap):
-            await self._read_lake(self._lake, gap)
-        await self._read_gap([gap])
+        gap = _Gap(absent, self._missed(start, end, since_ms))
+        await self._catching_up.read([gap], self._taker)
 
-    def look_for(
-        self, exchange: bytes, starts: list[int], on_found: Callable[[bool], None]
-    ) -> None:
-        """Say whether the log has the message of a QoS 2 exchange, as soon as it can be read.
-
-        Args:
-            exchange: As in its header.
-            starts: Per partition the offset below which it is not.
-            on_found: Told whether it is there.
-        """
-        self._searches.append((Search(exchange, starts), on_found))
-        self._wake.set()
-
-    async def _search(self) -> None:
-        searches = self._searches.copy()
-        found = await self.find(search for search, _ in searches)
-        del self._searches[: len(searches)]
-        for search, on_found in searches:
-            on_found(search.exchange in found)
-
-    async def find(self, searches: Iterable[Search]) -> set[bytes]:
-        """Return the exchanges whose messages are in the log."""
-        starts_of = {search.exchange: search.starts for search in searches}
-        if not starts_of:
-            return set()
-        starts = [min(offsets) for offsets in zip(*starts_of.values(), strict=True)]
-        ends = await self._gateway.inbound_ends()
-        found: set[bytes] = set()
-
-        async def look(records: list[LogRecord]) -> None:
-            for record in records:
-                for name, value in record.headers:
-                    if name == HEADER_EXCHANGE and value in starts_of:
-                        found.add(value)
-
-        ranges = {partition: (start, ends[partition]) for partition, start in enumerate(starts)}
-        await self._reader.read_range(INBOUND, ranges, look)
-        return found
-
-    async def _bring_back(self, batch: list[_Resume]) -> None:
-        await self._restore_exchanges(batch)
-        for one in batch:
-            if self._lake is not None and self._is_long(one):
-                await self._read_lake(self._lake, one)
-        gaps = batch
-        while gaps:
-            gaps = [one for one in gaps if not one.session.is_ended]
-            await self._read_gap(gaps)
-            next_offsets = self._gateway.next_offsets()
-            behind = []
-            for one in gaps:
-                if one.session.is_ended:
-                    continue
-                if have_reached(one.cursor, next_offsets):
-                    self._gateway.sessions.joined(one.session, one.cursor)
-                else:
-                    one.starts = latest(one.cursor, next_offsets)
-                    behind.append(one)
-            gaps = behind
-
-    def _is_long(self, resume: _Missed) -> bool:
-        away_ms = self._gateway.clock.now_ms() - resume.disconnected_at_ms
-        offsets = sum(
-            max(0, start - at) for at, start in zip(resume.cursor, resume.starts, strict=True)
+    def _missed(self, cursor: list[int], ends: list[int], since_ms: int) -> Missed:
+        away_ms = self._gateway.clock.now_ms() - since_ms
+        return Missed(
+            list(cursor), ends, LONG_GAP_OFFSETS, is_old=away_ms > LONG_AWAY_SECONDS * 1000
         )
-        return offsets > LONG_GAP_OFFSETS or (offsets > 0 and away_ms > LONG_AWAY_SECONDS * 1000)
 
-    async def _read_lake(self, lake: LakeReader, resume: _Missed) -> None:
-        """Read as much of a gap from the table as it holds; the log has the rest."""
-        tree: Subscriptions[Any] = Subscriptions()
-        filters = self._count_missed(tree, resume)
-        has_more = bool(filters)
-        while has_more and not resume.session.is_ended:
-            ranges = {
-                partition: (at, start)
-                for partition, (at, start) in enumerate(
-                    zip(resume.cursor, resume.starts, strict=True)
-                )
-                if at < start
-            }
-            try:
-                page = await lake.messages(resume.session.tenant, ranges, filters)
-            except TableError as error:
-                logger.warning(
-                    "missed messages are read from the log",
-                    extra={"fields": {"reason": str(error)}},
-                )
-                return
-            now_ms = self._gateway.clock.now_ms()
-            for record in page.records:
-                self._deliver(tree, record, now_ms)
-            for partition, offset in page.next_offsets.items():
-                resume.cursor[partition] = max(resume.cursor[partition], offset)
-            has_more = page.has_more
-
-    def _count_missed(self, tree: Subscriptions[Any], resume: _Missed) -> list[str]:
-        """Add what a session subscribes to a tree, from its cursor on; return the filters.
-
-        Not what it shares: others of its group have got that; nor what gets its history first.
-        """
-        filters = []
-        for subscription in resume.session.subscriptions.values():
-            topic_filter = subscription.topic_filter
-            if split_shared(topic_filter).share_name or resume.session.is_catching_up(topic_filter):
-                continue
-            tree.add(resume.session.tenant, _counting_from(subscription, resume.cursor))
-            filters.append(topic_filter)
-        return filters
-
-    async def _read_gap(self, gaps: Sequence[_Missed]) -> None:
-        """Read up to where the last of them goes live; afterwards that is the cursor of all."""
-        if not gaps:
-            return
-        partitions = range(len(gaps[0].cursor))
-        ends = [
-            max(max(one.starts[partition], one.cursor[partition]) for one in gaps)
-            for partition in partitions
-        ]
-        starts = [min(one.cursor[partition] for one in gaps) for partition in partitions]
+    def _taker(self, gaps: Sequence[_Gap]) -> Take:
         tree: Subscriptions[Any] = Subscriptions()
         for one in gaps:
-            self._count_missed(tree, one)
-        ranges = {
-            partition: (starts[partition], ends[partition])
-            for partition in partitions
-            if starts[partition] < ends[partition]
-        }
+            for subscription in one.subscriptions():
+                tree.add(one.tenant, subscription)
+        gateway = self._gateway
 
-        reached = list(starts)
-
-        async def deliver(records: list[LogRecord]) -> None:
-            now_ms = self._gateway.clock.now_ms()
+        async def take(records: list[LogRecord]) -> None:
+            now_ms = gateway.clock.now_ms()
             for record in records:
-                reached[record.partition] = record.offset + 1
-                self._deliver(tree, record, now_ms)
+                found = match(tree, record)
+                if found is not None:
+                    give(*found, gateway.drops, now_ms)
             await asyncio.sleep(0)
 
-        try:
-            if ranges and len(tree):
-                for missing in await self._reader.read_range(INBOUND, ranges, deliver):
-                    self._note_missing(gaps, missing)
-            reached = ends
-        finally:  # after an error reading goes on where it stopped
-            for one in gaps:
-                one.cursor = latest(one.cursor, reached)
-
-    def _deliver(self, tree: Subscriptions[Any], record: LogRecord, now_ms: int) -> None:
-        if (record.key or b"")[:1] == _NOT_A_MESSAGE:
-            return
-        inbound = InboundMessage(record, dict(record.headers))
-        copies = tree.copies(
-            inbound.tenant, inbound.topic_name, record.partition, record.offset, inbound.publisher
-        )
-        if not copies:
-            return
-        try:
-            message = inbound.read(now_ms)
-        except InvalidRecord as exc:
-            logger.warning("missed message cannot be read", extra={"fields": {"reason": str(exc)}})
-            return
-        deliver_copies(message, copies, inbound.tenant, self._gateway.drops, now_ms)
+        return take
 
     async def _restore_exchanges(self, batch: list[_Resume]) -> None:
         """Read what was in flight; it goes out again under its packet identifiers."""
@@ -363,7 +234,7 @@ class Resumer:
             for one in resume.outgoing
             if not one.released
         }
-        messages = dict(await self.read_messages(wanted)) if wanted else {}
+        messages = dict(await self._lookup.messages(wanted)) if wanted else {}
         for resume in batch:
             session = resume.session
             messages.update(await self._read_stored(resume, messages.keys()))
@@ -392,7 +263,7 @@ class Resumer:
         if self._lake is None or not left or not filters:
             return stored
         now_ms = self._gateway.clock.now_ms()
-        for ranges in _rounds(_near(left)):
+        for ranges in rounds_of(left):
             try:
                 page = await self._lake.messages(resume.session.tenant, ranges, filters)
             except TableError as error:
@@ -407,57 +278,6 @@ class Resumer:
                         stored[position] = inbound.read(now_ms)
         return stored
 
-    async def read_messages(self, wanted: set[Position]) -> Mapping[Position, OutboundMessage]:
-        """Return the messages at these places; those that the log does not hold are missing.
-
-        Raises:
-            LogError: The log cannot be read.
-        """
-        found: dict[Position, OutboundMessage] = {}
-
-        async def take(records: list[LogRecord]) -> None:
-            now_ms = self._gateway.clock.now_ms()
-            for record in records:
-                position = (record.partition, record.offset)
-                if position not in wanted:
-                    continue
-                try:
-                    found[position] = InboundMessage(record, dict(record.headers)).read(now_ms)
-                except InvalidRecord as exc:
-                    logger.warning(
-                        "message in flight cannot be read", extra={"fields": {"reason": str(exc)}}
-                    )
-
-        for ranges in _rounds(_near(wanted)):
-            await self._reader.read_range(INBOUND, ranges, take)
-        return found
-
-    def _note_missing(self, gaps: Sequence[_Missed], missing: Missing) -> None:
-        logger.warning(
-            "the log does not hold what sessions have missed",
-            extra={
-                "fields": {
-                    "partition": missing.partition,
-                    "from": missing.start,
-                    "to": missing.end,
-                    "sessions": len(gaps),
-                }
-            },
-        )
-        for one in gaps:
-            if one.cursor[missing.partition] < missing.end:
-                session = one.session
-                self._gateway.drops.add(
-                    DropReason.UNREADABLE, session.tenant, session.client_id, "", 1
-                )
-
-
-def _counting_from(
-    subscription: ClientSubscription[Any], cursor: list[int]
-) -> ClientSubscription[Any]:
-    """Return a copy that counts from the cursor, or later where it began later."""
-    return replace(subscription, starts=latest(cursor, subscription.starts))
-
 
 def _outgoing(
     session: ClientSession, message: OutboundMessage, qos: int, shared_filter: str
@@ -471,29 +291,3 @@ def _outgoing(
     identifiers = tuple(one.identifier for one in matching if one.identifier is not None)
     retain = message.retain and any(one.retain_as_published for one in matching)
     return Outgoing(message, qos, retain, identifiers, shared_filter)
-
-
-def _near(wanted: Iterable[Position]) -> list[tuple[int, int, int]]:
-    """Return (partition, start, end) that hold all positions, near ones together."""
-    merged: list[tuple[int, int, int]] = []
-    for partition, offset in sorted(wanted):
-        if merged:
-            last, start, end = merged[-1]
-            if last == partition and offset - end < NEAR_OFFSETS:
-                merged[-1] = (partition, start, offset + 1)
-                continue
-        merged.append((partition, offset, offset + 1))
-    return merged
-
-
-def _rounds(pieces: list[tuple[int, int, int]]) -> list[dict[int, tuple[int, int]]]:
-    """Return reads with at most one range in each partition."""
-    rounds: list[dict[int, tuple[int, int]]] = []
-    for partition, start, end in pieces:
-        for ranges in rounds:
-            if partition not in ranges:
-                ranges[partition] = (start, end)
-                break
-        else:
-            rounds.append({partition: (start, end)})
-    return rounds

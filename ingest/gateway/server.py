@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.authentication.authenticator import Authenticator
+from ingest.gateway.catching_up import CatchingUp
 from ingest.gateway.connection import ClientConnection
 from ingest.gateway.control import Control
 from ingest.gateway.counters import Counters
@@ -25,6 +26,7 @@ from ingest.gateway.latency import GatewayLatencies
 from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
 from ingest.gateway.listeners.settings import advertised
+from ingest.gateway.lookup import Lookup
 from ingest.gateway.peers import Lease, Peers
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.receiving import Receiver
@@ -187,8 +189,12 @@ class Gateway:
             self, self.me, self.session_log, self.share_log, self.shards
         )
         self._lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
-        self.resumer = Resumer(self, log.ranges, self._lake)
-        self.histories = Histories(self, log.ranges, self._lake)
+        self.lookup = Lookup(log.ranges, self.inbound_ends, clock)
+        catching_up = CatchingUp(
+            log.ranges, self._lake, self.next_offsets, self.inbound_ends, self.drops
+        )
+        self.resumer = Resumer(self, catching_up, self.lookup, self._lake)
+        self.histories = Histories(self, catching_up)
         self.share_groups = ShareGroups(self, self.share_log, log)
         self.draining = Draining(self)
         self.redirecting: Redirecting | None = None
@@ -237,6 +243,7 @@ class Gateway:
                     tasks.create_task(work)
                     for work in (
                         self.routes.run(),
+                        self.lookup.run(),
                         self.resumer.run(),
                         self.histories.run(),
                         self.share_groups.run(),
@@ -638,7 +645,7 @@ class Gateway:
     # What it does as owner of shards
 
     async def _find(self, searches: "Sequence[Search]") -> set[bytes]:
-        return await self.resumer.find(searches)
+        return await self.lookup.find(searches)
 
     def _next_published(self) -> list[int]:
         return [offset + 1 for offset in self.publisher.acked]

@@ -345,7 +345,7 @@ class ShareGroups:
         self._open(part)
 
     async def _read_unread(self, part: SharePart) -> None:
-        found = await self._gateway.resumer.read_messages(part.begin_to_read())
+        found = await self._gateway.lookup.messages(part.begin_to_read())
         if part.is_ended:
             part.was_not_read()
             return

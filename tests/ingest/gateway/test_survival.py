@@ -638,10 +638,10 @@ async def test_a_crash_while_a_session_comes_back_loses_nothing() -> None:
             await client.disconnect()
             await publish(harness, b"1", b"2")
 
-            async def never(_gaps: object) -> None:
+            async def never(*_: object) -> None:
                 await asyncio.Event().wait()
 
-            harness.gateway.resumer._read_gap = never  # type: ignore[method-assign, assignment]
+            harness.gateway.resumer._catching_up.read = never  # type: ignore[assignment]
             _, connack = await resume(harness)
             assert connack.session_present
             other = await Client.connect(harness.port, "other")

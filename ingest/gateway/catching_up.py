@@ -1,0 +1,243 @@
+"""Reads what was missed, for everybody who has: `ingest.session.catch_up` says from where.
+
+What several have missed is read from the log once, for all of them together.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from ingest.gateway.delivery import deliver_copies
+from ingest.gateway.drops import DropReason, Drops
+from ingest.gateway.lake.exchange import MAX_PAGE_BYTES, TableError
+from ingest.gateway.outbound import InboundMessage
+from ingest.session.catch_up import Missed, log_ranges
+from mqlake.errors import InvalidRecord
+from mqlake.records import BARRIER_KEY_PREFIX, INBOUND
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from ingest.gateway.lake.reader import LakeReader
+    from ingest.session.subscriptions import Copy, Subscriptions
+    from mqlake.log.contract import LogRangeReader, LogRecord, Missing
+
+    Take: TypeAlias = Callable[[list[LogRecord]], Awaitable[None]]
+    """Hands records over, in their order."""
+
+logger = logging.getLogger(__name__)
+
+_NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
+
+
+class Pages(NamedTuple):
+    """What is asked of the table at a time."""
+
+    messages: int = 10_000
+    max_bytes: int = MAX_PAGE_BYTES
+    not_before_ms: int | None = None
+
+
+class Behind(Protocol):
+    """Somebody who has missed something."""
+
+    missed: Missed
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def pages(self) -> Pages: ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody wants it any more."""
+        ...
+
+    def filters(self) -> list[str]:
+        """Return the topic filters, those of shared subscriptions without their prefix."""
+        ...
+
+
+SomeBehind = TypeVar("SomeBehind", bound=Behind)
+
+
+class CatchingUp:
+    """Reads what was missed.
+
+    Args:
+        reader: Reads ranges of `mqlake.inbound`.
+        lake: Reads the tables; None where there are none: the log has all there is.
+        next_offsets: Returns per partition the first offset that the router has not brought.
+        log_ends: Returns per partition the offset that the next record will get.
+        drops: For what neither has.
+    """
+
+    def __init__(
+        self,
+        reader: LogRangeReader,
+        lake: LakeReader | None,
+        next_offsets: Callable[[], list[int]],
+        log_ends: Callable[[], Awaitable[dict[int, int]]],
+        drops: Drops,
+    ) -> None:
+        self._reader = reader
+        self._lake = lake
+        self._next_offsets = next_offsets
+        self._log_ends = log_ends
+        self._drops = drops
+
+    async def catch_up(
+        self,
+        absent: Sequence[SomeBehind],
+        taker: Callable[[Sequence[SomeBehind]], Take],
+        go_live: Callable[[SomeBehind], None],
+        *,
+        to_end_of_log: bool = False,
+    ) -> None:
+        """Read until each has overtaken the router.
+
+        Args:
+            absent: Who is read for.
+            taker: Returns what hands records over to some of them; asked anew for each reading, for
+                it counts from their cursors.
+            go_live: Told of each; from then on it gets what the router brings from its cursor on.
+            to_end_of_log: Reads what there is, also while the router brings nothing.
+
+        Raises:
+            LogError: The log cannot be read; the cursors say how far it was.
+        """
+        behind = list(absent)
+        while behind:
+            if to_end_of_log:
+                ends = await self._log_ends()
+                for one in behind:
+                    one.missed.aim(ends)
+            await self.read(behind, taker)
+            next_offsets = self._next_offsets()
+            left = []
+            for one in behind:
+                if one.is_over:
+                    continue
+                if one.missed.follow(next_offsets):
+                    go_live(one)
+                else:
+                    left.append(one)
+            behind = left
+
+    async def read(
+        self,
+        absent: Sequence[SomeBehind],
+        taker: Callable[[Sequence[SomeBehind]], Take],
+    ) -> None:
+        """Read once up to the ends, or further; arguments and errors as of `catch_up`."""
+        if self._lake is not None:
+            for one in absent:
+                if one.missed.needs_table:
+                    await self._read_table(self._lake, one, taker([one]))
+        left = [one for one in absent if not one.is_over]
+        if left:
+            await self._read_log(left, taker(left))
+
+    async def _read_table(self, lake: LakeReader, one: Behind, take: Take) -> None:
+        """Read as much as the table has; the log has the rest."""
+        missed, pages = one.missed, one.pages
+        missed.begin_table()
+        while not one.is_over and (ranges := missed.table_ranges()) and (filters := one.filters()):
+            try:
+                page = await lake.messages(
+                    one.tenant,
+                    ranges,
+                    filters,
+                    limit=pages.messages,
+                    not_before_ms=pages.not_before_ms,
+                    max_bytes=pages.max_bytes,
+                )
+            except TableError as error:
+                logger.warning(
+                    "missed messages are read from the log",
+                    extra={"fields": {"reason": str(error)}},
+                )
+                missed.fail_table()
+                return
+            await take(page.records)
+            missed.take_page(
+                ranges,
+                page.next_offsets,
+                has_more=page.has_more,
+                is_sparse=len(page.records) < pages.messages // 2,
+            )
+
+    async def _read_log(
+        self,
+        absent: Sequence[Behind],
+        take: Take,
+    ) -> None:
+        """Read up to where the last of them goes live; afterwards that is the cursor of all."""
+        ranges = log_ranges([one.missed for one in absent])
+        begun_at = [list(one.missed.cursor) for one in absent]
+        reached: dict[int, int] = {}
+
+        async def take_on(records: list[LogRecord]) -> None:
+            await take(records)
+            for record in records:
+                reached[record.partition] = record.offset + 1
+
+        try:
+            if ranges and any(one.filters() for one in absent):
+                for missing in await self._reader.read_range(INBOUND, ranges, take_on):
+                    self._note_missing(absent, missing, begun_at)
+            reached = {partition: end for partition, (_, end) in ranges.items()}
+        finally:  # after an error reading goes on where it stopped
+            for one in absent:
+                one.missed.reach(reached)
+
+    def _note_missing(
+        self, absent: Sequence[Behind], missing: Missing, begun_at: Sequence[Sequence[int]]
+    ) -> None:
+        losing = [
+            one
+            for one, begun in zip(absent, begun_at, strict=True)
+            if one.missed.loses(missing, begun)
+        ]
+        if not losing:
+            return
+        logger.warning(
+            "the log does not hold all of what was missed",
+            extra={
+                "fields": {
+                    "partition": missing.partition,
+                    "from": missing.start,
+                    "to": missing.end,
+                    "clients": [one.client_id for one in losing[:10]],
+                    "count": len(losing),
+                }
+            },
+        )
+        for one in losing:
+            self._drops.add(DropReason.UNREADABLE, one.tenant, one.client_id, "", 1)
+
+
+def match(
+    tree: Subscriptions[Any], record: LogRecord
+) -> tuple[InboundMessage, list[Copy[Any]]] | None:
+    """Return a message and the copies that clients get of it; None when nobody gets it."""
+    if (record.key or b"")[:1] == _NOT_A_MESSAGE:
+        return None
+    inbound = InboundMessage(record, dict(record.headers))
+    copies = tree.copies(
+        inbound.tenant, inbound.topic_name, record.partition, record.offset, inbound.publisher
+    )
+    return (inbound, copies) if copies else None
+
+
+def give(inbound: InboundMessage, copies: list[Copy[Any]], drops: Drops, now_ms: int) -> None:
+    """Give a message to those who have missed it, unless it has expired or cannot be read."""
+    try:
+        message = inbound.read(now_ms)
+    except InvalidRecord as exc:
+        logger.warning("missed message cannot be read", extra={"fields": {"reason": str(exc)}})
+        return
+    deliver_copies(message, copies, inbound.tenant, drops, now_ms)

@@ -1,0 +1,152 @@
+"""What somebody has missed, from where it is read, and where he may go live.
+
+    cursor ──► table, as far as it has been written ──► log ──► the ends ──overtaken──► live
+                                                                   │
+                                      the router has come further: on to where it is now
+
+A session that comes back, a subscription that asks for history and a share group that had no
+member all miss messages between two places of `mqlake.inbound`. What is long, or so old that the
+log may not hold it any more, is read from the table, by topic; the log has the rest. Meanwhile the
+router brings what comes: who was read for goes live at exactly the offsets where reading stopped,
+once these are not behind what was brought. So no message is left out, and none comes twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from mqlake.offsets import have_reached, latest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mqlake.log.contract import Missing
+
+UNBOUNDED: Final = 2**63
+
+
+@dataclass(slots=True, eq=False)
+class Missed:
+    """Messages that somebody has not been given.
+
+    Attributes:
+        cursor: Per partition the next offset; everything before it was handed over.
+        ends: Per partition up to where is read before it is looked how far the router has come.
+        long_offsets: More offsets than that are read from the table.
+        is_old: The log alone may not have it: the table is read, however short it is.
+        window: Offsets of each partition that a page of the table is looked for in at first; where
+            little matches it grows. A table that is asked for all of its rest, a page at a time, is
+            read through for each.
+        begins_anywhere: Nobody has said that there are messages from the cursor on: a log that
+            begins later is no loss, unless the table could not be read.
+        is_partial: The table could not be read.
+
+    Invariant: offsets of `cursor` never go back.
+    """
+
+    cursor: list[int]
+    ends: list[int]
+    long_offsets: int
+    is_old: bool = False
+    window: int = UNBOUNDED
+    begins_anywhere: bool = False
+    is_partial: bool = False
+    _in_table: set[int] = field(default_factory=set)
+    """Partitions of which the table may have more."""
+
+    @property
+    def needs_table(self) -> bool:
+        """Whether it is to be read from the table first."""
+        length = sum(max(0, end - at) for at, end in zip(self.cursor, self.ends, strict=True))
+        return length > self.long_offsets or (self.is_old and length > 0)
+
+    def aim(self, ends: Mapping[int, int]) -> None:
+        """Read up to these offsets, by partition, or further."""
+        self.ends = [max(end, ends[partition]) for partition, end in enumerate(self.ends)]
+
+    def begin_table(self) -> None:
+        """Read the table; `table_ranges` says what of it."""
+        self._in_table = set(range(len(self.cursor)))
+        self.is_partial = False
+
+    def table_ranges(self) -> dict[int, tuple[int, int]]:
+        """Return per partition the start and end to look for the next page in; none at the end."""
+        return {
+            partition: (at, min(self.ends[partition], at + self.window))
+            for partition, at in enumerate(self.cursor)
+            if partition in self._in_table and at < self.ends[partition]
+        }
+
+    def take_page(
+        self,
+        ranges: Mapping[int, tuple[int, int]],
+        next_offsets: Mapping[int, int],
+        *,
+        has_more: bool,
+        is_sparse: bool,
+    ) -> None:
+        """Note that a page of the table was handed over.
+
+        Args:
+            ranges: That were asked for.
+            next_offsets: Up to where it has answered, by partition.
+            has_more: It holds more in these ranges.
+            is_sparse: It found little in them.
+        """
+        for partition, offset in next_offsets.items():
+            self.cursor[partition] = max(self.cursor[partition], offset)
+            if not has_more and offset < ranges[partition][1]:
+                self._in_table.discard(partition)  # the table ends there
+        if is_sparse:
+            self.window *= 2
+
+    def fail_table(self) -> None:
+        """Note that the table cannot be read: the log has what it has."""
+        self.is_partial = True
+
+    def pass_by(self, partition: int, offset: int) -> None:
+        """Note that a record was handed over, or matches nothing."""
+        self.cursor[partition] = max(self.cursor[partition], offset + 1)
+
+    def reach(self, offsets: Mapping[int, int]) -> None:
+        """Note that all before these offsets was handed over."""
+        for partition, offset in offsets.items():
+            self.cursor[partition] = max(self.cursor[partition], offset)
+
+    def loses(self, missing: Missing, begun_at: Sequence[int]) -> bool:
+        """Tell whether the log would have had to hold what it does not.
+
+        Args:
+            missing: What it does not hold.
+            begun_at: Per partition where reading the log began.
+        """
+        if missing.end <= begun_at[missing.partition]:
+            return False
+        return missing.start > 0 or not self.begins_anywhere or self.is_partial
+
+    def follow(self, next_offsets: Sequence[int]) -> bool:
+        """Tell whether reading has overtaken what the router has brought; else go on up to there.
+
+        Args:
+            next_offsets: Per partition the first offset that the router has not brought yet.
+        """
+        if have_reached(self.cursor, next_offsets):
+            return True
+        self.is_old = False
+        self.ends = latest(self.cursor, next_offsets)
+        return False
+
+
+def log_ranges(missed: Sequence[Missed]) -> dict[int, tuple[int, int]]:
+    """Return the ranges of the log that all of them are read from together, by partition.
+
+    Each is read for from its own cursor on, and up to the end of all.
+    """
+    ranges = {}
+    for partition in range(len(missed[0].cursor)):
+        start = min(one.cursor[partition] for one in missed)
+        end = max(max(one.ends[partition], one.cursor[partition]) for one in missed)
+        if start < end:
+            ranges[partition] = (start, end)
+    return ranges
