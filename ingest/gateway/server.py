@@ -95,7 +95,7 @@ STUCK_SECONDS: Final = 5.0
 """An unanswered barrier older than this means that deliveries do not flow."""
 
 SHARDS_SECONDS: Final = 60.0
-"""How long a starting gateway may take to read the shards that it owns."""
+"""How long nothing may come while a starting gateway reads the shards that it is to own."""
 
 LOOK_SECONDS: Final = 0.005
 
@@ -171,6 +171,7 @@ class Gateway:
         self.shards = Shards(
             self.me,
             log.writer,
+            log.open_reader(),
             log.open_reader(),
             self._database,
             self.peers,
@@ -513,18 +514,27 @@ class Gateway:
         Raises:
             LogError: They could not be read in time.
         """
+        position, read_at = -1, self.loop.time()
+        while not self.shards.is_settled:
+            if self.shards.position != position:
+                position, read_at = self.shards.position, self.loop.time()
+            elif self.loop.time() - read_at > SHARDS_SECONDS:
+                raise LogError(
+                    f"the shards of this gateway were not read: nothing came for "
+                    f"{SHARDS_SECONDS:.0f} s",
+                    definite=True,
+                )
+            self._beat()
+            self.shards.tick()
+            await asyncio.sleep(LOOK_SECONDS)
+        # What an earlier run of this gateway has left is settled before its clients come.
+        self.shards.tick()
         try:
             async with asyncio.timeout(SHARDS_SECONDS):
-                while not self.shards.is_settled:
-                    self._beat()
-                    self.shards.tick()
-                    await asyncio.sleep(LOOK_SECONDS)
-                # What an earlier run of this gateway has left is settled before its clients come.
-                self.shards.tick()
                 await self.shards.finish()
         except TimeoutError:
             raise LogError(
-                f"the shards of this gateway were not read within {SHARDS_SECONDS:.0f} s",
+                f"the shards of this gateway were not settled within {SHARDS_SECONDS:.0f} s",
                 definite=True,
             ) from None
 
@@ -536,7 +546,10 @@ class Gateway:
             self.latencies.adjust()
             self.sessions.save_marks()
             self._delivery.settle()
-            self.shards.tick()
+            try:
+                self.shards.tick()
+            except OperationalError as error:  # its store: only a new run reads again
+                self._fail(error)
             self.sessions.tick()
             self._renew_lease()
             self.drops.record()
@@ -590,13 +603,14 @@ class Gateway:
     def _report_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Show an exception that nothing was prepared for: what it interrupted is not done.
 
-        After half a batch of the log this gateway ends: only a new run reads it again.
+        After half a batch of the log, or when a store fails, this gateway ends: only a new run
+        reads it again.
         """
         loop.default_exception_handler(context)
         reason = context.get("exception") or context["message"]
         self._bug = f"internal error, see the log: {reason}"
         error = context.get("exception")
-        if isinstance(error, BatchNotTaken):
+        if isinstance(error, BatchNotTaken | OperationalError):
             is_newer = isinstance(error.__cause__, NewerRecord)
             self._fail(OperationalError(str(error) if is_newer else self._bug))
 

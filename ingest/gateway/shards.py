@@ -1,8 +1,11 @@
 """The shards that this gateway owns or stands by for: read, claimed, and acted for.
 
-One reader follows the partitions of `mqlake.sessions` that are this gateway's by placement. A shard
-that it is to own it first reads to its end, then appends `o/owner`, and is the owner when it has
-read that. What the owner does is in `ingest.session.acts`; its effects are performed here.
+One reader follows the partitions of `mqlake.sessions` that are this gateway's by placement; a
+second one loads them before, one shard after the other, those first that this gateway is to own: a
+claim in a shard that is loaded does not wait behind the records of one that is not. When it has
+come to where the shard's end was, the gateway appends `o/owner`, and is the owner when it has read
+that.
+What the owner does is in `ingest.session.acts`; its effects are performed here.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import asyncio
 import json
 import logging
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.store.shards import SqliteShardStore
@@ -89,13 +93,12 @@ class _Followed:
     store: SqliteShardStore
     end: int
     """Where its end was when reading began."""
+    is_loading: bool = True
+    """It has not come to its end; the other reader does not follow it yet."""
     acts_under: int | None = None
     claim_at: float = 0.0
-    waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
-
-    @property
-    def is_loaded(self) -> bool:
-        return self.shard.next_offset >= self.end
+    waiting: list[tuple[int, int, asyncio.Future[None]]] = field(default_factory=list)
+    """A heap: the offset that is to be read, the how-manieth who waits, who waits."""
 
 
 class Shards:
@@ -104,7 +107,8 @@ class Shards:
     Args:
         me: This run of this gateway.
         writer: Appends to shards, and control records.
-        reader: Not started yet.
+        reader: Follows shards that are loaded. Not started yet.
+        loader: Reads them until then. Not started yet.
         database: Holds what is read.
         peers: Who can own shards, and who is dead.
         lease: Of this gateway.
@@ -117,6 +121,7 @@ class Shards:
         me: Run,
         writer: LogWriter,
         reader: LogReader,
+        loader: LogReader,
         database: Database,
         peers: Peers,
         lease: Lease,
@@ -126,6 +131,7 @@ class Shards:
         self._me = me
         self._writer = writer
         self._reader = reader
+        self._loader = loader
         self._database = database
         self._peers = peers
         self._lease = lease
@@ -133,7 +139,8 @@ class Shards:
         self._actions = actions
         self.count = 0
         self._followed: dict[int, _Followed] = {}
-        self._is_changing = False
+        self._loading: int | None = None
+        self._waited = 0
         self._owners: list[str] = []
         self._places: list[Place] = []
         self._works: set[asyncio.Task[None]] = set()
@@ -147,11 +154,13 @@ class Shards:
         """
         self.count = await self._reader.partition_count(SESSIONS)
         await self._reader.start(SESSIONS, {}, self._receive, self._report)
+        await self._loader.start(SESSIONS, {}, self._load, self._report)
         return self.count
 
     async def close(self) -> None:
         self._is_closed = True
         await self._reader.close()
+        await self._loader.close()
         for task in list(self._works):
             task.cancel()
 
@@ -190,6 +199,11 @@ class Shards:
             wanted.owner != self._me.gateway or number in owned
             for number, wanted in enumerate(self._places)
         )
+
+    @property
+    def position(self) -> int:
+        """Return a number that grows while shards are read."""
+        return sum(one.shard.next_offset for one in self._followed.values())
 
     @property
     def session_count(self) -> int:
@@ -244,30 +258,46 @@ class Shards:
         name = self._me.gateway
         wanted = {number for number, place_ in enumerate(self._places) if name in place_}
         new = wanted - self._followed.keys()
-        if new and not self._is_changing:
-            self._is_changing = True
-            self._keep(asyncio.create_task(self._begin_to_follow(sorted(new))))
+        if new and self._loading is None:
+            # Those first that nobody acts for before they are read.
+            self._loading = min(new, key=lambda one: (self._places[one].owner != name, one))
+            self._keep(asyncio.create_task(self._begin_to_load(self._loading)))
         for number in self._followed.keys() - wanted:
             followed = self._followed[number]
             if self._can_drop(followed):  # else when its new owner has said so
                 self._drop(number, followed)
 
-    async def _begin_to_follow(self, numbers: Sequence[int]) -> None:
+    async def _begin_to_load(self, number: int) -> None:
         try:
-            ends = await self._reader.end_offsets(SESSIONS)
-            for number in numbers:
-                self._followed[number] = self._new(number, ends[number])
-            starts = await self._reader.follow(dict.fromkeys(numbers, BEGINNING))
-            for number, start in starts.items():
-                followed = self._followed[number]
-                followed.shard.next_offset = max(followed.shard.next_offset, start)
-                self._claim(number, followed)
+            end = (await self._reader.end_offsets(SESSIONS))[number]
+            self._followed[number] = followed = self._new(number, end)
+            starts = await self._loader.follow({number: BEGINNING})
+            followed.shard.next_offset = max(followed.shard.next_offset, starts[number])
+            self._end_loading_if_read(number, followed)
         except LogError as error:  # it is tried again
-            logger.warning("shards not followed", extra={"fields": {"reason": str(error)}})
-            for number in numbers:
-                self._followed.pop(number, None)
-        finally:
-            self._is_changing = False
+            self._not_followed(number, error)
+
+    def _end_loading_if_read(self, number: int, followed: _Followed) -> None:
+        if followed.is_loading and followed.shard.next_offset >= followed.end:
+            followed.is_loading = False
+            self._loader.unfollow([number])
+            self._keep(asyncio.create_task(self._begin_to_follow(number, followed)))
+
+    async def _begin_to_follow(self, number: int, followed: _Followed) -> None:
+        try:
+            await self._reader.follow({number: followed.shard.next_offset})
+        except LogError as error:
+            self._not_followed(number, error)
+            return
+        self._loading = None
+        self._claim(number, followed)
+
+    def _not_followed(self, number: int, error: LogError) -> None:
+        logger.warning("shard not followed", extra={"fields": {"reason": str(error)}})
+        followed = self._followed.pop(number, None)
+        if followed is not None:
+            followed.store.close()
+        self._loading = None
 
     def _new(self, number: int, end: int) -> _Followed:
         store = SqliteShardStore(self._database, number)
@@ -275,13 +305,14 @@ class Shards:
 
     def _can_drop(self, followed: _Followed) -> bool:
         owner = followed.shard.owner
-        return owner != self._me and not followed.shard.has_to_leave
+        is_read = not followed.is_loading and self._loading != followed.shard.number
+        return is_read and owner != self._me and not followed.shard.has_to_leave
 
     def _drop(self, number: int, followed: _Followed) -> None:
         self._reader.unfollow([number])
         del self._followed[number]
         followed.store.close()
-        for _, future in followed.waiting:
+        for *_, future in followed.waiting:
             future.cancel()
 
     def _claim(self, number: int, followed: _Followed) -> None:
@@ -290,7 +321,7 @@ class Shards:
         if (
             self._places[number].owner == self._me.gateway
             and not (shard.owner == self._me and followed.acts_under == shard.owner_epoch)
-            and followed.is_loaded
+            and not followed.is_loading
             and self._lease.is_in_time()
             and self._clock.monotonic() >= followed.claim_at
         ):
@@ -313,30 +344,48 @@ class Shards:
 
     # What is read
 
+    def _load(self, records: list[LogRecord]) -> None:
+        """Take records of the shard that is being loaded."""
+        began_at = self._clock.monotonic()
+        for record in records:
+            followed = self._followed.get(record.partition)
+            if followed is None or not followed.is_loading:
+                continue
+            if record.offset < followed.shard.next_offset:
+                # It was loaded before, and what came first had been fetched then.
+                followed.store.close()
+                self._followed[record.partition] = self._new(record.partition, followed.end)
+                followed = self._followed[record.partition]
+            self._apply(record, followed)
+            self._end_loading_if_read(record.partition, followed)
+        if self.is_settled:  # clients are served: half of the time is theirs
+            self._loader.pause()
+            spent = self._clock.monotonic() - began_at
+            asyncio.get_running_loop().call_later(spent, self._loader.resume)
+
     def _receive(self, records: list[LogRecord]) -> None:
-        with self._database.batch():
-            for record in records:
-                followed = self._followed.get(record.partition)
-                if followed is None:
-                    continue
-                if record.offset < followed.shard.next_offset:
-                    # It was followed before, and what came first had been fetched then.
-                    self._followed[record.partition] = self._new(record.partition, followed.end)
-                    followed = self._followed[record.partition]
-                shard = followed.shard
-                epoch = shard.owner_epoch
-                try:
-                    shard.apply(record)
-                except NewerRecord:
-                    raise
-                except InvalidRecord as error:
-                    logger.warning(
-                        "session record ignored", extra={"fields": {"reason": str(error)}}
-                    )
-                if shard.owner_epoch != epoch:
-                    self._owner_changed(record.partition, followed)
+        """Take records of shards that are loaded."""
+        for record in records:
+            followed = self._followed.get(record.partition)
+            # One that was fetched before its shard was loaded anew is known.
+            if followed is None or followed.is_loading:
+                continue
+            if record.offset >= followed.shard.next_offset:
+                self._apply(record, followed)
                 if followed.waiting:
                     self._wake(followed)
+
+    def _apply(self, record: LogRecord, followed: _Followed) -> None:
+        shard = followed.shard
+        epoch = shard.owner_epoch
+        try:
+            shard.apply(record)
+        except NewerRecord:
+            raise
+        except InvalidRecord as error:
+            logger.warning("session record ignored", extra={"fields": {"reason": str(error)}})
+        if shard.owner_epoch != epoch:
+            self._owner_changed(record.partition, followed)
 
     def _owner_changed(self, number: int, followed: _Followed) -> None:
         shard = followed.shard
@@ -349,12 +398,11 @@ class Shards:
         )
 
     def _wake(self, followed: _Followed) -> None:
-        position = followed.shard.next_offset
-        waiting = [one for one in followed.waiting if one[0] >= position]
-        for offset, future in followed.waiting:
-            if offset < position and not future.done():
+        waiting, position = followed.waiting, followed.shard.next_offset
+        while waiting and waiting[0][0] < position:
+            future = heappop(waiting)[2]
+            if not future.done():
                 future.set_result(None)
-        followed.waiting = waiting
 
     def _report(self, error: LogError) -> None:
         logger.warning("sessions cannot be read", extra={"fields": {"reason": str(error)}})
@@ -462,7 +510,8 @@ class Shards:
         if shard.next_offset > offset:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        followed.waiting.append((offset, future))
+        self._waited += 1
+        heappush(followed.waiting, (offset, self._waited, future))
         try:
             async with asyncio.timeout(APPLY_SECONDS):
                 await future

@@ -146,8 +146,10 @@ def write_sessions(
             )
             progress = ProgressRecord(session.session_id, cursor, settled=False)
             values = (
-                (session_key(TENANT, client_id), encode_session(session)),
+                # In the order in which a gateway lets go of a session: behind that of a session
+                # that nobody holds, progress does not count.
                 (progress_key(TENANT, client_id), encode_progress(progress)),
+                (session_key(TENANT, client_id), encode_session(session)),
             )
             shard = shard_of(TENANT, client_id, shards)
             for key, value in values:
