@@ -18,7 +18,7 @@ from mqlake.cli._progress import progress_bar
 from mqlake.errors import OperationalError
 from mqlake.local.testing import LocalSystem
 from mqlake.survival.faults import FAULTS, USUAL
-from mqlake.survival.ledger import Verdict, WillVerdict
+from mqlake.survival.ledger import RetainedVerdict, Verdict, WillVerdict
 from mqlake.survival.trial import MESSAGES, Outcome, run_trial
 
 MAX_SEED: Final = 999_999
@@ -60,7 +60,14 @@ def _fault_table() -> str:
     "--qos",
     type=click.Choice(("1", "2")),
     multiple=True,
-    help="Only messages of this QoS, beside the wills.  [default: both at once]",
+    help="Only messages of this QoS, beside the others.  [default: both at once]",
+)
+@click.option(
+    "--gateways",
+    type=click.IntRange(2, 8),
+    default=2,
+    show_default=True,
+    help="How many there are.",
 )
 @click.option("--messages", type=click.IntRange(100), default=MESSAGES, help="Of each QoS.")
 @click.option("--speed", type=click.FloatRange(1, 20_000), default=500.0, help="Of each, a second.")
@@ -77,6 +84,7 @@ def command(
     only: tuple[str, ...],
     with_all: bool,
     qos: tuple[str, ...],
+    gateways: int,
     messages: int,
     speed: float,
     data_dir: Path | None,
@@ -84,10 +92,12 @@ def command(
 ) -> None:
     """Kill and pause processes in the middle of traffic and look for every message.
 
-    Runs a system of its own with two gateways. Publishers send to two subscribers, one of them away
-    for a while; 20 clients with wills are connected; then a fault strikes. Every message
-    acknowledged to its publisher must reach both, in order; every connection that breaks gives its
-    will once, no other does. Exit code 1 when it is not so; the system's folder is kept then.
+    Runs a system of its own. Publishers send to two subscribers, one of them away for a while, and
+    to a share group, another one retains its messages; 20 clients with wills are connected; then a
+    fault strikes. Every message acknowledged to its publisher must reach both subscribers, in
+    order, and one member of the group; nobody who subscribes anew sees a retained message older
+    than the one before; every connection that breaks gives its will once, no other does. Exit code
+    1 when it is not so; the system's folder is kept then.
     """
     # As an exception, so that the system is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -97,7 +107,7 @@ def command(
     first_seed = random.randint(0, MAX_SEED) if seed is None else seed  # noqa: S311 - any will do
     levels = [int(level) for level in qos] or [1, 2]
     console = Console(stderr=True)
-    system = LocalSystem.in_folder(folder.absolute(), 2, environment=environment(messages))
+    system = LocalSystem.in_folder(folder.absolute(), gateways, environment=environment(messages))
     outcomes: list[Outcome] = []
     try:
         with progress_bar(console) as bar:
@@ -126,8 +136,8 @@ def command(
             click.echo(json.dumps([outcome.to_json() for outcome in outcomes], indent=2))
         elif outcomes:
             wide = Console(width=max(TABLE_WIDTH, Console().width))
-            for table in (_message_table(outcomes), _will_table(outcomes)):
-                wide.print(table)
+            for table in (_message_table, _retained_table, _will_table):
+                wide.print(table(outcomes))
         with console.status("stopping the system"):
             system.down()
     bad = [outcome for outcome in outcomes if outcome.problems]
@@ -171,6 +181,28 @@ def _message_table(outcomes: list[Outcome]) -> Table:
             )
             for outcome in outcomes
             if isinstance(verdict := outcome.verdict, Verdict)
+        ],
+    )
+
+
+def _retained_table(outcomes: list[Outcome]) -> Table:
+    columns = ("sent", "looks", "after the last", "missing", "back in time", "recovery")
+    return _table(
+        columns,
+        [
+            (
+                outcome,
+                (
+                    verdict.sent,
+                    verdict.looks,
+                    verdict.last,
+                    verdict.missing,
+                    verdict.back_in_time,
+                    f"{outcome.recovery_seconds:.1f} s",
+                ),
+            )
+            for outcome in outcomes
+            if isinstance(verdict := outcome.verdict, RetainedVerdict)
         ],
     )
 

@@ -11,18 +11,17 @@ which is so only where the PUBREL had left before, on a connection that broke un
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from paho.mqtt.client import Client, ConnectFlags, MQTTMessage
+from paho.mqtt.client import Client, ConnectFlags
 from paho.mqtt.enums import CallbackAPIVersion, MessageState, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from mqlake.errors import OperationalError
-from mqlake.survival.ledger import Arrival, Life, Sent, payload_of
 
 if TYPE_CHECKING:
     from paho.mqtt.client import SocketLike
@@ -43,10 +42,6 @@ POLL_SECONDS: Final = 0.01
 PACKETS_AT_ONCE: Final = 50
 """Read for one client in its turn."""
 
-WINDOWS: Final = {1: 1, 2: 8}
-"""Messages of a publisher on their way at once, by QoS. Those of QoS 1 that are in the log already
-when something is killed come twice, to both subscribers."""
-
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 FAILURE: Final = 0x80
 PACKET_IDENTIFIER_NOT_FOUND: Final = 0x92
@@ -60,11 +55,11 @@ class _Paho(Client):
     free again.
     """
 
-    def __init__(self, client_id: str, level: int) -> None:
+    def __init__(self, client_id: str, level: int, *, keeps_session: bool) -> None:
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id,
-            clean_session=None if level == 5 else False,
+            clean_session=None if level == 5 else not keeps_session,
             protocol=MQTTProtocolVersion(level),
         )
         self._releases: dict[int, int] = {}
@@ -92,10 +87,11 @@ class _Paho(Client):
         super()._messages_reconnect_reset_out()
 
 
-class ProvingClient:
-    """A client that comes when told, and stays connected until told otherwise.
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who connects, and where.
 
-    Args:
+    Attributes:
         client_id: Of a session of its own.
         level: 4 (3.1.1) or 5.
         ports: Of the gateways.
@@ -103,37 +99,39 @@ class ProvingClient:
         moves: Whether it takes the next gateway when one does not answer, else the same again.
         keep_alive_seconds: Of its connections.
         away_seconds: How long it stays away after a connection has broken.
+        keeps_session: Whether its session outlives its connections.
     """
 
-    def __init__(
-        self,
-        client_id: str,
-        level: int,
-        ports: Sequence[int],
-        *,
-        home: int,
-        moves: bool,
-        keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
-        away_seconds: float = RETRY_SECONDS,
-    ) -> None:
-        self.client_id = client_id
-        self.level = level
-        self.ports = ports
-        self.place = home
-        self.moves = moves
+    client_id: str
+    level: int
+    ports: Sequence[int]
+    home: int
+    moves: bool
+    keep_alive_seconds: int = KEEP_ALIVE_SECONDS
+    away_seconds: float = RETRY_SECONDS
+    keeps_session: bool = True
+
+
+class ProvingClient:
+    """A client that comes when told, and stays connected until told otherwise."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.client_id = caller.client_id
+        self.ports = caller.ports
+        self.place = caller.home
+        self.keeps_session = caller.keeps_session
         self.connections = 0
         self.breaks = 0
         """Connections that had begun and ended though the client did not leave."""
         self.lost_sessions = 0
-        self._keep_alive_seconds = keep_alive_seconds
-        self._away_seconds = away_seconds
+        self._caller = caller
         self._is_wanted = False
         self._is_open = False
         self._has_begun = False
         self._cut = False
         self._try_at = 0.0
         self._give_up_at = 0.0
-        self._paho = _Paho(client_id, level)
+        self._paho = _Paho(caller.client_id, caller.level, keeps_session=caller.keeps_session)
         self._paho.on_connect = self._connected
 
     @property
@@ -195,13 +193,14 @@ class ProvingClient:
 
     def _connect(self, now: float) -> None:
         more: dict[str, Any] = {}
-        if self.level == 5:
+        caller = self._caller
+        if caller.level == 5:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-            properties.SessionExpiryInterval = NEVER_EXPIRES
-            more = {"clean_start": False, "properties": properties}
+            properties.SessionExpiryInterval = NEVER_EXPIRES if caller.keeps_session else 0
+            more = {"clean_start": not caller.keeps_session, "properties": properties}
         self._give_up_at = now + CONNACK_SECONDS
         try:
-            self._paho.connect(HOST, self.ports[self.place], self._keep_alive_seconds, **more)
+            self._paho.connect(HOST, self.ports[self.place], caller.keep_alive_seconds, **more)
         except OSError:
             self._lost(now)
         else:
@@ -210,11 +209,11 @@ class ProvingClient:
     def _lost(self, now: float) -> None:
         has_broken = self._has_begun
         self._close()
-        self._try_at = now + (self._away_seconds if has_broken else RETRY_SECONDS)
+        self._try_at = now + (self._caller.away_seconds if has_broken else RETRY_SECONDS)
         if has_broken:
             self.breaks += 1
             self._broke(now)
-        if self.moves:
+        if self._caller.moves:
             self.place = (self.place + 1) % len(self.ports)
 
     def _go(self) -> None:
@@ -235,7 +234,7 @@ class ProvingClient:
             return
         self._has_begun = True
         self.connections += 1
-        if self.connections > 1 and not flags.session_present:
+        if self.keeps_session and self.connections > 1 and not flags.session_present:
             self.lost_sessions += 1
         self._welcomed()
 
@@ -247,190 +246,6 @@ class ProvingClient:
 
     def _turn(self, now: float) -> None:
         """Do what is due; called all the time while connected."""
-
-
-class Publisher(ProvingClient):
-    """Sends its topics' messages by turns, at a steady rate while it is connected.
-
-    At most so many as `WINDOWS` says are on their way, and after a new connection nothing new
-    leaves before what was on its way has been acknowledged: paho would mix the two.
-
-    Args:
-        topics: Topic names that nobody else publishes to.
-        count: Messages for each topic.
-        per_second: Of all its topics together.
-        seed: Of the payloads.
-        qos: Of the messages.
-    """
-
-    def __init__(
-        self,
-        client_id: str,
-        level: int,
-        ports: Sequence[int],
-        *,
-        home: int,
-        moves: bool,
-        topics: Sequence[str],
-        count: int,
-        per_second: float,
-        seed: int,
-        qos: int,
-    ) -> None:
-        super().__init__(client_id, level, ports, home=home, moves=moves)
-        self._plan = deque(Sent(topic, number) for number in range(count) for topic in topics)
-        self._seconds_each = 1 / per_second
-        self._seed = seed
-        self._qos = qos
-        self._window = WINDOWS[qos]
-        self._due_at = 0.0
-        self._under_way: dict[int, Sent] = {}
-        self._drains = False
-        self.sent: dict[Sent, float] = {}
-        """When, by `time.monotonic`."""
-        self.acknowledged: dict[Sent, float] = {}
-        self.refused: dict[Sent, str] = {}
-        self._paho.on_publish = self._answered
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has sent everything and knows what became of it."""
-        return not self._plan and not self._under_way
-
-    def send_more(self, messages: Sequence[Sent]) -> None:
-        """Send these too."""
-        self._plan.extend(messages)
-
-    def _welcomed(self) -> None:
-        self._drains = True
-        self._due_at = time.monotonic()
-
-    def _turn(self, now: float) -> None:
-        if self._drains:
-            self._drains = bool(self._under_way)
-            return
-        while self._plan and self._due_at <= now and len(self._under_way) < self._window:
-            # Looked at before it is taken: nobody may find it in neither place.
-            message = self._plan[0]
-            self.sent[message] = now
-            self._due_at += self._seconds_each
-            info = self._paho.publish(
-                message.topic_name, payload_of(self._seed, message), qos=self._qos
-            )
-            self._under_way[info.mid] = message
-            self._plan.popleft()
-        # What could not leave in time is not made up for all at once.
-        self._due_at = max(self._due_at, now - self._window * self._seconds_each)
-
-    def _answered(
-        self, _client: Client, _data: Any, mid: int, code: ReasonCode, _more: Any
-    ) -> None:
-        message = self._under_way.pop(mid)
-        is_repeated = self._paho.take_releases(mid) > 1
-        if not code.is_failure or (is_repeated and code.value == PACKET_IDENTIFIER_NOT_FOUND):
-            self.acknowledged[message] = time.monotonic()
-        else:
-            self.refused[message] = f"{PacketTypes().Names[code.packetType]}: {code}"
-
-
-class Subscriber(ProvingClient):
-    """Takes everything that a topic filter matches.
-
-    Args:
-        topic_filter: Subscribed to once, when the session begins.
-        seed: Of the payloads.
-        qos: Of the subscription.
-    """
-
-    def __init__(
-        self,
-        client_id: str,
-        level: int,
-        ports: Sequence[int],
-        *,
-        home: int,
-        moves: bool,
-        topic_filter: str,
-        seed: int,
-        qos: int,
-    ) -> None:
-        super().__init__(client_id, level, ports, home=home, moves=moves)
-        self._topic_filter = topic_filter
-        self._seed = seed
-        self._qos = qos
-        self.is_subscribed = False
-        self.arrivals: list[Arrival] = []
-        self.seen: set[Sent] = set()
-        self._paho.on_subscribe = self._subscribed
-        self._paho.on_message = self._take
-
-    def _welcomed(self) -> None:
-        if not self.is_subscribed:
-            self._paho.subscribe(self._topic_filter, self._qos)
-
-    def _subscribed(self, *_: Any) -> None:
-        self.is_subscribed = True
-
-    def _take(self, _client: Client, _data: Any, message: MQTTMessage) -> None:
-        number = message.payload.partition(b":")[0]
-        sent = Sent(message.topic, int(number) if number.isdigit() else -1)
-        is_damaged = message.payload != payload_of(self._seed, sent)
-        self.arrivals.append(
-            Arrival(sent, message.dup, time.monotonic(), self.connections, is_damaged)
-        )
-        self.seen.add(sent)
-
-
-class WillClient(ProvingClient):
-    """Does nothing but to be connected, with a will that names its attempt to connect.
-
-    Args:
-        topic_name: Of its wills.
-        seed: Of their payloads.
-    """
-
-    def __init__(
-        self,
-        client_id: str,
-        level: int,
-        ports: Sequence[int],
-        *,
-        home: int,
-        moves: bool,
-        topic_name: str,
-        seed: int,
-        keep_alive_seconds: int,
-        away_seconds: float,
-    ) -> None:
-        super().__init__(
-            client_id,
-            level,
-            ports,
-            home=home,
-            moves=moves,
-            keep_alive_seconds=keep_alive_seconds,
-            away_seconds=away_seconds,
-        )
-        self._topic_name = topic_name
-        self._seed = seed
-        self.wills: list[Sent] = []
-        """One for each attempt."""
-        self.lives: list[Life] = []
-        """One for each attempt that was answered."""
-
-    def _connect(self, now: float) -> None:
-        will = Sent(self._topic_name, len(self.wills))
-        self.wills.append(will)
-        self._paho.will_set(self._topic_name, payload_of(self._seed, will), qos=1)
-        super()._connect(now)
-        if self.socket is not None and self.lives and self.lives[-1].sought_at is None:
-            self.lives[-1].sought_at = now
-
-    def _welcomed(self) -> None:
-        self.lives.append(Life(self.wills[-1]))
-
-    def _broke(self, now: float) -> None:
-        self.lives[-1].broke_at = now
 
 
 class Attendant(threading.Thread):

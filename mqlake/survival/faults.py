@@ -1,7 +1,9 @@
 """What is done to a running system, and what brings it back."""
 
 import contextlib
+import itertools
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -19,6 +21,14 @@ from mqlake.local.usage import members_of_sessions
 
 Group = list[int]
 """Pids of processes that are struck at one moment."""
+
+ROOM_BYTES: Final = 4096
+"""No file of a full disk takes anything beyond these; one page of a store."""
+
+FULL_SECONDS: Final = 30.0
+"""How long a gateway may take to find that its disk is full."""
+
+LOOK_SECONDS: Final = 0.02
 
 REFUSAL_SECONDS: Final = 60.0
 """How long a second gateway of a name may take to refuse, the start of its process included."""
@@ -144,6 +154,48 @@ def pause(seconds: float) -> How:
     return strike
 
 
+def slow(seconds: float, stop_seconds: float) -> How:
+    """Return what stops the groups in turn, each for a moment, for so long altogether."""
+
+    @contextmanager
+    def strike(target: Target) -> Iterator[Strike]:
+        struck = Strike(time.monotonic())
+        for pids in itertools.cycle(target.groups):
+            if time.monotonic() >= struck.at + seconds:
+                break
+            try:
+                _signal(pids, signal.SIGSTOP)
+                time.sleep(stop_seconds)
+            finally:
+                _signal(pids, signal.SIGCONT)
+            time.sleep(stop_seconds / 2)
+        yield struck
+
+    return strike
+
+
+@contextmanager
+def fill_store(target: Target) -> Iterator[Strike]:
+    """Leave a gateway no room in any file, its store above all, as a full disk does.
+
+    The limit is the process's own (RLIMIT_FSIZE): writing fails with EFBIG in place of ENOSPC, at
+    the same calls, and no other part has less room for it. The gateway has to end, and the
+    supervisor starts it anew, without the limit.
+    """
+    [pids] = target.groups
+    struck = Strike(time.monotonic())
+    for pid in pids:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (ROOM_BYTES, ROOM_BYTES))
+    deadline = struck.at + FULL_SECONDS
+    while time.monotonic() < deadline and any(map(_is_alive, pids)):
+        time.sleep(LOOK_SECONDS)
+    if any(map(_is_alive, pids)):
+        struck.problems.append(
+            f"{target.gateway} went on for {FULL_SECONDS:.0f} s with a full disk"
+        )
+    yield struck
+
+
 @contextmanager
 def double_name(target: Target) -> Iterator[Strike]:
     """Start another process with the gateway's name; it has to end by itself, and say why."""
@@ -189,7 +241,8 @@ def _pause(what: str, find: Find, seconds: float, **more: bool) -> Fault:
 
 
 _EACH_SECONDS: Final = 2.0
-_PARTS: Final = 6  # with two gateways
+_PARTS: Final = 7  # with three gateways, the most that are usual
+_SLOW_SECONDS: Final = 20.0
 
 FAULTS: Final[dict[str, Fault]] = {
     "gateway": Fault("kill a gateway", the_gateway, kill, "the supervisor"),
@@ -210,6 +263,18 @@ FAULTS: Final[dict[str, Fault]] = {
         _PARTS * _EACH_SECONDS,
         is_quiet=True,
         is_usual=False,
+    ),
+    "slow-parts": Fault(
+        "stop each part in turn for 0.3 s, for 20 s",
+        each_part,
+        slow(_SLOW_SECONDS, 0.3),
+        "goes on by itself",
+        _SLOW_SECONDS,
+        is_quiet=True,
+        is_usual=False,
+    ),
+    "full-store": Fault(
+        "fill the disk under a gateway's store", the_gateway, fill_store, "the supervisor"
     ),
     "doubled-name": Fault(
         "start a second gateway of a name",
@@ -239,6 +304,14 @@ def _signal(pids: Sequence[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
 
 
 def _run_double(system: LocalSystem, gateway: str) -> tuple[int | None, str]:

@@ -10,6 +10,9 @@ its publisher had to repeat it, may come behind a later one.
 
 A will names the connection it belongs to. It comes once when that connection breaks, and never
 while it is open or when it ended with DISCONNECT.
+
+A message for a share group comes to one member, once. What a new subscription sees of retained
+messages is never older than what was stored, or seen by anybody, before it.
 """
 
 import math
@@ -123,6 +126,40 @@ class WillVerdict:
     problems: tuple[str, ...] = field(default=())
 
 
+@dataclass(slots=True)
+class Look:
+    """What one new subscription saw of retained messages, each the next value of its topic."""
+
+    at: float
+    """When it was asked for, by `time.monotonic`."""
+    least: dict[str, int]
+    """By topic the value that was there already: stored for certain, or seen by somebody."""
+    values: list[Sent] = field(default_factory=list)
+    """All that came, in its order."""
+    damaged: list[Sent] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedVerdict:
+    """What new subscriptions saw of retained messages.
+
+    Attributes:
+        sent: Retained messages that were published.
+        looks: New subscriptions that were made.
+        missing: Topics without a message, over all looks.
+        back_in_time: Values older than one that was there before, or came before.
+        last: Looks after the last message was stored.
+        problems: What breaks a promise, one line each; empty when all is well.
+    """
+
+    sent: int
+    looks: int
+    missing: int
+    back_in_time: int
+    last: int
+    problems: tuple[str, ...] = field(default=())
+
+
 def payload_of(seed: int, message: Sent) -> bytes:
     """Return the payload of a message, always the same: its sequence number and random bytes."""
     randomness = random.Random(f"{seed}/{message}")  # noqa: S311 - it has to be repeatable
@@ -185,6 +222,73 @@ def judge(
         out_of_order,
         tuple(problems),
     )
+
+
+def judge_shared(
+    sent: Sequence[Sent],
+    acknowledged: set[Sent],
+    arrivals: Mapping[str, Sequence[Arrival]],
+    stored: Mapping[Sent, int],
+) -> Verdict:
+    """Compare what was promised to a share group with what its members got, all of QoS 2.
+
+    Each message comes to one member, once. There is no order between members.
+
+    Args:
+        sent: In the order of each topic.
+        acknowledged: Promised to their publishers.
+        arrivals: Of each member, in their order.
+        stored: How often the log holds each message.
+    """
+    came = [arrival for one in arrivals.values() for arrival in one]
+    counts = Counter(arrival.message for arrival in came)
+    lost = [message for message in sent if message in acknowledged and not counts[message]]
+    twice = [message for message, count in counts.items() if count > 1]
+    known = set(sent)
+    problems = [
+        *_problem("lost", lost),
+        *_problem("to members twice", twice),
+        *_problem("nobody sent", [one for one in counts if one not in known]),
+        *_problem("damaged", [one.message for one in came if one.is_damaged]),
+        *_problem("twice in the log", [one for one in sent if stored.get(one, 0) > 1]),
+    ]
+    duplicates = sum(counts[message] - 1 for message in twice)
+    return Verdict(
+        len(sent), len(acknowledged), len(counts), len(lost), duplicates, 0, 0, tuple(problems)
+    )
+
+
+def judge_retained(
+    sent: Sequence[Sent], looks: Sequence[Look], topics: Sequence[str], stored_at: float
+) -> RetainedVerdict:
+    """Compare what new subscriptions saw with what had been stored before each of them.
+
+    Args:
+        sent: All retained messages.
+        looks: In their order.
+        topics: That each look is to see.
+        stored_at: When the last message was stored, by `time.monotonic`.
+    """
+    missing: list[Sent] = []
+    back: list[Sent] = []
+    for look in looks:
+        latest = dict(look.least)
+        for one in look.values:
+            if one.sequence < latest.get(one.topic_name, -1):
+                back.append(one)
+            latest[one.topic_name] = max(one.sequence, latest.get(one.topic_name, -1))
+        seen = {one.topic_name for one in look.values}
+        missing += [Sent(topic, look.least.get(topic, -1)) for topic in topics if topic not in seen]
+    known = set(sent)
+    values = {one for look in looks for one in look.values}
+    problems = [
+        *_problem("retained message missing", missing),
+        *_problem("retained message older than one before", back),
+        *_problem("nobody retained", [one for one in values if one not in known]),
+        *_problem("retained message damaged", [one for look in looks for one in look.damaged]),
+    ]
+    last = sum(look.at >= stored_at for look in looks)
+    return RetainedVerdict(len(sent), len(looks), len(missing), len(back), last, tuple(problems))
 
 
 def judge_wills(

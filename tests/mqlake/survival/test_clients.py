@@ -11,9 +11,10 @@ from paho.mqtt.reasoncodes import ReasonCode
 from mqlake.errors import OperationalError
 from mqlake.log.memory import MemoryLog
 from mqlake.records import BARRIER_KEY_PREFIX, INBOUND
-from mqlake.survival.clients import Attendant, ProvingClient, Publisher
-from mqlake.survival.ledger import Sent
-from mqlake.survival.trial import Flow
+from mqlake.survival.clients import Attendant, Caller, ProvingClient
+from mqlake.survival.flows import Flow, MessageFlow, RetainedFlow, ShareFlow
+from mqlake.survival.ledger import RetainedVerdict, Sent, Verdict
+from mqlake.survival.roles import Publisher
 from tests.ingest.gateway.harness import Harness, free_port, running_gateway, until
 from tests.ingest.gateway.test_survival import site
 
@@ -24,9 +25,8 @@ NOT_FOUND = ReasonCode(PacketTypes.PUBCOMP, identifier=0x92)
 @pytest.fixture
 def publisher() -> Publisher:
     """Return one with a message on its way under packet identifier 1."""
-    publisher = Publisher(
-        "p", 5, [1], home=0, moves=False, topics=[], count=0, per_second=1, seed=1, qos=2
-    )
+    caller = Caller("p", 5, [1], home=0, moves=False)
+    publisher = Publisher(caller, topics=[], count=0, per_second=1, seed=1, qos=2)
     publisher._under_way[1] = MESSAGE
     return publisher
 
@@ -66,11 +66,7 @@ async def test_a_message_that_is_refused_is_noted(level: int) -> None:
     async with running_gateway() as harness:
         harness.gateway.publisher.is_refusing = "the disk is full"
         publisher = Publisher(
-            "p",
-            level,
-            [harness.port],
-            home=0,
-            moves=False,
+            Caller("p", level, [harness.port], home=0, moves=False),
             topics=["a"],
             count=1,
             per_second=100,
@@ -113,7 +109,51 @@ async def test_a_gateway_is_killed_in_the_middle(qos: int) -> None:
     # Few messages: what is left of the publishers' is more than one in a thousand.
     assert [one for one in verdict.problems if "duplicates, at most" not in one] == []
     assert notes == ()
+    assert isinstance(verdict, Verdict)
     assert verdict.sent == verdict.acknowledged == flow.total
+
+
+async def _kill_in_the_middle(flow: MessageFlow, ports: Sequence[int]) -> Counter[Sent]:
+    """Run a flow over two gateways, one of which is killed and comes back."""
+    async with site() as (log, router):
+
+        def gateway(number: int) -> AbstractAsyncContextManager[Harness]:
+            name = f"gateway-{number + 1}"
+            return running_gateway(log=log, router=router, port=ports[number], name=name)
+
+        async with gateway(1):
+            with attended(flow.clients, flow):
+                async with gateway(0) as harness:
+                    for one in flow.subscribers:
+                        one.come()
+                    await until(lambda: all(one.is_subscribed for one in flow.subscribers))
+                    flow.start()
+                    await until(lambda: flow.sent_count >= flow.total / 4)
+                    await harness.kill()
+                async with gateway(0):
+                    await until(lambda: flow.is_acknowledged and flow.has_arrived)
+    return stored(log)
+
+
+@pytest.mark.anyio
+async def test_a_share_group_misses_nothing_when_a_gateway_is_killed() -> None:
+    ports = [free_port(), free_port()]
+    flow = ShareFlow("t", ports, 1, seconds=2, moves=False)
+    verdict, notes = flow.judge(await _kill_in_the_middle(flow, ports))
+    assert notes == verdict.problems == ()
+    assert isinstance(verdict, Verdict)
+    assert verdict.received == verdict.acknowledged == flow.total
+
+
+@pytest.mark.anyio
+async def test_retained_messages_do_not_go_back_when_a_gateway_is_killed() -> None:
+    ports = [free_port(), free_port()]
+    flow = RetainedFlow("t", ports, 1, seconds=3, moves=False)
+    verdict, notes = flow.judge(await _kill_in_the_middle(flow, ports))
+    assert notes == verdict.problems == ()
+    assert isinstance(verdict, RetainedVerdict)
+    assert verdict.sent == flow.total
+    assert verdict.looks > verdict.last >= 1
 
 
 def test_clients_that_break_are_heard_of() -> None:
@@ -127,7 +167,7 @@ def test_clients_that_break_are_heard_of() -> None:
 
 
 @contextmanager
-def attended(clients: Sequence[ProvingClient], flow: Flow | None = None) -> Iterator[None]:
+def attended(clients: Sequence[ProvingClient], flow: MessageFlow | None = None) -> Iterator[None]:
     attendant = Attendant(clients, [] if flow is None else [flow.step])
     attendant.start()
     try:
