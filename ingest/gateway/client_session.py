@@ -11,6 +11,7 @@ from ingest.gateway.sending import Sender
 from ingest.gateway.share_log import Member
 from ingest.session.incoming import IncomingMessages
 from ingest.session.share_parts import GroupKey
+from ingest.session.states import IN_FORCE, OVER, ROUTED, State, step
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.offsets import have_reached, latest
 from mqlake.records import Route
@@ -62,14 +63,11 @@ class ClientSession:
         progress: Of a session that outlives its connection, else None.
         floor: Per partition the first offset that is not dealt with, where that is more than the
             gateway has come to.
-        is_routed: The router has its filters, or is about to.
-        is_resuming: What it missed is being read; nothing is delivered yet.
-        is_ended: It is kept no more; what comes late for it is nothing to it.
+        state: See `ingest.session.states`.
         epoch: Under which it is held; of one that is not written it may not be known yet.
         is_written: The log has, or will have, a record of it.
         shares: It has, or had, shared subscriptions.
         hands_on: Another connection of its client goes on under its claim: neither was written.
-        is_abandoned: Others have settled it: nothing more is written.
     """
 
     __slots__ = (
@@ -87,10 +85,6 @@ class ClientSession:
         "hands_on",
         "headers",
         "incoming",
-        "is_abandoned",
-        "is_ended",
-        "is_resuming",
-        "is_routed",
         "is_written",
         "keep_alive",
         "progress",
@@ -98,6 +92,7 @@ class ClientSession:
         "sender",
         "session_id",
         "shares",
+        "state",
         "subscriptions",
         "tenant",
         "username",
@@ -137,12 +132,9 @@ class ClientSession:
         self.floor: list[int] | None = None
         # What the subscriptions of a session that came back counted from before that.
         self._restored_starts: dict[str, Sequence[int] | None] | None = None
-        self.is_resuming = False
-        self.is_routed = True
-        self.is_ended = False
+        self.state = State.CONNECTING
         self.epoch: int | None = None
         self.is_written = False
-        self.is_abandoned = False
         self.shares = False
         self.hands_on = False
 
@@ -154,6 +146,27 @@ class ClientSession:
     def is_stored(self) -> bool:
         """Whether it outlives its connection."""
         return self.expiry_interval > 0
+
+    def become(self, state: State) -> None:
+        """Step on: the states say which may follow."""
+        self.state = step(self.state, state)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it is kept here no more: what comes late for it is nothing to it."""
+        return self.state in OVER
+
+    @property
+    def is_coming_back(self) -> bool:
+        """Whether it was stored and has not caught up: nothing is delivered yet."""
+        return self._restored_starts is not None and self.state not in IN_FORCE
+
+    def end(self, state: State) -> None:
+        """Be stored or ended: let go of all subscriptions."""
+        before = self.state
+        self.become(state)
+        for topic_filter in list(self.subscriptions):
+            self._remove(topic_filter, before)
 
     def routes(self, topic_filters: Iterable[str]) -> list[Route]:
         """Return the routes that the filters need: none for what does not come from the log."""
@@ -198,22 +211,27 @@ class ClientSession:
         self.subscriptions[subscription.topic_filter] = subscription
 
     def remove_subscription(self, topic_filter: str) -> None:
+        """Let go of a subscription; others of a share group get what waits for this client."""
+        self._remove(topic_filter, self.state)
+        if topic_filter.startswith(SHARE_PREFIX):
+            waiting = self.sender.take_shared(is_ended=False, shared_filter=topic_filter)
+            self._gateway.share_groups.pass_on(self.tenant, waiting)
+
+    def _remove(self, topic_filter: str, state: State) -> None:
+        """Undo what was done for a subscription up to a state."""
         subscription = self.subscriptions.pop(topic_filter)
         if self._restored_starts is not None:
             self._restored_starts.pop(topic_filter, None)
-        is_in_force = not self.is_resuming and not self.is_catching_up(topic_filter)
+        is_in_force = state in IN_FORCE and not self.is_catching_up(topic_filter)
         self._leave_history(topic_filter)
         if is_in_force:
             self._gateway.subscriptions.remove(self.tenant, subscription)
-        if self.is_routed:
+        if state in ROUTED:
             self._unroute(topic_filter)
         self.sender.forget_retained(topic_filter)
         if topic_filter.startswith(SHARE_PREFIX):
             group = GroupKey(self.tenant, topic_filter)
             self.sender.groups = tuple(one for one in self.sender.groups if one != group)
-        if topic_filter.startswith(SHARE_PREFIX) and not self.is_ended:
-            waiting = self.sender.take_shared(is_ended=False, shared_filter=topic_filter)
-            self._gateway.share_groups.pass_on(self.tenant, waiting)
 
     # History that subscriptions get before they are in force
 
@@ -225,7 +243,7 @@ class ClientSession:
     def begin_history(self, history: History) -> None:
         """Take the subscriptions of a history out of force until it is told."""
         for topic_filter in history.topic_filters:
-            if not self.is_resuming and not self.is_catching_up(topic_filter):
+            if self.state in IN_FORCE and not self.is_catching_up(topic_filter):
                 subscription = self.subscriptions[topic_filter]
                 self._gateway.subscriptions.remove(self.tenant, subscription)
             self._leave_history(topic_filter)
@@ -341,8 +359,6 @@ class ClientSession:
         record, progress = stored
         self.is_written = True
         self.session_id = record.session_id
-        self.is_resuming = True
-        self.is_routed = False
         self._restored_starts = {one.topic_filter: one.starts for one in record.subscriptions}
         for one in record.subscriptions:
             if one.topic_filter.startswith(SHARE_PREFIX):

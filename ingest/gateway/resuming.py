@@ -1,8 +1,8 @@
 """Sessions that come back: what was in flight goes out again, then what they have missed.
 
-A session comes with a cursor and its filters. Its filters are routed first: from some offset on the
-router brings what matches. Everything between is read (`ingest.gateway.catching_up`), once for all
-sessions that come back together.
+A session comes with a cursor, and with the offsets from which on the router brings what matches.
+Everything between is read (`ingest.gateway.catching_up`), once for all sessions that come back
+together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mqlake.offsets import latest
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ingest.gateway.catching_up import Take
@@ -114,9 +114,9 @@ class _Resume(_Gap):
 
     session: ClientSession
     outgoing: list[StoredOutgoing]
-    topic_filters: list[str]
     shared: dict[int, str]
     """Packet identifier -> the shared subscription that a message in flight came for."""
+    on_caught_up: Callable[[list[int]], None]
 
 
 class Resumer:
@@ -139,34 +139,32 @@ class Resumer:
         self._ready: list[_Resume] = []
         self._wake = asyncio.Event()
 
-    def resume(self, session: ClientSession, stored: StoredSession) -> None:
-        """Give a session what it has missed, then let it go live."""
+    def resume(
+        self,
+        session: ClientSession,
+        stored: StoredSession,
+        cursor: Sequence[int],
+        ends: Sequence[int],
+        on_caught_up: Callable[[list[int]], None],
+    ) -> None:
+        """Give a session what it has missed.
+
+        Args:
+            session: Its filters are routed.
+            stored: What the log had of it.
+            cursor: Per partition the first offset that it has not been given.
+            ends: From where on the router brings what matches, by partition.
+            on_caught_up: Told from where on it gets what is brought. Never, when it has gone.
+        """
         progress = stored.progress
-        cursor = self._gateway.next_offsets() if progress is None else list(progress.cursor)
         resume = _Resume(
             session,
-            self._missed(cursor, cursor, stored.session.disconnected_at_ms or 0),
+            self._missed(cursor, ends, stored.session.disconnected_at_ms or 0),
             session,
             [] if progress is None else progress.outgoing,
-            list(session.subscriptions),
             {} if progress is None else progress.shared,
+            on_caught_up,
         )
-        self._gateway.share_groups.announce(
-            session.routes(resume.topic_filters),
-            lambda request: request.counted.add_done_callback(
-                lambda counted: self._counted(resume, counted)
-            ),
-        )
-
-    def _counted(self, resume: _Resume, counted: asyncio.Future[list[int]]) -> None:
-        """Take a session whose filters are routed, or let go of them when it has gone."""
-        resume.missed.ends = counted.result()
-        session = resume.session
-        if session.is_ended:
-            for route in session.routes(resume.topic_filters):
-                self._gateway.share_groups.unsubscribe(route)
-            return
-        session.is_routed = True
         self._ready.append(resume)
         self._wake.set()
 
@@ -186,11 +184,11 @@ class Resumer:
                     "missed messages cannot be read", extra={"fields": {"reason": str(error)}}
                 )
                 await asyncio.sleep(RETRY_SECONDS)
-                self._ready.extend(one for one in batch if one.session.is_resuming)
+                self._ready.extend(one for one in batch if one.session.is_coming_back)
                 self._wake.set()
 
     def _go_live(self, resume: _Resume) -> None:
-        self._gateway.sessions.joined(resume.session, resume.missed.cursor)
+        resume.on_caught_up(resume.missed.cursor)
 
     async def read_gap(
         self, absent: Absent, start: list[int], end: list[int], since_ms: int
@@ -203,10 +201,10 @@ class Resumer:
         gap = _Gap(absent, self._missed(start, end, since_ms))
         await self._catching_up.read([gap], self._taker)
 
-    def _missed(self, cursor: list[int], ends: list[int], since_ms: int) -> Missed:
+    def _missed(self, cursor: Sequence[int], ends: Sequence[int], since_ms: int) -> Missed:
         away_ms = self._gateway.clock.now_ms() - since_ms
         return Missed(
-            list(cursor), ends, LONG_GAP_OFFSETS, is_old=away_ms > LONG_AWAY_SECONDS * 1000
+            list(cursor), list(ends), LONG_GAP_OFFSETS, is_old=away_ms > LONG_AWAY_SECONDS * 1000
         )
 
     def _taker(self, gaps: Sequence[_Gap]) -> Take:

@@ -15,50 +15,40 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.client_session import ClientSession, StoredSession
+from ingest.gateway.opening import HELD_BY_SESSION, Opening
 from ingest.gateway.progress import Progress, ProgressSaver
-from ingest.protocol.packets import MQTT_5_0, Connect
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.acts import CONFIRM, GRANT, REFUSE, RELEASE, REWRITE
-from ingest.session.holder import Grant, Holder
-from mqlake.errors import LogError
-from mqlake.offsets import have_reached, latest
-from mqlake.session_records import NEVER_EXPIRES, to_progress, to_session
+from ingest.session.holder import Holder
+from ingest.session.states import State
+from mqlake.offsets import have_reached
 from mqlake.shard_records import Key, Run, shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.sending import Outgoing as OutgoingMessage
     from ingest.gateway.server import Gateway
     from ingest.gateway.session_log import SessionLog
     from ingest.gateway.shards import Shards
     from ingest.gateway.share_log import ShareLog
+    from ingest.protocol.packets import Connect
     from ingest.protocol.properties import Properties
+    from ingest.session.holder import Grant
+    from mqlake.errors import LogError
     from mqlake.records import Headers
 
 logger = logging.getLogger(__name__)
 
-HELD_BY_SESSION: Final = "session"
 OPEN_SECONDS: Final = 15.0
 """How long a client waits for its session; longer than a lease: until a dead holder is found."""
 
 MARKS_SECONDS: Final = 1.0
 """How often it is written how far all sessions have come; nothing is repeated for want of it."""
-
-
-@dataclass(slots=True)
-class _Opening:
-    """A connection on its way to its session."""
-
-    connection: ClientConnection
-    connect: Connect
-    username: str | None
-    extra: Properties
 
 
 class Sessions:
@@ -85,7 +75,7 @@ class Sessions:
             gateway.loop,
             max_repeated_messages=gateway.settings.max_repeated_messages,
         )
-        self._holder: Holder[_Opening]
+        self._holder: Holder[Opening]
         self._saved_marks: list[int] = []
         self._marks_at = 0.0
         self._sessions: dict[Key, ClientSession] = {}
@@ -142,18 +132,25 @@ class Sessions:
         username: str | None,
         extra: Properties,
     ) -> None:
-        """Give a connection the session of its client; an older connection is closed.
+        """Give a connection the session of its client.
+
+        It is told by `welcome`, at once or when the log knows.
+        """
+        Opening(self._gateway, self, connection, connect, username, extra).proceed()
+
+    def claim(self, opening: Opening) -> None:
+        """Have an opening proceed when the session is held; an older connection is closed.
 
         [MQTT5-3.1.2-5] [MQTT5-3.1.4-4] [MQTT311-3.1.2-4] [MQTT311-3.1.4-3]
-
-        The connection is told by `welcome`, at once or when the log knows.
         """
-        key = (connection.tenant, connection.client_id)
+        key, holder = opening.key, self._holder
         session = self._sessions.get(key)
-        is_kept = bool(connect.will or self._expiry_interval(connect))
-        earlier = self._holder.waits(key)
+        earlier = holder.waits(key)
         hands_on = (
-            session is not None and not session.is_written and not is_kept and earlier is None
+            session is not None
+            and not session.is_written
+            and not opening.is_kept
+            and earlier is None
         )
         if session is not None and session.connection is not None:
             session.hands_on = hands_on
@@ -162,23 +159,22 @@ class Sessions:
                 DisconnectReasonCode.SESSION_TAKEN_OVER, log_reason="taken over by its client id"
             )
         if earlier is not None:
-            earlier.connection.refuse(ConnackReasonCode.SERVER_BUSY, "taken over by its client id")
-        opening = _Opening(connection, connect, username, extra)
-        if hands_on and self._holder.is_held(key):
+            earlier.refuse(ConnackReasonCode.SERVER_BUSY, "taken over by its client id")
+        if hands_on and holder.is_held(key):
             self.begin(key, opening, None)
             return
-        if not is_kept and not self._holder.is_held(key) and earlier is None:
+        if not opening.is_kept and not holder.is_held(key) and earlier is None:
             shard = self._shards.owned_shard(key)
             if (
                 shard is not None
                 and self._gateway.lease.is_certain()
-                and shard.take(key, self._holder.next_number)
+                and shard.take(key, holder.next_number)
             ):
-                self._holder.open_free(key, opening)
+                holder.open_free(key, opening)
                 return
-        connection.hold(HELD_BY_SESSION)
+        opening.connection.hold(HELD_BY_SESSION)
         now = self._gateway.loop.time()
-        self._holder.open(key, opening, now, clean_start=connect.clean_start)
+        holder.open(key, opening, now, clean_start=opening.connect.clean_start)
 
     def connection_gone(self, connection: ClientConnection) -> None:
         """Forget a connection that did not wait for its session."""
@@ -207,59 +203,17 @@ class Sessions:
     ) -> None:
         self._log.append_claim(shard, key, value, headers, on_appended)
 
-    def begin(self, key: Key, opening: _Opening, grant: Grant | None) -> None:
-        connection, connect = opening.connection, opening.connect
-        if connection.is_closing:
+    def begin(self, key: Key, opening: Opening, grant: Grant | None) -> None:
+        if opening.connection.is_closing:
             self._holder.release(key, lambda epoch: self._holder.end_claim_of(key, epoch))
-            return
-        stored = _stored(grant)
-        session = ClientSession(  # [MQTT5-3.1.2-6]
-            self._gateway, connection, connect, opening.username, self._expiry_interval(connect)
-        )
-        session.epoch = self._holder.epoch(key)
-        if stored is not None:  # [MQTT5-3.1.2-5] [MQTT311-3.1.2-4]
-            session.restore(stored)
-        if session.is_stored:
-            assert session.epoch is not None
-            session.progress = Progress(
-                self._saver,
-                key,
-                session.epoch,
-                session.next_progress,
-                session.sender.send_waiting,
-            )
-            self._in_shards[shard_of(*key, self._shards.count)] += 1
         else:
-            self._unstored_count += 1
-        self._sessions[key] = session
-        connection.adopt(session, connect)
+            opening.proceed(grant)
 
-        def saved(error: LogError | None) -> None:
-            if error is None and session.is_written:
-                self._holder.saved(key)
-            if connection.is_closing:
-                return
-            if error is not None:
-                connection.refuse(ConnackReasonCode.SERVER_UNAVAILABLE, str(error))
-            else:
-                self._welcome(session, opening, stored)
-
-        try:
-            if stored is not None and stored.progress is not None:
-                # Until the session has caught up, our marks say nothing of it.
-                stored.progress.settled = False
-                session.save_progress(stored.progress)
-            elif session.is_stored:
-                session.save_progress(session.next_progress())
-            session.save(saved)
-        except LogError as error:
-            saved(error)
-
-    def refuse(self, key: Key, opening: _Opening, reason: str, *, is_superseded: bool) -> None:
+    def refuse(self, key: Key, opening: Opening, reason: str, *, is_superseded: bool) -> None:
         code = ConnackReasonCode.SERVER_UNAVAILABLE
         if is_superseded:
             code, reason = ConnackReasonCode.SERVER_BUSY, "taken over at another gateway"
-        opening.connection.refuse(code, reason)
+        opening.refuse(code, reason)
 
     def let_go(self, key: Key) -> None:
         shard = self._shards.owned_shard(key)
@@ -275,14 +229,18 @@ class Sessions:
         session = self._sessions.get(key)
         if session is not None:
             session.save()
-            if session.progress is not None and not session.is_resuming:
+            if session.progress is not None and not session.is_coming_back:
                 session.progress.touch()
 
     def abandon(self, key: Key) -> None:
         session = self._sessions.get(key) or self._leaving.pop(key, None)
         if session is None:
             return
-        session.is_abandoned = True
+        # Others have settled it: what is written of it now does not count.
+        session.sender.take_shared(is_ended=True)
+        self._close_progress(session)
+        self._drop_subscriptions(session, State.ENDED)
+        self._share_log.let_go(key)
         if session.connection is not None:
             session.connection.close(
                 DisconnectReasonCode.SESSION_TAKEN_OVER,
@@ -292,58 +250,33 @@ class Sessions:
     def confirmed(self) -> None:
         self._gateway.confirmed()
 
-    def _welcome(
-        self, session: ClientSession, opening: _Opening, stored: StoredSession | None
-    ) -> None:
-        connection = opening.connection
-        # [MQTT5-3.2.2-2] [MQTT5-3.2.2-3] [MQTT311-3.2.2-1] [MQTT311-3.2.2-2] [MQTT311-3.2.2-3]
-        is_present = stored is not None
-        self._gateway.events.add(
-            "client.connected",
-            session.tenant,
-            session.client_id,
-            protocol_level=session.protocol_level,
-            username=session.username,
-            peer=connection.peer,
-            clean_start=session.clean_start,
-            keep_alive=session.keep_alive,
-            expiry=session.expiry_interval,
-            session_present=is_present,
-        )
-        connection.welcome(opening.connect, opening.extra, session_present=is_present)
-        if connection.is_closing:
-            return
-        if stored is None:
-            self._go_live(session)
-        else:
-            self._gateway.resumer.resume(session, stored)
+    # What an opening needs
 
-    def joined(self, session: ClientSession, starts: Sequence[int]) -> None:
-        """Let a session go live that has been given all it missed up to these offsets."""
-        session.is_resuming = False
-        session.floor = list(starts)
-        self.wait_for_offsets(session)
-        for subscription in session.subscriptions.values():
-            if not session.is_catching_up(subscription.topic_filter):
-                subscription.starts = latest(starts, subscription.starts)
-                self._gateway.subscriptions.add(session.tenant, subscription)
-        if session.progress is not None:
-            session.progress.touch()
-        self._go_live(session)
+    def add(self, session: ClientSession) -> None:
+        """Take a session that this gateway holds, before anything is written of it."""
+        key = session.key
+        session.epoch = self._holder.epoch(key)
+        if session.is_stored:
+            assert session.epoch is not None
+            session.progress = Progress(
+                self._saver,
+                key,
+                session.epoch,
+                session.next_progress,
+                session.sender.send_waiting,
+            )
+            self._in_shards[shard_of(*key, self._shards.count)] += 1
+        else:
+            self._unstored_count += 1
+        self._sessions[key] = session
+
+    def saved(self, session: ClientSession) -> None:
+        """Note that the log has a record of a session: its claim is of no use any more."""
+        self._holder.saved(session.key)
 
     def wait_for_offsets(self, session: ClientSession) -> None:
         """Look at a session again when the gateway has come past its floor or its histories."""
         self._behind[session] = None
-
-    def _go_live(self, session: ClientSession) -> None:
-        """Let a session send, and its client be heard."""
-        connection = session.connection
-        assert connection is not None
-        session.sender.progress = session.progress
-        session.sender.attach(connection)
-        connection.release(HELD_BY_SESSION)
-        for history in session.histories():
-            self._gateway.histories.start(history)
 
     # A client goes
 
@@ -358,17 +291,20 @@ class Sessions:
         )
         if session.progress is None:
             self._unstored_count -= 1
-        if session.is_abandoned:
-            self._abandoned(session)
-        elif not session.is_stored:  # [MQTT5-3.1.2-23]
+        if session.is_ended:
+            return
+        if not session.is_stored:  # [MQTT5-3.1.2-23]
             self._end_with_connection(session)
-        else:
+        elif session.state is State.LIVE:
+            session.become(State.LEAVING)
             self._leaving[session.key] = session
             self.release_if_stored(session)
+        else:  # its client was not heard yet
+            self._store(session)
 
     def _end_with_connection(self, session: ClientSession) -> None:
         """End a session; its will, if it has one, is published by the owner of its shard."""
-        self._drop_subscriptions(session)
+        self._drop_subscriptions(session, State.ENDED)
         # Others of the share groups get what it was not done with (5.0: 4.8.2).
         left = session.sender.take_shared(is_ended=True)
         self._gateway.share_groups.pass_on(session.tenant, left)
@@ -392,16 +328,19 @@ class Sessions:
         """Let others have a session once the log has answered for its QoS 2 messages."""
         if session.incoming.is_storing or self._leaving.get(session.key) is not session:
             return
+        del self._leaving[session.key]
+        self._store(session)
+
+    def _store(self, session: ClientSession) -> None:
         key = session.key
-        del self._leaving[key]
         shared: list[OutgoingMessage] = []
         progress = None
-        if not session.is_resuming:
+        if not session.is_coming_back:
             shared = session.sender.take_shared(is_ended=False)
             progress = session.next_progress()
         self._close_progress(session)
         record = session.record(disconnected_at_ms=self._gateway.clock.now_ms())
-        self._drop_subscriptions(session)
+        self._drop_subscriptions(session, State.STORED)
         self._gateway.share_groups.pass_on(session.tenant, shared)
         self._share_log.let_go(key)
 
@@ -412,13 +351,6 @@ class Sessions:
 
         self._holder.release(key, write)
 
-    def _abandoned(self, session: ClientSession) -> None:
-        """Forget a session that others have settled: what is written of it now does not count."""
-        session.sender.take_shared(is_ended=True)
-        self._close_progress(session)
-        self._drop_subscriptions(session)
-        self._share_log.let_go(session.key)
-
     def _close_progress(self, session: ClientSession) -> None:
         if session.progress is not None:
             session.progress.close()
@@ -427,11 +359,9 @@ class Sessions:
             if not self._in_shards[shard]:
                 del self._in_shards[shard]
 
-    def _drop_subscriptions(self, session: ClientSession) -> None:
-        session.is_ended = True
+    def _drop_subscriptions(self, session: ClientSession, state: State) -> None:
         self._behind.pop(session, None)
-        for topic_filter in list(session.subscriptions):
-            session.remove_subscription(topic_filter)
+        session.end(state)
 
     # Time passes
 
@@ -482,29 +412,8 @@ class Sessions:
         if shard is not None:
             shard.end_stored(key, self._gateway.peers.log_now_ms())
 
-    def _expiry_interval(self, connect: Connect) -> int:
-        """Return how long a session outlives its connection.
 
-        3.x knows two cases: with clean session not at all, else for ever. [MQTT311-3.1.2-5]
-        """
-        if connect.protocol_level < MQTT_5_0:
-            asked = 0 if connect.clean_start else NEVER_EXPIRES
-        else:
-            asked = connect.properties.get("session_expiry_interval", 0)
-        return min(asked, self._gateway.settings.max_session_expiry_interval)
-
-
-def _stored(grant: Grant | None) -> StoredSession | None:
-    if grant is None or grant.session is None:
-        return None
-    session = to_session(grant.session)
-    progress = None if grant.progress is None else to_progress(grant.progress)
-    if progress is not None and progress.session_id != session.session_id:
-        progress = None  # that of an earlier session of the client
-    return StoredSession(session, progress)
-
-
-BETWEEN_GATEWAYS: Final[dict[str, Callable[[Holder[_Opening], dict[str, Any]], None]]] = {
+BETWEEN_GATEWAYS: Final[dict[str, Callable[[Holder[Opening], dict[str, Any]], None]]] = {
     GRANT: Holder.granted,
     REFUSE: Holder.refused,
     RELEASE: Holder.asked_to_let_go,

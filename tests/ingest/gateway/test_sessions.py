@@ -16,6 +16,7 @@ from ingest.protocol.packets import (
 from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock
+from mqlake.records import INBOUND
 from tests.ingest.gateway.harness import (
     Client,
     Harness,
@@ -363,3 +364,21 @@ async def test_what_a_member_was_sent_waits_for_it_while_its_session_lasts() -> 
         client, _ = await resume(harness)
         again = await client.expect(Publish)
         assert (again.payload, again.packet_id, again.dup) == (b"1", sent.packet_id, True)
+
+
+async def test_a_session_that_others_settle_while_it_leaves_is_gone_without_a_trace() -> None:
+    """Its client had gone, and the log had not answered for its QoS 2 message yet."""
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice", clean_start=False, properties=NEVER)
+        await client.subscribe("a/b", 1)
+        await client.subscribe("$share/g/c", 1)
+        harness.log.hold_reports(INBOUND)
+        client.send(Publish("t", b"2", 2, packet_id=9))
+        await until(harness.inbound)
+        await client.disconnect()
+        sessions = harness.gateway.sessions
+        assert not sessions.is_idle
+        sessions.abandon(("default", "alice"))
+        assert sessions.is_idle
+        assert len(harness.gateway.subscriptions) == 0
+        harness.log.release_reports()

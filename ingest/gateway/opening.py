@@ -1,0 +1,268 @@
+"""A client on its way to its session: performs what `ingest.session.opening` asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.gateway.client_session import ClientSession, StoredSession
+from ingest.protocol.packets import MQTT_5_0
+from ingest.protocol.reason_codes import ConnackReasonCode
+from ingest.session.opening import (
+    CatchUp,
+    Claim,
+    GoLive,
+    Load,
+    Refuse,
+    Route,
+    Save,
+    Welcome,
+    open_session,
+)
+from ingest.session.states import State
+from mqlake.errors import LogError
+from mqlake.offsets import latest
+from mqlake.session_records import NEVER_EXPIRES, to_progress, to_session
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from ingest.gateway.connection import ClientConnection
+    from ingest.gateway.routes import RouteRequest
+    from ingest.gateway.server import Gateway
+    from ingest.gateway.sessions import Sessions
+    from ingest.protocol.packets import Connect
+    from ingest.protocol.properties import Properties
+    from ingest.session.effects import Work
+    from ingest.session.holder import Grant
+    from mqlake.shard_records import Key
+
+HELD_BY_SESSION: Final = "session"
+
+_LATER: Final = object()
+"""An effect that is not over: `proceed` tells of its end."""
+
+
+class Opening:
+    """A connection between CONNECT and the first packet that its client is heard with.
+
+    Args:
+        gateway: Whose.
+        sessions: Where the session belongs.
+        connection: Of the client.
+        connect: What it asked for.
+        username: Who it is.
+        extra: Properties of CONNACK that come from its authentication.
+
+    Attributes:
+        key: Of the session.
+        expiry_interval: How long the session is to outlive the connection, in seconds.
+    """
+
+    __slots__ = (
+        "_cursor",
+        "_extra",
+        "_gateway",
+        "_session",
+        "_sessions",
+        "_stored",
+        "_username",
+        "_work",
+        "connect",
+        "connection",
+        "expiry_interval",
+        "key",
+    )
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        sessions: Sessions,
+        connection: ClientConnection,
+        connect: Connect,
+        username: str | None,
+        extra: Properties,
+    ) -> None:
+        self._gateway = gateway
+        self._sessions = sessions
+        self.connection = connection
+        self.connect = connect
+        self.key: Key = (connection.tenant, connection.client_id)
+        self.expiry_interval = _expiry_interval(
+            connect, gateway.settings.max_session_expiry_interval
+        )
+        self._username = username
+        self._extra = extra
+        self._session: ClientSession  # from `Load` on
+        self._cursor: list[int]  # from `Route` on
+        self._stored: StoredSession | None = None
+        self._work: Work = open_session()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether something of the session is to outlive the connection."""
+        return bool(self.connect.will or self.expiry_interval)
+
+    def proceed(self, result: Any = None, error: LogError | None = None) -> None:
+        """Go on with the result of an effect, until one is not over at once."""
+        while result is not _LATER:
+            try:
+                effect = self._work.send(result) if error is None else self._work.throw(error)
+            except StopIteration:
+                return
+            error = None
+            result = _PERFORM[type(effect)](self, effect)
+
+    def refuse(self, reason_code: ConnackReasonCode, reason: str) -> None:
+        """Turn the client away."""
+        self.connection.refuse(reason_code, reason)
+
+    # The effects
+
+    def _claim(self, _: Claim) -> Any:
+        self._sessions.claim(self)
+        return _LATER
+
+    def _load(self, load: Load) -> Any:
+        self._stored = stored = _stored(load.grant)
+        session = self._session = ClientSession(  # [MQTT5-3.1.2-6]
+            self._gateway, self.connection, self.connect, self._username, self.expiry_interval
+        )
+        session.become(State.CLAIMED)
+        if stored is not None:  # [MQTT5-3.1.2-5] [MQTT311-3.1.2-4]
+            session.restore(stored)
+        self._sessions.add(session)
+        self.connection.adopt(session, self.connect)
+        return stored is not None
+
+    def _save(self, _: Save) -> Any:
+        session, stored = self._session, self._stored
+        try:
+            if stored is not None and stored.progress is not None:
+                # Until the session has caught up, our marks say nothing of it.
+                stored.progress.settled = False
+                session.save_progress(stored.progress)
+            elif session.is_stored:
+                session.save_progress(session.next_progress())
+            session.save(self._saved)
+        except LogError as error:
+            self._saved(error)
+        return _LATER
+
+    def _saved(self, error: LogError | None) -> None:
+        if error is None and self._session.is_written:
+            self._sessions.saved(self._session)
+        if self.connection.is_closing:
+            return
+        if error is None:
+            self._session.become(State.SAVED)
+        self.proceed(error=error)
+
+    def _refuse(self, refuse: Refuse) -> Any:
+        self.connection.refuse(ConnackReasonCode.SERVER_UNAVAILABLE, refuse.reason)
+
+    def _welcome(self, welcome: Welcome) -> Any:
+        session, connection = self._session, self.connection
+        self._gateway.events.add(
+            "client.connected",
+            session.tenant,
+            session.client_id,
+            protocol_level=session.protocol_level,
+            username=session.username,
+            peer=connection.peer,
+            clean_start=session.clean_start,
+            keep_alive=session.keep_alive,
+            expiry=session.expiry_interval,
+            session_present=welcome.session_present,
+        )
+        # [MQTT5-3.2.2-2] [MQTT5-3.2.2-3] [MQTT311-3.2.2-1] [MQTT311-3.2.2-2] [MQTT311-3.2.2-3]
+        connection.welcome(self.connect, self._extra, session_present=welcome.session_present)
+        return _LATER if connection.is_closing else None
+
+    def _route(self, _: Route) -> Any:
+        session, stored = self._session, self._stored
+        assert stored is not None
+        session.become(State.ROUTING)
+        if stored.progress is None:  # before anything is routed: it may miss nothing from now on
+            self._cursor = self._gateway.next_offsets()
+        else:
+            self._cursor = stored.progress.cursor
+        routes = session.routes(session.subscriptions)
+
+        def counted(ends: asyncio.Future[list[int]]) -> None:
+            if session.is_ended:  # it did not know of its routes yet
+                for route in routes:
+                    self._gateway.share_groups.unsubscribe(route)
+                return
+            session.become(State.CATCHING_UP)
+            self.proceed(ends.result())
+
+        def entered(request: RouteRequest) -> None:
+            request.counted.add_done_callback(counted)
+
+        self._gateway.share_groups.announce(routes, entered)
+        return _LATER
+
+    def _catch_up(self, catch_up: CatchUp) -> Any:
+        assert self._stored is not None
+        self._gateway.resumer.resume(
+            self._session, self._stored, self._cursor, catch_up.ends, self.proceed
+        )
+        return _LATER
+
+    def _go_live(self, go_live: GoLive) -> Any:
+        session, connection = self._session, self.connection
+        session.become(State.LIVE)
+        if go_live.starts is not None:
+            self._join(go_live.starts)
+        session.sender.progress = session.progress
+        session.sender.attach(connection)
+        connection.release(HELD_BY_SESSION)
+        for history in session.histories():
+            self._gateway.histories.start(history)
+
+    def _join(self, starts: Sequence[int]) -> None:
+        """Put the subscriptions of a session in force that has all it missed up to `starts`."""
+        session = self._session
+        session.floor = list(starts)
+        self._sessions.wait_for_offsets(session)
+        for subscription in session.subscriptions.values():
+            if not session.is_catching_up(subscription.topic_filter):
+                subscription.starts = latest(starts, subscription.starts)
+                self._gateway.subscriptions.add(session.tenant, subscription)
+        if session.progress is not None:
+            session.progress.touch()
+
+
+_PERFORM: Final[dict[type, Callable[[Opening, Any], Any]]] = {
+    Claim: Opening._claim,
+    Load: Opening._load,
+    Save: Opening._save,
+    Refuse: Opening._refuse,
+    Welcome: Opening._welcome,
+    Route: Opening._route,
+    CatchUp: Opening._catch_up,
+    GoLive: Opening._go_live,
+}
+
+
+def _expiry_interval(connect: Connect, most: int) -> int:
+    """Return how long a session outlives its connection.
+
+    3.x knows two cases: with clean session not at all, else for ever. [MQTT311-3.1.2-5]
+    """
+    if connect.protocol_level < MQTT_5_0:
+        asked = 0 if connect.clean_start else NEVER_EXPIRES
+    else:
+        asked = connect.properties.get("session_expiry_interval", 0)
+    return min(asked, most)
+
+
+def _stored(grant: Grant | None) -> StoredSession | None:
+    if grant is None or grant.session is None:
+        return None
+    session = to_session(grant.session)
+    progress = None if grant.progress is None else to_progress(grant.progress)
+    if progress is not None and progress.session_id != session.session_id:
+        progress = None  # that of an earlier session of the client
+    return StoredSession(session, progress)

@@ -1,0 +1,95 @@
+"""How a session is opened, step by step: what `ingest.session.states` has from CONNECT to live.
+
+The coroutine awaits effects and nothing else; a host performs them, at once where it can. So the
+order of the effects is the order of what is durable before what is told, and a session that needs
+nothing of the log is live in the turn of the loop in which CONNECT was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ingest.session.effects import Effect
+from mqlake.errors import LogError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.session.holder import Grant
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Effect["Grant | None"]):
+    """Hold the session of the client: at once when this gateway owns its shard, or has it already.
+
+    Otherwise when the shard's owner gives it. Others who had it are told.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Effect[bool]):
+    """Make the session from what is stored of it; return whether anything is."""
+
+    grant: Grant | None
+
+
+@dataclass(frozen=True, slots=True)
+class Save(Effect[None]):
+    """Have the log take the session as it is, its progress first; nothing for one not to be kept.
+
+    Raises `LogError` when the log does not have it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse(Effect[None]):
+    """Turn the client away."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome(Effect[None]):
+    """Send CONNACK."""
+
+    session_present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Effect["Sequence[int]"]):
+    """Have the filters routed; return per partition from where on the router brings all."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp(Effect["Sequence[int]"]):
+    """Hand over what was missed; return per partition up to where, not behind what was brought."""
+
+    ends: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class GoLive(Effect[None]):
+    """Let the session send, and its client be heard.
+
+    Subscriptions count from `starts` on, in the turn in which these were reached; None: it is new.
+    """
+
+    starts: Sequence[int] | None
+
+
+async def open_session() -> None:
+    """Give a client its session. The host goes on with this only while the client is there."""
+    grant = await Claim()
+    session_present = await Load(grant)
+    try:
+        await Save()
+    except LogError as error:
+        await Refuse(str(error))
+        return
+    await Welcome(session_present)
+    reached = None
+    if session_present:
+        ends = await Route()
+        reached = await CatchUp(ends)
+    await GoLive(reached)

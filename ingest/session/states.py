@@ -1,0 +1,72 @@
+"""The states of a session at the gateway to which its client is connected.
+
+    connecting ──► claimed ──► saved ──────────────────────────────► live ──► leaving
+                                 │                                    ▲          │
+                                 └──► routing ──► catching up ────────┘          ▼
+                                                                   stored, or ended
+
+*Connecting*: a client has sent CONNECT and may have a session; its claim is on its way through its
+shard. *Claimed*: this gateway holds the session. Nothing that it does before the log has a record
+under this claim may be seen by anybody. *Saved*: the log has the session as it is now, so CONNACK
+tells the truth whatever happens. A session that is new, or that begins anew, is live at once: it
+has no subscriptions. One that was stored has its filters routed first (*routing*): from some
+offset on the router brings what matches. What lies before is read (*catching up*), and at exactly
+the offset where reading stopped its subscriptions come into force (*live*); only then is the
+client heard.
+
+The connection may end in each of these states. A session that ends with it has *ended*: what comes
+late for it is nothing to it. One that outlives it is *leaving* while the log has not answered for
+its QoS 2 messages, for what the next holder is told of them would be wrong; then it is *stored*,
+and whoever claims it next has it. A session that others have settled, because this gateway was
+deaf, has ended here, whatever state it was in.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class State(Enum):
+    """Of a session."""
+
+    CONNECTING = auto()
+    CLAIMED = auto()
+    SAVED = auto()
+    ROUTING = auto()
+    CATCHING_UP = auto()
+    LIVE = auto()
+    LEAVING = auto()
+    STORED = auto()
+    ENDED = auto()
+
+
+OVER: Final = frozenset({State.STORED, State.ENDED})
+"""Nothing is delivered to it here any more."""
+
+IN_FORCE: Final = frozenset({State.LIVE, State.LEAVING})
+"""Its subscriptions are in the tree, those left out that get their history first."""
+
+ROUTED: Final = frozenset({State.CATCHING_UP, *IN_FORCE})
+"""Each of its subscriptions is counted as a member of its route."""
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    State.CONNECTING: frozenset({State.CLAIMED}),
+    State.CLAIMED: frozenset({State.SAVED, *OVER}),
+    State.SAVED: frozenset({State.ROUTING, State.LIVE, *OVER}),
+    State.ROUTING: frozenset({State.CATCHING_UP, *OVER}),
+    State.CATCHING_UP: frozenset({State.LIVE, *OVER}),
+    State.LIVE: frozenset({State.LEAVING, *OVER}),
+    State.LEAVING: OVER,
+    State.STORED: frozenset(),
+    State.ENDED: frozenset(),
+}
+
+
+def step(state: State, to: State) -> State:
+    """Return the next state. Anything else than the table has is a bug, and fails."""
+    assert to in TRANSITIONS[state], f"a session that is {state.name} cannot be {to.name}"
+    return to

@@ -1,0 +1,58 @@
+"""Opening a session: which steps, in which order, and where it stops."""
+
+from typing import Any
+
+import pytest
+
+from ingest.session.effects import Effect
+from ingest.session.holder import Grant
+from ingest.session.opening import (
+    CatchUp,
+    Claim,
+    GoLive,
+    Load,
+    Refuse,
+    Route,
+    Save,
+    Welcome,
+    open_session,
+)
+from mqlake.errors import LogError
+
+GRANT = Grant({"session": 1}, None)
+NEW = [Claim(), Load(None), Save(), Welcome(False), GoLive(None)]
+STORED = [Claim(), Load(GRANT), Save(), Welcome(True), Route(), CatchUp([5, 6]), GoLive([7, 8])]
+
+
+def run(*results: Any) -> list[Effect[Any]]:
+    """Return the effects, given what comes of each; an error is thrown."""
+    work = open_session()
+    effects: list[Effect[Any]] = [work.send(None)]
+    try:
+        for result in results:
+            if isinstance(result, Exception):
+                effects.append(work.throw(result))
+            else:
+                effects.append(work.send(result))
+    except StopIteration:
+        return effects
+    work.close()
+    return effects
+
+
+def test_a_new_session_is_live_when_it_is_saved() -> None:
+    assert run(None, False, None, None, None) == NEW
+
+
+def test_one_that_was_stored_is_routed_then_read_for_then_live() -> None:
+    assert run(GRANT, True, None, None, [5, 6], [7, 8], None) == STORED
+
+
+@pytest.mark.parametrize("steps", range(len(STORED)))
+def test_a_client_that_goes_stops_it_at_every_step(steps: int) -> None:
+    assert run(*[GRANT, True, None, None, [5, 6], [7, 8]][:steps]) == STORED[: steps + 1]
+
+
+def test_a_client_is_not_welcome_before_the_log_has_its_session() -> None:
+    error = LogError("the log is away", definite=True)
+    assert run(GRANT, True, error, None) == [*STORED[:3], Refuse("the log is away")]
