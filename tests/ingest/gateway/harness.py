@@ -405,7 +405,9 @@ class Client:
         properties: Properties = {"subscription_identifier": [identifier]} if identifier else {}
         packet_id = self.next_packet_id()
         self.send(Subscribe(packet_id, [Subscription(topic_filter, qos, **options)], properties))
-        assert await self.expect(Suback) == Suback(packet_id, [SubackReasonCode(qos)])
+        while isinstance(packet := await self._read(), Publish):  # may precede SUBACK (5.0: 3.8.4)
+            self._early.append(packet)
+        assert packet == Suback(packet_id, [SubackReasonCode(qos)])
 
     async def unsubscribe(self, topic_filter: str) -> None:
         packet_id = self.next_packet_id()
