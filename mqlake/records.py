@@ -69,8 +69,10 @@ CONTROL_KEY_PREFIX: Final = b"\0control/"
 VERSION_KEY: Final = b"\0version"
 """In `mqlake.gateways`: of the record that says in which version gateways write."""
 
-# U+0000 cannot stand in a client's filter, so this route is never a subscription.
-RETAINED_FILTER: Final = "\0retained"
+QUESTION_KEY_PREFIX: Final = b"\0question/"
+
+# U+0000 cannot stand in a client's filter, so such a route is never a subscription.
+RETAINED_FILTER_PREFIX: Final = "\0retained/"
 
 Headers = list[tuple[str, bytes]]
 Properties = dict[str, Any]
@@ -313,6 +315,21 @@ class Route:
 
 def route_key(route: Route) -> bytes:
     return f"{route.gateway}/{route.tenant}/{route.topic_filter}".encode()
+
+
+def retained_route(gateway: str, shard: int) -> Route:
+    """Return the route by which a gateway gets every retain-flagged message of a partition.
+
+    Args:
+        gateway: Its name.
+        shard: Partition of `mqlake.inbound`; those of all tenants, so the route has none.
+    """
+    return Route(gateway, "", f"{RETAINED_FILTER_PREFIX}{shard}")
+
+
+def question_key(gateway: str) -> bytes:
+    """Return the key of a question: the router passes it on to the gateway, in its place."""
+    return QUESTION_KEY_PREFIX + gateway.encode("ascii")
 
 
 def route_headers(incarnation: str, number: int) -> Headers:

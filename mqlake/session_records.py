@@ -156,8 +156,11 @@ class RetainedScan:
     identifiers: tuple[int, ...]
     limits: Sequence[int]
     """Per partition the first offset that comes as a live message: not sent twice."""
+    shard: int = 0
+    """Partition of `mqlake.inbound` whose messages are next: those before it are done. Without a
+    wildcard there is only the topic's own."""
     position: str | None = None
-    """Topic name with which to go on; None begins."""
+    """Topic name with which to go on in that partition; None begins."""
 
 
 @dataclass(slots=True)
@@ -519,6 +522,7 @@ def _scan_members(scan: RetainedScan) -> dict[str, Any]:
         "qos": scan.qos,
         "identifiers": scan.identifiers,
         "limits": list(scan.limits),
+        "shard": scan.shard,
         "position": scan.position,
     }
 
@@ -531,6 +535,7 @@ def _scan(item: Any) -> RetainedScan:
         qos=_integer(item, "qos", 0, 2),
         identifiers=tuple(_integers(item, "identifiers", 1)),
         limits=_integers(item, "limits", 0),
+        shard=_integer({"shard": 0} | item, "shard", 0),  # the first version had none
         position=_optional(_text, item, "position"),
     )
 

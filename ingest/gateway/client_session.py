@@ -377,8 +377,7 @@ class ClientSession:
             for packet_id in progress.incoming:
                 self.incoming.restore(packet_id)
             for scan in progress.scans:
-                self.sender.owe_retained(scan)
-                self.sender.send_retained(scan)
+                self.sender.retained.restore(scan)
             for history in progress.histories:
                 self._gateway.histories.restore(self, history)
 
@@ -422,7 +421,7 @@ class ClientSession:
             storing_from=[offset + 1 for offset in self._gateway.publisher.acked]
             if storing
             else [],
-            scans=self.sender.retained_scans(),
+            scans=self.sender.pending_retained(),
             shared={
                 one.packet_id: one.message.shared_filter
                 for one in self.sender.exchanges()

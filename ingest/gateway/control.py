@@ -15,6 +15,7 @@ from ingest.gateway.redelivery import redeliver
 from ingest.gateway.sessions import BETWEEN_GATEWAYS
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.errors import InvalidRecord
+from mqlake.retained_records import ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,9 @@ class Control:
         Raises:
             InvalidRecord: Its value is not what the action needs.
         """
+        if action == ANSWER:
+            self._gateway.retained_questions.receive_answer(value)
+            return
         work = _ACTIONS.get(action)
         if work is None and action not in BETWEEN_GATEWAYS:
             logger.warning("unknown control record", extra={"fields": {"action": action}})

@@ -23,6 +23,7 @@ from mqlake.records import (
     HEADER_CLIENT_ID,
     HEADER_PROPERTIES,
     HEADER_SOURCE,
+    QUESTION_KEY_PREFIX,
     decode_source,
     is_retained,
 )
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NOT_A_MESSAGE: Final = BARRIER_KEY_PREFIX[:1]
-"""First byte of the keys of barriers and control records."""
+"""First byte of the keys of barriers, questions and control records."""
 
 MAX_WAITING_RECORDS: Final = 100_000
 """Deliveries in memory of a gateway that does not know whether its sessions are still its own."""
@@ -76,6 +77,7 @@ class Delivery:
         drops: For what nobody gets.
         clock: For message expiry.
         on_control: Told what somebody asks of this gateway.
+        on_question: Takes what another gateway asks about retained messages.
         told: Whether anybody wants to hear of deliveries.
         latencies: Measures messages that clients get.
         lease: While it does not hold, messages wait and only control records are taken: others may
@@ -96,6 +98,7 @@ class Delivery:
         drops: Drops,
         clock: Clock,
         on_control: ControlCallback,
+        on_question: Callable[[bytes], None],
         told: DeliveryEvents,
         latencies: GatewayLatencies,
         lease: "Lease",
@@ -110,6 +113,7 @@ class Delivery:
         self._drops = drops
         self._clock = clock
         self._on_control = on_control
+        self._on_question = on_question
         self._told = told
         self._latencies = latencies
         self._sampler = latencies.delivered
@@ -189,6 +193,9 @@ class Delivery:
             return
         self.marks[partition] = offset
         if key[:1] == _NOT_A_MESSAGE:
+            if key.startswith(QUESTION_KEY_PREFIX):
+                self._on_question(record.value or b"")
+                return
             self._routes.receive_barrier(key, partition, offset)
             return
         tenant, _, topic_name = key.decode().partition("/")

@@ -225,6 +225,7 @@ class Opening:
         """Put the subscriptions of a session in force that has all it missed up to `starts`."""
         session = self._session
         session.floor = list(starts)
+        session.sender.caught_up(session.floor)
         self._sessions.wait_for_offsets(session)
         for subscription in session.subscriptions.values():
             if not session.is_catching_up(subscription.topic_filter):

@@ -1,4 +1,9 @@
-"""The retained messages, as the router brings them and as new subscriptions get them."""
+"""The retained messages of the shards of which this gateway has a copy.
+
+A shard is a partition of `mqlake.inbound`. The router brings what is retained in it in the order of
+the log, in the stream in which live messages come; so a copy that is complete is as new as what
+this gateway delivers.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,13 @@ from ingest.gateway.lake.exchange import TableError
 from ingest.gateway.outbound import InboundMessage, OutboundMessage
 from ingest.gateway.store.retained import RetainedRow, RetainedStore
 from ingest.protocol.properties import NO_PROPERTIES
+from ingest.session.newer_retained import NewerMessages
 from mqlake.errors import InvalidRecord
 from mqlake.records import HEADER_PROPERTIES, INBOUND, decode_properties, is_retained
+from mqlake.retained_records import RetainedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping
 
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.store.database import Database
@@ -29,7 +36,7 @@ PURGED_AT_ONCE: Final = 100
 class RetainedPage(NamedTuple):
     """A part of the retained messages that match a filter, in the order of their topic names."""
 
-    messages: list[OutboundMessage]
+    messages: list[RetainedMessage]
     position: str | None
     """Where the next page begins; None after the last. It may come with few or no messages."""
 
@@ -42,16 +49,48 @@ class Retained:
     Args:
         database: Where they are kept.
         clock: For their expiry.
+
+    Attributes:
+        newer: Of those that come, for pages of other gateways that are under way.
+        owned: Shards that count as this gateway's; it may have copies of others.
     """
 
     def __init__(self, database: Database, clock: Clock) -> None:
+        self.newer = NewerMessages()
+        self.owned: Collection[int] = ()
         self._database = database
         self._store = RetainedStore(database, clock)
         self._pending: list[RetainedRow] = []
+        self._held: set[int] = set()
+        self._complete: set[int] = set()
 
     def __len__(self) -> int:
+        """Return how many messages the shards have that this gateway owns."""
         self.flush()
-        return self._store.count()
+        return sum(self._store.count(shard) for shard in self.owned)
+
+    def is_complete(self, shard: int) -> bool:
+        """Tell whether the copy of a shard is as new as what this gateway delivers."""
+        return shard in self._complete
+
+    def hold(self, shard: int) -> None:
+        """Begin with a copy: what comes from now on is kept."""
+        self._held.add(shard)
+
+    def complete(self, shard: int) -> None:
+        """Note that a copy has all that was retained before what comes."""
+        if shard in self._held:
+            self._complete.add(shard)
+
+    def let_go(self, shard: int) -> None:
+        """Use a copy no more; `drop` makes room."""
+        self.flush()
+        self._held.discard(shard)
+        self._complete.discard(shard)
+
+    def drop(self, shard: int) -> bool:
+        """Delete some of a copy; False when nothing is left of it."""
+        return self._store.drop(shard)
 
     def apply(
         self, tenant: str, client_id: str, message: OutboundMessage, properties: bytes | None
@@ -66,6 +105,14 @@ class Retained:
             message: As the router sent it.
             properties: Its properties as they stand in the record.
         """
+        shard = message.partition
+        self.newer.note(shard, tenant, message.topic_name, message.offset)
+        if shard in self._held:
+            self._keep(tenant, client_id, message, properties)
+
+    def _keep(
+        self, tenant: str, client_id: str, message: OutboundMessage, properties: bytes | None
+    ) -> None:
         self._pending.append(
             RetainedRow(
                 tenant,
@@ -82,11 +129,16 @@ class Retained:
         )
 
     async def load(
-        self, lake: LakeReader | None, reader: LogRangeReader, ends: Sequence[int]
+        self, lake: LakeReader | None, reader: LogRangeReader, ends: Mapping[int, int]
     ) -> None:
-        """Become what was retained at these offsets: the table, and the log from there on.
+        """Read what was retained in shards that are held: the table, and the log from there on.
 
         Messages that come live meanwhile may be applied at any time: the later one counts.
+
+        Args:
+            lake: The tables, if they can be read here.
+            reader: Of the log.
+            ends: Shard -> the offset from which on what comes is kept.
 
         Raises:
             LogError: The log cannot be read.
@@ -94,22 +146,33 @@ class Retained:
         offsets: dict[int, int] = {}
         if lake is not None:
             try:
-                offsets = await lake.retained(self._load_rows)
+                offsets = await lake.retained(ends.keys(), self._load_rows)
             except TableError as error:
                 logger.warning(
                     "retained messages are read from the log alone",
                     extra={"fields": {"reason": str(error)}},
                 )
         ranges = {
-            partition: (offsets.get(partition, 0), end)
-            for partition, end in enumerate(ends)
-            if offsets.get(partition, 0) < end
+            shard: (offsets.get(shard, 0), end)
+            for shard, end in ends.items()
+            if offsets.get(shard, 0) < end
         }
         if ranges:
-            await reader.read_range(INBOUND, ranges, self._catch_up)
+            for missing in await reader.read_range(INBOUND, ranges, self._catch_up):
+                gap = {"shard": missing.partition, "from": missing.start, "to": missing.end}
+                logger.warning(
+                    "retained messages are missing: the log does not hold what their table lacks",
+                    extra={"fields": gap},
+                )
         logger.info(
             "retained messages loaded",
-            extra={"fields": {"messages": len(self), "from": offsets, "to": list(ends)}},
+            extra={
+                "fields": {
+                    "messages": sum(self._store.count(shard) for shard in ends),
+                    "from": {shard: offsets.get(shard, 0) for shard in ends},
+                    "to": dict(ends),
+                }
+            },
         )
 
     async def _load_rows(self, rows: list[RetainedRow]) -> None:
@@ -127,7 +190,7 @@ class Retained:
                 logger.warning("retained message ignored", extra={"fields": {"reason": str(exc)}})
                 continue
             properties = headers.get(HEADER_PROPERTIES)
-            self.apply(inbound.tenant, inbound.publisher, message, properties)
+            self._keep(inbound.tenant, inbound.publisher, message, properties)
         self.flush()
 
     def flush(self) -> None:
@@ -140,29 +203,53 @@ class Retained:
                 self._store.apply(row)
 
     def page(
-        self, tenant: str, topic_filter: str, position: str | None, limit: int
+        self,
+        shard: int,
+        tenant: str,
+        topic_filter: str,
+        position: str | None,
+        limit: int,
+        max_bytes: int,
     ) -> RetainedPage:
-        """Return the next matching messages; None as the position begins."""
+        """Return the next matching messages of a shard; None as the position begins."""
         self.flush()
-        page = self._store.page(tenant, topic_filter, position, limit=limit)
-        return RetainedPage([_to_message(row) for row in page.rows], page.position)
+        page = self._store.page(
+            shard, tenant, topic_filter, position, limit=limit, max_bytes=max_bytes
+        )
+        messages = [
+            RetainedMessage(
+                row.topic_name,
+                row.qos,
+                row.offset,
+                row.received_at_ms,
+                row.properties,
+                row.payload or b"",
+            )
+            for row in page.rows
+        ]
+        return RetainedPage(messages, page.position)
 
     def purge(self) -> None:
         """Remove some of what has expired."""
         self._store.purge(limit=PURGED_AT_ONCE)
 
 
-def _to_message(row: RetainedRow) -> OutboundMessage:
+def to_outbound(message: RetainedMessage, shard: int) -> OutboundMessage:
+    """Return a retained message as it goes to clients.
+
+    Raises:
+        InvalidRecord: Its properties cannot be read.
+    """
     properties = NO_PROPERTIES
-    if row.properties is not None:
-        properties = cast("Properties", decode_properties(row.properties))
+    if message.properties is not None:
+        properties = cast("Properties", decode_properties(message.properties))
     return OutboundMessage(
-        row.topic_name,
-        row.payload or b"",
-        row.qos,
+        message.topic_name,
+        message.payload,
+        message.qos,
         True,
         properties,
-        row.received_at_ms,
-        row.partition,
-        row.offset,
+        message.received_at_ms,
+        shard,
+        message.offset,
     )

@@ -33,6 +33,7 @@ from mqlake.log.contract import LogFull
 from mqlake.record_versions import VERSION_HEADER
 from mqlake.records import (
     INBOUND,
+    RETAINED_FILTER_PREFIX,
     ROUTES,
     Barrier,
     Headers,
@@ -301,11 +302,12 @@ class Routes:
     def unsubscribe(self, route: Route) -> None:
         """Count one member less; the route goes when it has been unused for a while.
 
-        A share group's goes at once: its messages would be given to us and to nobody else.
+        A share group's goes at once: its messages would be given to us and to nobody else. So does
+        that of a shard of retained messages: it is nobody's who may be back soon.
         """
         entry = self._entries[route]
         entry.members -= 1
-        if _is_shared(route):
+        if _is_shared(route) or route.topic_filter.startswith(RETAINED_FILTER_PREFIX):
             self._changed[route] = None
             if entry.members == 0:
                 del self._entries[route]

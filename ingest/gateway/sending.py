@@ -17,18 +17,16 @@ from ingest.gateway.delivery_events import ACKED, DELIVERED
 from ingest.gateway.drops import DropReason
 from ingest.gateway.outbound import LOCAL, OutboundMessage
 from ingest.gateway.progress import SaveQueue
+from ingest.gateway.retained_scans import RETAINED_PAGE, RetainedScans
 from ingest.gateway.share_saving import GroupStep
-from ingest.gateway.store.scanning import just_after
 from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
 from ingest.protocol.reason_codes import DisconnectReasonCode, PubrelReasonCode
 from ingest.session.outgoing import Exchange, Offer, OutgoingMessages
-from mqlake.offsets import have_reached
-from mqlake.topics import is_system
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ingest.gateway.connection import ClientConnection
     from ingest.gateway.progress import Progress, Saved
@@ -39,12 +37,6 @@ if TYPE_CHECKING:
 
 FAILURE: Final = 0x80
 """Reason codes from here on are failures (5.0: 2.4)."""
-
-SCAN_RETRY_SECONDS: Final = 0.1
-"""Until it is looked again whether the retained messages here are as new as those elsewhere."""
-
-RETAINED_PAGE: Final = 100
-"""Retained messages taken from the store in one turn of the event loop, for one client."""
 
 
 class Outgoing(NamedTuple):
@@ -82,11 +74,9 @@ class Sender:
         "_max_aliases",
         "_max_packet_bytes",
         "_messages",
-        "_owed",
+        "_retained",
         "_room",
         "_save_queue",
-        "_scan_is_due",
-        "_scans",
         "_told",
         "client_id",
         "groups",
@@ -110,10 +100,8 @@ class Sender:
         self._messages: OutgoingMessages[Outgoing] = OutgoingMessages(
             window=1, max_queued=gateway.settings.max_offline_messages
         )
-        # Of the retained messages: what waits for the router, and what is being sent.
-        self._owed: list[RetainedScan] = []
-        self._scans: list[RetainedScan] = []
-        self._scan_is_due = False
+        # Made when first needed: what the session is owed of the retained messages.
+        self._retained: RetainedScans | None = None
         self.progress: Progress | None = None
         self.groups: tuple[GroupKey, ...] = ()
         self._has_shared = False
@@ -175,6 +163,8 @@ class Sender:
         self._connection = None
         self._save_queue = None
         self._messages.max_queued = self._gateway.settings.max_offline_messages
+        if self._retained is not None:
+            self._retained.close_questions()
 
     def restore(self, exchange: Exchange[Outgoing]) -> None:
         """Take back what was in flight when the session was elsewhere; `attach` sends it."""
@@ -290,34 +280,66 @@ class Sender:
                 self._send(ready.packet_id, outgoing, now_ms, dup=ready.dup)
         if self._room is not None:
             self._room.set()
-        if self._scans:
-            self._schedule_scan()
+        if self._retained is not None:
+            self._retained.go_on()
         if self.groups:
             self._gateway.share_groups.member_moved(self)
 
-    def owe_retained(self, scan: RetainedScan) -> None:
-        """Note that a subscription is to get retained messages: a crash does not change that.
+    @property
+    def retained(self) -> RetainedScans:
+        """What the session is owed of the retained messages."""
+        if self._retained is None:
+            self._retained = RetainedScans(self._gateway, self)
+        return self._retained
 
-        They are pending like any other message of the session (5.0: 4.1, 3.1.1: 4.1).
-        """
-        self._owed.append(scan)
-
-    def send_retained(self, scan: RetainedScan) -> None:
-        """Send retained messages that are owed, as fast as the client takes them."""
-        if scan in self._owed:
-            self._owed.remove(scan)
-            self._scans.append(scan)
-            self._schedule_scan()
+    def caught_up(self, floor: Sequence[int]) -> None:
+        """Note up to where a session that came back was given what it missed."""
+        if self._retained is not None:
+            self._retained.caught_up(floor)
 
     def forget_retained(self, topic_filter: str) -> None:
         """Send no more retained messages for a filter that was unsubscribed [MQTT5-3.10.4-2]."""
-        if self._scans or self._owed:
-            self._scans = [one for one in self._scans if one.topic_filter != topic_filter]
-            self._owed = [one for one in self._owed if one.topic_filter != topic_filter]
+        if self._retained is not None:
+            self._retained.forget(topic_filter)
 
-    def retained_scans(self) -> list[RetainedScan]:
+    def pending_retained(self) -> list[RetainedScan]:
         """Return what the client has not got yet of the retained messages."""
-        return self._scans + self._owed
+        return [] if self._retained is None else self._retained.pending()
+
+    def retained_room(self, qos: int) -> int:
+        """Return how many retained messages of a QoS can leave now; 0 until `send_waiting`."""
+        if not self.has_room:
+            return 0
+        if not qos:
+            return RETAINED_PAGE
+        return min(RETAINED_PAGE, self._messages.window - self._messages.inflight_count)
+
+    def send_retained(self, message: OutboundMessage, scan: RetainedScan) -> bool:
+        """Send a retained message to a new subscription; False when there is no room for it.
+
+        Behind all that waits; one that has expired is as good as sent.
+        """
+        if not self.has_room:
+            return False
+        now_ms = self._clock.now_ms()
+        if message.is_expired(now_ms):
+            return True
+        qos = min(message.qos, scan.qos)
+        outgoing = Outgoing(message, qos, True, scan.identifiers)
+        if not qos:
+            self._send(0, outgoing, now_ms, dup=False)
+            return True
+        offered = self._messages.offer(outgoing, qos, writable=True)
+        if self.progress is not None:
+            self.progress.touch()
+        if not isinstance(offered, Offer):
+            self._send(offered, outgoing, now_ms, dup=False)
+        return True
+
+    def retained_sent(self) -> None:
+        """Note that a subscription has got all that it was owed."""
+        if self.progress is not None:
+            self.progress.touch()
 
     def process_puback(self, puback: Puback) -> None:
         acked = self._acked(puback) if self._told.acked else None
@@ -453,62 +475,6 @@ class Sender:
         if known is not None:
             return known, True
         return (len(aliases) + 1 if len(aliases) < self._max_aliases else 0), False
-
-    def _schedule_scan(self) -> None:
-        if not self._scan_is_due:
-            self._scan_is_due = True
-            self._gateway.loop.call_soon(self._scan_retained)
-
-    def _scan_retained(self) -> None:
-        """Send one page of retained messages; the rest follows in later turns.
-
-        What waits already goes first, and the store is asked only for what can leave: a subscriber
-        to everything costs a page of memory. [MQTT5-3.3.1-9] [MQTT311-3.3.1-6]
-        """
-        self._scan_is_due = False
-        scans = self._scans
-        connection = self._connection
-        if not scans or connection is None or connection.is_closing:
-            return
-        if not self._takes_more(connection) or not self._messages.has_room:
-            return  # goes on by `send_waiting`
-        scan = scans[0]
-        now_ms = self._clock.now_ms()
-        room = self._messages.window - self._messages.inflight_count
-        limit = min(RETAINED_PAGE, room) if scan.qos else RETAINED_PAGE
-        local = is_system(scan.topic_filter)
-        if not local and not have_reached(self._gateway.next_offsets(), scan.limits):
-            # It began at another gateway, which was ahead: our store may still have older messages.
-            self._scan_is_due = True
-            self._gateway.loop.call_later(SCAN_RETRY_SECONDS, self._scan_retained)
-            return
-        source = self._gateway.system_topics if local else self._gateway.retained
-        page = source.page(self.tenant, scan.topic_filter, scan.position, limit)
-        for message in page.messages:
-            if not self._takes_more(connection):
-                break
-            scan.position = just_after(message.topic_name)
-            partition = message.partition
-            if partition >= 0 and message.offset >= scan.limits[partition]:
-                continue
-            qos = min(message.qos, scan.qos)
-            outgoing = Outgoing(message, qos, True, scan.identifiers)
-            if not qos:
-                self._send(0, outgoing, now_ms, dup=False)
-                continue
-            offered = self._messages.offer(outgoing, qos, writable=True)
-            if self.progress is not None:
-                self.progress.touch()
-            if not isinstance(offered, Offer):
-                self._send(offered, outgoing, now_ms, dup=False)
-        else:
-            scan.position = page.position
-            if scan.position is None:
-                del scans[0]
-                if self.progress is not None:
-                    self.progress.touch()
-        if scans:
-            self._schedule_scan()
 
     def _acked(self, answer: Puback | Pubrec) -> Outgoing | None:
         """Return the message that a client says it has; None for one that it refuses."""

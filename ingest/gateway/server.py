@@ -33,6 +33,8 @@ from ingest.gateway.receiving import Receiver
 from ingest.gateway.redirecting import Redirecting
 from ingest.gateway.resuming import Resumer
 from ingest.gateway.retained import Retained
+from ingest.gateway.retained_questions import RetainedAnswers, RetainedQuestions
+from ingest.gateway.retained_shards import RetainedShards
 from ingest.gateway.routes import Routes
 from ingest.gateway.session_log import SessionLog
 from ingest.gateway.sessions import Sessions
@@ -66,7 +68,6 @@ from mqlake.offsets import latest
 from mqlake.record_versions import RECORD_VERSION
 from mqlake.records import (
     INBOUND,
-    RETAINED_FILTER,
     ROUTES,
     Route,
     decode_route_key,
@@ -96,6 +97,9 @@ STUCK_SECONDS: Final = 5.0
 
 SHARDS_SECONDS: Final = 60.0
 """How long nothing may come while a starting gateway reads the shards that it is to own."""
+
+RETAINED_SECONDS: Final = 600.0
+"""How long it may take to read the retained messages that it has a copy of."""
 
 LOOK_SECONDS: Final = 0.005
 
@@ -190,6 +194,15 @@ class Gateway:
             self, self.me, self.session_log, self.share_log, self.shards
         )
         self._lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
+        self.retained_shards = RetainedShards(
+            settings.name, self.retained, self.peers, log.ranges, self._lake
+        )
+        self.retained_questions = RetainedQuestions(
+            self.me, log.writer, self.retained, self.retained_shards, clock
+        )
+        self._retained_answers = RetainedAnswers(
+            settings.name, log.writer, self.retained, self.loop
+        )
         self.lookup = Lookup(log.ranges, self.inbound_ends, clock)
         catching_up = CatchingUp(
             log.ranges, self._lake, self.next_offsets, self.inbound_ends, self.drops
@@ -204,7 +217,6 @@ class Gateway:
                 settings.name, lambda: self.shards.places, self.peers.address, clock
             )
         self._control = Control(self)
-        self._ranges = log.ranges
         self._writer = log.writer
         self._reader = log.open_reader()
         self._connections: set[ClientConnection] = set()
@@ -270,6 +282,7 @@ class Gateway:
             self.authenticator.close()
             await self._reader.close()
             await self.shards.close()
+            await self.retained_shards.close()
             await self.share_log.close()
             await self.peers.close()
             await self._wanted_events.close()
@@ -348,6 +361,10 @@ class Gateway:
             LogError: The log does not answer.
         """
         return await self._reader.end_offsets(INBOUND)
+
+    def shard_of_topic(self, key: bytes) -> int:
+        """Return the partition of `mqlake.inbound` in which a topic's messages are."""
+        return self._writer.partition_of(key, len(self._delivery.marks))
 
     def wait_for_log(self, receiver: Receiver) -> None:
         """Call `log_has_room` of a client's receiver when the log takes records again."""
@@ -430,7 +447,7 @@ class Gateway:
             self.clock, datacenter=settings.datacenter, machine=machine_number()
         )
         self._make_flow(identifiers, partitions)
-        self.routes.want(Route(settings.name, settings.tenant, RETAINED_FILTER))
+        self.retained_shards.open(self.routes, partitions)
         # From the end: no client of this run can be owed what lies before its first barrier.
         log_topic = delivery_topic(settings.name)
         ends = await self._reader.end_offsets(log_topic)
@@ -444,10 +461,10 @@ class Gateway:
         marks = self._delivery.marks
         # The answer to the first barrier may be here already.
         marks[:] = latest(marks, [start - 1 for start in starts])
-        await self.retained.load(self._lake, self._ranges, starts)
         self._is_open = True
         self._beat()
         await self._own_shards()
+        await self._load_retained()
 
     def _make_flow(self, identifiers: MessageIdentifiers, partitions: int) -> None:
         """Make what messages go through, in and out."""
@@ -470,6 +487,7 @@ class Gateway:
             self.drops,
             self.clock,
             self._control.process,
+            self._retained_answers.receive_question,
             self.delivery_events,
             self.latencies,
             self.lease,
@@ -538,6 +556,24 @@ class Gateway:
                 definite=True,
             ) from None
 
+    async def _load_retained(self) -> None:
+        """Wait until this gateway has copies of the retained messages that it is to have.
+
+        Raises:
+            LogError: They could not be read in time.
+        """
+        try:
+            async with asyncio.timeout(RETAINED_SECONDS):
+                while not self.retained_shards.is_settled:
+                    self._beat()
+                    self.shards.tick()
+                    self.retained_shards.tick()
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            raise LogError(
+                f"retained messages were not read within {RETAINED_SECONDS:.0f} s", definite=True
+            ) from None
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
@@ -551,6 +587,8 @@ class Gateway:
             except OperationalError as error:  # its store: only a new run reads again
                 self._fail(error)
             self.sessions.tick()
+            self.retained_shards.tick()
+            self.retained_questions.tick()
             self._renew_lease()
             self.drops.record()
             self.retained.purge()

@@ -203,7 +203,7 @@ class Subscriber:
         await request.routed
         for scan in scans:
             if scan.topic_filter in self._session.subscriptions:
-                self._session.sender.send_retained(scan)
+                self._session.sender.retained.send(scan)
         if history is not None:
             self._gateway.histories.start(history)
 
@@ -350,7 +350,7 @@ class Subscriber:
                 )
             )
         for scan in scans:
-            self._session.sender.owe_retained(scan)
+            self._session.sender.retained.owe(scan)
         return scans
 
     def _remove(self, subscriptions: list[ClientSubscription[Sender]]) -> None:

@@ -11,10 +11,9 @@ import sys
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.gateway.outbound import LOCAL, OutboundMessage
-from ingest.gateway.retained import RetainedPage
 from ingest.gateway.store.scanning import FilterScan, just_after
 from ingest.protocol.properties import NO_PROPERTIES
 from mqlake import VERSION
@@ -113,6 +112,14 @@ class _Average:
         self.per_minute = rate + exp(-seconds / self.window_seconds) * (self.per_minute - rate)
 
 
+class SystemPage(NamedTuple):
+    """A part of the current values that match a filter, in the order of their topic names."""
+
+    messages: list[OutboundMessage]
+    position: str | None
+    """Where the next page begins; None after the last."""
+
+
 class SystemTopics:
     """The current values, for those who subscribe, and their changes for those who have.
 
@@ -148,10 +155,8 @@ class SystemTopics:
         self._publish_rates(now - self._updated)
         self._updated = now
 
-    def page(
-        self, _tenant: str, topic_filter: str, position: str | None, limit: int
-    ) -> RetainedPage:
-        """Return the next matching messages, as `Retained.page` does; the same for all tenants."""
+    def page(self, topic_filter: str, position: str | None, limit: int) -> SystemPage:
+        """Return the next matching messages; the same for all tenants."""
         scan = FilterScan(topic_filter)
         found = [
             self._messages[name]
@@ -159,8 +164,8 @@ class SystemTopics:
             if (position is None or name >= position) and scan.seek(name) == name
         ]
         if len(found) <= limit:
-            return RetainedPage(found, None)
-        return RetainedPage(found[:limit], just_after(found[limit - 1].topic_name))
+            return SystemPage(found, None)
+        return SystemPage(found[:limit], just_after(found[limit - 1].topic_name))
 
     def _publish_gauges(self) -> None:
         gateway = self._gateway

@@ -112,6 +112,10 @@ class LogWriter(Protocol):
         """
         ...
 
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        """Return where `ANY_PARTITION` puts a key in a log topic of so many partitions."""
+        ...
+
     def queued(self) -> int:
         """Return how many records were appended and are not yet reported."""
         ...

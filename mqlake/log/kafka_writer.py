@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from mqlake.errors import LogError
 from mqlake.log.contract import ANY_PARTITION, AppendCallback, LogFull, settle
 from mqlake.log.kafka_errors import error_of, to_log_error
+from mqlake.log.partitioning import partition_of
 from mqlake.records import Headers
 
 POLL_SECONDS: Final = 0.2
@@ -126,6 +127,9 @@ class KafkaLogWriter:
             )
             return
         self._queued += 1
+
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        return partition_of(key, partitions)
 
     async def append_durably(
         self,

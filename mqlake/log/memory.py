@@ -139,7 +139,7 @@ class MemoryLog:
         """Append and return partition and offset, or raise what `fail_next` put in the way."""
         partitions = self.partitions(log_topic)
         if partition == ANY_PARTITION:
-            partition = crc32(key or b"") % len(partitions)
+            partition = _partition_of(key or b"", len(partitions))
         elif partition >= len(partitions):
             raise LogError(f"log topic {log_topic} has no partition {partition}", definite=True)
         fault = self._faults.popleft() if self._faults else None
@@ -186,6 +186,10 @@ class _Append:
     on_appended: AppendCallback
 
 
+def _partition_of(key: bytes, partitions: int) -> int:
+    return crc32(key) % partitions
+
+
 class MemoryLogWriter:
     """Keeps the `LogWriter` contract over a `MemoryLog`."""
 
@@ -228,6 +232,9 @@ class MemoryLogWriter:
             _Append(log_topic, key, value, headers, timestamp_ms, partition, on_appended)
         )
         self.schedule()
+
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        return _partition_of(key, partitions)
 
     async def append_durably(
         self,

@@ -23,7 +23,7 @@ class VersionedWriter:
 
     Attributes:
         append, append_durably: As the contract has them.
-        queued, flush, close: Of the writer below.
+        queued, flush, close, partition_of: Of the writer below.
         version: Of the records from now on; at first that of this release.
     """
 
@@ -35,6 +35,7 @@ class VersionedWriter:
         self.queued = writer.queued
         self.flush = writer.flush
         self.close = writer.close
+        self.partition_of = writer.partition_of
         self.use(RECORD_VERSION)
 
     def use(self, version: int) -> None:

@@ -15,13 +15,14 @@ import org.apache.spark.sql.api.java.UDF6;
  * record to its deliveries, an array of (log topic, `source` header). Payload and other headers do not
  * pass through it.
  *
- * A barrier is delivered to its gateway once its routes are applied, else not at all. The record
- * formats are those of mqlake/records.py.
+ * A barrier is delivered to its gateway once its routes are applied, else not at all; a question to
+ * the gateway that is asked. The record formats are those of mqlake/records.py.
  */
 public final class RouteFunction implements UDF6 {
     private static final long serialVersionUID = 1L;
     private static final Row[] NOBODY = new Row[0];
     private static final byte[] BARRIER = "\0barrier/".getBytes(StandardCharsets.US_ASCII);
+    private static final byte[] QUESTION = "\0question/".getBytes(StandardCharsets.US_ASCII);
     private static final int FLAG_RETAIN = 4;
 
     private final Map<String, String> consumerConfig;
@@ -60,8 +61,17 @@ public final class RouteFunction implements UDF6 {
             return NOBODY;
         }
         String position = partition + ":" + offset + ":" + timestampMs;
-        if (isBarrier(key)) {
+        if (begins(key, BARRIER)) {
             return answer(key, position, routes);
+        }
+        if (begins(key, QUESTION)) {
+            String gateway =
+                    new String(
+                            key,
+                            QUESTION.length,
+                            key.length - QUESTION.length,
+                            StandardCharsets.US_ASCII);
+            return deliver(gateway, position, routes);
         }
         int slash = 0;
         while (slash < key.length && key[slash] != '/') {
@@ -121,7 +131,11 @@ public final class RouteFunction implements UDF6 {
                 || routeNumber > 0 && !routes.awaitApplied(parts[0], parts[1], routeNumber)) {
             return NOBODY;
         }
-        String logTopic = deliveryPrefix + parts[0];
+        return deliver(parts[0], position, routes);
+    }
+
+    private Row[] deliver(String gateway, String position, RouteFollower routes) {
+        String logTopic = deliveryPrefix + gateway;
         return routes.exists(logTopic) ? new Row[] {delivery(logTopic, position, null)} : NOBODY;
     }
 
@@ -144,12 +158,12 @@ public final class RouteFunction implements UDF6 {
         return mqtt != null && mqtt.length == 3 && (mqtt[2] & FLAG_RETAIN) != 0;
     }
 
-    private static boolean isBarrier(byte[] key) {
-        if (key.length < BARRIER.length) {
+    private static boolean begins(byte[] key, byte[] prefix) {
+        if (key.length < prefix.length) {
             return false;
         }
-        for (int i = 0; i < BARRIER.length; i++) {
-            if (key[i] != BARRIER[i]) {
+        for (int i = 0; i < prefix.length; i++) {
+            if (key[i] != prefix[i]) {
                 return false;
             }
         }

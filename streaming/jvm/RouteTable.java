@@ -18,8 +18,11 @@ import java.util.zip.CRC32;
  */
 public final class RouteTable {
     private static final String SHARE_PREFIX = "$share/";
-    /** The filter of a gateway that wants every retain-flagged message of a tenant; no client's. */
-    private static final String RETAINED = "\0retained";
+    /**
+     * The filter of a gateway that wants every retain-flagged message of a partition, whose number
+     * follows; no client's.
+     */
+    private static final String RETAINED = "\0retained/";
     private static final String[] NONE = new String[0];
 
     // The strategies of share groups; their names are those of mqlake/sharing.py.
@@ -127,8 +130,9 @@ public final class RouteTable {
     private final ConcurrentHashMap<String, Run> runs = new ConcurrentHashMap<String, Run>();
     private final ConcurrentHashMap<String, TopicTrie> tenants =
             new ConcurrentHashMap<String, TopicTrie>();
-    /** Tenant to the gateways that want its retain-flagged messages, sorted; never an empty array. */
-    private final ConcurrentHashMap<String, String[]> retained = new ConcurrentHashMap<String, String[]>();
+    /** Partition to the gateways that want its retain-flagged messages, sorted; never an empty array. */
+    private final ConcurrentHashMap<Integer, String[]> retained =
+            new ConcurrentHashMap<Integer, String[]>();
 
     /**
      * Set how many subscribers a gateway has for a filter (a shared one with its `$share/name/`).
@@ -144,8 +148,8 @@ public final class RouteTable {
             int members,
             int strategy,
             long since) {
-        if (topicFilter.equals(RETAINED)) {
-            applyRetained(gateway, tenant, members);
+        if (topicFilter.startsWith(RETAINED)) {
+            applyRetained(gateway, topicFilter.substring(RETAINED.length()), members);
             return;
         }
         String sharedFilter = null;
@@ -185,23 +189,30 @@ public final class RouteTable {
         return run != null && run.incarnation.equals(incarnation) ? run.number : 0;
     }
 
-    private void applyRetained(String gateway, String tenant, int members) {
-        String[] old = (String[]) retained.get(tenant);
+    private void applyRetained(String gateway, String number, int members) {
+        Integer partition;
+        try {
+            partition = Integer.valueOf(number);
+        } catch (NumberFormatException error) {
+            return; // not ours: somebody else wrote to the topic
+        }
+        String[] old = (String[]) retained.get(partition);
         if (old == null) {
             old = NONE;
         }
         String[] gateways = members > 0 ? with(old, gateway) : without(old, gateway);
         if (gateways.length == 0) {
-            retained.remove(tenant);
+            retained.remove(partition);
         } else {
-            retained.put(tenant, gateways);
+            retained.put(partition, gateways);
         }
     }
 
     /**
      * Find the gateways that get a message, each once.
      *
-     * @param isRetained True for a message flagged RETAIN: those that want them all get it too.
+     * @param isRetained True for a message flagged RETAIN: those that want all of its partition
+     *     get it too.
      * @param publisher Client identifier: with the next two it decides in each share group.
      * @param partition Where the message is in the log.
      * @param offset Likewise.
@@ -217,7 +228,7 @@ public final class RouteTable {
             long offset) {
         LinkedHashMap<String, ArrayList<String>> found =
                 matchFilters(tenant, topicName, publisher, partition, offset);
-        String[] gateways = isRetained ? (String[]) retained.get(tenant) : null;
+        String[] gateways = isRetained ? (String[]) retained.get(Integer.valueOf(partition)) : null;
         if (gateways == null) {
             return found;
         }

@@ -13,7 +13,6 @@ from mqlake.log.admin import ensure_delivery_topic
 from mqlake.records import (
     HEADER_SOURCE,
     INBOUND,
-    RETAINED_FILTER,
     ROUTES,
     Barrier,
     Message,
@@ -24,6 +23,8 @@ from mqlake.records import (
     delivery_topic,
     message_headers,
     message_key,
+    question_key,
+    retained_route,
     route_headers,
     route_key,
 )
@@ -188,14 +189,15 @@ def test_a_share_group_is_served_by_its_gateway_and_named(ghost: Ghost) -> None:
     assert source.shared_filters == (shared,)
 
 
-def test_retained_messages_go_to_a_gateway_that_wants_them_all_once_and_in_order(
+def test_retained_messages_go_to_a_gateway_that_wants_those_of_their_partition_in_order(
     ghost: Ghost,
 ) -> None:
-    ghost.barrier(ghost.route(RETAINED_FILTER))
+    """Once each; a question to the gateway comes between them where it stands in the log."""
+    ghost.barrier(ghost.route(retained_route(ghost.name, 0).topic_filter))
     ghost.next()
     ghost.barrier(ghost.route("ghost/subscribed"))
     ghost.next()
-    sent = []
+    sent: list[tuple[bytes, bytes]] = []
     for number in range(40):
         topic = "ghost/subscribed" if number % 4 < 2 else "ghost/unsubscribed"
         message = Message(
@@ -203,10 +205,21 @@ def test_retained_messages_go_to_a_gateway_that_wants_them_all_once_and_in_order
             *(bytes(16), "ghost", 0, "local/ghost"),
         )
         headers: dict[str, str | bytes | None] = dict(message_headers(message))
-        ghost.append(INBOUND, message_key("default", topic), message.payload, headers=headers)
+        key = message_key("default", topic)
+        ghost.append(INBOUND, key, message.payload, headers=headers)
         if message.retain or topic == "ghost/subscribed":
-            sent.append(message.payload)
-    assert [ghost.next()[1] for _ in sent] == sent
+            sent.append((key, message.payload))
+        ghost.append(INBOUND, key, b"of another partition", 1, headers=headers)
+        if topic == "ghost/subscribed":
+            assert ghost.next()[:2] == sent[-1]
+            assert ghost.next()[1] == b"of another partition"
+            sent.pop()
+        if number % 10 == 7:
+            ghost.append(INBOUND, question_key("nobody"), b"for nobody")
+            ghost.append(INBOUND, question_key(ghost.name), b"question %d" % number)
+            sent.append((question_key(ghost.name), b"question %d" % number))
+        while sent:
+            assert ghost.next()[:2] == sent.pop(0)
     key, _ = ghost.barrier(-1)
     assert ghost.next()[0] == key, "none came twice"
 

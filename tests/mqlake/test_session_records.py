@@ -110,6 +110,7 @@ PROGRESSES = st.builds(
             qos=st.integers(0, 2),
             identifiers=st.lists(st.integers(1, 268_435_455), max_size=2).map(tuple),
             limits=OFFSETS,
+            shard=st.integers(0, 2**16),
             position=st.none() | TEXT,
         ),
         max_size=2,
@@ -244,10 +245,10 @@ def test_the_values_are_the_documented_json() -> None:
         b'{"v":1,"id":"00000000000000ab","cursor":[3,4],"settled":false,'
         b'"out":[[1,2,0,9,1]],"in":[5],"storing":[],"storing_from":[]}'
     )
-    progress.scans = [RetainedScan("a/#", 1, (7,), [5, 6], "a/b\0")]
+    progress.scans = [RetainedScan("a/#", 1, (7,), [5, 6], 1, "a/b\0")]
     assert encode_progress(progress).endswith(
         b',"retained":[{"filter":"a/#","qos":1,"identifiers":[7],"limits":[5,6],'
-        b'"position":"a/b\\u0000"}]}'
+        b'"shard":1,"position":"a/b\\u0000"}]}'
     )
     progress.shared = {1: "$share/g/a"}
     assert encode_progress(progress).endswith(b',"shared":[[1,"$share/g/a"]]}')

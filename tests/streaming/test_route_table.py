@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqlake.matching import TopicFilterTrie
-from mqlake.records import RETAINED_FILTER, Barrier, route_headers
+from mqlake.records import Barrier, retained_route, route_headers
 from mqlake.sharing import ShareStrategy, ShareWeight, choose_gateway, decode_weight, encode_weight
 from mqlake.topics import split_shared, validate_topic_filter
 from tests.ingest.gateway.harness import RouteNumbers
@@ -158,23 +158,31 @@ def test_member_counts_change_without_a_second_entry(routing_jvm: Any) -> None:
     assert table.isEmpty()
 
 
-def test_a_retained_message_also_goes_once_to_each_gateway_that_wants_them_all(
+def _want_retained(table: Any, gateway: str, shard: int, members: int = 1) -> None:
+    route = retained_route(gateway, shard)
+    _apply(table, route.gateway, route.tenant, route.topic_filter, members)
+
+
+def test_a_retained_message_also_goes_once_to_each_gateway_that_wants_its_partition(
     routing_jvm: Any,
 ) -> None:
     table = _new_table(routing_jvm)
     for gateway in ("g2", "g1"):
-        _apply(table, gateway, "default", RETAINED_FILTER, 1)
+        _want_retained(table, gateway, 0)
+    _want_retained(table, "g3", 12)
     _apply(table, "g1", "default", "a/#", 1)
     _apply(table, "g2", "default", "$share/s/a/b", 1)
     _apply(table, "g3", "default", "a/+", 1)
     matched = {"g1": [], "g2": ["$share/s/a/b"], "g3": []}
     assert _match(table, "default", "a/b", retained=True) == matched
     assert _match(table, "default", "a/b") == matched
-    assert _match(table, "default", "b", retained=True) == {"g1": [], "g2": []}
+    for tenant in ("default", "other"):
+        assert _match(table, tenant, "b", retained=True) == {"g1": [], "g2": []}
+        assert _match(table, tenant, "b", retained=True, partition=12) == {"g3": []}
+        assert _match(table, tenant, "b", retained=True, partition=1) == {}
     assert _match(table, "default", "$SYS/x", retained=True) == {"g1": [], "g2": []}
     assert _match(table, "default", "b") == {}
-    assert _match(table, "other", "b", retained=True) == {}
-    assert _match(table, "default", RETAINED_FILTER) == {}
+    assert _match(table, "default", retained_route("g1", 0).topic_filter) == {}
 
 
 def test_a_gateway_that_no_longer_wants_retained_messages_leaves_nothing_behind(
@@ -182,8 +190,15 @@ def test_a_gateway_that_no_longer_wants_retained_messages_leaves_nothing_behind(
 ) -> None:
     table = _new_table(routing_jvm)
     for members in (1, 1, 0, 0):
-        _apply(table, "g1", "default", RETAINED_FILTER, members)
+        _want_retained(table, "g1", 0, members)
     assert _match(table, "default", "a", retained=True) == {}
+    assert table.isEmpty()
+
+
+def test_a_route_of_no_partition_is_nothing(routing_jvm: Any) -> None:
+    table = _new_table(routing_jvm)
+    for number in ("", "x", "1/2"):
+        _apply(table, "g1", "", f"\0retained/{number}", 1)
     assert table.isEmpty()
 
 

@@ -96,8 +96,8 @@ class LakeReader:
                     page: HistoryPage = content
         return HistoryPage(records, ends | page.next_offsets, page.has_more)
 
-    async def retained(self, on_rows: RowsConsumer) -> dict[int, int]:
-        """Hand over all rows of the table `retained`.
+    async def retained(self, shards: Collection[int], on_rows: RowsConsumer) -> dict[int, int]:
+        """Hand over the rows of the table `retained` of some partitions of `mqlake.inbound`.
 
         Returns:
             Partition of `mqlake.inbound` -> the offset from which to go on in the log. Empty when
@@ -107,7 +107,10 @@ class LakeReader:
             TableError: The table cannot be read.
         """
         offsets: dict[int, int] = {}
-        async with self._one_at_a_time, aclosing(self._ask(RETAINED_OPERATION, ())) as parts:
+        async with (
+            self._one_at_a_time,
+            aclosing(self._ask(RETAINED_OPERATION, (sorted(shards),))) as parts,
+        ):
             async for kind, content in parts:
                 if kind == ROWS:
                     await on_rows(content)

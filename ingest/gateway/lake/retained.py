@@ -1,6 +1,6 @@
-"""The retained messages as the table `retained` has them: where a starting gateway begins."""
+"""The retained messages of shards as the table `retained` has them: where a copy begins."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from ingest.gateway.lake.table import TableReader
@@ -12,16 +12,20 @@ _QUERY: Final = f"""
 SELECT tenant, topic, payload, qos, properties, client_id,
     CAST(ts AS BIGINT) AS ts, CAST(expires_at AS BIGINT) AS expires_at, log_partition, log_offset
 FROM {RETAINED.name}
-"""  # noqa: S608 - a constant
+WHERE log_partition IN ("""  # noqa: S608 - a constant
 
 
-def read_retained(reader: TableReader) -> Iterator[RetainedRow]:
-    """Yield all rows of the table at the version that the reader is at.
+def read_retained(reader: TableReader, shards: Collection[int]) -> Iterator[RetainedRow]:
+    """Yield the rows of the table at the version that the reader is at.
+
+    Args:
+        reader: Of the table.
+        shards: Partitions of `mqlake.inbound`; at least one.
 
     Raises:
         TableError: The table cannot be read.
     """
-    for rows in reader.rows(_QUERY):
+    for rows in reader.rows(f"{_QUERY}{', '.join(map(str, shards))})"):
         yield from map(_row, rows)
 
 

@@ -1,5 +1,9 @@
-"""The retained messages of all tenants, in topic order, on the gateway's disk."""
+"""The retained messages of all tenants by shard, in topic order, on the gateway's disk.
 
+A shard is a partition of `mqlake.inbound`: a topic's messages are all in one.
+"""
+
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -19,16 +23,17 @@ CREATE TABLE retained (
     expires_at_ms INTEGER,
     log_partition INTEGER NOT NULL,
     log_offset INTEGER NOT NULL,
-    UNIQUE (tenant, topic)
+    UNIQUE (log_partition, tenant, topic)
 );
 CREATE INDEX retained_expiry ON retained (expires_at_ms) WHERE expires_at_ms IS NOT NULL;
 -- What was removed, so that an older message that comes later does not return.
 CREATE TABLE removed (
+    log_partition INTEGER NOT NULL,
     tenant TEXT NOT NULL,
     topic TEXT NOT NULL,
     log_offset INTEGER NOT NULL,
     forget_at_ms INTEGER NOT NULL,
-    PRIMARY KEY (tenant, topic)
+    PRIMARY KEY (log_partition, tenant, topic)
 ) WITHOUT ROWID;
 CREATE INDEX removed_forget ON removed (forget_at_ms);
 """
@@ -39,29 +44,48 @@ _COLUMNS: Final = (
 _ADD: Final = f"""
 INSERT INTO retained ({_COLUMNS})
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
-WHERE NOT EXISTS (SELECT 1 FROM removed WHERE tenant = ?1 AND topic = ?2 AND log_offset >= ?10)
-ON CONFLICT (tenant, topic) DO NOTHING
+WHERE NOT EXISTS (
+    SELECT 1 FROM removed
+    WHERE log_partition = ?9 AND tenant = ?1 AND topic = ?2 AND log_offset >= ?10
+)
+ON CONFLICT (log_partition, tenant, topic) DO NOTHING
 """  # noqa: S608 - the columns are the constant above
 # What was removed from a topic lies before what it has now.
 _REPLACE: Final = """
 UPDATE retained SET
     payload = ?3, qos = ?4, properties = ?5, client_id = ?6, received_at_ms = ?7,
-    expires_at_ms = ?8, log_partition = ?9, log_offset = ?10
-WHERE tenant = ?1 AND topic = ?2 AND log_offset < ?10
+    expires_at_ms = ?8, log_offset = ?10
+WHERE log_partition = ?9 AND tenant = ?1 AND topic = ?2 AND log_offset < ?10
 """
-_REMOVE: Final = "DELETE FROM retained WHERE tenant = ? AND topic = ? AND log_offset < ?"
-_NOTE_REMOVED: Final = """
-INSERT INTO removed (tenant, topic, log_offset, forget_at_ms)
-SELECT ?1, ?2, ?3, ?4
-WHERE NOT EXISTS (SELECT 1 FROM retained WHERE tenant = ?1 AND topic = ?2)
-ON CONFLICT (tenant, topic) DO UPDATE SET
+_TOPIC: Final = "log_partition = ?1 AND tenant = ?2 AND topic = ?3"
+_GET: Final = f"SELECT {_COLUMNS} FROM retained WHERE {_TOPIC}"  # noqa: S608
+_REMOVE: Final = f"DELETE FROM retained WHERE {_TOPIC} AND log_offset < ?4"  # noqa: S608
+_NOTE_REMOVED: Final = f"""
+INSERT INTO removed (log_partition, tenant, topic, log_offset, forget_at_ms)
+SELECT ?1, ?2, ?3, ?4, ?5
+WHERE NOT EXISTS (SELECT 1 FROM retained WHERE {_TOPIC})
+ON CONFLICT (log_partition, tenant, topic) DO UPDATE SET
     log_offset = excluded.log_offset, forget_at_ms = excluded.forget_at_ms
 WHERE excluded.log_offset > removed.log_offset
-"""
-_SCAN: Final = "SELECT topic, rowid FROM retained WHERE tenant = ? AND topic >= ? ORDER BY topic"
+"""  # noqa: S608
+_SCAN: Final = (
+    "SELECT topic, rowid FROM retained"
+    " WHERE log_partition = ? AND tenant = ? AND topic >= ? ORDER BY topic"
+)
+_DROP: Final = (
+    "DELETE FROM retained WHERE rowid IN"
+    " (SELECT rowid FROM retained WHERE log_partition = ? LIMIT ?)"
+)
+_FORGET_SHARD: Final = (
+    "DELETE FROM removed WHERE (log_partition, tenant, topic) IN"
+    " (SELECT log_partition, tenant, topic FROM removed WHERE log_partition = ? LIMIT ?)"
+)
 
 MAX_LOOKED_AT: Final = 700
 """Topics that one page looks at, matching or not; keeps a page below 2 ms."""
+MAX_PAGE_BYTES: Final = 256 * 1024
+"""Payloads and properties of a page, the last of them beyond."""
+
 _SEEK_COST: Final = 12
 """What a seek costs, in topics looked at."""
 _STEPS_BEFORE_SEEK: Final = 8
@@ -95,8 +119,7 @@ class RetainedStore:
     """Topic -> the last retained message.
 
     A row counts only when its offset is above what is known of its topic, so snapshot, catching up
-    and live messages may come in any order and more than once. (A topic's messages are all in one
-    partition.)
+    and live messages may come in any order and more than once.
 
     Args:
         database: Where; one store in each database.
@@ -111,7 +134,7 @@ class RetainedStore:
         self._database = database
         self._clock = clock
         self._remember_removed_ms = round(remember_removed_seconds * 1000)
-        self._count = 0  # SQLite would go through all rows each time
+        self._counts: Counter[int] = Counter()  # SQLite would go through all rows each time
         database.create(_SCHEMA)
 
     def apply(self, row: RetainedRow) -> bool:
@@ -122,31 +145,38 @@ class RetainedStore:
         if row.payload:
             return self._replace(row) or self._add(row)
         # What it leaves is later.
-        return self._remove(row.tenant, row.topic_name, row.offset, below=row.offset)
+        key = (row.partition, row.tenant, row.topic_name)
+        return self._remove(key, row.offset, below=row.offset)
 
     def load(self, rows: Iterable[RetainedRow]) -> int:
         """Take many messages; return how many were news. Removals among them are left out."""
         with self._database.batch():  # most are the first of their topics
             return sum(self._add(row) or self._replace(row) for row in rows if row.payload)
 
-    def get(self, tenant: str, topic_name: str) -> RetainedRow | None:
+    def get(self, shard: int, tenant: str, topic_name: str) -> RetainedRow | None:
         """Return what is retained for a topic and has not expired."""
-        found = self._database.row(
-            f"SELECT {_COLUMNS} FROM retained WHERE tenant = ? AND topic = ?",  # noqa: S608
-            (tenant, topic_name),
-        )
+        found = self._database.row(_GET, (shard, tenant, topic_name))
         return None if found is None else self._unexpired(found)
 
     def page(
-        self, tenant: str, topic_filter: str, position: str | None = None, *, limit: int = 100
+        self,
+        shard: int,
+        tenant: str,
+        topic_filter: str,
+        position: str | None = None,
+        *,
+        limit: int = 100,
+        max_bytes: int = MAX_PAGE_BYTES,
     ) -> Page:
-        """Return the next matching messages in the order of their topics.
+        """Return the next matching messages of a shard in the order of their topics.
 
         Args:
+            shard: Partition of `mqlake.inbound`.
             tenant: Whose messages.
             topic_filter: A valid filter without `$share/<name>/`.
             position: `Page.position` of the page before; None begins.
             limit: Most rows to return.
+            max_bytes: Of payloads and properties; the row that reaches it is the last.
 
         What changes between two pages is seen when it is behind the position.
         """
@@ -155,10 +185,11 @@ class RetainedStore:
         now_ms = self._clock.now_ms()
         rows: list[RetainedRow] = []
         left = MAX_LOOKED_AT
-        while at is not None and left > 0 and len(rows) < limit:
+        bytes_left = max_bytes
+        while at is not None and left > 0 and len(rows) < limit and bytes_left > 0:
             left -= _SEEK_COST
             steps = 0
-            with self._database.scan(_SCAN, (tenant, at)) as topics:
+            with self._database.scan(_SCAN, (shard, tenant, at)) as topics:
                 for topic_name, number in topics:
                     left -= 1
                     if topic_name < at:
@@ -175,7 +206,8 @@ class RetainedStore:
                         row = self._at(number, now_ms)
                         if row is not None:
                             rows.append(row)
-                    if left <= 0 or len(rows) == limit:
+                            bytes_left -= len(row.payload or b"") + len(row.properties or b"")
+                    if left <= 0 or len(rows) == limit or bytes_left <= 0:
                         break
                 else:
                     at = None
@@ -188,17 +220,17 @@ class RetainedStore:
         """
         now_ms = self._clock.now_ms()
         expired = self._database.rows(
-            "SELECT tenant, topic, log_offset FROM retained"
+            "SELECT log_partition, tenant, topic, log_offset FROM retained"
             " WHERE expires_at_ms <= ? ORDER BY expires_at_ms LIMIT ?",
             (now_ms, limit),
         )
         with self._database.batch():
-            for tenant, topic_name, offset in expired:
+            for *key, offset in expired:
                 # As a removal just after it: an older message must not come back.
-                self._remove(tenant, topic_name, offset, below=offset + 1)
+                self._remove(tuple(key), offset, below=offset + 1)
             forgotten = self._database.write(
-                "DELETE FROM removed WHERE (tenant, topic) IN"
-                " (SELECT tenant, topic FROM removed WHERE forget_at_ms <= ? LIMIT ?)",
+                "DELETE FROM removed WHERE (log_partition, tenant, topic) IN (SELECT"
+                " log_partition, tenant, topic FROM removed WHERE forget_at_ms <= ? LIMIT ?)",
                 (now_ms, limit - len(expired)),
             )
         return len(expired) + forgotten
@@ -211,24 +243,31 @@ class RetainedStore:
         expires_at_ms: int | None = found[0] if found else None
         return expires_at_ms
 
-    def count(self) -> int:
-        """Return how many messages are retained; expired ones count until they are purged."""
-        return self._count
+    def count(self, shard: int) -> int:
+        """Return how many messages a shard has; expired ones count until they are purged."""
+        return self._counts[shard]
+
+    def drop(self, shard: int, *, limit: int = 1000) -> bool:
+        """Forget some of what is known of a shard; False when nothing is left."""
+        with self._database.batch():
+            dropped = self._database.write(_DROP, (shard, limit))
+            self._counts[shard] -= dropped
+            forgotten = self._database.write(_FORGET_SHARD, (shard, limit))
+        return dropped + forgotten > 0
 
     def _add(self, row: RetainedRow) -> bool:
         added = self._database.write(_ADD, row)
-        self._count += added
+        self._counts[row.partition] += added
         return added > 0
 
     def _replace(self, row: RetainedRow) -> bool:
         return self._database.write(_REPLACE, row) > 0
 
-    def _remove(self, tenant: str, topic_name: str, offset: int, *, below: int) -> bool:
+    def _remove(self, key: tuple[int, str, str], offset: int, *, below: int) -> bool:
         """Remove what came before an offset; nothing up to the other one is to come back."""
-        self._count -= self._database.write(_REMOVE, (tenant, topic_name, below))
+        self._counts[key[0]] -= self._database.write(_REMOVE, (*key, below))
         forget_at_ms = self._clock.now_ms() + self._remember_removed_ms
-        note = (tenant, topic_name, offset, forget_at_ms)
-        return self._database.write(_NOTE_REMOVED, note) > 0
+        return self._database.write(_NOTE_REMOVED, (*key, offset, forget_at_ms)) > 0
 
     def _at(self, number: int, now_ms: int) -> RetainedRow | None:
         found = self._database.row(

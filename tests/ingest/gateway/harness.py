@@ -2,7 +2,8 @@
 
 `MemoryRouter` keeps the promises of the Spark router: per partition of `mqlake.inbound` it works in
 order, a barrier waits until the routes up to its offset are applied, each message goes once to each
-gateway that has a matching route, a retain-flagged one also to each that wants them all.
+gateway that has a matching route, a retain-flagged one also to each that wants those of its
+partition, a question to the gateway that is asked.
 """
 
 import asyncio
@@ -56,7 +57,8 @@ from mqlake.records import (
     HEADER_NUMBER,
     HEADER_SOURCE,
     INBOUND,
-    RETAINED_FILTER,
+    QUESTION_KEY_PREFIX,
+    RETAINED_FILTER_PREFIX,
     ROUTES,
     RULES,
     SESSIONS,
@@ -161,7 +163,7 @@ class MemoryRouter:
         self._routes = MemoryLogReader(log)
         self._inbound = MemoryLogReader(log)
         self._tries: dict[str, TopicFilterTrie[tuple[str, str]]] = {}
-        self._want_retained: dict[str, set[str]] = {}
+        self._want_retained: dict[int, set[str]] = {}
         self._waiting: list[deque[LogRecord]] = [deque() for _ in range(PARTITIONS)]
         self.members: dict[tuple[str, str, str], ShareWeight] = {}
         self.applied = -1
@@ -202,8 +204,9 @@ class MemoryRouter:
         for record in records:
             route = decode_route_key(record.key or b"")
             self._numbers.apply(route.gateway, record.headers)
-            if route.topic_filter == RETAINED_FILTER:
-                wanting = self._want_retained.setdefault(route.tenant, set())
+            if route.topic_filter.startswith(RETAINED_FILTER_PREFIX):
+                shard = int(route.topic_filter.removeprefix(RETAINED_FILTER_PREFIX))
+                wanting = self._want_retained.setdefault(shard, set())
                 (wanting.discard if record.value is None else wanting.add)(route.gateway)
                 self.applied = record.offset
                 continue
@@ -261,6 +264,9 @@ class MemoryRouter:
         if key.startswith(BARRIER_KEY_PREFIX):
             self._deliver(decode_barrier_key(key).gateway, record, [])
             return
+        if key.startswith(QUESTION_KEY_PREFIX):
+            self._deliver(key.removeprefix(QUESTION_KEY_PREFIX).decode(), record, [])
+            return
         tenant, _, topic_name = key.decode().partition("/")
         chosen: dict[str, list[str]] = {}
         groups: dict[str, dict[str, ShareWeight]] = {}
@@ -278,7 +284,7 @@ class MemoryRouter:
             )
             chosen.setdefault(gateway, []).append(topic_filter)
         if is_retained(dict(record.headers)):
-            for gateway in self._want_retained.get(tenant, ()):
+            for gateway in self._want_retained.get(record.partition, ()):
                 chosen.setdefault(gateway, [])
         for gateway, shared_filters in chosen.items():
             self._deliver(gateway, record, shared_filters)
@@ -486,7 +492,7 @@ class Harness:
         return [
             record
             for record in self.log.records(INBOUND)
-            if not (record.key or b"").startswith(BARRIER_KEY_PREFIX)
+            if not (record.key or b"").startswith((BARRIER_KEY_PREFIX, QUESTION_KEY_PREFIX))
         ]
 
     async def kill(self) -> None:

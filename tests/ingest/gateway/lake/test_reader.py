@@ -83,7 +83,7 @@ def test_one_child_answers_request_after_request(tmp_path: Path) -> None:
         async def take(some: list[RetainedRow]) -> None:
             rows.extend(some)
 
-        assert await reader.retained(take) == {0: 5}
+        assert await reader.retained([0, 1, 2, 3], take) == {0: 5}
         assert [row.topic_name for row in rows] == ["r"]
         assert len(children()) == 1
 
@@ -125,7 +125,7 @@ def test_without_tables_there_is_nothing(tmp_path: Path) -> None:
         async def take(_rows: list[RetainedRow]) -> None:
             raise AssertionError
 
-        assert await reader.retained(take) == {}
+        assert await reader.retained([0, 1, 2, 3], take) == {}
 
     run(scenario, tmp_path)
 
@@ -180,7 +180,7 @@ def test_a_request_given_up_leaves_no_answer_to_the_next(tmp_path: Path) -> None
             raise ValueError("too much")
 
         with pytest.raises(ValueError, match="too much"):
-            await reader.retained(refuse)
+            await reader.retained([0, 1, 2, 3], refuse)
         asked = asyncio.create_task(reader.messages("default", RANGES, ["#"]))
         await until(lambda: len(children()) == 1)
         asked.cancel()

@@ -38,7 +38,7 @@ def a_row(topic: str, **more: Any) -> dict[str, Any]:
 
 def snapshot(data_dir: Path) -> tuple[list[RetainedRow], dict[int, int]]:
     found: list[RetainedRow] = []
-    *frames, (kind, offsets) = Worker(data_dir).answer(RETAINED_OPERATION, ())
+    *frames, (kind, offsets) = Worker(data_dir).answer(RETAINED_OPERATION, ([0, 1, 2, 3],))
     assert kind == END
     for kind, rows in frames:
         assert kind == ROWS
@@ -48,7 +48,7 @@ def snapshot(data_dir: Path) -> tuple[list[RetainedRow], dict[int, int]]:
 
 
 def refusal(data_dir: Path) -> str:
-    *_, (kind, text) = Worker(data_dir).answer(RETAINED_OPERATION, ())
+    *_, (kind, text) = Worker(data_dir).answer(RETAINED_OPERATION, ([0, 1, 2, 3],))
     assert kind == ERROR
     assert isinstance(text, str)
     return text
@@ -118,7 +118,7 @@ def test_many_rows_come_in_pieces(tmp_path: Path) -> None:
 def test_large_payloads_come_one_by_one(tmp_path: Path) -> None:
     large = bytes(BYTES_IN_FRAME)
     append(tmp_path, RETAINED, [a_row("a", payload=large), a_row("b", payload=large)])
-    *frames, _ = Worker(tmp_path).answer(RETAINED_OPERATION, ())
+    *frames, _ = Worker(tmp_path).answer(RETAINED_OPERATION, ([0, 1, 2, 3],))
     assert [len(rows) for _, rows in frames] == [1, 1]
 
 

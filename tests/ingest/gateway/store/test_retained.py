@@ -42,11 +42,11 @@ def every_page(
     store: RetainedStore, topic_filter: str, *, tenant: str = "default", limit: int = 100
 ) -> list[str]:
     found: list[str] = []
-    page = store.page(tenant, topic_filter, limit=limit)
+    page = store.page(0, tenant, topic_filter, limit=limit)
     found.extend(row.topic_name for row in page.rows)
     while page.position is not None:
         assert len(page.rows) <= limit
-        page = store.page(tenant, topic_filter, page.position, limit=limit)
+        page = store.page(0, tenant, topic_filter, page.position, limit=limit)
         found.extend(row.topic_name for row in page.rows)
     return found
 
@@ -54,11 +54,11 @@ def every_page(
 def test_a_row_comes_back_as_it_went_in(store: RetainedStore) -> None:
     row = a_row("a/ü", b"\0\xff", 7, properties=b'{"content_type":"x"}', expires_at_ms=2**44)
     assert store.apply(row)
-    assert store.get("default", "a/ü") == row
-    assert store.get("default", "a") is None
-    assert store.get("other", "a/ü") is None
-    assert store.page("default", "a/+").rows == [row]
-    assert store.count() == 1
+    assert store.get(0, "default", "a/ü") == row
+    assert store.get(0, "default", "a") is None
+    assert store.get(0, "other", "a/ü") is None
+    assert store.page(0, "default", "a/+").rows == [row]
+    assert store.count(0) == 1
 
 
 def test_only_a_later_offset_replaces(store: RetainedStore) -> None:
@@ -66,7 +66,7 @@ def test_only_a_later_offset_replaces(store: RetainedStore) -> None:
     assert not store.apply(a_row("a", b"5 again", 5))
     assert not store.apply(a_row("a", b"4", 4))
     assert store.apply(a_row("a", b"6", 6))
-    found = store.get("default", "a")
+    found = store.get(0, "default", "a")
     assert found is not None
     assert (found.payload, found.offset) == (b"6", 6)
 
@@ -77,15 +77,15 @@ def test_a_message_without_payload_removes_and_nothing_older_returns(
 ) -> None:
     store.apply(a_row("a", b"5", 5))
     assert not store.apply(a_row("a", payload, 4))
-    assert store.get("default", "a") is not None
+    assert store.get(0, "default", "a") is not None
     assert store.apply(a_row("a", payload, 6))
-    assert store.get("default", "a") is None
-    assert store.count() == 0
+    assert store.get(0, "default", "a") is None
+    assert store.count(0) == 0
     assert not store.apply(a_row("a", b"5", 5))
     assert store.load([a_row("a", b"6", 6), a_row("b", payload, 9)]) == 0
-    assert store.count() == 0
+    assert store.count(0) == 0
     assert store.apply(a_row("a", b"7", 7))
-    assert store.count() == 1
+    assert store.count(0) == 1
 
 
 OPERATIONS = st.lists(
@@ -105,8 +105,8 @@ def test_whatever_the_order_the_last_offset_of_each_topic_stands(
     for row in shuffled:
         store.apply(row)
     for topic, row in last.items():
-        assert store.get("default", topic) == (row if row.payload else None)
-    assert store.count() == sum(bool(row.payload) for row in last.values())
+        assert store.get(0, "default", topic) == (row if row.payload else None)
+    assert store.count(0) == sum(bool(row.payload) for row in last.values())
 
 
 @given(OPERATIONS, st.integers(0, 12), st.randoms(use_true_random=False))
@@ -118,7 +118,7 @@ def test_the_count_is_that_of_the_rows_after_every_change(
     store = RetainedStore(database, clock)
 
     def is_counted() -> bool:
-        return database.row("SELECT count(*) FROM retained") == (store.count(),)
+        return database.row("SELECT count(*) FROM retained") == (store.count(0),)
 
     rows = [
         a_row(topic, payload, at, expires_at_ms=clock.now_ms() + 1 if payload else None)
@@ -132,7 +132,7 @@ def test_the_count_is_that_of_the_rows_after_every_change(
         assert is_counted()
     clock.advance(1)
     store.purge()
-    assert store.count() == 0
+    assert store.count(0) == 0
     assert is_counted()
 
 
@@ -140,7 +140,7 @@ def test_a_bulk_load_does_not_put_back_what_is_older(store: RetainedStore) -> No
     store.apply(a_row("a", b"live", 9))
     assert store.load(a_row(topic, b"snapshot", 5) for topic in "abc") == 2
     assert every_page(store, "#") == ["a", "b", "c"]
-    found = store.get("default", "a")
+    found = store.get(0, "default", "a")
     assert found is not None
     assert found.payload == b"live"
 
@@ -154,11 +154,11 @@ def test_expired_messages_are_neither_returned_nor_listed(
     assert store.next_expiry_ms() == now_ms + 1000
     assert every_page(store, "+") == ["a", "b"]
     clock.advance(1)
-    assert store.get("default", "a") is None
+    assert store.get(0, "default", "a") is None
     assert every_page(store, "+") == ["b"]
-    assert store.count() == 2
+    assert store.count(0) == 2
     assert store.purge() == 1
-    assert store.count() == 1
+    assert store.count(0) == 1
     assert store.next_expiry_ms() is None
     assert not store.apply(a_row("a", b"older, without expiry", 0))
 
@@ -221,11 +221,11 @@ def test_pages_together_hold_what_the_filter_matches_in_order(
 def test_a_long_scan_without_matches_is_cut_into_pages(store: RetainedStore) -> None:
     # Every topic has another prefix, so there is nothing to skip.
     store.load(a_row(f"p{number:06}/x") for number in range(5000))
-    page = store.page("default", "+/y")
+    page = store.page(0, "default", "+/y")
     pages = 1
     while page.position is not None:
         assert page.rows == []
-        page = store.page("default", "+/y", page.position)
+        page = store.page(0, "default", "+/y", page.position)
         pages += 1
     assert 5000 / MAX_LOOKED_AT < pages < 200
 
@@ -233,17 +233,50 @@ def test_a_long_scan_without_matches_is_cut_into_pages(store: RetainedStore) -> 
 def test_a_scan_seeks_over_what_cannot_match(store: RetainedStore) -> None:
     store.load(a_row(f"p/{number:06}") for number in range(5000))
     store.load([a_row("q/y"), a_row("z")])
-    page = store.page("default", "+/y")
+    page = store.page(0, "default", "+/y")
     assert [row.topic_name for row in page.rows] == ["q/y"]
 
 
 def test_what_changes_behind_the_position_is_seen(store: RetainedStore) -> None:
     store.load(a_row(topic, offset=1) for topic in "abcd")
-    page = store.page("default", "#", limit=2)
+    page = store.page(0, "default", "#", limit=2)
     assert [row.topic_name for row in page.rows] == ["a", "b"]
     store.apply(a_row("aa", offset=2))
     store.apply(a_row("c", None, offset=2))
     store.apply(a_row("dd", offset=2))
-    rest = store.page("default", "#", page.position)
+    rest = store.page(0, "default", "#", page.position)
     assert [row.topic_name for row in rest.rows] == ["d", "dd"]
     assert rest.position is None
+
+
+def test_shards_are_apart(store: RetainedStore) -> None:
+    """Also one topic in two: that of another tenant's, say."""
+    store.load(a_row(topic, partition=shard) for shard in (0, 1) for topic in "ab")
+    store.apply(a_row("a", None, 1, partition=1))
+    assert every_page(store, "#") == ["a", "b"]
+    assert [row.topic_name for row in store.page(1, "default", "#").rows] == ["b"]
+    assert (store.count(0), store.count(1), store.count(2)) == (2, 1, 0)
+    assert store.get(1, "default", "a") is None
+
+
+def test_a_shard_is_dropped_piece_by_piece_its_removals_too(store: RetainedStore) -> None:
+    store.load(a_row(f"a/{number}", partition=1) for number in range(25))
+    for number in range(15):
+        store.apply(a_row(f"r/{number}", None, 5, partition=1))
+    store.load([a_row("kept")])
+    pieces = 0
+    while store.drop(1, limit=10):
+        pieces += 1
+        assert store.count(1) == max(0, 25 - 10 * pieces)
+    assert pieces == 3
+    assert every_page(store, "#") == ["kept"]
+    assert store.apply(a_row("r/0", b"of the next load", 4, partition=1))
+
+
+def test_a_page_ends_with_the_message_that_reaches_its_bytes(store: RetainedStore) -> None:
+    store.load(a_row(f"a/{number}", b"x" * 100) for number in range(10))
+    page = store.page(0, "default", "#", max_bytes=250)
+    assert [row.topic_name for row in page.rows] == ["a/0", "a/1", "a/2"]
+    page = store.page(0, "default", "#", page.position, max_bytes=1)
+    assert [row.topic_name for row in page.rows] == ["a/3"]
+    assert page.position is not None

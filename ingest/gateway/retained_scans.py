@@ -1,0 +1,282 @@
+"""The retained messages that one session is owed: which are next, and where they come from.
+
+Shard by shard, a shard in the order of its topics: from this gateway's own copy, else page by page
+from a gateway that has one. Without a wildcard there is one shard. Nothing is asked for before the
+client has room for it; of what others have no more than a page is kept here, and little of the
+shards that come next.
+
+A message from the offset on at which the subscription began to count comes live, and is left out.
+What waits already goes first. [MQTT5-3.3.1-9] [MQTT311-3.3.1-6]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ingest.gateway.retained import to_outbound
+from ingest.gateway.store.scanning import just_after
+from mqlake.records import message_key
+from mqlake.topics import is_system
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.gateway.retained_questions import Question
+    from ingest.gateway.sending import Sender
+    from ingest.gateway.server import Gateway
+    from mqlake.session_records import RetainedScan
+
+RETAINED_PAGE: Final = 100
+"""Messages taken from a store in one turn of the event loop, for one client."""
+
+PAGE_BYTES: Final = 64 * 1024
+"""Payloads and properties of a page, the last of them beyond."""
+
+AHEAD: Final = 3
+"""Shards that are asked while the one before them is sent."""
+
+AHEAD_PAGE: Final = 32
+AHEAD_BYTES: Final = 16 * 1024
+"""What each of them may give."""
+
+SHARDS_AT_ONCE: Final = 8
+"""Shards of this gateway's own that are looked at in one turn of the loop."""
+
+SCAN_RETRY_SECONDS: Final = 0.1
+"""Until it is looked again whether the retained messages here are as new as those elsewhere."""
+
+
+class RetainedScans:
+    """What one session is still owed.
+
+    Args:
+        gateway: Where the session is.
+        sender: Of the session.
+    """
+
+    __slots__ = (
+        "_floor",
+        "_gateway",
+        "_is_due",
+        "_next",
+        "_owed",
+        "_questions",
+        "_scans",
+        "_sender",
+    )
+
+    def __init__(self, gateway: Gateway, sender: Sender) -> None:
+        self._gateway = gateway
+        self._sender = sender
+        # What waits for the router, and what is being sent.
+        self._owed: list[RetainedScan] = []
+        self._scans: list[RetainedScan] = []
+        # Of the first one: the shard that is sent and those after it, and how much of the page of
+        # the first was sent.
+        self._questions: list[Question] = []
+        self._next = 0
+        self._is_due = False
+        self._floor: Sequence[int] | None = None
+
+    def owe(self, scan: RetainedScan) -> None:
+        """Note what a subscription is to get: a crash does not change that.
+
+        They are pending like any other message of the session (5.0: 4.1, 3.1.1: 4.1).
+        """
+        self._owed.append(scan)
+
+    def restore(self, scan: RetainedScan) -> None:
+        """Take what a session that comes back is owed; it goes on when the client is there."""
+        self._scans.append(scan)
+
+    def caught_up(self, floor: Sequence[int]) -> None:
+        """Note up to where the session was given what it missed: copies here may be behind."""
+        self._floor = floor
+
+    def send(self, scan: RetainedScan) -> None:
+        """Begin with what is owed, as fast as the client takes it."""
+        if scan in self._owed:
+            self._owed.remove(scan)
+            self._scans.append(scan)
+            self.go_on()
+
+    def forget(self, topic_filter: str) -> None:
+        """Send no more for a filter that was unsubscribed [MQTT5-3.10.4-2]."""
+        if self._scans and self._scans[0].topic_filter == topic_filter:
+            self.close_questions()
+        self._scans = [one for one in self._scans if one.topic_filter != topic_filter]
+        self._owed = [one for one in self._owed if one.topic_filter != topic_filter]
+
+    def pending(self) -> list[RetainedScan]:
+        """Return what the client has not got yet."""
+        return self._scans + self._owed
+
+    def close_questions(self) -> None:
+        """Forget what was asked of others: the client has gone, or wants it no more."""
+        questions, self._questions = self._questions, []
+        self._next = 0
+        for question in questions:
+            self._gateway.retained_questions.close(question)
+
+    def go_on(self) -> None:
+        """Look in a later turn of the loop what can be sent."""
+        if self._scans and not self._is_due:
+            self._is_due = True
+            self._gateway.loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self._is_due = False
+        if not self._scans:
+            return
+        scan = self._scans[0]
+        if is_system(scan.topic_filter):
+            is_due = self._send_system(scan)
+        else:
+            is_due = self._send_shards(scan)
+        if is_due:
+            self.go_on()
+
+    def _send_system(self, scan: RetainedScan) -> bool:
+        room = self._sender.retained_room(scan.qos)
+        if not room:
+            return False  # goes on by `send_waiting`
+        page = self._gateway.system_topics.page(scan.topic_filter, scan.position, room)
+        for message in page.messages:
+            if not self._sender.send_retained(message, scan):
+                return False
+            scan.position = just_after(message.topic_name)
+        scan.position = page.position
+        if scan.position is None:
+            self._end(scan)
+        return True
+
+    def _send_shards(self, scan: RetainedScan) -> bool:
+        """Send what there is room for; return whether there is more to do at once."""
+        shards = self._shards(scan)
+        for _ in range(SHARDS_AT_ONCE):
+            if scan.shard >= shards.stop:
+                self._end(scan)
+                return True
+            if not self._sender.retained_room(scan.qos):
+                return False  # goes on by `send_waiting`
+            if not self._gateway.retained.is_complete(scan.shard):
+                return self._send_asked(scan, shards)
+            self.close_questions()
+            if not self._is_new_enough(scan):
+                self._is_due = True
+                self._gateway.loop.call_later(SCAN_RETRY_SECONDS, self._step)
+                return False
+            if not self._send_own(scan):
+                break
+        return True
+
+    def _shards(self, scan: RetainedScan) -> range:
+        """Return which shards a scan is about; one that is new begins with the first."""
+        count = len(scan.limits)
+        if "+" in scan.topic_filter or "#" in scan.topic_filter:
+            return range(count)
+        shard = self._gateway.shard_of_topic(message_key(self._sender.tenant, scan.topic_filter))
+        if scan.shard < shard:
+            scan.shard, scan.position = shard, None
+        return range(shard, shard + 1)
+
+    def _is_new_enough(self, scan: RetainedScan) -> bool:
+        """Tell whether the copy here has all that comes before what the client gets live.
+
+        The session may have begun at another gateway, which was ahead of this one.
+        """
+        reached = self._gateway.next_offsets()[scan.shard]
+        floor = 0 if self._floor is None else self._floor[scan.shard]
+        return reached >= max(scan.limits[scan.shard], floor)
+
+    def _send_own(self, scan: RetainedScan) -> bool:
+        """Send a page of this gateway's copy; return whether that was the rest of the shard."""
+        shard = scan.shard
+        page = self._gateway.retained.page(
+            shard,
+            self._sender.tenant,
+            scan.topic_filter,
+            scan.position,
+            self._sender.retained_room(scan.qos),
+            PAGE_BYTES,
+        )
+        for message in page.messages:
+            if message.offset < scan.limits[shard] and not self._sender.send_retained(
+                to_outbound(message, shard), scan
+            ):
+                return False
+            scan.position = just_after(message.topic_name)
+        self._advance(scan, page.position)
+        return page.position is None
+
+    def _advance(self, scan: RetainedScan, position: str | None) -> None:
+        scan.position = position
+        if position is None:
+            scan.shard += 1
+
+    def _send_asked(self, scan: RetainedScan, shards: range) -> bool:
+        """Send of the page that another gateway has given, or ask for it."""
+        questions = self._gateway.retained_questions
+        if self._questions and questions.is_void(self._questions[0]):
+            self.close_questions()
+        if not self._questions:
+            self._ask(scan, scan.shard, scan.position, RETAINED_PAGE, PAGE_BYTES)
+        self._ask_ahead(scan, shards)
+        question = self._questions[0]
+        page = question.page
+        if page is None:
+            return False  # goes on when it is answered
+        messages = page.messages
+        while self._next < len(messages):
+            message = messages[self._next]
+            is_sent = (
+                message.offset >= scan.limits[scan.shard]
+                or questions.is_overtaken(question, message)
+                or self._sender.send_retained(to_outbound(message, scan.shard), scan)
+            )
+            if not is_sent:
+                return False  # goes on by `send_waiting`
+            scan.position = just_after(message.topic_name)
+            self._next += 1
+        self._next = 0
+        questions.close(self._questions.pop(0))
+        self._advance(scan, page.position)
+        if page.position is not None:
+            self._ask(scan, scan.shard, scan.position, RETAINED_PAGE, PAGE_BYTES, first=True)
+        return True
+
+    def _ask(
+        self,
+        scan: RetainedScan,
+        shard: int,
+        position: str | None,
+        max_messages: int,
+        max_bytes: int,
+        *,
+        first: bool = False,
+    ) -> None:
+        question = self._gateway.retained_questions.ask(
+            self._sender.tenant,
+            shard,
+            scan.topic_filter,
+            position,
+            max_messages,
+            max_bytes,
+            self.go_on,
+        )
+        self._questions.insert(0 if first else len(self._questions), question)
+
+    def _ask_ahead(self, scan: RetainedScan, shards: range) -> None:
+        """Ask about the shards that come next, up to one of which there is a copy here."""
+        following = range(
+            scan.shard + len(self._questions), min(scan.shard + 1 + AHEAD, shards.stop)
+        )
+        for shard in following:
+            if self._gateway.retained.is_complete(shard):
+                break
+            self._ask(scan, shard, None, AHEAD_PAGE, AHEAD_BYTES)
+
+    def _end(self, scan: RetainedScan) -> None:
+        self.close_questions()
+        del self._scans[0]
+        self._sender.retained_sent()

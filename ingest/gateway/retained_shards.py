@@ -1,0 +1,156 @@
+"""Of which shards of the retained messages this gateway has a copy.
+
+The owner of a shard has one, and who stands by for it (`ingest.session.placement`, as for
+sessions). To get one the gateway announces the shard's route; what is behind the barriers comes
+from the router, the rest is read from the table `retained` and the log. Nobody is fenced: owners
+only read, so whoever has a complete copy may answer.
+
+While a shard changes hands it may happen that nobody who is asked has a complete copy. Who asks
+asks again; who stood by before is mostly one of the two still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ingest.session.placement import place
+from mqlake.errors import LogError
+from mqlake.records import retained_route
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.gateway.lake.reader import LakeReader
+    from ingest.gateway.peers import Peers
+    from ingest.gateway.retained import Retained
+    from ingest.gateway.routes import Routes
+    from ingest.session.placement import Place
+    from mqlake.log.contract import LogRangeReader
+
+logger = logging.getLogger(__name__)
+
+COUNTED_SECONDS: Final = 60.0
+"""How long a route and its barriers may take to be in the log; then it is tried again."""
+
+RETRY_SECONDS: Final = 0.5
+
+
+class RetainedShards:
+    """Sees that this gateway has copies of the shards that are its own by placement.
+
+    Args:
+        gateway: Its name.
+        retained: Holds the copies.
+        peers: Who can own shards.
+        ranges: Reads the log.
+        lake: Reads the tables, if they can be read here.
+
+    Attributes:
+        places: Who owns which shard, and who stands by.
+    """
+
+    def __init__(
+        self,
+        gateway: str,
+        retained: Retained,
+        peers: Peers,
+        ranges: LogRangeReader,
+        lake: LakeReader | None,
+    ) -> None:
+        self.places: Sequence[Place] = ()
+        self._gateway = gateway
+        self._retained = retained
+        self._peers = peers
+        self._ranges = ranges
+        self._lake = lake
+        self._routes: Routes
+        self._partitions = 0
+        self._owners: list[str] = []
+        self._held: set[int] = set()
+        self._change: asyncio.Task[None] | None = None
+
+    def open(self, routes: Routes, partitions: int) -> None:
+        """Begin, now that it is known how many partitions `mqlake.inbound` has."""
+        self._routes = routes
+        self._partitions = partitions
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this gateway has copies of all shards that it is to have, and of no other."""
+        return bool(self.places) and self._change is None and self._wanted == self._held
+
+    @property
+    def _wanted(self) -> set[int]:
+        return {shard for shard, one in enumerate(self.places) if self._gateway in one}
+
+    def tick(self) -> None:
+        """Follow placement: one change at a time, the next when that is done."""
+        if not self._peers.is_read:
+            return
+        owners = self._peers.owners()
+        if owners and owners != self._owners:
+            self._owners = owners
+            self.places = place(self._partitions, owners)
+            self._retained.owned = [
+                shard for shard, one in enumerate(self.places) if one.owner == self._gateway
+            ]
+        if self._change is None and self._wanted != self._held:
+            self._change = asyncio.create_task(self._follow(self._wanted))
+            self._change.add_done_callback(self._changed)
+
+    async def close(self) -> None:
+        if self._change is not None:
+            self._change.cancel()
+            await asyncio.wait([self._change])
+
+    def _changed(self, change: asyncio.Task[None]) -> None:
+        self._change = None
+        if not change.cancelled() and (error := change.exception()) is not None:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "copies of retained messages cannot be kept", "exception": error}
+            )
+
+    async def _follow(self, wanted: set[int]) -> None:
+        for shard in self._held - wanted:
+            await self._let_go(shard)
+        new = sorted(wanted - self._held)
+        if not new:
+            return
+        try:
+            await self._copy(new)
+        except (LogError, TimeoutError) as error:
+            reason = str(error) or f"no barriers in the log for {COUNTED_SECONDS:.0f} s"
+            logger.warning("retained messages not loaded", extra={"fields": {"reason": reason}})
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _let_go(self, shard: int) -> None:
+        self._routes.unsubscribe(retained_route(self._gateway, shard))
+        self._retained.let_go(shard)
+        self._held.discard(shard)
+        # A removal that comes now is not seen: nothing of it may be left when it is held again.
+        has_more = True
+        while has_more:
+            has_more = self._retained.drop(shard)
+            await asyncio.sleep(0)  # clients go first
+        logger.info("shard of retained messages let go", extra={"fields": {"shard": shard}})
+
+    async def _copy(self, shards: Sequence[int]) -> None:
+        """Get complete copies of shards, or none."""
+        for shard in shards:
+            self._retained.hold(shard)
+            self._held.add(shard)
+        routes = [retained_route(self._gateway, shard) for shard in shards]
+        request = self._routes.announce(routes)
+        try:
+            async with asyncio.timeout(COUNTED_SECONDS):
+                starts = await request.counted
+            ends = {shard: starts[shard] for shard in shards}
+            await self._retained.load(self._lake, self._ranges, ends)
+        except (LogError, TimeoutError):
+            for shard in shards:
+                await self._let_go(shard)
+            raise
+        for shard in shards:
+            self._retained.complete(shard)

@@ -1,0 +1,62 @@
+"""Which retained messages came live while a page of them was on its way from another gateway.
+
+A page is as old as the answer that holds it. What this gateway delivers meanwhile may be newer, and
+a client that has the newer message must not get the older one after it. So from the moment a
+question is asked until its page is sent, the offset of each retained message that comes is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+MAX_NEWER: Final = 10_000
+"""Topics kept for a shard. Beyond it all pages of the shard are void and are asked for again."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    watchers: int = 0
+    offsets: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Tenant and topic name -> the last offset."""
+
+
+class NewerMessages:
+    """Offsets of retained messages by shard, of shards that somebody watches.
+
+    Attributes:
+        rounds: Shard -> how often its offsets were forgotten while they were watched.
+    """
+
+    def __init__(self, max_newer: int = MAX_NEWER) -> None:
+        self._max_newer = max_newer
+        self._shards: dict[int, _Watched] = {}
+        self.rounds: dict[int, int] = {}
+
+    def watch(self, shard: int) -> int:
+        """Keep what comes from now on; return the round, in which that is complete."""
+        watched = self._shards.setdefault(shard, _Watched())
+        watched.watchers += 1
+        return self.rounds.get(shard, 0)
+
+    def leave(self, shard: int) -> None:
+        """Undo one `watch`."""
+        watched = self._shards[shard]
+        watched.watchers -= 1
+        if not watched.watchers:
+            del self._shards[shard]
+
+    def note(self, shard: int, tenant: str, topic_name: str, offset: int) -> None:
+        """Take note of a retain-flagged message, a removal too, that goes to clients now."""
+        watched = self._shards.get(shard)
+        if watched is None:
+            return
+        if len(watched.offsets) >= self._max_newer:
+            watched.offsets.clear()
+            self.rounds[shard] = self.rounds.get(shard, 0) + 1
+        watched.offsets[tenant, topic_name] = offset
+
+    def is_overtaken(self, shard: int, tenant: str, topic_name: str, offset: int) -> bool:
+        """Tell whether a message of the topic has come that is newer than the one at the offset."""
+        watched = self._shards[shard]
+        return watched.offsets.get((tenant, topic_name), -1) > offset

@@ -1,0 +1,215 @@
+r"""Questions for retained messages, and their answers, between gateways.
+
+A question goes through the partition of `mqlake.inbound` that it asks about, and the router passes
+it on in its place: who reads it has everything that was accepted before. The answer is a control
+record of the gateway that asks; a page in one record, its payloads as they are.
+
+    4 bytes: length of the JSON object │ JSON object │ of each message its properties, its payload
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from mqlake.errors import InvalidRecord
+from mqlake.record_versions import RECORD_VERSION, check_version
+
+ANSWER: Final = "retained"
+"""Action of the control record that holds an answer."""
+
+_LENGTH: Final = Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedQuestion:
+    """A gateway asks another one for a page of one shard's retained messages."""
+
+    gateway: str
+    """Who asks."""
+    incarnation: str
+    """Run of that gateway: a later one is not interested."""
+    number: int
+    """Of its questions; the answer has it too."""
+    tenant: str
+    shard: int
+    """Partition of `mqlake.inbound`."""
+    topic_filter: str
+    """A plain one, without `$share/<name>/`."""
+    position: str | None
+    """Topic name with which the page begins; None begins."""
+    max_messages: int
+    max_bytes: int
+    """Of payloads and properties; the message that reaches it is the last of the page."""
+
+
+class RetainedMessage(NamedTuple):
+    """A message of a page, in the partition that was asked about."""
+
+    topic_name: str
+    qos: int
+    offset: int
+    received_at_ms: int
+    properties: bytes | None
+    """JSON as in the header `properties`; None without any."""
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedAnswer:
+    """A page, or word that the gateway has no complete copy of the shard."""
+
+    gateway: str
+    """Who answers."""
+    incarnation: str
+    """Of the question."""
+    number: int
+    """Likewise."""
+    is_absent: bool
+    """There is no complete copy there: somebody else is to be asked."""
+    messages: list[RetainedMessage]
+    position: str | None
+    """Where the next page begins; None after the last."""
+
+
+def encode_question(question: RetainedQuestion) -> bytes:
+    """Write the value of a question."""
+    return _dump(
+        {
+            "v": RECORD_VERSION,
+            "gateway": question.gateway,
+            "incarnation": question.incarnation,
+            "number": question.number,
+            "tenant": question.tenant,
+            "shard": question.shard,
+            "filter": question.topic_filter,
+            "position": question.position,
+            "max_messages": question.max_messages,
+            "max_bytes": question.max_bytes,
+        }
+    )
+
+
+def decode_question(data: bytes) -> RetainedQuestion:
+    """Undo `encode_question`.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or a member is missing or of another type.
+    """
+    found = _load(data)
+    return RetainedQuestion(
+        _text(found, "gateway"),
+        _text(found, "incarnation"),
+        _number(found, "number"),
+        _text(found, "tenant"),
+        _number(found, "shard"),
+        _text(found, "filter"),
+        _optional_text(found, "position"),
+        _number(found, "max_messages"),
+        _number(found, "max_bytes"),
+    )
+
+
+def encode_answer(answer: RetainedAnswer) -> bytes:
+    """Write the value of an answer."""
+    members = {
+        "v": RECORD_VERSION,
+        "gateway": answer.gateway,
+        "incarnation": answer.incarnation,
+        "number": answer.number,
+        "absent": answer.is_absent,
+        "position": answer.position,
+        "messages": [
+            (
+                one.topic_name,
+                one.qos,
+                one.offset,
+                one.received_at_ms,
+                None if one.properties is None else len(one.properties),
+                len(one.payload),
+            )
+            for one in answer.messages
+        ],
+    }
+    head = _dump(members)
+    parts = [_LENGTH.pack(len(head)), head]
+    for one in answer.messages:
+        parts += (one.properties or b"", one.payload)
+    return b"".join(parts)
+
+
+def decode_answer(data: bytes) -> RetainedAnswer:
+    """Undo `encode_answer`.
+
+    Raises:
+        InvalidRecord: Cut short, not JSON, another version, or a member is not as it must be.
+    """
+    at = _LENGTH.size
+    if len(data) < at:
+        raise InvalidRecord(f"answer of {len(data)} bytes, expected at least {at}")
+    (length,) = _LENGTH.unpack_from(data)
+    found = _load(data[at : at + length])
+    at += length
+    messages = []
+    try:
+        for topic_name, qos, offset, received_at_ms, properties, payload in found["messages"]:
+            middle = at + (properties or 0)
+            end = middle + payload
+            messages.append(
+                RetainedMessage(
+                    str(topic_name),
+                    int(qos),
+                    int(offset),
+                    int(received_at_ms),
+                    None if properties is None else data[at:middle],
+                    data[middle:end],
+                )
+            )
+            at = end
+    except (KeyError, TypeError, ValueError) as exc:
+        raise InvalidRecord(f"messages of an answer cannot be read: {exc}") from exc
+    if at != len(data):
+        raise InvalidRecord(f"answer of {len(data)} bytes, expected {at}")
+    return RetainedAnswer(
+        _text(found, "gateway"),
+        _text(found, "incarnation"),
+        _number(found, "number"),
+        bool(found.get("absent")),
+        messages,
+        _optional_text(found, "position"),
+    )
+
+
+def _dump(members: dict[str, Any]) -> bytes:
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _load(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRecord(f"record about retained messages is not JSON: {exc}") from exc
+    if not isinstance(found, dict):
+        raise InvalidRecord("record about retained messages is not a JSON object")
+    check_version(found.get("v"), "record about retained messages")
+    return found
+
+
+def _text(found: dict[str, Any], name: str) -> str:
+    value = found.get(name)
+    if not isinstance(value, str):
+        raise InvalidRecord(f"member {name!r} is {value!r}, expected a text")
+    return value
+
+
+def _optional_text(found: dict[str, Any], name: str) -> str | None:
+    return None if found.get(name) is None else _text(found, name)
+
+
+def _number(found: dict[str, Any], name: str) -> int:
+    value = found.get(name)
+    if type(value) is not int or value < 0:
+        raise InvalidRecord(f"member {name!r} is {value!r}, expected a number from 0 on")
+    return value

@@ -1,0 +1,519 @@
+"""Retained messages on several gateways: each shard is at two of them, and everybody gets all.
+
+Payloads are counted up for each topic, so a value that goes back in time shows.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ingest.gateway import retained_scans
+from ingest.protocol.packets import Puback, Publish, Suback, Subscribe, Subscription
+from mqlake.clock import ManualClock
+from mqlake.log.memory import MemoryLog
+from mqlake.records import (
+    INBOUND,
+    QUESTION_KEY_PREFIX,
+    delivery_topic,
+    is_retained,
+    message_key,
+)
+from tests.ingest.gateway.harness import (
+    PARTITIONS,
+    Client,
+    Harness,
+    MemoryRouter,
+    new_log,
+    running_gateway,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+class Site:
+    """Gateways on one log."""
+
+    def __init__(
+        self,
+        log: MemoryLog,
+        router: MemoryRouter,
+        clock: ManualClock,
+        stack: contextlib.AsyncExitStack,
+    ) -> None:
+        self.log = log
+        self.router = router
+        self.clock = clock
+        self.living: list[Harness] = []
+        self._stack = stack
+
+    async def start(self, name: str) -> Harness:
+        harness = await self._stack.enter_async_context(
+            running_gateway(log=self.log, router=self.router, clock=self.clock, name=name)
+        )
+        self.living.append(harness)
+        await self.settled()
+        return harness
+
+    async def kill(self, harness: Harness) -> None:
+        self.living.remove(harness)
+        await harness.kill()
+
+    async def second(self) -> None:
+        """Let a second pass in which the living hear each other."""
+        self.clock.advance(1)
+        for one in self.living:
+            one.gateway._beat()
+        await until(
+            lambda: all(one.gateway.peers._echo_at == self.clock.monotonic() for one in self.living)
+        )
+        for one in self.living:
+            one.gateway.shards.tick()
+            one.gateway.retained_shards.tick()
+            one.gateway.retained_questions.tick()
+
+    async def settled(self) -> None:
+        """Wait until all have heard of each other, and have the copies that are theirs."""
+        names = sorted(name_of(one) for one in self.living)
+        while any(one.gateway.peers.owners() != names for one in self.living):
+            await self.second()
+        for one in self.living:
+            one.gateway.retained_shards.tick()
+            await until(lambda one=one: one.gateway.retained_shards.is_settled)  # type: ignore[misc]
+
+    @contextlib.asynccontextmanager
+    async def time_passes(self) -> AsyncIterator[None]:
+        """Let a second pass again and again."""
+
+        async def pass_time() -> None:
+            while True:
+                await self.second()
+                await asyncio.sleep(0.02)
+
+        passing = asyncio.create_task(pass_time())
+        try:
+            yield
+        finally:
+            passing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await passing
+
+    def holders(self, topic: str) -> list[Harness]:
+        """Return owner and stand-by of a topic's shard."""
+        place = self.living[0].gateway.retained_shards.places[self.shard(topic)]
+        return [one for name in place for one in self.living if name_of(one) == name]
+
+    def stranger(self, topic: str) -> Harness:
+        """Return a gateway without a copy of a topic's shard."""
+        return next(one for one in self.living if one not in self.holders(topic))
+
+    def shard(self, topic: str) -> int:
+        return self.living[0].gateway.shard_of_topic(message_key("default", topic))
+
+    def questions(self) -> int:
+        return sum(
+            (one.key or b"").startswith(QUESTION_KEY_PREFIX) for one in self.log.records(INBOUND)
+        )
+
+
+def name_of(harness: Harness) -> str:
+    return harness.gateway.settings.name
+
+
+@contextlib.asynccontextmanager
+async def site(count: int) -> AsyncIterator[Site]:
+    names = [f"gateway-{number}" for number in range(1, count + 1)]
+    log = new_log(*names)
+    router = MemoryRouter(log)
+    await router.start()
+    async with contextlib.AsyncExitStack() as stack:
+        found = Site(log, router, ManualClock(), stack)
+        for name in names:
+            await found.start(name)
+        yield found
+    await router.close()
+
+
+async def retain(harness: Harness, messages: dict[str, bytes]) -> None:
+    """Publish one retained message for each topic, qos 1."""
+    publisher = await Client.connect(harness.port)
+    for topic, payload in messages.items():
+        await publisher.publish(topic, payload, 1, retain=True)
+    await publisher.disconnect()
+    await harness.delivered()
+
+
+async def slow_subscriber(harness: Harness, topic_filter: str) -> tuple[Client, Publish]:
+    """Subscribe with room for one message; return it, not acknowledged."""
+    client = await Client.open(harness.port)
+    await client.handshake("", properties={"receive_maximum": 1})
+    client.send(Subscribe(1, [Subscription(topic_filter, 1)]))
+    await client.expect(Suback)
+    return client, await client.expect(Publish)
+
+
+async def every(client: Client, count: int) -> dict[str, bytes]:
+    found = [await client.message() for _ in range(count)]
+    assert all(one.retain for one in found)
+    assert len({one.topic_name for one in found}) == count
+    return {one.topic_name: one.payload for one in found}
+
+
+def topics(count: int) -> list[str]:
+    return [f"plant/{number % 7}/{number}" for number in range(count)]
+
+
+async def test_a_retained_message_goes_to_owner_and_standby_and_not_to_all() -> None:
+    async with site(4) as here:
+        await retain(here.living[0], dict.fromkeys(topics(60), b"1"))
+        for one in here.living:
+            await one.delivered()
+        copies = [
+            (name_of(one), record.key)
+            for one in here.living
+            for record in here.log.records(delivery_topic(name_of(one)))
+            if is_retained(dict(record.headers))
+        ]
+        expected = [
+            (name_of(one), message_key("default", topic))
+            for topic in topics(60)
+            for one in here.holders(topic)
+        ]
+        assert sorted(copies) == sorted(expected)
+        assert len(expected) == 2 * 60
+        assert sum(len(one.gateway.retained) for one in here.living) == 60
+
+
+async def test_exact_and_wildcard_subscriptions_get_all_at_every_gateway() -> None:
+    async with site(4) as here:
+        values = {topic: topic.encode() for topic in topics(300)}
+        await retain(here.living[0], values)
+        for one in here.living:
+            client = await Client.connect(one.port)
+            await client.subscribe("plant/#", 1)
+            assert await every(client, 300) == values
+            await client.expect_nothing()
+        topic = "plant/3/3"
+        for one in (*here.holders(topic), here.stranger(topic)):
+            asked = here.questions()
+            client = await Client.connect(one.port)
+            await client.subscribe(topic, 1)
+            assert await every(client, 1) == {topic: topic.encode()}
+            await client.expect_nothing()
+            assert here.questions() - asked == (one not in here.holders(topic))
+        assert all(not len(one.gateway.retained_questions) for one in here.living)
+
+
+async def test_one_gateway_asks_nobody() -> None:
+    async with site(1) as here:
+        await retain(here.living[0], dict.fromkeys(topics(200), b"1"))
+        client = await Client.connect(here.living[0].port)
+        await client.subscribe("#", 1)
+        await every(client, 200)
+        assert here.questions() == 0
+        assert len(here.living[0].gateway.retained) == 200
+
+
+async def test_what_is_removed_and_what_has_expired_is_not_answered() -> None:
+    async with site(3) as here:
+        topic = "a/b"
+        stranger = here.stranger(topic)
+        publisher = await Client.connect(stranger.port)
+        await publisher.publish(topic, b"1", 1, retain=True)
+        await publisher.publish(topic, b"", 1, retain=True)
+        client = await Client.connect(stranger.port)
+        await client.subscribe(topic, 1)
+        await until(lambda: not len(stranger.gateway.retained_questions))
+        await client.expect_nothing()
+        await publisher.publish(
+            topic, b"2", 1, retain=True, properties={"message_expiry_interval": 10}
+        )
+        for seconds, found in ((4, 1), (6, 0)):
+            here.clock.advance(seconds)
+            client = await Client.connect(stranger.port)
+            asked = here.questions()
+            await client.subscribe(topic, 1)
+            await until(lambda asked=asked: here.questions() > asked)  # type: ignore[misc]
+            for _ in range(found):
+                assert (await client.message()).properties["message_expiry_interval"] == 6
+            await until(lambda: not len(stranger.gateway.retained_questions))
+            await client.expect_nothing()
+
+
+async def test_properties_and_a_payload_larger_than_a_page_come_as_they_are() -> None:
+    async with site(3) as here:
+        topic = "a/b"
+        payload = bytes(range(256)) * 1024
+        publisher = await Client.connect(here.living[0].port)
+        properties = {"content_type": "ü", "user_property": [("a", "1"), ("a", "2")]}
+        await publisher.publish(topic, payload, 2, retain=True, properties=properties)  # type: ignore[arg-type]
+        client = await Client.connect(here.stranger(topic).port)
+        await client.subscribe(topic, 2)
+        message = await client.message()
+        assert (message.payload, message.qos, message.retain) == (payload, 2, True)
+        assert message.properties == properties
+
+
+async def test_a_slow_client_costs_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retained_scans, "PAGE_BYTES", 2000)
+    monkeypatch.setattr(retained_scans, "AHEAD_BYTES", 500)
+    async with site(4) as here:
+        await retain(here.living[0], dict.fromkeys(topics(200), b"x" * 100))
+        # The one without a copy of any shard, if there is: else with the fewest.
+        counts = {name_of(one): len(one.gateway.retained._complete) for one in here.living}
+        harness = min(here.living, key=lambda one: counts[name_of(one)])
+        client, first = await slow_subscriber(harness, "plant/#")
+        (session,) = harness.gateway.sessions._sessions.values()
+        received = 1
+        most = 0
+        while received < 200:
+            asked = here.questions()
+            await client.expect_nothing()
+            scans = session.sender._retained
+            assert scans is not None
+            held = [len(one.payload) for q in scans._questions if q.page for one in q.page.messages]
+            most = max(most, sum(held))
+            assert sum(held) <= 2000 + 3 * 500 + 4 * 100
+            assert here.questions() == asked, "nothing is asked for while there is no room"
+            client.send(Puback(first.packet_id))
+            first = await client.expect(Publish)
+            received += 1
+        assert most >= 2000
+        client.send(Puback(first.packet_id))
+        await client.expect_nothing()
+        assert session.sender.pending_retained() == []
+
+
+@pytest.mark.parametrize("victim", ["owner", "standby", "both"])
+async def test_a_scan_goes_on_when_gateways_die_in_the_middle_of_it(victim: str) -> None:
+    async with site(4) as here:
+        of_one_shard = [topic for topic in topics(400) if here.shard(topic) == 1]
+        await retain(here.living[0], dict.fromkeys(of_one_shard, b"1"))
+        owner, standby = here.holders(of_one_shard[0])
+        asker, writer = (one for one in here.living if one not in (owner, standby))
+        client, message = await slow_subscriber(asker, "plant/#")
+        assert 100 < len(of_one_shard) < 200, "two pages"
+        for harness in {"owner": [owner], "standby": [standby], "both": [owner, standby]}[victim]:
+            await here.kill(harness)
+        seen: dict[str, list[bytes]] = defaultdict(list)
+        newest = {**dict.fromkeys(of_one_shard, b"1"), **dict.fromkeys(of_one_shard[::3], b"2")}
+        async with here.time_passes():
+            await retain(writer, dict.fromkeys(of_one_shard[::3], b"2"))
+            while True:
+                seen[message.topic_name].append(message.payload)
+                client.send(Puback(message.packet_id))
+                if {topic: values[-1] for topic, values in seen.items()} == newest:
+                    break
+                message = await client.expect(Publish)
+        assert all(values in ([b"1"], [b"2"], [b"1", b"2"]) for values in seen.values())
+        await here.settled()
+        assert sum(len(one.gateway.retained) for one in here.living) == len(of_one_shard)
+
+
+async def test_a_scan_goes_on_when_shards_change_hands_in_the_middle_of_it() -> None:
+    async with site(2) as here:
+        values = dict.fromkeys(topics(100), b"1")
+        await retain(here.living[0], values)
+        client, message = await slow_subscriber(here.living[0], "plant/#")
+        await here.start("gateway-3")
+        await here.start("gateway-4")
+        found = {message.topic_name: message.payload}
+        for _ in range(99):
+            client.send(Puback(message.packet_id))
+            message = await client.expect(Publish)
+            assert message.topic_name not in found
+            found[message.topic_name] = message.payload
+        client.send(Puback(message.packet_id))
+        await client.expect_nothing()
+        assert found == values
+
+
+async def test_a_copy_that_was_let_go_of_is_made_anew() -> None:
+    """What was removed meanwhile does not come back."""
+    async with site(2) as here:
+        one, _ = here.living
+        await retain(one, dict.fromkeys(topics(30), b"1"))
+        third = await here.start("gateway-3")
+        left = [shard for shard in range(PARTITIONS) if not one.gateway.retained.is_complete(shard)]
+        assert left
+        gone = [topic for topic in topics(30) if here.shard(topic) in left]
+        await retain(one, {gone[0]: b"", gone[1]: b"2"})
+        third.stop.set()
+        await third.task
+        here.living.remove(third)
+        await here.settled()
+        client = await Client.connect(one.port)
+        asked = here.questions()
+        await client.subscribe("plant/#", 1)
+        expected = {**dict.fromkeys(topics(30), b"1"), gone[1]: b"2"}
+        del expected[gone[0]]
+        assert await every(client, 29) == expected
+        await client.expect_nothing()
+        assert here.questions() == asked
+
+
+async def test_a_question_that_is_lost_is_asked_again() -> None:
+    async with site(3) as here:
+        topic = "a/b"
+        await retain(here.living[0], {topic: b"1"})
+        owner, standby = here.holders(topic)
+        stranger = here.stranger(topic)
+        owner.gateway._reader.pause()  # it is alive and hears nothing
+        client = await Client.connect(stranger.port)
+        await client.subscribe(topic, 1)
+        await until(lambda: len(stranger.gateway.retained_questions) == 1)
+        await client.expect_nothing()
+        await here.second()
+        assert await every(client, 1) == {topic: b"1"}
+        owner.gateway._reader.resume()
+        await owner.delivered()
+        await standby.delivered()
+        await stranger.delivered()
+        await client.expect_nothing()
+
+
+async def test_a_router_that_repeats_itself_answers_nothing_twice() -> None:
+    async with site(3) as here:
+        topic = "a/b"
+        await retain(here.living[0], {topic: b"1"})
+        stranger = here.stranger(topic)
+        client = await Client.connect(stranger.port)
+        await client.subscribe(topic, 1)
+        assert await every(client, 1) == {topic: b"1"}
+        answers = len(here.log.records(delivery_topic(name_of(stranger))))
+        here.router.repeat_all()
+        for one in here.living:
+            await one.delivered()
+        await client.expect_nothing()
+        assert len(here.log.records(delivery_topic(name_of(stranger)))) > answers
+
+
+async def test_a_page_that_is_overtaken_by_a_live_message_is_not_sent() -> None:
+    async with site(3) as here:
+        topic = "a/b"
+        await retain(here.living[0], {topic: b"1"})
+        stranger = here.stranger(topic)
+        client = await Client.connect(stranger.port)
+        here.log.hold_reports(delivery_topic(name_of(stranger)))  # the answer comes late
+        await client.subscribe(topic, 1)
+        await until(lambda: here.questions() == 1)
+        for one in here.holders(topic):
+            await until(lambda one=one: not one.gateway._retained_answers._waiting)  # type: ignore[misc]
+        publisher = await Client.connect(here.living[0].port)
+        await publisher.publish(topic, b"2", 1, retain=True)
+        message = await client.message()
+        assert (message.payload, message.retain) == (b"2", False)
+        here.log.release_reports()
+        await until(lambda: not len(stranger.gateway.retained_questions))
+        await client.expect_nothing()
+
+
+async def test_a_scan_goes_on_at_another_gateway() -> None:
+    async with site(4) as here:
+        values = dict.fromkeys(topics(200), b"1")
+        await retain(here.living[0], values)
+        kept = {"session_expiry_interval": 600, "receive_maximum": 1}
+        client = await Client.open(here.living[0].port)
+        await client.handshake("alice", properties=kept)
+        client.send(Subscribe(1, [Subscription("plant/#", 1)]))
+        await client.expect(Suback)
+        found: dict[str, bytes] = {}
+        for at in (1, 2, 3, 0):
+            for _ in range(50):
+                message = await client.expect(Publish)
+                assert message.topic_name not in found or message.dup
+                found[message.topic_name] = message.payload
+                client.send(Puback(message.packet_id))
+            await client.disconnect()
+            client = await Client.open(here.living[at].port)
+            connack = await client.handshake("alice", clean_start=False, properties=kept)
+            assert connack.session_present
+        while len(found) < 200:
+            message = await client.expect(Publish)
+            found[message.topic_name] = message.payload
+            client.send(Puback(message.packet_id))
+        await client.expect_nothing()
+        assert found == values
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_nothing_goes_back_in_time_and_the_last_arrives(seed: int) -> None:
+    """Publishers, subscribers that come and go, and gateways that come and die, by a seed."""
+    chance = random.Random(seed)
+    names = [f"t/{number}/{number % 3}" for number in range(40)]
+    newest = dict.fromkeys(names, 0)
+    async with site(3) as here:
+        await retain(here.living[0], dict.fromkeys(names, b"0"))
+        publisher = await Client.connect(here.living[0].port)
+        watchers: list[tuple[Harness, Watcher, asyncio.Task[None]]] = []
+        started = 3
+        for step in range(60):
+            for _ in range(chance.randrange(8)):
+                topic = chance.choice(names)
+                newest[topic] += 1
+                await publisher.publish(topic, b"%d" % newest[topic], 1, retain=True)
+            if chance.random() < 0.4:
+                harness = chance.choice(here.living)
+                watcher = Watcher(chance.choice(["t/#", "t/+/1", "+/+/2", *names]))
+                async with here.time_passes():
+                    client = await Client.connect(
+                        harness.port, properties={"receive_maximum": chance.choice([1, 3, 100])}
+                    )
+                client.send(Subscribe(1, [Subscription(watcher.topic_filter, 1)]))
+                watchers.append((harness, watcher, asyncio.create_task(watcher.watch(client))))
+            if step in (20, 45):
+                started += 1
+                await here.start(f"gateway-{started}")
+            if step == 35:
+                victim = chance.choice(here.living[1:])
+                await here.kill(victim)
+                watchers = [one for one in watchers if one[0] is not victim]
+            if chance.random() < 0.5:
+                await here.second()
+
+        def missing() -> list[tuple[str, dict[str, int]]]:
+            wanted = {
+                one: {topic: newest[topic] for topic in names if one.matches(topic)}
+                for _, one, _ in watchers
+            }
+            return [(one.topic_filter, one.last) for one in wanted if one.last != wanted[one]]
+
+        async with here.time_passes():
+            with contextlib.suppress(TimeoutError):
+                await until(lambda: not missing(), 20)
+        assert missing() == []
+        assert [one.wrong for _, one, _ in watchers if one.wrong] == []
+        assert here.questions() > 5
+        for _, _, task in watchers:
+            task.cancel()
+
+
+class Watcher:
+    """Takes everything that comes for one filter and notes what is older than what came before."""
+
+    def __init__(self, topic_filter: str) -> None:
+        self.topic_filter = topic_filter
+        self.last: dict[str, int] = {}
+        self.wrong: list[tuple[str, int, int]] = []
+
+    def matches(self, topic: str) -> bool:
+        levels = self.topic_filter.split("/")
+        if levels[-1] == "#":
+            return True
+        return all(one in ("+", name) for one, name in zip(levels, topic.split("/"), strict=True))
+
+    async def watch(self, client: Client) -> None:
+        while (packet := await client.receive()) is not None:
+            if isinstance(packet, Suback):
+                continue
+            assert isinstance(packet, Publish)
+            client.send(Puback(packet.packet_id))
+            value = int(packet.payload)
+            before = self.last.get(packet.topic_name, -1)
+            if value <= before:
+                self.wrong.append((packet.topic_name, before, value))
+            self.last[packet.topic_name] = value
