@@ -293,12 +293,6 @@ class Routes:
             entry.members += 1
             self._unused.pop(route, None)
 
-    def want(self, route: Route) -> None:
-        """Keep a route from the first round on, whoever subscribes; called before `open`."""
-        self._entries[route] = _Entry(members=1, round=self._next_round)
-        self._next_round.routes.append(route)
-        self._changed[route] = None
-
     def unsubscribe(self, route: Route) -> None:
         """Count one member less; the route goes when it has been unused for a while.
 
@@ -355,12 +349,7 @@ class Routes:
         Raises:
             LogError: The log does not take them.
         """
-        wanted = list(self._changed)
-        self._changed.clear()
-        await self._append_all(
-            [(route, None) for route in stale if route not in self._entries]
-            + [(route, self._count(route)) for route in wanted]
-        )
+        await self._append_all([(route, None) for route in stale])
         return await self.subscribe([]).counted
 
     async def run(self) -> None:

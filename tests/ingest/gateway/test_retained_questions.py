@@ -312,6 +312,6 @@ async def test_questions_wait_for_a_full_log_and_not_without_end() -> None:
 async def test_a_question_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     answering = Answering()
     monkeypatch.setattr(retained_questions, "MAX_WAITING", 1)
-    for value in (b"", b"[]", b'{"v":1}', b'{"v":2,"gateway":"me"}'):
+    for value in (b"", b"[]", b'{"v":1}', b'{"v":9,"gateway":"me"}'):
         with pytest.raises(InvalidRecord):
             answering.answers.receive_question(value)

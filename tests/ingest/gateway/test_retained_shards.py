@@ -23,6 +23,7 @@ from mqlake.records import (
     message_key,
 )
 from tests.ingest.gateway.harness import (
+    DEADLINE_SECONDS,
     PARTITIONS,
     Client,
     Harness,
@@ -77,13 +78,21 @@ class Site:
             one.gateway.retained_questions.tick()
 
     async def settled(self) -> None:
-        """Wait until all have heard of each other, and have the copies that are theirs."""
+        """Wait until all have heard of each other, and have the shards that are theirs."""
         names = sorted(name_of(one) for one in self.living)
-        while any(one.gateway.peers.owners() != names for one in self.living):
-            await self.second()
-        for one in self.living:
-            one.gateway.retained_shards.tick()
-            await until(lambda one=one: one.gateway.retained_shards.is_settled)  # type: ignore[misc]
+
+        def is_settled(one: Harness) -> bool:
+            gateway = one.gateway
+            return (
+                gateway.peers.owners() == names
+                and gateway.shards.is_settled
+                and gateway.retained_shards.is_settled
+            )
+
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not all(is_settled(one) for one in self.living):
+                await self.second()
+                await asyncio.sleep(0.001)
 
     @contextlib.asynccontextmanager
     async def time_passes(self) -> AsyncIterator[None]:
