@@ -43,7 +43,7 @@ GATEWAY: Final = (
     _gauge("gateway_clients", "clients that are connected"),
     _gauge("gateway_sessions", "sessions, connected or not"),
     _gauge("gateway_subscriptions", "subscriptions"),
-    _gauge("gateway_retained_messages", "retained messages that it knows"),
+    _gauge("gateway_retained_messages", "retained messages of the shards that it owns"),
     _counter("gateway_connections_opened", "network connections"),
     _counter("gateway_connections_refused", "of these, not let in"),
     _counter("gateway_sessions_expired", "sessions that ended by their expiry"),

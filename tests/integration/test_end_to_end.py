@@ -167,3 +167,39 @@ def test_three_gateways_and_spark_executors_in_processes_of_their_own(tmp_path: 
             )
             assert sorted(subscriber.received) == sorted(expected)
             subscriber.close()
+        _everybody_gets_what_is_retained(system, ports)
+
+
+def _everybody_gets_what_is_retained(system: LocalSystem, ports: list[int]) -> None:
+    """Each shard is at two of three gateways; the third asks, also while one of them is dead."""
+    kept = {f"kept/{number % 7}/{number}": b"%d" % number for number in range(400)}
+    with publishing(ports[0]) as client:
+        publish_all(client, list(kept.items()), retain=True)
+        publish_all(client, [("kept/0/0", b"")], retain=True)
+        del kept["kept/0/0"]
+
+    def expect_all(among: list[int]) -> None:
+        topics = [f"kept/{number % 7}/{number}" for number in range(1, 9)]
+        for port in among:
+            subscribers = [Collector(port, one, 1) for one in ("kept/#", *topics)]
+            await_condition(
+                lambda every=subscribers: (  # type: ignore[misc]
+                    [len(one.received) for one in every] == [len(kept)] + [1] * len(topics)
+                ),
+                "what is retained",
+            )
+            assert dict(subscribers[0].received) == kept
+            assert [one.received for one in subscribers[1:]] == [
+                [(one, kept[one])] for one in topics
+            ]
+            for one in subscribers:
+                one.close()
+
+    expect_all(ports)
+    counted = [system.process(f"gateway-{number}")["figures"]["retained"] for number in (1, 2, 3)]
+    assert sum(counted) == len(kept)
+    assert all(count < len(kept) for count in counted)
+    system.kill("gateway-2")
+    expect_all([ports[0], ports[2]])
+    system.await_healthy()
+    expect_all(ports)

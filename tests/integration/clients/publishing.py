@@ -21,9 +21,11 @@ def publishing(port: int) -> Iterator[mqtt.Client]:
         client.loop_stop()
 
 
-def publish_all(client: mqtt.Client, messages: list[tuple[str, bytes]], qos: int = 1) -> None:
+def publish_all(
+    client: mqtt.Client, messages: list[tuple[str, bytes]], qos: int = 1, *, retain: bool = False
+) -> None:
     """Publish and return when all are acknowledged."""
-    sent = [client.publish(topic, payload, qos) for topic, payload in messages]
+    sent = [client.publish(topic, payload, qos, retain) for topic, payload in messages]
     for one in sent:
         one.wait_for_publish(60)
 
