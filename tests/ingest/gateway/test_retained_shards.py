@@ -83,6 +83,8 @@ class Site:
 
         def is_settled(one: Harness) -> bool:
             gateway = one.gateway
+            gateway.shards.tick()
+            gateway.retained_shards.tick()
             return (
                 gateway.peers.owners() == names
                 and gateway.shards.is_settled
