@@ -55,6 +55,7 @@ class RetainedScans:
     """
 
     __slots__ = (
+        "_asking",
         "_floor",
         "_gateway",
         "_is_due",
@@ -71,8 +72,9 @@ class RetainedScans:
         # What waits for the router, and what is being sent.
         self._owed: list[RetainedScan] = []
         self._scans: list[RetainedScan] = []
-        # Of the first one: the shard that is sent and those after it, and how much of the page of
-        # the first was sent.
+        # What was asked for one of them, mostly the first: the shard that is sent and those after
+        # it, and how much of the first page was sent.
+        self._asking: RetainedScan | None = None
         self._questions: list[Question] = []
         self._next = 0
         self._is_due = False
@@ -81,9 +83,16 @@ class RetainedScans:
     def owe(self, scan: RetainedScan) -> None:
         """Note what a subscription is to get: a crash does not change that.
 
-        They are pending like any other message of the session (5.0: 4.1, 3.1.1: 4.1).
+        They are pending like any other message of the session (5.0: 4.1, 3.1.1: 4.1). The log has
+        the subscription's barriers, so others can be asked while these are on their way.
         """
         self._owed.append(scan)
+        if self._scans or self._questions or is_system(scan.topic_filter):
+            return
+        shards = self._shards(scan)
+        is_here = self._gateway.retained.is_complete(scan.shard)
+        if not is_here and self._sender.retained_room(scan.qos):
+            self._ask_shards(scan, shards)
 
     def restore(self, scan: RetainedScan) -> None:
         """Take what a session that comes back is owed; it goes on when the client is there."""
@@ -102,7 +111,7 @@ class RetainedScans:
 
     def forget(self, topic_filter: str) -> None:
         """Send no more for a filter that was unsubscribed [MQTT5-3.10.4-2]."""
-        if self._scans and self._scans[0].topic_filter == topic_filter:
+        if self._asking is not None and self._asking.topic_filter == topic_filter:
             self.close_questions()
         self._scans = [one for one in self._scans if one.topic_filter != topic_filter]
         self._owed = [one for one in self._owed if one.topic_filter != topic_filter]
@@ -114,6 +123,7 @@ class RetainedScans:
     def close_questions(self) -> None:
         """Forget what was asked of others: the client has gone, or wants it no more."""
         questions, self._questions = self._questions, []
+        self._asking = None
         self._next = 0
         for question in questions:
             self._gateway.retained_questions.close(question)
@@ -217,11 +227,9 @@ class RetainedScans:
     def _send_asked(self, scan: RetainedScan, shards: range) -> bool:
         """Send of the page that another gateway has given, or ask for it."""
         questions = self._gateway.retained_questions
-        if self._questions and questions.is_void(self._questions[0]):
+        if self._asking is not scan or (self._questions and questions.is_void(self._questions[0])):
             self.close_questions()
-        if not self._questions:
-            self._ask(scan, scan.shard, scan.position, RETAINED_PAGE, PAGE_BYTES)
-        self._ask_ahead(scan, shards)
+        self._ask_shards(scan, shards)
         question = self._questions[0]
         page = question.page
         if page is None:
@@ -266,8 +274,11 @@ class RetainedScans:
         )
         self._questions.insert(0 if first else len(self._questions), question)
 
-    def _ask_ahead(self, scan: RetainedScan, shards: range) -> None:
-        """Ask about the shards that come next, up to one of which there is a copy here."""
+    def _ask_shards(self, scan: RetainedScan, shards: range) -> None:
+        """Ask about the shard that is next, and those after it up to one that is here."""
+        self._asking = scan
+        if not self._questions:
+            self._ask(scan, scan.shard, scan.position, RETAINED_PAGE, PAGE_BYTES)
         following = range(
             scan.shard + len(self._questions), min(scan.shard + 1 + AHEAD, shards.stop)
         )

@@ -132,3 +132,15 @@ def test_a_table_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert "\n" not in refusal(tmp_path)
     shutil.rmtree(tmp_path / "tables")
     assert snapshot(tmp_path) == ([], {})
+
+
+def test_only_rows_of_the_shards_asked_for_come(tmp_path: Path) -> None:
+    append(
+        tmp_path,
+        RETAINED,
+        [a_row(f"a/{shard}", log_partition=shard) for shard in range(4)],
+        next_offsets=dict.fromkeys(range(4), 8),
+    )
+    *frames, (kind, _) = Worker(tmp_path).answer(RETAINED_OPERATION, ([1, 3],))
+    assert kind == END
+    assert [row.topic_name for _, rows in frames for row in rows] == ["a/1", "a/3"]
