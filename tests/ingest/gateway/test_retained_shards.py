@@ -22,6 +22,7 @@ from mqlake.records import (
     is_retained,
     message_key,
 )
+from mqlake.session_records import RetainedScan
 from tests.ingest.gateway.harness import (
     DEADLINE_SECONDS,
     PARTITIONS,
@@ -365,6 +366,58 @@ async def test_a_copy_that_was_let_go_of_is_made_anew() -> None:
         assert await every(client, 29) == expected
         await client.expect_nothing()
         assert here.questions() == asked
+
+
+async def test_a_question_does_not_wait_for_the_barriers_of_its_subscription() -> None:
+    async with site(3) as here:
+        topic = "a/b"
+        await retain(here.living[0], {topic: b"1"})
+        client = await Client.connect(here.stranger(topic).port)
+        here.router.pause()
+        client.send(Subscribe(1, [Subscription(topic, 1)]))
+        await until(lambda: here.questions() == 1)
+        await client.expect_nothing()
+        here.router.resume()
+        await client.expect(Suback)
+        assert await every(client, 1) == {topic: b"1"}
+        assert here.questions() == 1
+
+
+async def test_a_filter_that_is_unsubscribed_is_asked_about_no_more() -> None:
+    async with site(3) as here:
+        topic = "a/b"
+        stranger = here.stranger(topic)
+        await retain(here.living[0], {topic: b"1"})
+        client = await Client.connect(stranger.port)
+        here.log.hold_reports(delivery_topic(name_of(stranger)))  # the answer comes late
+        await client.subscribe(topic, 1)
+        await client.subscribe("other/#", 1)
+        await until(lambda: here.questions() == 1)
+        await client.unsubscribe(topic)
+        here.log.release_reports()
+        await until(lambda: not len(stranger.gateway.retained_questions))
+        await client.expect_nothing()
+
+
+async def test_a_copy_behind_what_a_session_was_given_of_the_past_waits() -> None:
+    async with site(1) as here:
+        (harness,) = here.living
+        topic = "a/b"
+        await retain(harness, {topic: b"1"})
+        client = await Client.connect(harness.port)
+        (session,) = harness.gateway.sessions._sessions.values()
+        next_offsets = harness.gateway.next_offsets()
+        scan = RetainedScan(topic, 1, (), next_offsets, here.shard(topic))
+        floor = list(next_offsets)
+        floor[here.shard(topic)] += 2  # it has got two messages that this gateway has not
+        session.sender.retained.restore(scan)
+        session.sender.caught_up(floor)
+        session.sender.send_waiting()
+        await client.expect_nothing()
+        await retain(harness, {topic: b"2"})
+        await retain(harness, {topic: b"3"})
+        await until(lambda: session.sender.pending_retained() == [])
+        await client.expect_nothing()  # it has 2 and 3 from the log
 
 
 async def test_a_question_that_is_lost_is_asked_again() -> None:
