@@ -12,7 +12,7 @@ from ingest.gateway.lake.exchange import (
 )
 from ingest.gateway.lake.worker import Worker, serve
 
-REQUEST = encode_frame((RETAINED_OPERATION, ()))
+REQUEST = encode_frame((RETAINED_OPERATION, ([0, 1, 2, 3],)))
 
 
 class Closed(BytesIO):
