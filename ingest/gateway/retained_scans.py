@@ -43,7 +43,7 @@ SHARDS_AT_ONCE: Final = 8
 """Shards of this gateway's own that are looked at in one turn of the loop."""
 
 SCAN_RETRY_SECONDS: Final = 0.1
-"""Until it is looked again whether the retained messages here are as new as those elsewhere."""
+"""Until it is looked again whether a copy here is new enough, and this gateway heard of."""
 
 
 class RetainedScans:
@@ -138,6 +138,9 @@ class RetainedScans:
         self._is_due = False
         if not self._scans:
             return
+        if not self._gateway.lease.holds():  # the session may be another gateway's by now
+            self._look_later()
+            return
         scan = self._scans[0]
         if is_system(scan.topic_filter):
             is_due = self._send_system(scan)
@@ -145,6 +148,10 @@ class RetainedScans:
             is_due = self._send_shards(scan)
         if is_due:
             self.go_on()
+
+    def _look_later(self) -> None:
+        self._is_due = True
+        self._gateway.loop.call_later(SCAN_RETRY_SECONDS, self._step)
 
     def _send_system(self, scan: RetainedScan) -> bool:
         room = self._sender.retained_room(scan.qos)
@@ -173,8 +180,7 @@ class RetainedScans:
                 return self._send_asked(scan, shards)
             self.close_questions()
             if not self._is_new_enough(scan):
-                self._is_due = True
-                self._gateway.loop.call_later(SCAN_RETRY_SECONDS, self._step)
+                self._look_later()
                 return False
             if not self._send_own(scan):
                 break

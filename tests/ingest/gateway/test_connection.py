@@ -23,7 +23,7 @@ from ingest.protocol.reason_codes import (
     ConnackReasonCode,
     DisconnectReasonCode,
 )
-from tests.ingest.gateway.harness import Client, running_gateway, turns, until
+from tests.ingest.gateway.harness import PARTITIONS, Client, running_gateway, turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -364,7 +364,7 @@ async def test_nothing_is_kept_of_500_clients_that_came_and_went() -> None:
         assert gateway._held_by_log == []
         assert len(gateway.subscriptions) == 0
         assert gateway.subscriptions._settling == {}
-        await until(lambda: len(gateway.routes) == 1)  # that of the retained messages
+        await until(lambda: len(gateway.routes) == PARTITIONS)  # those of retained messages
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
