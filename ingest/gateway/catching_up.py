@@ -200,7 +200,7 @@ class CatchingUp:
         losing = [
             one
             for one, begun in zip(absent, begun_at, strict=True)
-            if one.missed.loses(missing, begun)
+            if one.missed.loses(missing.start, missing.end, begun[missing.partition])
         ]
         if not losing:
             return

@@ -21,8 +21,6 @@ from mqlake.offsets import have_reached, latest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mqlake.log.contract import Missing
-
 UNBOUNDED: Final = 2**63
 
 
@@ -114,16 +112,17 @@ class Missed:
         for partition, offset in offsets.items():
             self.cursor[partition] = max(self.cursor[partition], offset)
 
-    def loses(self, missing: Missing, begun_at: Sequence[int]) -> bool:
+    def loses(self, start: int, end: int, begun_at: int) -> bool:
         """Tell whether the log would have had to hold what it does not.
 
         Args:
-            missing: What it does not hold.
-            begun_at: Per partition where reading the log began.
+            start: The first offset that it does not hold.
+            end: The first one after that which it does.
+            begun_at: Where reading the log began.
         """
-        if missing.end <= begun_at[missing.partition]:
+        if end <= begun_at:
             return False
-        return missing.start > 0 or not self.begins_anywhere or self.is_partial
+        return start > 0 or not self.begins_anywhere or self.is_partial
 
     def follow(self, next_offsets: Sequence[int]) -> bool:
         """Tell whether reading has overtaken what the router has brought; else go on up to there.

@@ -374,9 +374,11 @@ async def test_a_session_that_others_settle_while_it_leaves_is_gone_without_a_tr
         await client.subscribe("$share/g/c", 1)
         harness.log.hold_reports(INBOUND)
         client.send(Publish("t", b"2", 2, packet_id=9))
-        await until(harness.inbound)
-        await client.disconnect()
         sessions = harness.gateway.sessions
+        connection = sessions.get("default", "alice").connection
+        assert connection is not None
+        await until(lambda: not connection.is_answered)
+        await client.disconnect()
         assert not sessions.is_idle
         sessions.abandon(("default", "alice"))
         assert sessions.is_idle

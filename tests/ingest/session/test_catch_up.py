@@ -6,7 +6,6 @@ from bisect import bisect_left
 import pytest
 
 from ingest.session.catch_up import Missed, log_ranges
-from mqlake.log.contract import Missing
 
 
 def missed(cursor: list[int], ends: list[int], **fields: object) -> Missed:
@@ -59,18 +58,18 @@ def test_several_are_read_for_together() -> None:
 @pytest.mark.parametrize(
     ("lost", "begins_anywhere", "is_partial", "loses"),
     [
-        (Missing(0, 0, 5), False, False, False),
-        (Missing(0, 0, 6), False, False, True),
-        (Missing(0, 0, 6), True, False, False),
-        (Missing(0, 0, 6), True, True, True),
-        (Missing(0, 3, 6), True, False, True),
+        ((0, 5), False, False, False),
+        ((0, 6), False, False, True),
+        ((0, 6), True, False, False),
+        ((0, 6), True, True, True),
+        ((3, 6), True, False, True),
     ],
 )
 def test_a_log_that_begins_later_is_a_loss_where_there_were_messages(
-    lost: Missing, begins_anywhere: bool, is_partial: bool, loses: bool
+    lost: tuple[int, int], begins_anywhere: bool, is_partial: bool, loses: bool
 ) -> None:
     one = missed([9], [9], begins_anywhere=begins_anywhere, is_partial=is_partial)
-    assert one.loses(lost, [5]) is loses
+    assert one.loses(*lost, 5) is loses
 
 
 def test_whoever_has_overtaken_the_router_goes_live() -> None:

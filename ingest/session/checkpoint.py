@@ -1,0 +1,144 @@
+"""What must be durable before what: the one place that says so.
+
+A crash may come between any two records, and whoever reads the log then must find a state that is
+true, if not the newest. So a record that relies on others stands behind them in the log, and a
+packet leaves when the log has what it tells of:
+
+- *CONNACK* says that the session is held, and what of it is there: before the session stands how
+  far it has come, or the next holder would begin where no message was.
+- *SUBACK*: what the client is owed of retained messages and of history is part of the progress; it
+  stands before the session that has the subscription.
+- A *QoS 2 packet* leaves when the step before it is in the progress: no exchange is begun anew that
+  the client has finished, none is thought finished that it has not seen. A message of a share group
+  is the client's before it leaves the part of its gateway: a crash between the two finds it in
+  both, and it stays the client's.
+- *Release*: the session's last record is the one that lets others have it, so it is the last.
+- *Marks* move the cursor of every session whose last record says that it has nothing on its way,
+  and of every part: what they pass must stand in a record before them.
+
+In the progress of a session with shared subscriptions messages have packet identifiers only; what
+they were sent for is in its member record, which therefore precedes it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Item = TypeVar("Item")
+
+
+class Kind(Enum):
+    """Of a record."""
+
+    MEMBER = auto()
+    """What a session has of share groups."""
+    PART = auto()
+    """What a gateway has of a share group."""
+    PROGRESS = auto()
+    SESSION = auto()
+    MARKS = auto()
+
+
+class Before(Enum):
+    """What relies on records."""
+
+    CONNACK = auto()
+    SUBACK = auto()
+    QOS_2_PACKET = auto()
+    RELEASE = auto()
+    MARKS = auto()
+
+
+ORDER: Final[Mapping[Before, tuple[Kind, ...]]] = {
+    Before.CONNACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
+    Before.SUBACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
+    Before.QOS_2_PACKET: (Kind.MEMBER, Kind.PROGRESS, Kind.PART),
+    Before.RELEASE: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
+    Before.MARKS: (Kind.PART, Kind.MEMBER, Kind.PROGRESS, Kind.MARKS),
+}
+"""In which order records are handed to the log, which keeps it."""
+
+
+def write(before: Before, writers: Mapping[Kind, Callable[[], object]]) -> bool:
+    """Hand records to the log in their order.
+
+    Args:
+        before: What relies on them.
+        writers: Hand over the records of one kind, those that there are; one that returns False has
+            not, and what would rely on it is not written.
+
+    Returns:
+        Whether the log takes all of them.
+    """
+    return all(writers[kind]() is not False for kind in ORDER[before] if kind in writers)
+
+
+class Saved(Protocol):
+    """Tells when the log has the state as it is now."""
+
+    def after_saved(self, proceed: Callable[[], None]) -> None: ...
+
+
+class InTurn:
+    """Tells when the log has one state, and then another. Implements `Saved`."""
+
+    __slots__ = ("_first", "_then")
+
+    def __init__(self, first: Saved, then: Saved) -> None:
+        self._first = first
+        self._then = then
+
+    def after_saved(self, proceed: Callable[[], None]) -> None:
+        self._first.after_saved(lambda: self._then.after_saved(proceed))
+
+
+class SaveQueue(Generic[Item]):
+    """Handles items in their order; some wait until progress is saved, others behind them.
+
+    Args:
+        handle: Takes one item.
+    """
+
+    __slots__ = ("_handle", "_items")
+
+    def __init__(self, handle: Callable[[Item], None]) -> None:
+        self._handle = handle
+        # With each item whether it waits for a record of its own.
+        self._items: deque[tuple[Item, bool]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: Item, progress: Saved | None) -> None:
+        """Take an item, to be handled after its predecessors.
+
+        Args:
+            item: For the handler.
+            progress: The log must have it as it is now; None when nothing depends on that.
+        """
+        if progress is None and not self._items:
+            self._handle(item)
+            return
+        self._items.append((item, progress is not None))
+        if progress is not None:
+            progress.after_saved(self._proceed)
+
+    def take_all(self) -> list[Item]:
+        """Take out what still waits."""
+        items = [item for item, _ in self._items]
+        self._items.clear()
+        return items
+
+    def _proceed(self) -> None:
+        """Handle an item whose record the log has, and what follows up to the next such."""
+        items = self._items
+        if not items:  # they were taken out
+            return
+        self._handle(items.popleft()[0])
+        while items and not items[0][1]:
+            self._handle(items.popleft()[0])
