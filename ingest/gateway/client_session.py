@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingest.gateway.outbound import LOCAL
 from ingest.gateway.publishing import client_headers
 from ingest.gateway.sending import Sender
 from ingest.gateway.share_log import Member
+from ingest.session.checkpoint import Before, Kind, write
 from ingest.session.incoming import IncomingMessages
 from ingest.session.share_parts import GroupKey
 from ingest.session.states import IN_FORCE, OVER, ROUTED, State, step
 from ingest.session.subscriptions import ClientSubscription
+from mqlake.errors import LogError
 from mqlake.offsets import have_reached, latest
 from mqlake.records import Route
 from mqlake.session_records import (
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
     from ingest.gateway.sending import Outgoing as OutgoingMessage
     from ingest.gateway.server import Gateway
     from ingest.protocol.packets import Connect, Will
-    from mqlake.errors import LogError
     from mqlake.shard_records import Key
 
 
@@ -276,11 +278,19 @@ class ClientSession:
         for route in self.routes([topic_filter]):
             self._gateway.share_groups.unsubscribe(route)
 
-    def save(self, on_saved: Callable[[LogError | None], None] | None = None) -> None:
+    def save(
+        self,
+        on_saved: Callable[[LogError | None], None] | None = None,
+        *,
+        before: Before = Before.RELEASE,
+        progress: Callable[[], object] | None = None,
+    ) -> None:
         """Write the session as it is now, if it is one that is written.
 
         Args:
             on_saved: Told when the log has it, or not.
+            before: What relies on that.
+            progress: Writes how far it has come, where that is new.
 
         Raises:
             LogError: The log takes no more; only with a callback.
@@ -290,9 +300,16 @@ class ClientSession:
             if on_saved is not None:
                 on_saved(None)
             return
-        assert self.epoch is not None
+        writers: dict[Kind, Callable[[], object]] = {Kind.SESSION: partial(self._save, on_saved)}
+        if progress is not None:
+            writers[Kind.PROGRESS] = progress
         if self.is_stored and self.shares:
-            self._save_member()
+            writers[Kind.MEMBER] = self._save_member
+        if not write(before, writers):
+            raise LogError("the log takes no more", definite=True)
+
+    def _save(self, on_saved: Callable[[LogError | None], None] | None) -> None:
+        assert self.epoch is not None
         self._gateway.session_log.save_session(self.record(), self.epoch, on_saved)
 
     def save_progress(self, progress: ProgressRecord) -> None:
@@ -384,7 +401,8 @@ class ClientSession:
     def next_progress(self) -> ProgressRecord:
         """Return how far the session has come, for a record that is written now.
 
-        What it has in flight of share groups is in the log before that.
+        What it has in flight of share groups is in the log before that, see
+        `ingest.session.checkpoint`.
         """
         if self.shares:
             self._save_member()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.client_session import ClientSession, StoredSession
 from ingest.protocol.packets import MQTT_5_0
 from ingest.protocol.reason_codes import ConnackReasonCode
+from ingest.session.checkpoint import Before
 from ingest.session.opening import (
     CatchUp,
     Claim,
@@ -137,14 +139,15 @@ class Opening:
 
     def _save(self, _: Save) -> Any:
         session, stored = self._session, self._stored
+        progress = None
+        if stored is not None and stored.progress is not None:
+            # Until the session has caught up, our marks say nothing of it.
+            stored.progress.settled = False
+            progress = partial(session.save_progress, stored.progress)
+        elif session.is_stored:
+            progress = partial(session.save_progress, session.snapshot())
         try:
-            if stored is not None and stored.progress is not None:
-                # Until the session has caught up, our marks say nothing of it.
-                stored.progress.settled = False
-                session.save_progress(stored.progress)
-            elif session.is_stored:
-                session.save_progress(session.next_progress())
-            session.save(self._saved)
+            session.save(self._saved, before=Before.CONNACK, progress=progress)
         except LogError as error:
             self._saved(error)
         return _LATER

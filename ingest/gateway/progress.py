@@ -12,9 +12,8 @@ in one request.
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from mqlake.errors import LogError
 
@@ -39,8 +38,6 @@ record before its own."""
 
 MAX_SAVES_PER_SECOND: Final = 4_000
 RETRY_SECONDS: Final = 0.2
-
-Item = TypeVar("Item")
 
 
 class _Save:
@@ -294,56 +291,3 @@ class ProgressSaver:
     def _retry(self, progress: Progress) -> None:
         if progress in self._later:
             self.schedule(progress, at_once=False)
-
-
-class Saved(Protocol):
-    """Tells when the log has the state as it is now."""
-
-    def after_saved(self, proceed: Callable[[], None]) -> None: ...
-
-
-class SaveQueue(Generic[Item]):
-    """Handles items in their order; some wait until progress is saved, others behind them.
-
-    Args:
-        handle: Takes one item.
-    """
-
-    __slots__ = ("_handle", "_items")
-
-    def __init__(self, handle: Callable[[Item], None]) -> None:
-        self._handle = handle
-        # With each item whether it waits for a record of its own.
-        self._items: deque[tuple[Item, bool]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def add(self, item: Item, progress: Saved | None) -> None:
-        """Take an item, to be handled after its predecessors.
-
-        Args:
-            item: For the handler.
-            progress: The log must have it as it is now; None when nothing depends on that.
-        """
-        if progress is None and not self._items:
-            self._handle(item)
-            return
-        self._items.append((item, progress is not None))
-        if progress is not None:
-            progress.after_saved(self._proceed)
-
-    def take_all(self) -> list[Item]:
-        """Take out what still waits."""
-        items = [item for item, _ in self._items]
-        self._items.clear()
-        return items
-
-    def _proceed(self) -> None:
-        """Handle an item whose record the log has, and what follows up to the next such."""
-        items = self._items
-        if not items:  # they were taken out
-            return
-        self._handle(items.popleft()[0])
-        while items and not items[0][1]:
-            self._handle(items.popleft()[0])

@@ -6,7 +6,6 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ingest.gateway.progress import SaveQueue
 from ingest.protocol.encoder import encode_puback, encode_pubcomp, encode_pubrec
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Publish, Pubrec, Pubrel
@@ -16,6 +15,7 @@ from ingest.protocol.reason_codes import (
     PubcompReasonCode,
     PubrecReasonCode,
 )
+from ingest.session.checkpoint import SaveQueue
 from ingest.session.incoming import Arrival
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull

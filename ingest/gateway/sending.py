@@ -16,21 +16,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ingest.gateway.delivery_events import ACKED, DELIVERED
 from ingest.gateway.drops import DropReason
 from ingest.gateway.outbound import LOCAL, OutboundMessage
-from ingest.gateway.progress import SaveQueue
 from ingest.gateway.retained_scans import RETAINED_PAGE, RetainedScans
 from ingest.gateway.share_saving import GroupStep
 from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
 from ingest.protocol.reason_codes import DisconnectReasonCode, PubrelReasonCode
+from ingest.session.checkpoint import SaveQueue
 from ingest.session.outgoing import Exchange, Offer, OutgoingMessages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ingest.gateway.connection import ClientConnection
-    from ingest.gateway.progress import Progress, Saved
+    from ingest.gateway.progress import Progress
     from ingest.gateway.server import Gateway
+    from ingest.session.checkpoint import Saved
     from ingest.session.share_parts import GroupKey
     from ingest.session.subscriptions import Copy
     from mqlake.session_records import RetainedScan

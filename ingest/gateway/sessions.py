@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.opening import HELD_BY_SESSION, Opening
 from ingest.gateway.progress import Progress, ProgressSaver
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.acts import CONFIRM, GRANT, REFUSE, RELEASE, REWRITE
+from ingest.session.checkpoint import Before, Kind, write
 from ingest.session.holder import Holder
 from ingest.session.states import State
 from mqlake.offsets import have_reached
@@ -313,7 +315,7 @@ class Sessions:
         now_ms = self._gateway.clock.now_ms()
         key, record = session.key, session.record(disconnected_at_ms=now_ms)
 
-        def write(epoch: int) -> None:
+        def write_last(epoch: int) -> None:
             if not session.is_written:
                 self._holder.end_claim_of(key, epoch)
             elif record.will is None:
@@ -322,7 +324,7 @@ class Sessions:
                 self._log.save_session(record, epoch)
 
         if not session.hands_on:
-            self._holder.release(key, write)
+            self._holder.release(key, write_last)
 
     def release_if_stored(self, session: ClientSession) -> None:
         """Let others have a session once the log has answered for its QoS 2 messages."""
@@ -344,12 +346,15 @@ class Sessions:
         self._gateway.share_groups.pass_on(session.tenant, shared)
         self._share_log.let_go(key)
 
-        def write(epoch: int) -> None:
+        def write_last(epoch: int) -> None:
+            writers: dict[Kind, Callable[[], object]] = {
+                Kind.SESSION: partial(self._log.save_session, record, epoch)
+            }
             if progress is not None:
-                self._log.save_progress(key, progress, epoch)
-            self._log.save_session(record, epoch)
+                writers[Kind.PROGRESS] = partial(self._log.save_progress, key, progress, epoch)
+            write(Before.RELEASE, writers)
 
-        self._holder.release(key, write)
+        self._holder.release(key, write_last)
 
     def _close_progress(self, session: ClientSession) -> None:
         if session.progress is not None:
@@ -375,26 +380,34 @@ class Sessions:
 
     def save_marks(self) -> None:
         """Write what has changed, and how far all sessions have come."""
-        if not self._gateway.share_groups.save_all():
-            return  # the marks would say that it is in the log
+        write(
+            Before.MARKS,
+            {
+                Kind.PART: self._gateway.share_groups.save_all,
+                Kind.PROGRESS: self._save_progress_if_due,
+                Kind.MARKS: self._write_marks,
+            },
+        )
+
+    def _save_progress_if_due(self) -> bool:
+        """Write the progress of all sessions; False when no marks are to follow."""
         next_offsets = self._gateway.next_offsets()
         if next_offsets == self._saved_marks:
-            return
+            return False
         for session in list(self._behind):
             if self._has_come_past(session, next_offsets):
                 del self._behind[session]
         now = self._gateway.clock.monotonic()
-        if now - self._marks_at < MARKS_SECONDS:
-            return
-        # Marks move the cursor of each session whose last record says that it has nothing on its
-        # way: what they pass must stand in a record before them.
-        if self._saver.save_all():
-            marks = [offset - 1 for offset in next_offsets]
-            self._log.save_marks(list(self._in_shards), marks, self._gateway.next_delivery)
-            if not self._gateway.share_groups.is_idle:
-                self._share_log.save_marks(marks, self._gateway.next_delivery)
-            self._saved_marks = next_offsets
-            self._marks_at = now
+        return now - self._marks_at >= MARKS_SECONDS and self._saver.save_all()
+
+    def _write_marks(self) -> None:
+        next_offsets = self._gateway.next_offsets()
+        marks = [offset - 1 for offset in next_offsets]
+        self._log.save_marks(list(self._in_shards), marks, self._gateway.next_delivery)
+        if not self._gateway.share_groups.is_idle:
+            self._share_log.save_marks(marks, self._gateway.next_delivery)
+        self._saved_marks = next_offsets
+        self._marks_at = self._gateway.clock.monotonic()
 
     def _has_come_past(self, session: ClientSession, next_offsets: Sequence[int]) -> bool:
         """Note what the gateway has come past; return whether nothing of the session is left."""

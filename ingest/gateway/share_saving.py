@@ -38,7 +38,7 @@ class _Urgent:
 
 @dataclass(slots=True)
 class GroupStep:
-    """A step with a message of a share group. Implements `ingest.gateway.progress.Saved`.
+    """A step with a message of a share group. Implements `ingest.session.checkpoint.Saved`.
 
     The message is the client's before it leaves the record of the part: a crash between the
     two finds it in both, and it stays the client's.

@@ -21,6 +21,7 @@ from ingest.protocol.reason_codes import (
     SubackReasonCode,
     UnsubackReasonCode,
 )
+from ingest.session.checkpoint import Before
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import InvalidTopic, LogError
 from mqlake.session_records import RetainedScan
@@ -299,9 +300,7 @@ class Subscriber:
         Raises:
             LogError: The log does not have it.
         """
-        if is_owed and self._session.progress is not None:
-            self._session.progress.touch()
-            self._session.progress.save()
+        progress = self._session.progress
         saved: asyncio.Future[None] = self._gateway.loop.create_future()
 
         def report(error: LogError | None) -> None:
@@ -312,7 +311,13 @@ class Subscriber:
             else:
                 saved.set_exception(error)
 
-        self._session.save(report)
+        def save_progress() -> bool:
+            assert progress is not None
+            progress.touch()
+            return progress.save()
+
+        owes = is_owed and progress is not None
+        self._session.save(report, before=Before.SUBACK, progress=save_progress if owes else None)
         self._gateway.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
         await saved
 

@@ -8,10 +8,10 @@ packet leaves when the log has what it tells of:
   far it has come, or the next holder would begin where no message was.
 - *SUBACK*: what the client is owed of retained messages and of history is part of the progress; it
   stands before the session that has the subscription.
-- A *QoS 2 packet* leaves when the step before it is in the progress: no exchange is begun anew that
-  the client has finished, none is thought finished that it has not seen. A message of a share group
-  is the client's before it leaves the part of its gateway: a crash between the two finds it in
-  both, and it stays the client's.
+- A *QoS 2 packet* (`SaveQueue`) leaves when the step before it is in the progress: no exchange is
+  begun anew that the client has finished, none is thought finished that it has not seen. A message
+  of a share group is the client's before it leaves the part of its gateway: a crash between the two
+  finds it in both, and it stays the client's.
 - *Release*: the session's last record is the one that lets others have it, so it is the last.
 - *Marks* move the cursor of every session whose last record says that it has nothing on its way,
   and of every part: what they pass must stand in a record before them.
@@ -45,11 +45,10 @@ class Kind(Enum):
 
 
 class Before(Enum):
-    """What relies on records."""
+    """What relies on several records."""
 
     CONNACK = auto()
     SUBACK = auto()
-    QOS_2_PACKET = auto()
     RELEASE = auto()
     MARKS = auto()
 
@@ -57,9 +56,8 @@ class Before(Enum):
 ORDER: Final[Mapping[Before, tuple[Kind, ...]]] = {
     Before.CONNACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
     Before.SUBACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
-    Before.QOS_2_PACKET: (Kind.MEMBER, Kind.PROGRESS, Kind.PART),
     Before.RELEASE: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
-    Before.MARKS: (Kind.PART, Kind.MEMBER, Kind.PROGRESS, Kind.MARKS),
+    Before.MARKS: (Kind.PART, Kind.PROGRESS, Kind.MARKS),
 }
 """In which order records are handed to the log, which keeps it."""
 
@@ -82,19 +80,6 @@ class Saved(Protocol):
     """Tells when the log has the state as it is now."""
 
     def after_saved(self, proceed: Callable[[], None]) -> None: ...
-
-
-class InTurn:
-    """Tells when the log has one state, and then another. Implements `Saved`."""
-
-    __slots__ = ("_first", "_then")
-
-    def __init__(self, first: Saved, then: Saved) -> None:
-        self._first = first
-        self._then = then
-
-    def after_saved(self, proceed: Callable[[], None]) -> None:
-        self._first.after_saved(lambda: self._then.after_saved(proceed))
 
 
 class SaveQueue(Generic[Item]):

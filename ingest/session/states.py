@@ -43,6 +43,8 @@ class State(Enum):
     STORED = auto()
     ENDED = auto()
 
+    __hash__ = object.__hash__  # by identity: that of `Enum` is a call for each look-up
+
 
 OVER: Final = frozenset({State.STORED, State.ENDED})
 """Nothing is delivered to it here any more."""

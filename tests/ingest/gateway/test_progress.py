@@ -10,10 +10,10 @@ from ingest.gateway.progress import (
     REST_SECONDS,
     Progress,
     ProgressSaver,
-    SaveQueue,
 )
 from ingest.gateway.session_log import SessionLog
 from ingest.protocol.packets import Puback, Publish
+from ingest.session.checkpoint import SaveQueue
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
