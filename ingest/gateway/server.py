@@ -577,22 +577,25 @@ class Gateway:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._watch_disk()
-            self._beat()
-            self.latencies.adjust()
-            self.sessions.save_marks()
-            self._delivery.settle()
             try:
-                self.shards.tick()
+                self._do_what_is_due()
             except OperationalError as error:  # its store: only a new run reads again
                 self._fail(error)
-            self.sessions.tick()
-            self.retained_shards.tick()
-            self.retained_questions.tick()
-            self._renew_lease()
-            self.drops.record()
-            self.retained.purge()
-            self.system_topics.process_due()
+
+    def _do_what_is_due(self) -> None:
+        self._watch_disk()
+        self._beat()
+        self.latencies.adjust()
+        self.sessions.save_marks()
+        self._delivery.settle()
+        self.shards.tick()
+        self.sessions.tick()
+        self.retained_shards.tick()
+        self.retained_questions.tick()
+        self._renew_lease()
+        self.drops.record()
+        self.retained.purge()
+        self.system_topics.process_due()
 
     def _beat(self) -> None:
         self.peers.beat(

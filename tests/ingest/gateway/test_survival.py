@@ -454,6 +454,21 @@ async def test_a_gateway_whose_store_fails_ends_and_its_next_run_knows_everythin
             assert await client.payloads(1) == [b"1"]
 
 
+async def test_a_store_that_fails_in_a_tick_ends_the_gateway_like_any_other_failure() -> None:
+    async with site() as (log, router):
+        with contextlib.suppress(OperationalError):
+            async with running_gateway(log=log, router=router) as harness:
+                client, _ = await resume(harness)
+
+                def fail() -> None:
+                    raise OperationalError("the gateway's store: database or disk is full")
+
+                harness.gateway.retained.purge = fail  # type: ignore[method-assign]
+                await client.expect_disconnect(DisconnectReasonCode.SERVER_SHUTTING_DOWN)
+                with pytest.raises(OperationalError, match="disk is full"):
+                    await harness.task
+
+
 async def test_a_gateway_that_ends_keeps_no_client_that_connects_just_then() -> None:
     async with site() as (log, router):
         with contextlib.suppress(OperationalError):
