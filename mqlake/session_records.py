@@ -434,6 +434,14 @@ def to_progress(found: dict[str, Any]) -> ProgressRecord:
     )
 
 
+def is_storing(progress: bytes) -> bool:
+    """Tell whether an encoded progress names messages that may not be stored yet.
+
+    Cheaper than to decode it, and true where that is not certain.
+    """
+    return b'"storing":[]' not in progress
+
+
 def encode_marks(marks: MarksRecord) -> bytes:
     """Write the value of a gateway's marks."""
     return _dump(

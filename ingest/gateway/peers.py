@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mqlake.errors import LogError, OperationalError
-from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
+from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogRecord, LogWriter
 from mqlake.record_versions import OLDEST_READ, RECORD_VERSION
 from mqlake.records import GATEWAYS, VERSION_KEY, Headers
 from mqlake.shard_records import Run
@@ -260,6 +260,20 @@ class Peers:
     def is_dead(self, run: Run) -> bool:
         """Tell whether a run has left, or its lease is over. Nobody is before all was read."""
         return self._is_unheard(run, self._lease.seconds + GRACE_SECONDS)
+
+    def is_spent(self, run: Run) -> bool:
+        """Tell whether nothing of a dead run can come into the log any more.
+
+        What it had handed to its client library while it held its lease is sent when it goes on,
+        unless that gives it up before. A process that has certainly ended sends nothing.
+        """
+        if not self.is_dead(run):
+            return False
+        peer = self._peers.get(run.gateway)
+        if peer is None or peer.incarnation != run.incarnation:
+            return True  # it has left, or another run has its name, which had waited for that
+        last = self._lease.seconds + GRACE_SECONDS + DELIVERY_SECONDS
+        return self._host.is_gone(peer.identity) or self._is_unheard(run, last)
 
     def is_silent(self, run: Run) -> bool:
         """Tell whether a run was not heard for so long that its shards go to others."""

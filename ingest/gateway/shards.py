@@ -238,7 +238,7 @@ class Shards:
             now_ms = self._peers.log_now_ms()
             for number in self._current:
                 self._followed[number].shard.tick(
-                    now_ms, self._peers.is_dead, self._peers.is_silent
+                    now_ms, self._peers.is_dead, self._peers.is_silent, self._peers.is_spent
                 )
 
     def suspend(self) -> None:

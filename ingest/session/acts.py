@@ -37,7 +37,7 @@ from mqlake.session_records import (
 from mqlake.shard_records import claim_key, stamp_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ingest.session.ownership import Entry, Shard
     from mqlake.shard_records import Claim, Key, Run
@@ -116,14 +116,24 @@ async def hand_over(shard: Shard, key: Key, claim: Claim) -> None:
     await Tell(claim.run.gateway, GRANT, told)
 
 
-async def settle(shard: Shard, run: Run, now_ms: int) -> None:
+async def settle(shard: Shard, run: Run, now_ms: int, late: Collection[Key]) -> None:
     """Write for a dead gateway what it could not: where its sessions stand, and that it let go.
 
     Its QoS 2 messages that were on their way into the log are looked for there; the marks that it
     wrote move the cursors of those that had nothing on their way.
+
+    Args:
+        shard: Is this gateway's.
+        run: Is dead.
+        now_ms: By the log's time.
+        late: Sessions that stay as they are, for their messages may not be in the log yet.
     """
     count = 0
-    while keys := shard.store.held_by(run, KEYS_AT_ONCE):
+    while True:
+        found_keys = shard.store.held_by(run, KEYS_AT_ONCE + len(late))
+        keys = [key for key in found_keys if key not in late]
+        if not keys:
+            break
         held = [(key, entry) for key in keys if (entry := shard.store.get(key)) is not None]
         progress = {key: _progress(shard, key, entry) for key, entry in held}
         found = await Find(

@@ -49,6 +49,7 @@ from mqlake.session_records import (
     decode_marks,
     decode_progress,
     decode_session,
+    is_storing,
     progress_key,
     read_outline,
     session_key,
@@ -193,6 +194,8 @@ class Shard:
         # Clients for whom a coroutine acts.
         self._busy: set[Key] = set()
         self._settling: set[Run] = set()
+        # Of dead runs, clients whose messages may still be on their way into the log.
+        self._late: dict[Run, set[Key]] = {}
         # How many coroutines act.
         self._acting = 0
         # Owners before this one that may not know it yet.
@@ -277,6 +280,7 @@ class Shard:
         self.is_active = False
         self._busy.clear()
         self._settling.clear()
+        self._late.clear()
         self._taken.clear()
         self._asked_at_ms.clear()
         self._rest()
@@ -315,7 +319,8 @@ class Shard:
         if record.value is not None and self.is_active:
             run, number = decode_run(record.value)
             self._confirmed_at_ms[run] = record.timestamp_ms
-            keys = [] if run in self._settling else self.store.held_by(run)
+            late = sorted(self._late.get(run, ()))
+            keys = late if run in self._settling else self.store.held_by(run)
             self._act(acts.confirm(self.number, run, number, keys))
 
     def _apply_claim(self, key: Key, stamp: Stamp, record: LogRecord) -> None:
@@ -526,7 +531,11 @@ class Shard:
             self.start_for([key], acts.hand_over(self, key, claim), served=claim.epoch)
 
     def tick(
-        self, now_ms: int, is_dead: Callable[[Run], bool], is_silent: Callable[[Run], bool]
+        self,
+        now_ms: int,
+        is_dead: Callable[[Run], bool],
+        is_silent: Callable[[Run], bool],
+        is_spent: Callable[[Run], bool],
     ) -> None:
         """Do what time brings: settle dead holders, wills and expiries, ask again.
 
@@ -534,6 +543,7 @@ class Shard:
             now_ms: By the log's time.
             is_dead: Tells whether a run's lease is over.
             is_silent: Tells whether a run was not heard for so long that its shards go to others.
+            is_spent: Tells whether nothing of a dead run can come into the log any more.
         """
         if self.has_to_leave:
             self._rest()  # the record may not have come into the log
@@ -547,8 +557,9 @@ class Shard:
                 continue
             has_asked = now_ms - self._confirmed_at_ms.get(run, 0) < CONFIRMED_MS
             if run == UNKNOWN_RUN or (is_dead(run) and not has_asked):
-                self._settling.add(run)
-                self._act(acts.settle(self, run, now_ms))
+                self._settle(run, now_ms, is_spent)
+            else:
+                self._late.pop(run, None)
         due = [key for key in self.store.due(now_ms, DUE_AT_ONCE) if key not in self._busy]
         if due:
             self.start_for(due, acts.process_due(self, due, now_ms))
@@ -558,6 +569,21 @@ class Shard:
             elif now_ms - asked_at_ms >= ASK_AGAIN_MS:
                 del self._asked_at_ms[key]
                 self.serve(key)
+
+    def _settle(self, run: Run, now_ms: int, is_spent: Callable[[Run], bool]) -> None:
+        """Take from a dead run what it held; last, what it may still be storing messages for."""
+        late: set[Key] = set()
+        if run != UNKNOWN_RUN and not is_spent(run):
+            if run in self._late:
+                return
+            late = {key for key in self.store.held_by(run) if self._is_storing(key)}
+        self._late[run] = late
+        self._settling.add(run)
+        self._act(acts.settle(self, run, now_ms, late))
+
+    def _is_storing(self, key: Key) -> bool:
+        progress = self.store.progress(key)
+        return progress is not None and is_storing(progress)
 
     def end_stored(self, key: Key, now_ms: int) -> bool:
         """End the session of an absent client; False: there is none, or it is not absent."""
@@ -620,8 +646,10 @@ class Shard:
             self.store.delete(key)
 
     def settled(self, run: Run) -> None:
-        """Note that nothing more is done for a dead run."""
+        """Note that nothing more is done for a dead run, but for those that are late."""
         self._settling.discard(run)
+        if not self._late.get(run):
+            self._late.pop(run, None)
 
 
 def session_of(entry: Entry) -> SessionRecord | None:

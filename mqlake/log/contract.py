@@ -20,6 +20,11 @@ BEGINNING: Final = -2
 END: Final = -1
 """Position: what is appended after `LogReader.start` was called."""
 
+DELIVERY_SECONDS: Final = 45.0
+"""A record that is not in the log so long after its append is given up, and not sent any more, also
+when the process has stood still meanwhile. Longer than a restart of the log's broker, so that one
+costs publishers time only."""
+
 ANY_PARTITION: Final = -1
 """Let the key choose the partition: the same key always the same one."""
 

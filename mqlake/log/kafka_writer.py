@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from mqlake.errors import LogError
-from mqlake.log.contract import ANY_PARTITION, AppendCallback, LogFull, settle
+from mqlake.log.contract import ANY_PARTITION, DELIVERY_SECONDS, AppendCallback, LogFull, settle
 from mqlake.log.kafka_errors import error_of, to_log_error
 from mqlake.log.partitioning import partition_of
 from mqlake.records import Headers
@@ -36,8 +36,7 @@ class KafkaLogWriter:
         max_queued_kib: Likewise, for keys, values and headers together.
         max_record_bytes: Larger records are refused; as the broker's `message.max.bytes`.
         linger_ms: How long records are collected before they are sent, when nothing is under way.
-        delivery_timeout_seconds: After it a record not yet appended is reported as failed. Longer
-            than a restart of the broker, so that one costs publishers time only.
+        delivery_timeout_seconds: After it a record not yet appended is reported as failed.
         options: Further ones of librdkafka, how to reach a cluster that wants a login say.
     """
 
@@ -50,7 +49,7 @@ class KafkaLogWriter:
         max_queued_kib: int = 131_072,
         max_record_bytes: int = 8 * 1024 * 1024,
         linger_ms: float = 0.0,
-        delivery_timeout_seconds: float = 60.0,
+        delivery_timeout_seconds: float = DELIVERY_SECONDS,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()

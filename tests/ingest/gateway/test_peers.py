@@ -8,6 +8,7 @@ import pytest
 from ingest.gateway.peers import GRACE_SECONDS, SILENT_SECONDS, Lease, Peers
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
+from mqlake.log.contract import DELIVERY_SECONDS
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
 from mqlake.shard_records import Run
 from tests.ingest.gateway.harness import FakeHost, new_log, until
@@ -70,6 +71,29 @@ async def test_a_gateway_is_silent_before_it_is_dead() -> None:
             assert one.peers.is_silent(TWO) == (passed >= SILENT_SECONDS)
             assert one.peers.is_dead(TWO) == (passed >= LEASE_SECONDS + GRACE_SECONDS)
         assert one.peers.owners() == ["one"]
+
+
+async def test_what_a_dead_gateway_had_handed_over_may_come_until_it_is_given_up() -> None:
+    async with gateways(ONE, TWO) as (clock, _, (one, _)):
+        while not one.peers.is_dead(TWO):
+            assert not one.peers.is_spent(TWO)
+            clock.advance(0.5)
+            await one.beat()
+        dead_at = clock.monotonic()
+        while not one.peers.is_spent(TWO):
+            clock.advance(0.5)
+            await one.beat()
+        assert clock.monotonic() - dead_at == pytest.approx(DELIVERY_SECONDS, abs=0.5)
+
+
+async def test_a_process_that_has_certainly_ended_sends_nothing_more() -> None:
+    async with gateways(ONE, TWO) as (clock, _, (one, two)):
+        two.host.kill()
+        assert not one.peers.is_spent(TWO)
+        while not one.peers.is_dead(TWO):
+            clock.advance(0.5)
+            await one.beat()
+        assert one.peers.is_spent(TWO)
 
 
 async def test_who_has_left_is_dead_at_once() -> None:

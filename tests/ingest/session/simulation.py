@@ -70,6 +70,10 @@ TICK_MS: Final = 1_000
 LEASE_MS: Final = 10_000
 MARGIN_MS: Final = 1_000
 SILENCE_MS: Final = 3_000
+DELIVERY_MS: Final = 4_000
+"""What a client has published is given up so long after the lease of a gateway that stands still:
+later than the shorter of the long pauses, and before its owner may think that it never comes."""
+
 LATE_MS: Final = 900
 COMPACTION_LAG_MS: Final = 20_000
 OPEN_SECONDS: Final = 30.0
@@ -562,7 +566,7 @@ class Process:
         if self.has_lease():
             self.place()
         for shard in self.shards:
-            shard.tick(START_MS + now, self.is_dead, self.is_silent)
+            shard.tick(START_MS + now, self.is_dead, self.is_silent, self.is_spent)
         self.holder.tick(now / 1000, OPEN_SECONDS)
         self.write_marks()
 
@@ -602,6 +606,13 @@ class Process:
         if latest is not None and latest != run and self.heard[latest] > self.started:
             return True  # an earlier one, over before the one that speaks now has begun
         return self.is_silent_for(run, LEASE_MS + MARGIN_MS)
+
+    def is_spent(self, run: Run) -> bool:
+        if not self.is_dead(run):
+            return False
+        if self.latest.get(run.gateway) != run:
+            return True
+        return self.is_silent_for(run, LEASE_MS + MARGIN_MS + DELIVERY_MS)
 
     def place(self) -> None:
         heard = {self.me.gateway}
@@ -769,9 +780,19 @@ class Process:
     # What is written
 
     def send(
-        self, where: object, land: Callable[..., int], *args: Any, report: Callable[[int], None]
+        self,
+        where: object,
+        land: Callable[..., int],
+        *args: Any,
+        report: Callable[[int], None],
+        waits: bool = False,
     ) -> None:
-        """Send a request; it lands behind those before it, and is reported if we are there."""
+        """Send a request; it lands behind those before it, and is reported if we are there.
+
+        One that waits is still in our client library when we stand still: it lands when we go on,
+        or is given up.
+        """
+        sent = self.world.now
         lands = max(
             self.world.now + self.random.choice((1, 1, 2, 3)),
             self.lands_before.get(where, 0),
@@ -780,7 +801,10 @@ class Process:
         self.lands_before[where] = lands
 
         def landed() -> None:
-            if lands <= self.lost_after:
+            now = self.world.now
+            if waits and self.paused_until > now:
+                self.world.at(self.paused_until - now, landed)
+            elif lands <= self.lost_after and now - sent <= LEASE_MS + DELIVERY_MS:
                 offset = land(*args)
                 self.world.at(self.random.choice((1, 2)), report, offset, process=self)
 
@@ -1042,7 +1066,7 @@ class Process:
         def announced() -> None:
             serving.appending += 1
             message = Message("published", name, 2, exchange)
-            self.send("inbound", self.world.publish, message, report=stored)
+            self.send("inbound", self.world.publish, message, report=stored, waits=True)
 
         def stored(_: int) -> None:
             serving.appending -= 1

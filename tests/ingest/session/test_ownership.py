@@ -1,3 +1,9 @@
+from mqlake.session_records import (
+    ProgressRecord,
+    decode_progress,
+    encode_progress,
+    progress_key,
+)
 from mqlake.shard_records import (
     LEFT,
     Run,
@@ -89,9 +95,9 @@ def test_a_new_owner_acts_when_the_one_before_is_silent() -> None:
     one = OneShard()
     one.own(OTHER)
     one.own(ME)
-    one.shard.tick(0, nobody, nobody)
+    one.shard.tick(0, nobody, nobody, nobody)
     assert not one.shard.is_active
-    one.shard.tick(0, nobody, lambda run: run == OTHER)
+    one.shard.tick(0, nobody, lambda run: run == OTHER, nobody)
     assert one.shard.is_active
 
 
@@ -111,7 +117,7 @@ def test_an_owner_says_again_that_it_has_left() -> None:
     one.own(OTHER)
     one.fence()
     assert lefts(one) == []
-    one.shard.tick(0, nobody, nobody)
+    one.shard.tick(0, nobody, nobody, nobody)
     one.act()
     assert lefts(one) == [b"l/g1"]
 
@@ -122,7 +128,7 @@ def test_who_has_just_asked_what_it_holds_is_not_settled() -> None:
     one.write(a_session(), epoch)
     offset = one.append(question_key("g2"), encode_run(OTHER, 1), stamp_headers("i2"))
     now_ms = one.log[offset].timestamp_ms
-    one.shard.tick(now_ms, lambda run: run == OTHER, nobody)
+    one.shard.tick(now_ms, lambda run: run == OTHER, nobody, nobody)
     one.act()
     session = one.shard.session(KEY)
     assert session is not None
@@ -176,3 +182,50 @@ def test_the_end_of_another_claim_is_asked_about_no_more_than_once_at_a_time() -
     one.told.clear()
     one.end_claim(OTHER, 99)
     assert one.told == []
+
+
+def is_other(run: Run) -> bool:
+    return run == OTHER
+
+
+def a_shard_where_a_message_is_on_its_way() -> OneShard:
+    one = OneShard()
+    epoch = one.claim(OTHER)
+    session = a_session()
+    one.write(session, epoch)
+    progress = ProgressRecord(session.session_id, [0], settled=False, storing=[7], storing_from=[0])
+    one.append(progress_key(*KEY), encode_progress(progress), stamp_headers("i2", epoch))
+    return one
+
+
+def test_a_session_whose_message_may_still_come_is_settled_last() -> None:
+    one = a_shard_where_a_message_is_on_its_way()
+    for _ in range(2):
+        one.shard.tick(1_000_000, is_other, nobody, nobody)
+        one.act()
+        session = one.shard.session(KEY)
+        assert session is not None
+        assert session.connected
+    one.shard.tick(1_000_000, is_other, nobody, is_other)
+    one.act()
+    session, value = one.shard.session(KEY), one.shard.store.progress(KEY)
+    assert session is not None
+    assert value is not None
+    assert not session.connected
+    assert decode_progress(value).storing == []
+
+
+def test_a_dead_gateway_that_comes_back_keeps_what_was_not_settled() -> None:
+    one = a_shard_where_a_message_is_on_its_way()
+    one.is_slow = True
+    one.shard.tick(1_000_000, is_other, nobody, nobody)
+    one.append(question_key("g2"), encode_run(OTHER, 1), stamp_headers("i2"))
+    one.resume()
+    gateway, action, value = one.told[-1]
+    assert (gateway, action, value["keys"]) == ("g2", "confirm", [list(KEY)])
+    one.shard.tick(1_000_000, nobody, nobody, nobody)
+    one.shard.tick(10_000_000, is_other, nobody, is_other)
+    one.act()
+    session = one.shard.session(KEY)
+    assert session is not None
+    assert not session.connected

@@ -12,10 +12,14 @@ from ingest.session import acts
 from ingest.session.effects import Append, PublishWills, Tell
 from ingest.session.holder import Holder
 from ingest.session.ownership import Entry, Shard
-from mqlake.session_records import MarksRecord, decode_marks, will_exchange
+from mqlake.session_records import NEVER_EXPIRES, MarksRecord, decode_marks, will_exchange
 from tests.ingest.session import simulation
 from tests.ingest.session.simulation import (
+    Fault,
     Process,
+    Schedule,
+    Step,
+    Violation,
     explain,
     make_schedule,
     schedules_wanted,
@@ -23,9 +27,11 @@ from tests.ingest.session.simulation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mqlake.shard_records import Claim, Key, Run, Stamp
+
+Patch = pytest.MonkeyPatch
 
 CHUNKS: Final = 20
 SCHEDULES: Final = schedules_wanted(20_000)
@@ -38,14 +44,37 @@ def test_no_schedule_breaks_a_promise(chunk: int) -> None:
     assert found is None, explain(make_schedule(found[0]))
 
 
+def stand_still_while_publishing() -> Iterator[Violation | None]:
+    """Have a gateway stand still at each event while a client publishes, who then moves on."""
+    steps = (
+        Step(2_500, "connect", 0, 0, expiry=NEVER_EXPIRES),
+        Step(4_000, "publish"),
+        Step(4_300, "connect", 0, 1, expiry=NEVER_EXPIRES, is_half_open=True),
+        Step(22_000, "wait"),
+    )
+    for event in range(20, 45):
+        for seed in range(4):
+            pause = Fault(event, "pause", 0, 13_000)
+            yield simulation.run(Schedule(seed, 2, 1, steps, (pause,)))
+
+
+def test_a_message_that_comes_when_its_gateway_goes_on_is_stored_once() -> None:
+    assert not [found for found in stand_still_while_publishing() if found is not None]
+
+
+def test_a_message_is_stored_twice_if_its_gateway_is_settled_before_it_can_come(
+    monkeypatch: Patch,
+) -> None:
+    monkeypatch.setattr(Process, "is_spent", Process.is_dead)
+    found = [found for found in stand_still_while_publishing() if found is not None]
+    assert {one.name for one in found} == {"exactly once"}
+
+
 def test_a_schedule_is_the_same_each_time() -> None:
     transcripts: list[list[str]] = [[], []]
     for transcript in transcripts:
         simulation.World(make_schedule(7), transcript).run()
     assert transcripts[0] == transcripts[1]
-
-
-Patch = pytest.MonkeyPatch
 
 
 def ignore_epochs(patch: Patch) -> None:
