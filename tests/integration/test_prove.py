@@ -35,7 +35,7 @@ def test_nothing_that_was_promised_is_lost_whatever_happens(tmp_path: Path) -> N
     assert {(one["fault"], one["flow"], one["seed"]) for one in outcomes} == {
         (fault, flow, seed)
         for fault in USUAL
-        for flow in ("qos 1", "qos 2", "wills")
+        for flow in ("qos 1", "qos 2", "shared", "retained", "wills")
         for seed in range(FIRST_SEED, FIRST_SEED + RUNS)
     }
     for one in outcomes:
@@ -44,10 +44,19 @@ def test_nothing_that_was_promised_is_lost_whatever_happens(tmp_path: Path) -> N
         if one["flow"] == "wills":
             assert (one["clients"], one["missing"], one["twice"]) == (20, 0, 0)
             # Half of the clients are at the gateway, and half of these stay away for long.
-            broken, due = (10, 5) if one["fault"] in {"gateway", "takeover"} else (0, 0)
+            strikes_one = one["fault"] in {"gateway", "takeover", "full-store"}
+            broken, due = (10, 5) if strikes_one else (0, 0)
             assert one["due"] >= due
             assert one["broken"] >= broken
             assert one["wills"] == 0 or not fault.is_quiet
+            continue
+        if one["flow"] == "retained":
+            assert (one["missing"], one["back_in_time"]) == (0, 0)
+            assert one["looks"] > one["last"] >= 1
+            continue
+        if one["flow"] == "shared":
+            assert one["sent"] == one["acknowledged"] == one["received"] >= 1_000
+            assert (one["lost"], one["duplicates"]) == (0, 0)
             continue
         assert (one["sent"], one["acknowledged"], one["received"]) == (5_000, 5_000, 10_000)
         assert (one["lost"], one["out_of_order"]) == (0, 0)
