@@ -584,8 +584,14 @@ def _outgoing(item: Any) -> Outgoing:
     return Outgoing(packet_id, qos, partition, offset, bool(released))
 
 
+# Made once: `json.dumps` makes one for each call when it is asked for anything unusual.
+_to_json: Final = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, separators=(",", ":")
+).encode
+
+
 def _dump(members: dict[str, Any]) -> bytes:
-    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+    return _to_json(members).encode()
 
 
 def _parse(data: bytes | str, what: str) -> Any:

@@ -185,8 +185,11 @@ def decode_run(value: bytes) -> tuple[Run, int]:
         raise InvalidRecord(f"record of a gateway's run is malformed: {exc!r}") from exc
 
 
+_to_json: Final = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
+
+
 def _dump(members: dict[str, Any]) -> bytes:
-    return json.dumps(members, separators=(",", ":")).encode()
+    return _to_json(members).encode()
 
 
 def _load(value: bytes, what: str) -> dict[str, Any]:

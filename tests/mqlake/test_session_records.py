@@ -30,6 +30,7 @@ from mqlake.session_records import (
     encode_session,
     marks_key,
     progress_key,
+    read_outline,
     resume_cursor,
     session_key,
 )
@@ -397,6 +398,33 @@ def test_a_session_is_due_at_the_earlier_of_will_and_expiry() -> None:
     gone.session_expiry_interval = NEVER_EXPIRES
     assert gone.expires_at_ms() is None
     assert gone.due_at_ms() == 3_000
+
+
+@given(SESSIONS, TIMES)
+def test_an_outline_says_when_a_session_is_due_that_was_let_go_of(
+    session: SessionRecord, closed_at_ms: int
+) -> None:
+    outline = read_outline(encode_session(session))
+    session.disconnected_at_ms, session.will_at_ms = closed_at_ms, None
+    if session.will is not None:
+        session.will_at_ms = closed_at_ms + session.will.will_delay_interval * 1000
+    assert outline.due_at_ms(closed_at_ms) == session.due_at_ms()
+    assert outline.due_at_ms(None) is None
+    assert outline[:5] == (
+        session.tenant,
+        session.client_id,
+        session.gateway,
+        session.incarnation,
+        session.connected,
+    )
+
+
+@pytest.mark.parametrize("name", ["v", "tenant", "client_id", "gateway", "connected", "expiry"])
+def test_an_outline_needs_what_a_shard_goes_by(name: str) -> None:
+    members = json.loads(encode_session(a_session()))
+    del members[name]
+    with pytest.raises(InvalidRecord):
+        read_outline(json.dumps(members).encode())
 
 
 def test_marks_move_only_settled_sessions_of_their_own_incarnation() -> None:

@@ -11,7 +11,6 @@ before is never written.
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.session.ownership import Entry
@@ -59,6 +58,8 @@ _WHERE: Final = "tenant = ?1 AND client_id = ?2"
 
 _Row = tuple[Any, ...]
 """Tenant, client identifier, `_COLUMNS`."""
+_GRANTED_AT: Final = 5
+_CLAIM_AT: Final = 6
 _SESSION_AT: Final = 7
 
 _MOST_UNWRITTEN: Final = 1_000
@@ -144,8 +145,8 @@ class SqliteShardStore:
             entry.epoch,
             gateway,
             incarnation,
-            _from_claim(entry.granted),
-            _from_claim(entry.claim),
+            entry.granted,
+            entry.claim,
             entry.session,
             entry.session_epoch,
             entry.is_proven,
@@ -190,7 +191,7 @@ class SqliteShardStore:
             self._had[key] = False
             return None
         found = self._database.row(self._get, key)
-        row = None if found is None else (*key, *found)
+        row = None if found is None else _from_database(key, found)
         self._had[key] = row is not None and row[_SESSION_AT] is not None
         return row
 
@@ -214,7 +215,8 @@ class SqliteShardStore:
             return
         rows, values = self._rows, self._values
         with self._database.batch():
-            self._database.write_many(self._put, (row for row in rows.values() if row is not None))
+            put_rows = (_to_database(row) for row in rows.values() if row is not None)
+            self._database.write_many(self._put, put_rows)
             gone = [key for key, row in rows.items() if row is None]
             self._database.write_many(self._delete, gone)
             put = ((*key, value) for key, value in values.items() if value is not None)
@@ -258,27 +260,30 @@ def _keys(rows: list[tuple[Any, ...]]) -> list[Key]:
 
 
 def _to_entry(row: tuple[Any, ...]) -> Entry:
-    epoch, gateway, incarnation, granted, claim, session, session_epoch, is_proven, closed, due = (
-        row
-    )
-    return Entry(
-        epoch,
-        None if gateway is None else Run(gateway, incarnation),
-        _to_claim(granted),
-        _to_claim(claim),
-        session,
-        session_epoch,
-        bool(is_proven),
-        closed,
-        due,
-    )
+    epoch, gateway, incarnation, *rest = row
+    return Entry(epoch, None if gateway is None else Run(gateway, incarnation), *rest)
+
+
+def _to_database(row: _Row) -> _Row:
+    """Claims are few, and gone before most rows are written: they stay as they are until then."""
+    if row[_GRANTED_AT] is None and row[_CLAIM_AT] is None:
+        return row
+    granted, claim = _from_claim(row[_GRANTED_AT]), _from_claim(row[_CLAIM_AT])
+    return (*row[:_GRANTED_AT], granted, claim, *row[_SESSION_AT:])
+
+
+def _from_database(key: Key, found: tuple[Any, ...]) -> _Row:
+    epoch, gateway, incarnation, granted, claim, session, session_epoch, is_proven, *rest = found
+    claims = (_to_claim(granted), _to_claim(claim))
+    head = (*key, epoch, gateway, incarnation)
+    return (*head, *claims, session, session_epoch, bool(is_proven), *rest)
 
 
 def _from_claim(claim: Claim | None) -> str | None:
     if claim is None:
         return None
-    run, *rest = astuple(claim)
-    return json.dumps([*run, *rest])
+    at = (claim.number, claim.epoch, claim.at_ms, claim.clean_start, claim.has_begun)
+    return json.dumps([*claim.run, *at])
 
 
 def _to_claim(text: str | None) -> Claim | None:

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from mqlake.bench.connector import hold_connections, run_cycles
+from mqlake.bench.connector import Names, hold_connections, run_cycles
 from mqlake.bench.programs import Programs
 from mqlake.errors import OperationalError
+
+AN_HOUR = b"\x05\x11\0\0\x0e\x10"
+"""Properties of a CONNECT of 5.0 whose session outlives its connection."""
 
 
 class Broker(socketserver.ThreadingTCPServer):
@@ -20,6 +23,7 @@ class Broker(socketserver.ThreadingTCPServer):
         return_code: What CONNACK says.
         protocols: How often each protocol name and level came.
         filters: Everything that was subscribed to.
+        kept: How many sessions were to outlive their connections.
         most_open: How many connections there were at once.
     """
 
@@ -34,6 +38,7 @@ class Broker(socketserver.ThreadingTCPServer):
         self.protocols: Counter[tuple[bytes, int]] = Counter()
         self.client_ids: set[bytes] = set()
         self.filters: list[bytes] = []
+        self.kept = 0
         self.open = 0
         self.most_open = 0
 
@@ -57,7 +62,7 @@ class Connection(socketserver.StreamRequestHandler):
                 self._accept(body)
             elif kind == 8:
                 with self.server.lock:
-                    self.server.filters.append(body[4:-1])
+                    self.server.filters.append(body[body.index(b"bench") : -1])
                 self.wfile.write(b"\x90\3" + body[:2] + body[-1:])
             elif kind == 14:
                 break
@@ -67,15 +72,20 @@ class Connection(socketserver.StreamRequestHandler):
     def _accept(self, body: bytes) -> None:
         size = int.from_bytes(body[:2], "big")
         name, level = body[2 : 2 + size], body[2 + size]
-        assert body[3 + size] == 2, "clean session"
+        assert body[3 + size] in {0, 2}, "clean session, or nothing"
         assert int.from_bytes(body[4 + size : 6 + size], "big") > 0, "keep alive"
-        rest = body[6 + size + (level == 5) :]
+        rest = body[6 + size :]
+        if level == 5:
+            assert rest[: 1 + rest[0]] == (b"\0" if body[3 + size] else AN_HOUR)
+            rest = rest[1 + rest[0] :]
         assert len(rest) == 2 + int.from_bytes(rest[:2], "big")
         with self.server.lock:
             self.server.protocols[name, level] += 1
             self.server.client_ids.add(rest[2:])
+            self.server.kept += not body[3 + size]
         properties = b"\x03\x21\0\x14" if level == 5 else b""
-        connack = bytes((0, self.server.return_code)) + properties
+        is_present = not body[3 + size] and not self.server.return_code
+        connack = bytes((is_present, self.server.return_code)) + properties
         self.wfile.write(bytes((0x20, len(connack))) + connack)
 
 
@@ -104,6 +114,17 @@ def test_each_cycle_is_a_client_of_its_own(connector: tuple[str, ...]) -> None:
     assert done.per_second == pytest.approx(60 / done.seconds, rel=0.1)
     assert broker.protocols == {(b"MQIsdp", 3): 20, (b"MQTT", 4): 20, (b"MQTT", 5): 20}
     assert max(len(client_id) for client_id in broker.client_ids) <= 23
+
+
+def test_clients_come_again_by_their_names_and_subscribe(connector: tuple[str, ...]) -> None:
+    broker = Broker()
+    with running(broker) as addresses:
+        names = Names("stored-", 3, 7)
+        done = run_cycles(
+            connector, addresses, cycles=30, in_flight=4, keep=True, subscribe=True, names=names
+        )
+    assert done.present == broker.kept == len(set(broker.filters)) == 30
+    assert broker.client_ids == {b"stored-%d" % (3 + 7 * number) for number in range(30)}
 
 
 def test_connections_are_held_until_the_end_of_the_block(connector: tuple[str, ...]) -> None:

@@ -1,10 +1,12 @@
 """One contract for the shard's store in memory and on disk."""
 
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ingest.gateway.store import shards
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.shards import SqliteShardStore
 from ingest.session.memory_shards import MemoryShardStore
@@ -21,9 +23,14 @@ ONE, TWO = Run("g1", "i1"), Run("g2", "i2")
 CLAIM = Claim(TWO, 3, 7, 1_000, clean_start=True)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest) -> "Iterator[ShardStore]":
+@pytest.fixture(params=["memory", "sqlite", "sqlite, each row at once"])
+def store(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> "Iterator[ShardStore]":
     database = Database(None)
+    if request.param == "sqlite, each row at once":
+        monkeypatch.setattr(shards, "_MOST_UNWRITTEN", 1)
+        monkeypatch.setattr(shards, "_MOST_EPOCHS", 1)
     yield MemoryShardStore() if request.param == "memory" else SqliteShardStore(database, 4)
     database.close()
 
@@ -146,4 +153,45 @@ def test_a_dropped_shard_begins_empty(tmp_path: Path) -> None:
     again = SqliteShardStore(database, 1)
     assert (again.get(A), again.progress(A), again.count()) == (None, None, 0)
     assert other.get(A) == Entry(2)
+    database.close()
+
+
+@pytest.mark.parametrize("most_unwritten", [1, 3, 1_000])
+def test_whatever_is_done_both_stores_say_the_same(
+    monkeypatch: pytest.MonkeyPatch, most_unwritten: int
+) -> None:
+    monkeypatch.setattr(shards, "_MOST_UNWRITTEN", most_unwritten)
+    monkeypatch.setattr(shards, "_MOST_EPOCHS", 4)
+    choose = random.Random(7)
+    database = Database(None)
+    stores = (MemoryShardStore(), SqliteShardStore(database, 4))
+    keys = [("t", str(number)) for number in range(8)]
+    for _ in range(3_000):
+        key, epoch = choose.choice(keys), choose.randrange(4)
+        run = choose.choice([None, ONE, TWO, UNKNOWN_RUN])
+        claim = choose.choice([None, CLAIM])
+        session, due = choose.choice([None, b"s"]), choose.choice([None, 5, 6])
+        entry = Entry(epoch, run, None, claim, session, epoch, due is None, due, due)
+        value = b"%d" % epoch
+        match choose.randrange(6):
+            case 0 | 1:
+                for store in stores:
+                    store.put(key, entry)
+            case 2:
+                for store in stores:
+                    store.delete(key)
+            case 3:
+                for store in stores:
+                    store.put_progress(key, value if epoch else None)
+            case 4:
+                advanced = [store.advance(key, epoch, value) for store in stores]
+                assert advanced[0] == advanced[1]
+        memory, sqlite = ((one.get(key), one.progress(key), one.count()) for one in stores)
+        assert memory == sqlite
+        if choose.random() < 0.1:
+            lists = [
+                (sorted(one.holders()), one.held_by(ONE), one.waiting(), sorted(one.due(6, 99)))
+                for one in stores
+            ]
+            assert lists[0] == lists[1]
     database.close()
