@@ -113,7 +113,8 @@ async def _run_cycles(options: argparse.Namespace) -> None:
         begin = time.monotonic_ns()
         level = int(options.levels[number % len(options.levels)])
         client = _Client(number, level, _name(options, number), keep=bool(options.keep))
-        present += await client.connect(options.to[number % len(options.to)])
+        had_session = await client.connect(options.to[number % len(options.to)])
+        present += had_session
         latency_ns.append(time.monotonic_ns() - begin)
         if options.subscribe:
             await client.subscribe(f"{options.prefix}/{number}/command")

@@ -1,0 +1,200 @@
+"""How a gateway comes to know its shards: loaded one after the other, then followed."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+import pytest
+
+from ingest.gateway.peers import Lease, Peers
+from ingest.gateway.shards import Actions, Shards
+from ingest.gateway.store.database import Database
+from ingest.session.placement import place
+from mqlake.clock import ManualClock
+from mqlake.log.contract import LogReader, LogRecord, LogWriter, RecordsCallback
+from mqlake.records import SESSIONS
+from mqlake.session_records import SessionRecord, encode_session, session_key
+from mqlake.shard_records import OWNER_KEY, Run, encode_run, shard_of, stamp_headers
+from tests.ingest.gateway.harness import until
+
+pytestmark = pytest.mark.anyio
+
+SHARDS = 4
+ME, OTHER = Run("gateway-1", "i1"), Run("gateway-2", "i2")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class HeldReader:
+    """A reader that hands over what the test says."""
+
+    def __init__(self, ends: Mapping[int, int]) -> None:
+        self.ends = ends
+        self.hand_over: RecordsCallback = lambda _records: None
+        self.followed: dict[int, int] = {}
+        self.order: list[int] = []
+        self.is_paused = False
+
+    async def start(self, _topic: str, _from: Any, on_records: Any, _errors: Any) -> dict[int, int]:
+        self.hand_over = on_records
+        return {}
+
+    async def follow(self, positions: Mapping[int, int]) -> dict[int, int]:
+        starts = {number: max(0, start) for number, start in positions.items()}
+        self.followed |= starts
+        self.order += starts
+        return starts
+
+    def unfollow(self, partitions: Collection[int]) -> None:
+        for number in partitions:
+            del self.followed[number]
+
+    async def end_offsets(self, log_topic: str) -> dict[int, int]:
+        assert log_topic == SESSIONS
+        return dict(self.ends)
+
+    async def partition_count(self, _log_topic: str) -> int:
+        return SHARDS
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+    async def close(self) -> None:
+        pass
+
+
+class KnownPeers:
+    is_read = True
+
+    def owners(self) -> list[str]:
+        return [ME.gateway, OTHER.gateway]
+
+    def log_now_ms(self) -> int:
+        return 0
+
+    def is_dead(self, _run: Run) -> bool:
+        return False
+
+    is_silent = is_dead
+
+
+class Written:
+    def __init__(self) -> None:
+        self.owned: list[int] = []
+
+    def append(self, _topic: str, key: bytes, *_: Any, partition: int) -> None:
+        if key == OWNER_KEY:
+            self.owned.append(partition)
+
+
+class Bench:
+    """The shards of one of two gateways, and the readers under them."""
+
+    def __init__(self, ends: Mapping[int, int]) -> None:
+        clock = ManualClock()
+        self.reader, self.loader, self.writer = HeldReader(ends), HeldReader(ends), Written()
+        lease = Lease(clock, 10, lambda: None)
+        lease.renew(clock.monotonic())
+        self.shards = Shards(
+            ME,
+            cast("LogWriter", self.writer),
+            cast("LogReader", self.reader),
+            cast("LogReader", self.loader),
+            Database(None),
+            cast("Peers", KnownPeers()),
+            lease,
+            clock,
+            cast("Actions", None),
+        )
+        places = place(SHARDS, [ME.gateway, OTHER.gateway])
+        self.mine = [number for number, one in enumerate(places) if one.owner == ME.gateway]
+        self.others = [number for number in range(SHARDS) if number not in self.mine]
+
+    async def load(self, number: int, records: list[LogRecord]) -> None:
+        """Hand a shard over as soon as it is asked for."""
+        await self.asked_for(number)
+        self.loader.hand_over(records)
+
+    async def asked_for(self, number: int) -> None:
+        def is_asked_for() -> bool:
+            self.shards.tick()
+            return number in self.loader.followed
+
+        await until(is_asked_for)
+
+
+def a_session(number: int, offset: int, client: int = 0) -> LogRecord:
+    """Return a record of a client in a shard."""
+    names = (f"c{one}" for one in range(10_000) if shard_of("t", f"c{one}", SHARDS) == number)
+    client_id = [name for name, _ in zip(names, range(client + 1), strict=False)][-1]
+    session = SessionRecord(
+        "0" * 16, "t", client_id, 4, None, 60, False, 60, "g", "i", False, 0, 0, "gone"
+    )
+    value = encode_session(session)
+    return LogRecord(number, offset, 0, session_key("t", client_id), value, stamp_headers("i", 0))
+
+
+def owned_by(run: Run, number: int, offset: int) -> LogRecord:
+    headers = stamp_headers(run.incarnation)
+    return LogRecord(number, offset, 0, OWNER_KEY, encode_run(run), headers)
+
+
+async def test_shards_that_it_is_to_own_are_loaded_before_those_it_stands_by_for() -> None:
+    bench = Bench(dict.fromkeys(range(SHARDS), 1))
+    await bench.shards.open()
+    for number in (*bench.mine, *bench.others):
+        await bench.load(number, [a_session(number, 0)])
+    assert bench.loader.order == [*bench.mine, *bench.others]
+    await until(lambda: len(bench.reader.followed) == SHARDS)
+    assert bench.writer.owned == bench.mine
+    assert not bench.loader.followed
+    await bench.shards.close()
+
+
+async def test_a_claim_in_a_loaded_shard_does_not_wait_for_one_that_is_loading() -> None:
+    bench = Bench(dict.fromkeys(range(SHARDS), 2))
+    await bench.shards.open()
+    first, second = bench.mine
+    await bench.load(first, [a_session(first, 0), a_session(first, 1, client=1)])
+    await until(lambda: first in bench.reader.followed)
+    await bench.asked_for(second)
+    bench.loader.hand_over([a_session(second, 0)])
+    bench.reader.hand_over([owned_by(ME, first, 2)])
+    assert bench.shards.owned == [first]
+    assert bench.shards.session_count == 2
+    assert not bench.shards.is_settled
+    assert not bench.loader.is_paused
+    await bench.shards.close()
+
+
+async def test_what_was_fetched_before_and_after_the_change_of_readers_counts_once() -> None:
+    bench = Bench(dict.fromkeys(range(SHARDS), 2))
+    await bench.shards.open()
+    number = bench.mine[0]
+    records = [a_session(number, offset, client=offset) for offset in range(5)]
+    await bench.load(number, records[:3])
+    await until(lambda: number in bench.reader.followed)
+    assert bench.reader.followed[number] == 2
+    bench.loader.hand_over(records[3:])
+    bench.reader.hand_over([*records[2:], owned_by(ME, number, 5)])
+    assert bench.shards.session_count == 5
+    await bench.shards.close()
+
+
+async def test_clients_have_half_of_the_time_while_a_standby_is_loaded() -> None:
+    bench = Bench(dict.fromkeys(range(SHARDS), 2))
+    await bench.shards.open()
+    for number in bench.mine:
+        await bench.load(number, [a_session(number, 0), a_session(number, 1, client=1)])
+        await until(lambda number=number: number in bench.reader.followed)  # type: ignore[misc]
+        bench.reader.hand_over([owned_by(ME, number, 2)])
+    assert bench.shards.is_settled
+    await bench.load(bench.others[0], [a_session(bench.others[0], 0)])
+    assert bench.loader.is_paused
+    await until(lambda: not bench.loader.is_paused)
+    await bench.shards.close()
