@@ -29,6 +29,18 @@ class Figure:
 
 Figures = dict[Figure, float]
 
+_OF_STORED_SESSIONS: Final = {
+    "start beside 3 gateways": 20.0,
+    "CONNECT to CONNACK, p50": 8.0,
+    "CONNECT to CONNACK, p99": 40.0,
+    "idle beside 5,000 progress/s": 5.0,
+    "owner killed, shards answer": 5.0,
+    # The lease, by default 10 s, and 3 s.
+    "holder killed, 2,000 clients back": 13.0,
+    "holder and owner killed, 2,000 clients back": 13.0,
+}
+"""However many there are."""
+
 GOALS: Final[Mapping[str, tuple[float, bool]]] = {
     "codec, decode PUBLISH 3.1.1, QoS 0": (400_000, True),
     "codec, decode PUBLISH 5.0, QoS 1": (400_000, True),
@@ -63,6 +75,16 @@ GOALS: Final[Mapping[str, tuple[float, bool]]] = {
     "Spark killed with 500 rules, first outputs of all": (10, False),
     "dry run of a rule over 2,000,000 messages": (20, False),
     "connects, one gateway": (1_500, True),
+    "connects, one gateway alone, clean": (4_000, True),
+    "connects, one gateway alone, clean, one subscription each": (1_500, True),
+    "connects, one gateway alone, sessions that outlive it": (1_500, True),
+    "connects, one gateway alone, sessions that outlive it, one subscription each": (1_500, True),
+    "ping beside 19,000 idle connections, p99": (5, False),
+    **{
+        f"{size:,} sessions, {what}": (goal, False)
+        for size in (10_000, 100_000, 1_000_000)
+        for what, goal in _OF_STORED_SESSIONS.items()
+    },
     "memory of an idle connection": (12, False),
     "fan-out 1 to 1,000, QoS 0": (100_000, True),
     "acknowledged, one gateway": (40_000, True),
