@@ -122,7 +122,7 @@ SOURCE = ("source", b"0:1000:5")
         (b"default/a", [MQTT, CLIENT_ID, ("source", b"%d:0:0" % PARTITIONS)]),
         (b"default/a", [MQTT, CLIENT_ID, ("source", b"-1:0:0")]),
         (b"default/a", [CLIENT_ID, SOURCE]),
-        (b"default/a", [("mqtt", b"\x02\x04\x01"), CLIENT_ID, SOURCE]),
+        (b"default/a", [("mqtt", b"\x00\x04\x01"), CLIENT_ID, SOURCE]),
         (b"default/a", [("mqtt", b"\x01\x04\x03"), CLIENT_ID, SOURCE]),
         (b"default/a", [MQTT, ("client_id", b"\xff"), SOURCE]),
         (b"default/a", [MQTT, CLIENT_ID, SOURCE, ("properties", b"[]")]),
