@@ -28,6 +28,7 @@ from mqlake.session_records import (
     encode_marks,
     encode_progress,
     encode_session,
+    is_storing,
     marks_key,
     progress_key,
     read_outline,
@@ -437,3 +438,9 @@ def test_marks_move_only_settled_sessions_of_their_own_incarnation() -> None:
     assert resume_cursor(session, settled, MarksRecord("i1", [9])) == [5, 5]
     settled.settled = False
     assert resume_cursor(session, settled, marks) == [5, 5]
+
+
+@pytest.mark.parametrize("storing", [[], [7]])
+def test_what_may_not_be_stored_yet_is_told_without_decoding(storing: list[int]) -> None:
+    progress = ProgressRecord("s", [1], settled=not storing, storing=storing)
+    assert is_storing(encode_progress(progress)) == bool(storing)
