@@ -20,7 +20,7 @@ BEGINNING: Final = -2
 END: Final = -1
 """Position: what is appended after `LogReader.start` was called."""
 
-DELIVERY_SECONDS: Final = 45.0
+DELIVERY_SECONDS: Final = 60.0
 """A record that is not in the log so long after its append is given up, and not sent any more, also
 when the process has stood still meanwhile. Longer than a restart of the log's broker, so that one
 costs publishers time only."""
