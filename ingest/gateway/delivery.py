@@ -126,10 +126,12 @@ class Delivery:
         Raises:
             OperationalError: Too many wait for the lease.
         """
-        if self._waiting or not self._lease.holds():
-            self._let_wait(records)
-        else:
+        if self._lease.holds():
             self._receive_all(records)
+            return
+        self._let_wait(records)
+        if self._lease.holds():  # one of these has confirmed it: what is behind that waits no more
+            self.confirmed()
 
     def confirmed(self) -> None:
         """Hand over what has waited: the sessions that are here are this gateway's."""

@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from mqlake.records import ROUTES, Barrier, barrier_key, mqtt_header
+from ingest.protocol.packets import Publish
+from mqlake.records import ROUTES, Barrier, LogRecord, barrier_key, mqtt_header
 from tests.ingest.gateway.harness import (
     PARTITIONS,
     Client,
@@ -243,3 +244,27 @@ async def test_messages_wait_for_an_absent_router() -> None:
         assert await client.payloads(10) == [b"%d" % number for number in range(10)]
         assert len(harness.log.records(ROUTES)) == PARTITIONS + 1
         assert len(harness.inbound()) == 10
+
+
+async def test_deliveries_behind_the_last_answer_of_owners_are_handed_over() -> None:
+    """A gateway was deaf, and the record that ends its waiting comes in the middle of a batch."""
+    async with running_gateway() as harness:
+        client = await Client.connect(harness.port, "alice")
+        await client.subscribe("#", 0)
+        await harness.delivered()
+        gateway = harness.gateway
+        gateway.lease._is_confirmed = False
+        delivery = gateway._delivery
+        delivery._on_control = lambda _action, _value: gateway.confirmed()
+        keys = [b"default/before", b"\0control/confirm", b"default/behind"]
+        delivery.receive_records(
+            [
+                LogRecord(0, 2_000 + at, 0, key, b"x", [MQTT, CLIENT_ID, ("source", source)])
+                for at, (key, source) in enumerate(
+                    zip(keys, (b"0:1001:5", b"0:0:5", b"0:1002:5"), strict=True)
+                )
+            ]
+        )
+        harness.deliver(b"default/later", b"x", [MQTT, CLIENT_ID, ("source", b"0:1003:5")])
+        topics = [(await client.expect(Publish)).topic_name for _ in range(3)]
+        assert topics == ["before", "behind", "later"]
