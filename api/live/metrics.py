@@ -117,7 +117,7 @@ class SystemMetrics(BaseModel):
     clients: int
     sessions: int
     subscriptions: int
-    retained: int = Field(description="messages; every gateway knows all of them")
+    retained: int = Field(description="messages, counted by the gateways that own their shards")
     messages_received_per_second: float = Field(description="PUBLISH packets from clients")
     messages_stored_per_second: float = Field(description="of these, taken by the log")
     messages_sent_per_second: float = Field(description="PUBLISH packets to clients")
@@ -171,7 +171,7 @@ class MetricsSource:
             clients=sum(one.clients for one in alive),
             sessions=sum(one.sessions for one in alive),
             subscriptions=sum(one.subscriptions for one in alive),
-            retained=max((one.figures.get("retained", 0) for one in processes), default=0),
+            retained=sum(one.figures.get("retained", 0) for one in processes),
             latency=_latency([one.latency for one in heard if one.is_alive]),
             gateways=gateways,
             processes=processes,

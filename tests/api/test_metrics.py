@@ -133,6 +133,19 @@ def test_queries_are_those_of_the_engine(api: Api) -> None:
     assert (run["tenant"], run["rule"], run["active"]) == ("acme", "hot", False)
 
 
+def test_retained_messages_are_those_of_all_gateways(api: Api) -> None:
+    state = load_state(api.data_dir)
+    assert state is not None
+    log, streaming = state.processes
+    gateways = [
+        replace(streaming, name=f"gateway-{number}", figures={"retained": number * 10})
+        for number in (1, 2)
+    ]
+    state = replace(state, processes=(log, streaming, *gateways))
+    replace_file(api.data_dir / STATE_FILE, state.to_json())
+    assert api.get("/metrics")["retained"] == 30
+
+
 def test_prometheus_finds_every_process(api: Api) -> None:
     state = load_state(api.data_dir)
     assert state is not None
