@@ -213,7 +213,7 @@ async def test_a_client_that_leaves_before_its_subscription_fails_leaves_nothing
         if failing:
             harness.log.fail_next(LogError("no", definite=True))
         harness.log.release_reports()
-        await until(lambda: len(harness.gateway.routes) == 1)
+        await until(lambda: len(harness.gateway.routes) == PARTITIONS)
         assert len(harness.gateway.subscriptions) == 0
         await other.subscribe("b")
 
