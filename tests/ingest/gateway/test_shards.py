@@ -80,7 +80,7 @@ class KnownPeers:
     def is_dead(self, _run: Run) -> bool:
         return False
 
-    is_silent = is_dead
+    is_silent = is_spent = is_dead
 
 
 class Written:
