@@ -20,7 +20,10 @@ from mqlake.retained_records import ANSWER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.gateway.server import Gateway
+    from ingest.gateway.context import Context
+    from ingest.gateway.draining import Draining
+    from ingest.gateway.sessions import Sessions
+    from ingest.session.subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +32,29 @@ class Control:
     """Does what is asked.
 
     Args:
-        gateway: By whom.
+        context: Of the gateway.
+        sessions: Of its clients.
+        subscriptions: Those in force.
+        draining: Lets its clients go.
+        reload: Has certificates and users read again.
+        on_answer: Takes what another gateway has answered of retained messages.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(
+        self,
+        context: Context,
+        sessions: Sessions,
+        subscriptions: Subscriptions[Any],
+        draining: Draining,
+        reload: Callable[[], None],
+        on_answer: Callable[[bytes], None],
+    ) -> None:
+        self._context = context
+        self._sessions = sessions
+        self._subscriptions = subscriptions
+        self._draining = draining
+        self._reload_files = reload
+        self._on_answer = on_answer
 
     def process(self, action: str, value: bytes) -> None:
         """Take a control record.
@@ -42,7 +63,7 @@ class Control:
             InvalidRecord: Its value is not what the action needs.
         """
         if action == ANSWER:
-            self._gateway.retained_questions.receive_answer(value)
+            self._on_answer(value)
             return
         work = _ACTIONS.get(action)
         if work is None and action not in BETWEEN_GATEWAYS:
@@ -55,12 +76,12 @@ class Control:
         if not isinstance(asked, dict):
             raise InvalidRecord(f"control record {action!r} is not a JSON object")
         if work is None:
-            self._gateway.sessions.told(action, asked)
+            self._sessions.told(action, asked)
         else:
             work(self, asked)
 
     def _reload(self, _asked: dict[str, Any]) -> None:
-        self._gateway.reload()
+        self._reload_files()
 
     def _drain(self, asked: dict[str, Any]) -> None:
         rate = asked.get("connections_per_second", DEFAULT_CONNECTIONS_PER_SECOND)
@@ -72,10 +93,10 @@ class Control:
             "" if reference is None else _member(asked, "server_reference", str),
             "moved" in asked and _member(asked, "moved", bool),
         )
-        self._gateway.draining.begin(drain)
+        self._draining.begin(drain)
 
     def _serve(self, _asked: dict[str, Any]) -> None:
-        self._gateway.draining.undo()
+        self._draining.undo()
 
     def _disconnect(self, asked: dict[str, Any]) -> None:
         """Close a client's connection and, if asked to, end its session.
@@ -86,10 +107,10 @@ class Control:
         key = (_member(asked, "tenant", str), _member(asked, "client_id", str))
         ends = _member(asked, "end_session", bool)
         try:
-            session = self._gateway.sessions.get(*key)
+            session = self._sessions.get(*key)
         except KeyError:
             if ends:
-                self._gateway.sessions.end_stored(key)
+                self._sessions.end_stored(key)
             return
         if ends:
             session.expiry_interval = 0
@@ -104,10 +125,10 @@ class Control:
         key = (_member(asked, "tenant", str), _member(asked, "client_id", str))
         messages = _member(asked, "messages", list)
         try:
-            session = self._gateway.sessions.get(*key)
+            session = self._sessions.get(*key)
         except KeyError:
             return
-        redeliver(self._gateway, session, messages)
+        redeliver(self._context, self._subscriptions, session, messages)
 
 
 _ACTIONS: Final[dict[str, Callable[[Control, dict[str, Any]], None]]] = {

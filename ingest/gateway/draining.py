@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Final
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from ingest.gateway.connection import ClientConnection
-    from ingest.gateway.server import Gateway
+    from ingest.gateway.context import Context
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +59,20 @@ class Draining:
     """Whether a gateway takes clients, and who goes next.
 
     Args:
-        gateway: Whose clients.
+        context: Of the gateway.
+        connections: All sockets, also those that were not let in.
+        is_idle: Tells whether no client is here and the log has everything of those that were.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(
+        self,
+        context: Context,
+        connections: Collection[ClientConnection],
+        is_idle: Callable[[], bool],
+    ) -> None:
+        self._context = context
+        self._connections = connections
+        self._is_idle = is_idle
         self._drain: Drain | None = None
         self._is_drained = False
         self._begun = asyncio.Event()
@@ -79,7 +90,7 @@ class Draining:
     def server_reference(self) -> str:
         """Where clients are sent."""
         asked = "" if self._drain is None else self._drain.server_reference
-        return asked or self._gateway.settings.server_reference
+        return asked or self._context.settings.server_reference
 
     def refusal(self) -> tuple[ConnackReasonCode, str] | None:
         """Return why new clients are turned away; None when they are not."""
@@ -110,7 +121,7 @@ class Draining:
 
     async def run(self) -> None:
         """Let clients go whenever that is asked for, until cancelled."""
-        loop = self._gateway.loop
+        loop = self._context.loop
         while True:
             await self._begun.wait()
             due = 1.0
@@ -129,9 +140,9 @@ class Draining:
     def _hold(self, count: int) -> int:
         """Read no further from so many clients; return from how many there were."""
         held = 0
-        deadline = self._gateway.loop.time() + ANSWER_SECONDS
+        deadline = self._context.loop.time() + ANSWER_SECONDS
         if not self._next:
-            self._next = list(self._gateway.connections)
+            self._next = list(self._connections)
         while held < count and self._next:
             connection = self._next.pop()
             if connection.session is None or connection.is_closing or connection in self._held:
@@ -156,6 +167,6 @@ class Draining:
 
     def _look_for_the_end(self) -> None:
         """Say so when the process may end: nobody is here and the log has everything."""
-        if not self._is_drained and self._gateway.is_idle:
+        if not self._is_drained and self._is_idle():
             self._is_drained = True
             logger.info("drained")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.catching_up import Take
     from ingest.gateway.client_session import ClientSession
-    from ingest.gateway.server import Gateway
+    from ingest.gateway.context import Context
     from ingest.protocol.packets import Subscribe
     from mqlake.log.contract import LogRecord
 
@@ -139,12 +139,16 @@ class Histories:
     """Reads for all sessions of a gateway that have asked for history.
 
     Args:
-        gateway: Whose sessions.
+        context: Of the gateway.
+        subscriptions: Those in force.
         catching_up: Reads what they have missed.
     """
 
-    def __init__(self, gateway: Gateway, catching_up: CatchingUp) -> None:
-        self._gateway = gateway
+    def __init__(
+        self, context: Context, subscriptions: Subscriptions[Any], catching_up: CatchingUp
+    ) -> None:
+        self._context = context
+        self._subscriptions = subscriptions
         self._catching_up = catching_up
         self._tasks: asyncio.TaskGroup | None = None
         self._reading: set[History] = set()
@@ -163,7 +167,7 @@ class Histories:
         given = dict(subscribe.properties.get("user_property", ())).get(FROM_PROPERTY)
         if given is None:
             return None
-        most = self._gateway.settings.max_history_reads
+        most = self._context.settings.max_history_reads
         if len(self._reading) >= most:
             reason = f"history is read for {most} subscribers already"
             return Wish(0, SubackReasonCode.QUOTA_EXCEEDED, reason)
@@ -212,7 +216,7 @@ class Histories:
         for topic_filter in history.topic_filters:
             subscription = session.subscriptions[topic_filter]
             subscription.starts = list(history.missed.cursor)
-            self._gateway.subscriptions.add(session.tenant, subscription)
+            self._subscriptions.add(session.tenant, subscription)
         self._note(history)
         logger.info(
             "a subscription has its history",
@@ -240,7 +244,7 @@ class Histories:
             # From here on nothing else runs: a saved progress has the message and the cursor.
             history.missed.pass_by(record.partition, record.offset)
             if found is not None:
-                give(*found, self._gateway.drops, self._gateway.clock.now_ms())
+                give(*found, self._context.drops, self._context.clock.now_ms())
         self._note(history)
 
     def _note(self, history: History) -> None:

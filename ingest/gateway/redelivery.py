@@ -19,8 +19,9 @@ from mqlake.records import HEADER_MQTT, HEADER_PROPERTIES, Source, mqtt_header
 
 if TYPE_CHECKING:
     from ingest.gateway.client_session import ClientSession
+    from ingest.gateway.context import Context
     from ingest.gateway.outbound import OutboundMessage
-    from ingest.gateway.server import Gateway
+    from ingest.session.subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
 
@@ -28,21 +29,32 @@ _EVERYWHERE = sys.maxsize
 """An offset at which every subscription counts."""
 
 
-def redeliver(gateway: Gateway, session: ClientSession, messages: list[Any]) -> None:
+def redeliver(
+    context: Context,
+    subscriptions: Subscriptions[Any],
+    session: ClientSession,
+    messages: list[Any],
+) -> None:
     """Give messages to a client; those that none of its subscriptions matches it does not get.
+
+    Args:
+        context: Of the gateway.
+        subscriptions: Those in force.
+        session: Of the client.
+        messages: As in the control record.
 
     Raises:
         InvalidRecord: One is malformed; those before it were given.
     """
-    now_ms = gateway.clock.now_ms()
+    now_ms = context.clock.now_ms()
     for found in messages:
         message = _read(found, now_ms)
-        copies = gateway.subscriptions.copies(
+        copies = subscriptions.copies(
             session.tenant, message.topic_name, 0, _EVERYWHERE, message.publisher
         )
         own = [copy for copy in copies if copy.client is session.sender]
         if own:
-            deliver_copies(message, own, session.tenant, gateway.drops, now_ms)
+            deliver_copies(message, own, session.tenant, context.drops, now_ms)
 
 
 def _read(found: Any, now_ms: int) -> OutboundMessage:

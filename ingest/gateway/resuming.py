@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from ingest.gateway.catching_up import Take
     from ingest.gateway.client_session import ClientSession, StoredSession
+    from ingest.gateway.context import Context
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
-    from ingest.gateway.server import Gateway
     from mqlake.log.contract import LogRecord
     from mqlake.session_records import Outgoing as StoredOutgoing
 
@@ -123,16 +123,17 @@ class Resumer:
     """Brings sessions back.
 
     Args:
-        gateway: Whose sessions.
+        context: Of the gateway.
         catching_up: Reads what they have missed.
         lookup: Finds what was in flight in the log.
         lake: Finds it in the tables; None where there are none.
     """
 
     def __init__(
-        self, gateway: Gateway, catching_up: CatchingUp, lookup: Lookup, lake: LakeReader | None
+        self, context: Context, catching_up: CatchingUp, lookup: Lookup, lake: LakeReader | None
     ) -> None:
-        self._gateway = gateway
+        self._clock = context.clock
+        self._drops = context.drops
         self._catching_up = catching_up
         self._lookup = lookup
         self._lake = lake
@@ -202,7 +203,7 @@ class Resumer:
         await self._catching_up.read([gap], self._taker)
 
     def _missed(self, cursor: Sequence[int], ends: Sequence[int], since_ms: int) -> Missed:
-        away_ms = self._gateway.clock.now_ms() - since_ms
+        away_ms = self._clock.now_ms() - since_ms
         return Missed(
             list(cursor), list(ends), LONG_GAP_OFFSETS, is_old=away_ms > LONG_AWAY_SECONDS * 1000
         )
@@ -212,14 +213,14 @@ class Resumer:
         for one in gaps:
             for subscription in one.subscriptions():
                 tree.add(one.tenant, subscription)
-        gateway = self._gateway
+        clock, drops = self._clock, self._drops
 
         async def take(records: list[LogRecord]) -> None:
-            now_ms = gateway.clock.now_ms()
+            now_ms = clock.now_ms()
             for record in records:
                 found = match(tree, record)
                 if found is not None:
-                    give(*found, gateway.drops, now_ms)
+                    give(*found, drops, now_ms)
             await asyncio.sleep(0)
 
         return take
@@ -242,7 +243,7 @@ class Resumer:
                     continue
                 message = messages.get((one.partition, one.offset))
                 if message is None:
-                    self._gateway.drops.add(
+                    self._drops.add(
                         DropReason.UNREADABLE, session.tenant, session.client_id, "", one.qos
                     )
                     continue
@@ -260,7 +261,7 @@ class Resumer:
         stored: dict[Position, OutboundMessage] = {}
         if self._lake is None or not left or not filters:
             return stored
-        now_ms = self._gateway.clock.now_ms()
+        now_ms = self._clock.now_ms()
         for ranges in rounds_of(left):
             try:
                 page = await self._lake.messages(resume.session.tenant, ranges, filters)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.catching_up import CatchingUp
 from ingest.gateway.connection import ClientConnection
+from ingest.gateway.context import Context
 from ingest.gateway.control import Control
 from ingest.gateway.counters import Counters
 from ingest.gateway.deadlines import Deadlines
@@ -43,7 +44,7 @@ from ingest.gateway.shards import Actions, Shards
 from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.share_log import ShareLog
 from ingest.gateway.store.database import Database
-from ingest.gateway.system_topics import SystemTopics
+from ingest.gateway.system_topics import Counted, SystemTopics
 from ingest.gateway.tasks import Tasks
 from ingest.gateway.tracing import TracingDelivery, TracingPublisher
 from ingest.gateway.wanted_events import WantedEvents
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingest.gateway.sending import Sender
-    from ingest.session.effects import Search
     from mqlake.session_records import ProgressRecord, SessionRecord
     from mqlake.shard_records import Key
     from mqlake.tracing import Tracer
@@ -141,6 +141,10 @@ class Gateway:
         self.subscriptions: Subscriptions[Sender] = Subscriptions(settings.share_strategy)
         self.events = Events(log.writer, settings.name, self.counters, clock)
         self.drops = Drops(self.counters, self.events)
+        context = Context(
+            settings, self.me, clock, self.loop, self.counters, self.events, self.drops
+        )
+        self._connections: set[ClientConnection] = set()
         self.delivery_events = DeliveryEvents(
             self.events,
             log.writer,
@@ -161,7 +165,6 @@ class Gateway:
         )
         self.deadlines = Deadlines(self.loop)
         self.tasks = Tasks(self.loop)
-        self.system_topics = SystemTopics(self)
         self.lease = Lease(clock, settings.lease_seconds, self._lease_lost)
         self.peers = Peers(
             writer, log.open_reader(), self.me, clock, self.lease, host or LinuxHost(), records
@@ -172,6 +175,7 @@ class Gateway:
         writer.use(self.peers.version)
         self.session_log = SessionLog(log.writer, self.me, self.lease)
         self.share_log = ShareLog(log.writer, log.open_reader(), self.me)
+        self.lookup = Lookup(log.ranges, self.inbound_ends, clock)
         self.shards = Shards(
             self.me,
             log.writer,
@@ -182,7 +186,7 @@ class Gateway:
             self.lease,
             clock,
             Actions(
-                find=self._find,
+                find=self.lookup.find,
                 next_offsets=self._next_published,
                 publish_wills=self._publish_wills,
                 pass_on=self._pass_on,
@@ -192,6 +196,9 @@ class Gateway:
         )
         self.sessions: Sessions = Sessions(
             self, self.me, self.session_log, self.share_log, self.shards
+        )
+        self.system_topics = SystemTopics(
+            context, Counted(self.sessions, self.subscriptions, self.retained)
         )
         self._lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.retained_shards = RetainedShards(
@@ -203,23 +210,28 @@ class Gateway:
         self._retained_answers = RetainedAnswers(
             settings.name, log.writer, self.retained, self.loop
         )
-        self.lookup = Lookup(log.ranges, self.inbound_ends, clock)
         catching_up = CatchingUp(
             log.ranges, self._lake, self.next_offsets, self.inbound_ends, self.drops
         )
-        self.resumer = Resumer(self, catching_up, self.lookup, self._lake)
-        self.histories = Histories(self, catching_up)
+        self.resumer = Resumer(context, catching_up, self.lookup, self._lake)
+        self.histories = Histories(context, self.subscriptions, catching_up)
         self.share_groups = ShareGroups(self, self.share_log, log)
-        self.draining = Draining(self)
+        self.draining = Draining(context, self._connections, lambda: self.is_idle)
         self.redirecting: Redirecting | None = None
         if settings.redirect_clients:
             self.redirecting = Redirecting(
                 settings.name, lambda: self.shards.places, self.peers.address, clock
             )
-        self._control = Control(self)
+        self._control = Control(
+            context,
+            self.sessions,
+            self.subscriptions,
+            self.draining,
+            self.reload,
+            self.retained_questions.receive_answer,
+        )
         self._writer = log.writer
         self._reader = log.open_reader()
-        self._connections: set[ClientConnection] = set()
         self._held_by_log: list[Receiver] = []
         self._last_closed: asyncio.Future[None] | None = None  # while shutting down
         self._is_closing = False
@@ -698,9 +710,6 @@ class Gateway:
         self._delivery.confirmed()
 
     # What it does as owner of shards
-
-    async def _find(self, searches: "Sequence[Search]") -> set[bytes]:
-        return await self.lookup.find(searches)
 
     def _next_published(self) -> list[int]:
         return [offset + 1 for offset in self.publisher.acked]

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ingest.gateway.outbound import LOCAL, OutboundMessage
 from ingest.gateway.store.scanning import FilterScan, just_after
@@ -20,10 +20,12 @@ from mqlake import VERSION
 from mqlake.topics import SYSTEM_LEVEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sized
 
+    from ingest.gateway.context import Context
     from ingest.gateway.counters import Counters
-    from ingest.gateway.server import Gateway
+    from ingest.gateway.sessions import Sessions
+    from ingest.session.subscriptions import Subscriptions
 
 PREFIX: Final = f"{SYSTEM_LEVEL}/broker/"
 
@@ -68,17 +70,26 @@ COUNTS: Final[dict[str, Callable[[Counters], int]]] = {
 }
 """Since the gateway's start. Messages are control packets of all types, as Mosquitto has it."""
 
-GAUGES: Final[dict[str, Callable[[Gateway], int]]] = {
-    "clients/active": lambda gateway: gateway.sessions.connected_count,
-    "clients/connected": lambda gateway: gateway.sessions.connected_count,
-    "clients/disconnected": lambda gateway: gateway.sessions.offline_count,
-    "clients/inactive": lambda gateway: gateway.sessions.offline_count,
-    "clients/total": lambda gateway: len(gateway.sessions),
+
+class Counted(NamedTuple):
+    """What a gateway has now."""
+
+    sessions: Sessions
+    subscriptions: Subscriptions[Any]
+    retained: Sized
+
+
+GAUGES: Final[dict[str, Callable[[Counted], int]]] = {
+    "clients/active": lambda now: now.sessions.connected_count,
+    "clients/connected": lambda now: now.sessions.connected_count,
+    "clients/disconnected": lambda now: now.sessions.offline_count,
+    "clients/inactive": lambda now: now.sessions.offline_count,
+    "clients/total": lambda now: len(now.sessions),
     "heap/current": lambda _: _resident_bytes(),
     "heap/maximum": lambda _: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,
-    "retained messages/count": lambda gateway: len(gateway.retained),
-    "shared_subscriptions/count": lambda gateway: gateway.subscriptions.shared_count,
-    "subscriptions/count": lambda gateway: gateway.subscriptions.plain_count,
+    "retained messages/count": lambda now: len(now.retained),
+    "shared_subscriptions/count": lambda now: now.subscriptions.shared_count,
+    "subscriptions/count": lambda now: now.subscriptions.plain_count,
 }
 """As of now. `active` and `inactive` are older names; the heap is the process's resident memory."""
 
@@ -124,13 +135,15 @@ class SystemTopics:
     """The current values, for those who subscribe, and their changes for those who have.
 
     Args:
-        gateway: Which tells of itself.
+        context: Of the gateway, which tells of itself.
+        counted: What it has.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, context: Context, counted: Counted) -> None:
+        self._context = context
+        self._has = counted
         self._messages: dict[str, OutboundMessage] = {}
-        self._started = gateway.clock.monotonic()
+        self._started = context.clock.monotonic()
         self._updated = self._started
         self._due = self._started
         self._most_connected = 0
@@ -142,8 +155,8 @@ class SystemTopics:
 
     def process_due(self) -> None:
         """Publish what has changed, once in `sys_interval_seconds`."""
-        interval = self._gateway.settings.sys_interval_seconds
-        now = self._gateway.clock.monotonic()
+        interval = self._context.settings.sys_interval_seconds
+        now = self._context.clock.monotonic()
         if not interval or now < self._due:
             return
         self._due = now + interval
@@ -151,7 +164,7 @@ class SystemTopics:
         self._publish("uptime", f"{now - self._started:.0f} seconds")
         self._publish_gauges()
         for name, count in COUNTS.items():
-            self._publish(name, str(count(self._gateway.counters)))
+            self._publish(name, str(count(self._context.counters)))
         self._publish_rates(now - self._updated)
         self._updated = now
 
@@ -168,18 +181,18 @@ class SystemTopics:
         return SystemPage(found[:limit], just_after(found[limit - 1].topic_name))
 
     def _publish_gauges(self) -> None:
-        gateway = self._gateway
+        now = self._has
         for name, value in GAUGES.items():
-            self._publish(name, str(value(gateway)))
-        self._most_connected = max(self._most_connected, gateway.sessions.connected_count)
+            self._publish(name, str(value(now)))
+        self._most_connected = max(self._most_connected, now.sessions.connected_count)
         self._publish("clients/maximum", str(self._most_connected))
-        stored = str(len(gateway.retained) + gateway.sessions.waiting_count)
+        stored = str(len(now.retained) + now.sessions.waiting_count)
         self._publish("messages/stored", stored)
         self._publish("store/messages/count", stored)
 
     def _publish_rates(self, seconds: float) -> None:
         for name, count in RATES.items():
-            total = count(self._gateway.counters)
+            total = count(self._context.counters)
             for window, average in self._averages[name].items():
                 if seconds > 0:
                     average.add(total - self._counted[name], seconds)
@@ -193,12 +206,12 @@ class SystemTopics:
         known = self._messages.get(topic_name)
         if known is not None and known.payload == payload:
             return
-        gateway = self._gateway
-        now_ms = gateway.clock.now_ms()
+        context = self._context
+        now_ms = context.clock.now_ms()
         message = OutboundMessage(topic_name, payload, 0, True, NO_PROPERTIES, now_ms, LOCAL, 0)
         self._messages[topic_name] = message
-        copies = gateway.subscriptions.copies(
-            gateway.settings.tenant, topic_name, LOCAL, _ANY_OFFSET, ""
+        copies = self._has.subscriptions.copies(
+            context.settings.tenant, topic_name, LOCAL, _ANY_OFFSET, ""
         )
         for copy in copies:
             copy.client.deliver(message, copy, now_ms)

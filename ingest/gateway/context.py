@@ -1,0 +1,42 @@
+"""What every part of a gateway may know of it: who it is, what it allows, and what it counts.
+
+Whoever needs more is given just that: nobody holds the whole gateway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ingest.gateway.counters import Counters
+    from ingest.gateway.drops import Drops
+    from ingest.gateway.events import Events
+    from ingest.gateway.settings import GatewaySettings
+    from mqlake.clock import Clock
+    from mqlake.shard_records import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Of one gateway.
+
+    Attributes:
+        settings: What it allows.
+        me: Its name and this run of it.
+        clock: For the times of messages and of time-outs.
+        loop: Everything runs on it.
+        counters: Of what it has done.
+        events: What others may hear of it.
+        drops: For messages that clients do not get.
+    """
+
+    settings: GatewaySettings
+    me: Run
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    counters: Counters
+    events: Events
+    drops: Drops
