@@ -20,7 +20,6 @@ from mqlake.record_versions import RECORD_VERSION as RECORD_VERSION
 INBOUND: Final = "mqlake.inbound"
 ROUTES: Final = "mqlake.routes"
 SESSIONS: Final = "mqlake.sessions"
-SHARE_GROUPS: Final = "mqlake.share_groups"
 EVENTS: Final = "mqlake.events"
 GATEWAYS: Final = "mqlake.gateways"
 RULES: Final = "mqlake.rules"

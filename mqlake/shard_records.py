@@ -1,4 +1,4 @@
-"""Shards of `mqlake.sessions`: which records order who holds a session, and which of them count.
+r"""Shards of `mqlake.sessions`: which records order who holds a session, and which of them count.
 
 A shard is a partition. All records of a client are in one, so the log gives them one order. Beside
 sessions, progress and marks (`mqlake.session_records`) a shard holds
@@ -7,6 +7,8 @@ sessions, progress and marks (`mqlake.session_records`) a shard holds
     o/owner                  the gateway that owns the shard from here on
     l/<gateway>              a gateway that owned the shard has read that, and acts no more
     v/<gateway>              a gateway that was deaf asks which sessions it still holds
+    h/<part>/<tenant>/<shared subscription>   a gateway's part of a share group
+    m/<tenant>/<shared subscription>\0<client_id>   a session that is a member of a share group
 
 Epochs are offsets of the shard: the epoch of a session is that of the claim by which its holder got
 it, the epoch of an owner that of its record `o/owner`. A record says its epoch in the header
@@ -31,14 +33,18 @@ CLAIM: Final = "c"
 OWNER: Final = "o"
 LEFT: Final = "l"
 QUESTION: Final = "v"
+PART: Final = "h"
+MEMBER: Final = "m"
 
 HEADER_EPOCH: Final = "epoch"
 HEADER_OWNER: Final = "owner"
 
 OWNER_KEY: Final = b"o/owner"
 
-ORDERING_KEYS: Final = tuple(f"{kind}/".encode() for kind in (CLAIM, OWNER, LEFT, QUESTION))
-"""Keys of records that say who may write, and nothing of sessions, begin so."""
+ORDERING_KEYS: Final = tuple(
+    f"{kind}/".encode() for kind in (CLAIM, OWNER, LEFT, QUESTION, PART, MEMBER)
+)
+"""Keys of records that gateways alone read begin so: who may write, and share groups."""
 
 NO_EPOCH: Final = -1
 """Before every epoch: of a record without one, as version 0.1 wrote them."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ingest.gateway.outbound import LOCAL
 from ingest.gateway.publishing import client_headers
 from ingest.gateway.sending import Sender
-from ingest.gateway.share_log import Member
 from ingest.session.checkpoint import Before, Kind, write
 from ingest.session.incoming import IncomingMessages
 from ingest.session.share_parts import GroupKey
@@ -195,13 +194,13 @@ class ClientSession:
         self._gateway.subscriptions.add(self.tenant, subscription)
         if topic_filter.startswith(SHARE_PREFIX):
             self._share(topic_filter)
-            self._gateway.share_groups.member_moved(self.sender)
 
     def _share(self, topic_filter: str) -> None:
         self.shares = True
         group = GroupKey(self.tenant, topic_filter)
-        if group not in self.sender.groups:
-            self.sender.groups += (group,)
+        if self.sender.groups is None:
+            self.sender.groups = {}
+        self.sender.groups[group] = None
 
     def replace_subscription(self, subscription: ClientSubscription[Sender]) -> None:
         """Put a subscription in the place of the one to the same filter."""
@@ -232,8 +231,8 @@ class ClientSession:
             self._unroute(topic_filter)
         self.sender.forget_retained(topic_filter)
         if topic_filter.startswith(SHARE_PREFIX):
-            group = GroupKey(self.tenant, topic_filter)
-            self.sender.groups = tuple(one for one in self.sender.groups if one != group)
+            assert self.sender.groups is not None
+            self.sender.groups.pop(GroupKey(self.tenant, topic_filter), None)
 
     # History that subscriptions get before they are in force
 
@@ -408,15 +407,17 @@ class ClientSession:
             self._save_member()
         return self.snapshot()
 
+    def shared_filters(self) -> list[str]:
+        """Return its shared subscriptions."""
+        return [one for one in self.subscriptions if one.startswith(SHARE_PREFIX)]
+
     def _save_member(self) -> None:
-        filters = [one for one in self.subscriptions if one.startswith(SHARE_PREFIX)]
-        in_flight = [
-            (one.message.shared_filter, *_position(one.message))
-            for one in self.sender.exchanges()
-            if one.message is not None and one.message.shared_filter
-        ]
-        member = Member(tuple(filters), tuple(in_flight))
-        self._gateway.share_log.save_member(self.key, member)
+        assert self.epoch is not None
+        in_flight: dict[str, list[tuple[int, int]]] = {one: [] for one in self.shared_filters()}
+        for one in self.sender.exchanges():
+            if one.message is not None and one.message.shared_filter in in_flight:
+                in_flight[one.message.shared_filter].append(_position(one.message))
+        self._gateway.share_log.save_member(self.key, self.epoch, in_flight)
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""

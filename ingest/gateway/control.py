@@ -14,6 +14,7 @@ from ingest.gateway.draining import DEFAULT_CONNECTIONS_PER_SECOND, Drain
 from ingest.gateway.redelivery import redeliver
 from ingest.gateway.sessions import BETWEEN_GATEWAYS
 from ingest.protocol.reason_codes import DisconnectReasonCode
+from ingest.session.share_groups import SHARE
 from mqlake.errors import InvalidRecord
 from mqlake.retained_records import ANSWER
 
@@ -38,6 +39,7 @@ class Control:
         draining: Lets its clients go.
         reload: Has certificates and users read again.
         on_answer: Takes what another gateway has answered of retained messages.
+        told: Takes what the owner of a shard says.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Control:
         draining: Draining,
         reload: Callable[[], None],
         on_answer: Callable[[bytes], None],
+        told: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._context = context
         self._sessions = sessions
@@ -55,6 +58,7 @@ class Control:
         self._draining = draining
         self._reload_files = reload
         self._on_answer = on_answer
+        self._told = told
 
     def process(self, action: str, value: bytes) -> None:
         """Take a control record.
@@ -66,7 +70,7 @@ class Control:
             self._on_answer(value)
             return
         work = _ACTIONS.get(action)
-        if work is None and action not in BETWEEN_GATEWAYS:
+        if work is None and action not in BETWEEN_GATEWAYS and action != SHARE:
             logger.warning("unknown control record", extra={"fields": {"action": action}})
             return
         try:
@@ -76,7 +80,7 @@ class Control:
         if not isinstance(asked, dict):
             raise InvalidRecord(f"control record {action!r} is not a JSON object")
         if work is None:
-            self._sessions.told(action, asked)
+            self._told(action, asked)
         else:
             work(self, asked)
 

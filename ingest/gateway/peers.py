@@ -289,23 +289,6 @@ class Peers:
             return True
         return self._now() - peer.heard_at >= seconds
 
-    def is_ours(self, gateway: str, incarnation: str) -> bool:
-        """Tell whether this gateway has to care for what a run of a gateway has left.
-
-        Its own and that of its own earlier runs; that of a dead one when it is the first by name
-        of all that live.
-        """
-        if gateway == self._me.gateway:
-            return True
-        if not self.is_dead(Run(gateway, incarnation)):
-            return False
-        living = [name for name, peer in self._peers.items() if self._lives(name, peer)]
-        # A new run of the same gateway cares for what the old one left.
-        return gateway not in living and all(self._me.gateway < name for name in living)
-
-    def _lives(self, name: str, peer: _Peer) -> bool:
-        return self.is_alive(name, peer.incarnation)
-
     def _now(self) -> float:
         """Return the time up to which others would have been heard."""
         now = self._clock.monotonic()
@@ -377,7 +360,11 @@ class Peers:
         """
         if not self._is_read:
             return
-        known = [peer.records for name, peer in self._peers.items() if self._lives(name, peer)]
+        known = [
+            peer.records
+            for name, peer in self._peers.items()
+            if self.is_alive(name, peer.incarnation)
+        ]
         version = min([self._records, *known])
         if version > self.version:
             value = {"v": RECORD_VERSION, "written": version, "gateway": self._me.gateway}

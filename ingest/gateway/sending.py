@@ -104,7 +104,8 @@ class Sender:
         # Made when first needed: what the session is owed of the retained messages.
         self._retained: RetainedScans | None = None
         self.progress: Progress | None = None
-        self.groups: tuple[GroupKey, ...] = ()
+        # Made when first needed: most sessions share nothing.
+        self.groups: dict[GroupKey, None] | None = None
         self._has_shared = False
         # Packets of this connection. Made when first needed: most sessions never do.
         self._save_queue: SaveQueue[bytes] | None = None

@@ -18,7 +18,7 @@ from ingest.gateway.deadlines import Deadlines
 from ingest.gateway.delivery import Delivery
 from ingest.gateway.delivery_events import DeliveryEvents
 from ingest.gateway.draining import SERVING, Draining
-from ingest.gateway.drops import Drops
+from ingest.gateway.drops import DropReason, Drops
 from ingest.gateway.events import Events
 from ingest.gateway.histories import Histories
 from ingest.gateway.hosts import Host, LinuxHost
@@ -43,6 +43,7 @@ from ingest.gateway.settings import GatewaySettings
 from ingest.gateway.shards import Actions, Shards
 from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.share_log import ShareLog
+from ingest.gateway.share_settling import ShareSettler
 from ingest.gateway.store.database import Database
 from ingest.gateway.system_topics import Counted, SystemTopics
 from ingest.gateway.tasks import Tasks
@@ -51,6 +52,7 @@ from ingest.gateway.wanted_events import WantedEvents
 from ingest.gateway.wills import Wills
 from ingest.protocol.connection import ServerConnection
 from ingest.protocol.reason_codes import DisconnectReasonCode
+from ingest.session.share_groups import SHARE
 from ingest.session.subscriptions import Subscriptions
 from mqlake.clock import Clock
 from mqlake.credentials import CredentialsError
@@ -80,6 +82,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingest.gateway.sending import Sender
+    from ingest.session.effects import Ended
+    from ingest.session.share_parts import GroupKey
     from mqlake.session_records import ProgressRecord, SessionRecord
     from mqlake.shard_records import Key
     from mqlake.tracing import Tracer
@@ -174,8 +178,9 @@ class Gateway:
         self.peers.on_outdated = self._outdated
         writer.use(self.peers.version)
         self.session_log = SessionLog(log.writer, self.me, self.lease)
-        self.share_log = ShareLog(log.writer, log.open_reader(), self.me)
+        self.share_log = ShareLog(log.writer, self.me, self.lease)
         self.lookup = Lookup(log.ranges, self.inbound_ends, clock)
+        self._settler = ShareSettler(self, log)
         self.shards = Shards(
             self.me,
             log.writer,
@@ -191,7 +196,9 @@ class Gateway:
                 publish_wills=self._publish_wills,
                 pass_on=self._pass_on,
                 ended=self._session_ended,
-                told=self._told,
+                withdraw=self._settler.withdraw,
+                group_ended=self._group_ended,
+                told=self.told,
             ),
         )
         self.sessions: Sessions = Sessions(
@@ -215,7 +222,7 @@ class Gateway:
         )
         self.resumer = Resumer(context, catching_up, self.lookup, self._lake)
         self.histories = Histories(context, self.subscriptions, catching_up)
-        self.share_groups = ShareGroups(self, self.share_log, log)
+        self.share_groups = ShareGroups(self, self.share_log)
         self.draining = Draining(context, self._connections, lambda: self.is_idle)
         self.redirecting: Redirecting | None = None
         if settings.redirect_clients:
@@ -229,6 +236,7 @@ class Gateway:
             self.draining,
             self.reload,
             self.retained_questions.receive_answer,
+            self.told,
         )
         self._writer = log.writer
         self._reader = log.open_reader()
@@ -295,7 +303,6 @@ class Gateway:
             await self._reader.close()
             await self.shards.close()
             await self.retained_shards.close()
-            await self.share_log.close()
             await self.peers.close()
             await self._wanted_events.close()
             if self._lake is not None:
@@ -442,7 +449,6 @@ class Gateway:
         await self.peers.open()
         await self._wanted_events.open()
         self._beat()
-        await self.share_log.open(self.share_groups)
         self.sessions.open_shards(await self.shards.open())
         stale = self._own_routes(await self._reader.read_compacted(ROUTES))
         self.routes = Routes(
@@ -673,7 +679,7 @@ class Gateway:
             self._failure = failure
             self._is_trusted = False
             self.session_log.close()
-            self.share_log.stop_writing()
+            self.share_log.close()
             self._reader.pause()
             self._stop.set()
 
@@ -717,19 +723,32 @@ class Gateway:
     async def _publish_wills(self, wills: "Sequence[tuple[SessionRecord, bytes]]") -> None:
         await self.wills.publish(wills)
 
-    def _pass_on(self, key: "Key", progress: "ProgressRecord") -> None:
-        self.share_groups.pass_on_stored(key, progress)
+    async def _pass_on(self, key: "Key", progress: "ProgressRecord") -> None:
+        await self.share_groups.pass_on_stored(key, progress)
 
-    def _session_ended(self, key: "Key", is_expired: bool) -> None:
-        self.share_log.forget_member(key)
-        if is_expired:
+    def _session_ended(self, ended: "Ended") -> None:
+        key = ended.key
+        self.share_log.forget_member(key, ended.shared_filters, ended.epoch)
+        if ended.is_expired:
             logger.info(
                 "session expired", extra={"fields": {"tenant": key[0], "client_id": key[1]}}
             )
             self.counters.sessions_expired += 1
 
-    def _told(self, action: str, value: dict[str, Any]) -> None:
-        self.sessions.told(action, value)
+    def _group_ended(self, group: "GroupKey", dropped: int) -> None:
+        if dropped:
+            self.drops.add(DropReason.NO_MEMBER, group.tenant, "", "", 1, dropped)
+
+    def told(self, action: str, value: dict[str, Any]) -> None:
+        """Take what the owner of a shard says.
+
+        Raises:
+            InvalidRecord: A member is missing.
+        """
+        if action == SHARE:
+            self.share_groups.told(value)
+        else:
+            self.sessions.told(action, value)
 
     def reload(self) -> None:
         """Use new certificates and users for new connections; who is connected stays."""

@@ -90,7 +90,7 @@ class Sessions:
 
     def open_shards(self, count: int) -> None:
         """Begin, now that it is known how many shards there are."""
-        self._log.shards = count
+        self._log.shards = self._share_log.shards = count
         self._holder = Holder(self._me, count, self)
 
     def __len__(self) -> int:
@@ -306,16 +306,17 @@ class Sessions:
 
     def _end_with_connection(self, session: ClientSession) -> None:
         """End a session; its will, if it has one, is published by the owner of its shard."""
+        shared_filters = session.shared_filters() if session.is_written else []
         self._drop_subscriptions(session, State.ENDED)
         # Others of the share groups get what it was not done with (5.0: 4.8.2).
         left = session.sender.take_shared(is_ended=True)
         self._gateway.share_groups.pass_on(session.tenant, left)
         self._close_progress(session)
-        self._share_log.forget_member(session.key)
         now_ms = self._gateway.clock.now_ms()
         key, record = session.key, session.record(disconnected_at_ms=now_ms)
 
         def write_last(epoch: int) -> None:
+            self._share_log.forget_member(key, shared_filters, epoch)
             if not session.is_written:
                 self._holder.end_claim_of(key, epoch)
             elif record.will is None:
@@ -403,9 +404,8 @@ class Sessions:
     def _write_marks(self) -> None:
         next_offsets = self._gateway.next_offsets()
         marks = [offset - 1 for offset in next_offsets]
-        self._log.save_marks(list(self._in_shards), marks, self._gateway.next_delivery)
-        if not self._gateway.share_groups.is_idle:
-            self._share_log.save_marks(marks, self._gateway.next_delivery)
+        shards = self._in_shards.keys() | self._gateway.share_groups.shards()
+        self._log.save_marks(shards, marks, self._gateway.next_delivery)
         self._saved_marks = next_offsets
         self._marks_at = self._gateway.clock.monotonic()
 

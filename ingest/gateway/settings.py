@@ -74,8 +74,8 @@ class GatewaySettings(ProcessSettings):
     max_queued_messages: int = Field(
         default=100_000,
         ge=0,
-        description="QoS 1 and 2 messages that wait for a connected client; further ones are "
-        "dropped and counted",
+        description="QoS 1 and 2 messages that wait for a connected client, or here for a share "
+        "group (of which no more than 100,000); further ones are dropped and counted",
     )
     max_history_reads: int = Field(
         default=50,

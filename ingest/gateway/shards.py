@@ -32,6 +32,7 @@ from ingest.session.effects import (
 )
 from ingest.session.ownership import Shard
 from ingest.session.placement import place
+from ingest.session.share_groups import GroupEnded, Withdraw
 from mqlake.errors import InvalidRecord, LogError, NewerRecord
 from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
 from mqlake.records import CONTROL_KEY_PREFIX, SESSIONS, delivery_topic
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from ingest.gateway.store.database import Database
     from ingest.session.effects import Search, Work
     from ingest.session.placement import Place
+    from ingest.session.share_groups import Deliveries
+    from ingest.session.share_parts import GroupKey
     from mqlake.clock import Clock
     from mqlake.log.contract import LogReader
     from mqlake.session_records import ProgressRecord, SessionRecord
@@ -71,14 +74,18 @@ class Actions:
         publish_wills: Appends wills under their exchanges, until all are durable.
         pass_on: Gives share groups what an absent session leaves.
         ended: Told of a session that has ended.
+        withdraw: Takes routes of a dead gateway, and what it was given for share groups.
+        group_ended: Told of a share group that has ended, and how many messages nobody gets.
         told: Takes a control record of a gateway for itself.
     """
 
     find: Callable[[Sequence[Search]], Coroutine[Any, Any, set[bytes]]]
     next_offsets: Callable[[], list[int]]
     publish_wills: Callable[[Sequence[tuple[SessionRecord, bytes]]], Coroutine[Any, Any, None]]
-    pass_on: Callable[[Key, ProgressRecord], None]
-    ended: Callable[[Key, bool], None]
+    pass_on: Callable[[Key, ProgressRecord], Coroutine[Any, Any, None]]
+    ended: Callable[[Ended], None]
+    withdraw: Callable[[Withdraw], Coroutine[Any, Any, Deliveries]]
+    group_ended: Callable[[GroupKey, int], None]
     told: Callable[[str, dict[str, Any]], None]
 
 
@@ -494,9 +501,13 @@ class Shards:
                     self._check(shard, epoch)
                 await actions.publish_wills(wills)
             case PassOn(key, progress):
-                actions.pass_on(key, progress)
-            case Ended(key, is_expired):
-                actions.ended(key, is_expired)
+                await actions.pass_on(key, progress)
+            case Ended():
+                actions.ended(effect)
+            case Withdraw():
+                return await actions.withdraw(effect)
+            case GroupEnded(group, dropped):
+                actions.group_ended(group, dropped)
             case SettledRun(run, count):
                 logger.info(
                     "sessions of a dead gateway are settled",

@@ -1,32 +1,35 @@
 """Share groups over all gateways: each message to one member, wherever it is, and none forgotten.
 
-A gateway with members of a group has a part in it (`ingest.session.share_parts`). A part joins
-before the router hears of its route, and has left when the router gives it nothing more; between
-the two everything that the router chose this gateway for is with a member, waits in the part, or
-is in the part's record. What a part leaves behind is taken over by another, at once when there is
-one, else by the first member that comes: for that a group needs a member whose session is kept.
+A gateway with members of a group has a part in it, which joins, leaves and takes over as the owner
+of the group's shard tells it (`ingest.session.share_groups`, `share_membership`). What that decides
+is performed here, and members' messages go through the part (`share_part.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.drops import DropReason
 from ingest.gateway.outbound import LOCAL
-from ingest.gateway.share_joining import Joining, take_over
 from ingest.gateway.share_part import NOT_KNOWN, SharePart
 from ingest.gateway.share_saving import PartSaver
-from ingest.gateway.share_settling import ShareSettler
 from ingest.session.open_work import OpenWork
-from ingest.session.share_parts import (
-    GroupKey,
-    PartRecord,
-    PartState,
-    ShareTable,
-    key_of_part,
+from ingest.session.share_groups import BEGIN, GO, KEPT, LOST, TAKE, TAKEN
+from ingest.session.share_membership import (
+    Announce,
+    AskToBegin,
+    AskToGo,
+    Begin,
+    SavePart,
+    Serve,
+    WithdrawOwn,
+    belong,
 )
+from ingest.session.share_parts import GroupKey, PartRecord, PartState, decode_part, group_shard
 from ingest.session.subscriptions import Copy
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.topics import SHARE_PREFIX
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending import Outgoing, Sender
     from ingest.gateway.server import Gateway
     from ingest.gateway.share_log import ShareLog
-    from mqlake.log.contract import LogAccess
+    from ingest.session.effects import Effect
     from mqlake.records import Route
     from mqlake.session_records import ProgressRecord
     from mqlake.shard_records import Key
@@ -46,47 +49,44 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.2
-LOOK_SECONDS: Final = 0.25
-"""How often it is looked for what others have left behind, when nothing tells earlier."""
-
-SETTLE_AGAIN_SECONDS: Final = 2.0
-"""How long parts of a dead gateway rest when the log did not answer for them."""
+ASK_AGAIN_SECONDS: Final = 1.0
+"""After so long without an answer a part asks again."""
 
 CLOSE_SECONDS: Final = 2.0
-"""How long a gateway that stops tries to leave its groups in order; a later one does it else."""
+"""How long a gateway that stops tries to leave its groups in order; the owner settles it else."""
 
 MESSAGE_QOS: Final = 2
 """A part takes what comes as it is; the member's subscription says with what QoS it goes on."""
 
 
 class ShareGroups:
-    """The share groups that this gateway has members of, and those it cares for.
+    """The share groups that this gateway has members of.
 
     Args:
         gateway: Whose members.
-        log: Where parts are written; tells of everybody's.
-        access: For the deliveries of gateways that have died.
+        log: Where parts are written.
     """
 
-    def __init__(self, gateway: Gateway, log: ShareLog, access: LogAccess) -> None:
+    def __init__(self, gateway: Gateway, log: ShareLog) -> None:
         self._gateway = gateway
         self._log = log
-        self._table = ShareTable()
         self._parts: dict[GroupKey, SharePart] = {}
         # Parts of which the log does not know what they hold now.
         self._changed: dict[SharePart, None] = {}
-        self._settler = ShareSettler(gateway, log, access, self._table)
         self._tasks: asyncio.TaskGroup | None = None
-        self._wake = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_suspended = False
+        self._questions = 0
         self._saver = PartSaver(log, gateway.loop, self._changed)
-        self._joining = Joining(gateway, self._table, self._saver, self._enter_when_joined)
 
     @property
     def is_idle(self) -> bool:
         """Whether this gateway has no part in any group."""
         return not self._parts
+
+    def shards(self) -> set[int]:
+        """Return the shards of the groups that this gateway has a part in."""
+        return {group_shard(group, self._log.shards) for group in self._parts}
 
     # Members come and go
 
@@ -182,14 +182,20 @@ class ShareGroups:
             if part is not None and part.keeps_messages:
                 part.take_back(one.message for one in messages)
                 part.hand_out()
-            else:
-                places = [(one.message.partition, one.message.offset) for one in messages]
-                self._leave_behind(group, OpenWork(place for place in places if place[0] != LOCAL))
+                continue
+            places = [(one.message.partition, one.message.offset) for one in messages]
+            work = OpenWork(place for place in places if place[0] != LOCAL)
+            if work:
+                self._log.save_part(self._left(SharePart.new_id(), group, work))
 
-    def pass_on_stored(self, key: Key, progress: ProgressRecord) -> None:
+    async def pass_on_stored(self, key: Key, progress: ProgressRecord) -> None:
         """Give others of the groups what the session of an absent client leaves.
 
-        QoS 2 is not given to anybody else. [MQTT5-4.8.2-5]
+        QoS 2 is not given to anybody else. [MQTT5-4.8.2-5] What is left has one name, whoever
+        writes it: it counts once.
+
+        Raises:
+            LogError: The log has not taken it.
         """
         by_group: dict[GroupKey, OpenWork] = {}
         for one in progress.outgoing:
@@ -198,26 +204,20 @@ class ShareGroups:
                 group = GroupKey(key[0], shared_filter)
                 by_group.setdefault(group, OpenWork()).add(one.partition, one.offset)
         for group, work in by_group.items():
-            self._leave_behind(group, work)
+            name = f"{progress.session_id}/{group.topic_filter}"
+            part_id = blake2b(name.encode(), digest_size=8).hexdigest()
+            await self._log.leave_behind(self._left(part_id, group, work))
 
-    def _leave_behind(self, group: GroupKey, work: OpenWork) -> None:
-        """Leave messages to whichever part takes them: this gateway's own, or one that has left."""
-        part = self._parts.get(group)
-        if part is not None and part.keeps_messages:
-            part.unread.update(work)
-            self._saver.save(part)
-            self.read(part)
-            return
-        if not self._is_kept(group):
-            return
-        part = SharePart(self._gateway, group, self._changed, self.read)
-        part.state = PartState.LEFT
-        part.unread = work
-        self._log.save_part(part.snapshot())
+    def _left(self, part_id: str, group: GroupKey, work: OpenWork) -> PartRecord:
+        """Return the record of a part that was never anything but left."""
+        name, incarnation = self._gateway.me
+        record = PartRecord(part_id, group, name, incarnation, PartState.LEFT, open=work)
+        record.at_ms = self._gateway.clock.now_ms()
+        return record
 
     def member_moved(self, sender: Sender) -> None:
         """Give a member what waits for it in its groups, if it has room now."""
-        for group in sender.groups:
+        for group in sender.groups or ():
             part = self._parts.get(group)
             if part is not None:
                 part.member_moved(sender)
@@ -226,51 +226,54 @@ class ShareGroups:
         """Call back, in the order of the calls, when the log knows what a part holds now."""
         self._saver.after_saved(self._parts.get(GroupKey(tenant, shared_filter)), proceed)
 
-    # The log
+    # What the owner of a shard tells
 
-    def part_written(self, key: bytes, value: bytes | None, by: str) -> None:
-        """Take a record of any part, in the order of the log."""
+    def told(self, value: dict[str, Any]) -> None:
+        """Take what the owner of a group's shard tells a part.
+
+        Raises:
+            InvalidRecord: A member is missing.
+        """
         try:
-            group, part_id = self._table.apply(key, value)
-        except InvalidRecord as exc:
-            logger.warning("share part ignored", extra={"fields": {"reason": str(exc)}})
-            return
-        record = self._table.get(group, part_id)
-        if record is None or record.state is PartState.LEFT:
-            self._wake.set()
-        part = self._parts.get(group)
-        if part is None:
-            return
-        if part_id in part.took and value is None:
-            part.took.remove(part_id)
-        if part_id == part.part_id:
-            if by != self._gateway.incarnation:
-                if part.state is not PartState.LEFT or value is not None:
-                    self._lose(part)
-                return
-            if record is not None:
-                self._echo(part, record)
-        if not part.outlook.done() and self._table.get(group, part.part_id) is not None:
-            outlook = self._table.outlook(group, part.part_id)
-            if outlook is not None:
-                part.outlook.set_result(outlook)
-        part.changed.set()
+            group = GroupKey(value["tenant"], value["filter"])
+            part = self._parts.get(group)
+            if (
+                part is None
+                or part.part_id != value["part"]
+                or value["incarnation"] != self._gateway.incarnation
+            ):
+                return  # it has gone
+            _TOLD[value["do"]](self, part, value)
+        except (KeyError, TypeError, ValueError) as exc:
+            raise InvalidRecord(f"a share group is told something malformed: {exc!r}") from exc
 
-    def _echo(self, part: SharePart, record: PartRecord) -> None:
-        part.echo(record.number)
-        if record.state is PartState.LEAVING and part.awaited is None:
-            part.awaited = self._table.others_to_wait_for(part.group, part.part_id)
-        for part_id in record.takes:
-            if part_id not in part.takes:
-                continue
-            left = self._table.get(part.group, part_id)
-            if left is None or self._table.taker(part.group, part_id) != part.part_id:
-                part.takes.remove(part_id)
-            elif not part.is_ended:
-                part.takes.remove(part_id)
-                take_over(part, left)
-                self._saver.save(part)
-                self.read(part)
+    def _begin(self, part: SharePart, value: dict[str, Any]) -> None:
+        if part.state is PartState.JOINING and part.starts is None:
+            part.answer(Begin(value["starts"], value["given"], value["since"]))
+
+    def _go(self, part: SharePart, _value: dict[str, Any]) -> None:
+        if part.state is PartState.LEAVING:
+            part.answer(None)
+
+    def _take(self, part: SharePart, value: dict[str, Any]) -> None:
+        left = decode_part(value["left"], part.group, _dump(value["record"]))
+        if part.take_over(left):
+            logger.info(
+                "share part taken over",
+                extra={"fields": {"filter": part.group.topic_filter, "from": left.gateway}},
+            )
+            self._saver.save(part)
+            self.read(part)
+
+    def _taken(self, part: SharePart, value: dict[str, Any]) -> None:
+        part.forget_taken(value["parts"])
+        part.touch()
+
+    def _kept(self, part: SharePart, value: dict[str, Any]) -> None:
+        if part.asks and part.asks == value["asks"]:
+            part.asks = 0
+            part.touch()
+            self._look_whether_all_are_kept()
 
     # One part, from its first member to its last
 
@@ -280,18 +283,74 @@ class ShareGroups:
                 part.from_delivery = await self._gateway.delivery_end(part.route.gateway)
             except LogError:
                 await asyncio.sleep(RETRY_SECONDS)
-        await self._joining.join(part)
-        self._open(part)
-        while part.members:
-            part.unwanted.clear()
-            await part.unwanted.wait()
-        await self._joining.leave(part)
+        work = belong(part, self._gateway.clock.now_ms)
+        result: Any = None
+        while True:
+            try:
+                effect = work.send(result)
+            except StopIteration:
+                break
+            result = await self._perform(part, effect)
         self._end(part)
+
+    async def _perform(self, part: SharePart, effect: Effect[Any]) -> Any:
+        match effect:
+            case AskToBegin():
+                return await self._ask(part)
+            case AskToGo():
+                part.is_open = part.is_joined = False
+                await self._ask(part)
+            case SavePart():
+                await self._saver.say(part)
+            case Announce():
+                return await self._announce(part)
+            case WithdrawOwn():
+                await self._withdraw(part)
+            case Serve():
+                self._open(part)
+                while part.members:
+                    part.unwanted.clear()
+                    await part.unwanted.wait()
+                part.move_given()
+        return None
+
+    async def _ask(self, part: SharePart) -> Any:
+        """Write a part until the owner of its shard answers."""
+        answer = part.new_answer()
+        while True:
+            self._saver.save(part)
+            try:
+                async with asyncio.timeout(ASK_AGAIN_SECONDS):
+                    return await asyncio.shield(answer)
+            except TimeoutError:
+                continue
+
+    async def _announce(self, part: SharePart) -> list[int]:
+        await self._log.until_it_counts()
+        routes = self._gateway.routes
+        if part.is_withdrawn:  # by the owner of the shard: this gateway does not know it
+            part.is_withdrawn = False
+            routes.renew(part.route)
+        own = [] if routes.knows(part.route) else [part.route]
+        part.holds_route = part.holds_route or bool(own)
+        starts = await routes.announce(own).counted
+        # Members count from later barriers: what is between is given to the part and waits there.
+        part.is_joined = True
+        pending, part.pending = part.pending, []
+        for shared, enter in pending:
+            self._enter_when_joined(shared, enter)
+        return starts
+
+    async def _withdraw(self, part: SharePart) -> None:
+        if part.holds_route:
+            part.holds_route = False
+            self._gateway.routes.unsubscribe(part.route)
+        await self._gateway.routes.announce([]).routed
 
     def _end(self, part: SharePart) -> None:
         """Forget a part; members that came while it left have a new one."""
         del self._parts[part.group]
-        self._wake.set()
+        self._changed.pop(part, None)
         self._ended.set()
         if part.members:
             self._succeed(part)
@@ -309,7 +368,6 @@ class ShareGroups:
         self.read(part)
         part.is_open = not (part.is_reading or self._is_suspended)
         part.hand_out()
-        self._wake.set()
 
     # What others have left
 
@@ -354,77 +412,10 @@ class ShareGroups:
             self._gateway.drops.add(DropReason.UNREADABLE, part.group.tenant, "", "", 1, missing)
 
     async def run(self) -> None:
-        """Look after parts until cancelled: those of this gateway, and those nobody has."""
+        """Run the parts of this gateway until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            tasks.create_task(self._settle())
-            while True:
-                try:
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
-                self._wake.clear()
-                self._take_what_was_left()
-                self._end_groups()
-
-    async def _settle(self) -> None:
-        """Look for parts of dead gateways."""
-        while True:
-            try:
-                await self._settler.settle()
-            except LogError as error:
-                logger.warning("share parts wait", extra={"fields": {"reason": str(error)}})
-                await asyncio.sleep(SETTLE_AGAIN_SECONDS)
-            await asyncio.sleep(LOOK_SECONDS)
-
-    def _take_what_was_left(self) -> None:
-        """Ask for what other parts have left, if this is the first of those that live."""
-        peers = self._gateway.peers
-        for group in self._table.groups_with_left():
-            part = self._parts.get(group)
-            if part is None or not part.is_open:
-                continue
-            left = [
-                one.part_id
-                for one in self._table.left(group)
-                if one.part_id not in part.took
-                and one.part_id not in part.takes
-                and self._table.taker(group, one.part_id) is None
-            ]
-            if not left:
-                continue
-            first = next(
-                (
-                    one.part_id
-                    for one in self._table.live(part.group)
-                    if peers.is_alive(one.gateway, one.incarnation)
-                ),
-                None,
-            )
-            if first == part.part_id:
-                part.takes.extend(left)
-                self._saver.save(part)
-
-    def _is_kept(self, group: GroupKey) -> bool:
-        """Tell whether a group has, or will have again, a member."""
-        return self._table.is_present(group) or self._log.members.has(group)
-
-    def _end_groups(self) -> None:
-        """Forget what was left of groups that have no member any more, absent ones included."""
-        for group in self._table.groups_with_left():
-            if self._is_kept(group):
-                continue
-            for left in self._table.left(group):
-                if not self._gateway.peers.is_ours(left.gateway, left.incarnation):
-                    continue
-                count = len(left.open)
-                if count:
-                    self._gateway.drops.add(
-                        DropReason.NO_MEMBER, left.group.tenant, "", "", 1, count
-                    )
-                self._table.apply(key := key_of_part(left.part_id, left.group), None)
-                self._log.forget_part(key)
+            await asyncio.Event().wait()
 
     # Time passes
 
@@ -445,29 +436,41 @@ class ShareGroups:
         return are_written
 
     def suspend(self) -> None:
-        """Give nothing out until it is known what others have done meanwhile.
+        """Give nothing out until it is known which parts are still this gateway's.
 
-        This gateway has not heard itself for so long that it may have been taken for dead.
+        It has not heard itself for so long that it may have been taken for dead.
         """
-        if self._is_suspended or self._tasks is None:
+        self._log.is_asking = True
+        self._questions += 1
+        if self._tasks is None:
+            self._look_whether_all_are_kept()
             return
+        is_asking = self._is_suspended
         self._is_suspended = True
         for part in self._parts.values():
             part.is_open = False
-        self._start(self._resume())
+            # Of one that was never written nobody has settled anything.
+            part.asks = self._questions if part.is_written else 0
+        if not is_asking:
+            self._start(self._ask_all())
+        self._look_whether_all_are_kept()
 
-    async def _resume(self) -> None:
-        while True:
-            try:
-                await self._log.catch_up()
-                break
-            except LogError:
-                await asyncio.sleep(RETRY_SECONDS)
+    async def _ask_all(self) -> None:
+        while self._is_suspended:
+            for part in list(self._parts.values()):
+                if part.asks:
+                    self._saver.save(part)
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    def _look_whether_all_are_kept(self) -> None:
+        if not self._log.is_asking or any(part.asks for part in self._parts.values()):
+            return
         self._is_suspended = False
+        self._log.confirmed()
         for part in list(self._parts.values()):
             self._open(part)
 
-    def _lose(self, part: SharePart) -> None:
+    def _lose(self, part: SharePart, _value: dict[str, Any]) -> None:
         """Begin anew: another gateway took this one for dead, and others have what it held."""
         logger.warning(
             "this gateway's part of a share group was settled by another gateway",
@@ -479,11 +482,13 @@ class ShareGroups:
         assert part.task is not None
         part.task.cancel()
         del self._parts[part.group]
+        self._changed.pop(part, None)
         fresh = self._succeed(part)
         fresh.holds_route = part.holds_route
+        fresh.is_withdrawn = True
         # What was given to the lost part, and is read only now, is with others.
         fresh.from_delivery = NOT_KNOWN
-        self._gateway.routes.renew(part.route)
+        self._look_whether_all_are_kept()
 
     async def close(self) -> None:
         """Leave all groups, if that is soon done; a part that is not is found like a dead one's."""
@@ -499,3 +504,17 @@ class ShareGroups:
 
 def _is_shared(route: Route) -> bool:
     return route.topic_filter.startswith(SHARE_PREFIX)
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+_TOLD: Final[dict[str, Callable[[ShareGroups, SharePart, dict[str, Any]], None]]] = {
+    BEGIN: ShareGroups._begin,
+    GO: ShareGroups._go,
+    TAKE: ShareGroups._take,
+    TAKEN: ShareGroups._taken,
+    KEPT: ShareGroups._kept,
+    LOST: ShareGroups._lose,
+}

@@ -1,154 +1,63 @@
-"""Share groups as the log has them: written by each gateway, followed by all.
+"""What this gateway writes of share groups, each record in the shard of its group.
 
-`mqlake.share_groups` has one partition, so that all gateways see the same order. Beside the parts
-of groups it has what sessions that outlive their connections share: their shared subscriptions, and
-which messages of a group they have in flight. Those are a client's own, whatever becomes of the
-gateway that gave them to it.
+A record of a part that others have taken for dead does not count. So what a report of the log sets
+off waits while this gateway does not know whether its parts are still its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING
 
 from ingest.gateway.keyed_writer import KeyedWriter
-from ingest.session.share_parts import PART_KEY_PREFIX, PartRecord, encode_part, part_key
-from mqlake.errors import InvalidRecord, LogError, NewerRecord
-from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
-from mqlake.record_versions import check_version
-from mqlake.records import HEADER_BY, RECORD_VERSION, SHARE_GROUPS
-from mqlake.session_records import MarksRecord, decode_marks, encode_marks, marks_key
+from ingest.session.share_parts import (
+    GroupKey,
+    PartRecord,
+    encode_member,
+    encode_part,
+    group_shard,
+    key_of_part,
+    member_key,
+    part_key,
+)
+from mqlake.records import SESSIONS
 from mqlake.shard_records import Key, Run, stamp_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from ingest.session.share_parts import GroupKey
-    from mqlake.log.contract import LogReader
-
-logger = logging.getLogger(__name__)
-
-MEMBER_KEY_PREFIX: Final = b"m/"
-MARKS_KEY_PREFIX: Final = b"g/"
-MARKER_KEY_PREFIX: Final = b"\0"
-
-OPEN_SECONDS: Final = 60.0
-
-Position = tuple[int, int]
-"""Partition and offset in `mqlake.inbound`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """What a session that outlives its connection shares."""
-
-    shared_filters: tuple[str, ...]
-    in_flight: tuple[tuple[str, int, int], ...]
-    """Shared subscription, partition and offset of each message that the client has not ended."""
-
-
-class PartsListener(Protocol):
-    """Whoever deals with share groups."""
-
-    def part_written(self, key: bytes, value: bytes | None, by: str) -> None:
-        """A record of a part has come, whoever wrote it, in the order of the log."""
-        ...
-
-
-class Members:
-    """What sessions share, by group."""
-
-    def __init__(self) -> None:
-        self._members: dict[Key, Member] = {}
-        self._by_group: dict[tuple[str, str], dict[str, None]] = {}
-
-    def put(self, key: Key, member: Member | None) -> None:
-        tenant, client_id = key
-        before = self._members.pop(key, None)
-        for shared_filter in () if before is None else before.shared_filters:
-            clients = self._by_group[tenant, shared_filter]
-            del clients[client_id]
-            if not clients:
-                del self._by_group[tenant, shared_filter]
-        if member is not None:
-            self._members[key] = member
-            for shared_filter in member.shared_filters:
-                self._by_group.setdefault((tenant, shared_filter), {})[client_id] = None
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._members
-
-    def has(self, group: GroupKey) -> bool:
-        """Tell whether a session that outlives its connection has a shared subscription."""
-        return (group.tenant, group.topic_filter) in self._by_group
-
-    def in_flight(self, group: GroupKey) -> set[Position]:
-        """Return where the messages of a group are that sessions have in flight."""
-        return {
-            (partition, offset)
-            for client_id in self._by_group.get((group.tenant, group.topic_filter), ())
-            for shared_filter, partition, offset in self._members[group.tenant, client_id].in_flight
-            if shared_filter == group.topic_filter
-        }
+    from ingest.gateway.peers import Lease
+    from ingest.session.open_work import Position
+    from mqlake.errors import LogError
+    from mqlake.log.contract import LogWriter
 
 
 class ShareLog:
-    """Writes what this gateway has of share groups and follows that of all.
+    """Writes parts of share groups, and which sessions are members.
 
     Args:
         writer: Appends to the log.
-        reader: Not started yet.
         me: This run of this gateway.
+        lease: Of this gateway.
+
+    Attributes:
+        shards: How many there are; known when the log was asked.
+        is_asking: It is not known which parts are this gateway's.
     """
 
-    def __init__(self, writer: LogWriter, reader: LogReader, me: Run) -> None:
-        self.members = Members()
+    def __init__(self, writer: LogWriter, me: Run, lease: Lease) -> None:
+        self.shards = 1
+        self.is_asking = False
         self._writer = writer
-        self._reader = reader
         self._me = me
+        self._lease = lease
         self._headers = stamp_headers(me.incarnation)
-        self._parts: PartsListener
-        self._marks: dict[str, bytes] = {}
-        self._written: dict[Key, Member] = {}
-        self._records = KeyedWriter(writer, SHARE_GROUPS)
-        self._catching_up: list[asyncio.Future[None]] = []
+        self._records = KeyedWriter(writer, SESSIONS, self._once_they_count)
+        self._parked: list[Callable[[], None]] = []
+        # What sessions have in flight, by shared subscription, as the log has it.
+        self._written: dict[Key, dict[str, list[Position]]] = {}
 
-    async def open(self, parts: PartsListener) -> None:
-        """Read the log up to what is in it now.
-
-        Raises:
-            LogError: It cannot be read in time.
-        """
-        self._parts = parts
-        await self._reader.start(SHARE_GROUPS, {0: BEGINNING}, self._receive, self._report)
-        await self.catch_up()
-
-    async def catch_up(self) -> None:
-        """Wait until all that is in the log now has been taken.
-
-        Raises:
-            LogError: It cannot be read in time.
-        """
-        caught_up = asyncio.get_running_loop().create_future()
-        self._catching_up.append(caught_up)
-        marker = MARKER_KEY_PREFIX + self._me.gateway.encode()
-        await self._writer.append_durably(SHARE_GROUPS, marker, b"", self._headers, partition=0)
-        try:
-            async with asyncio.timeout(OPEN_SECONDS):
-                await caught_up
-        except TimeoutError:
-            raise LogError(
-                f"{SHARE_GROUPS} was not read within {OPEN_SECONDS:.0f} s", definite=True
-            ) from None
-
-    async def close(self) -> None:
-        await self._reader.close()
-
-    def stop_writing(self) -> None:
+    def close(self) -> None:
         """Write nothing more: what this process knows is not to be trusted."""
         self._records.close()
 
@@ -157,125 +66,89 @@ class ShareLog:
         """Whether the log has confirmed all that was written."""
         return self._records.is_saved
 
-    def marks(self, gateway: str) -> MarksRecord | None:
-        """Return how far the parts of a gateway have come."""
-        value = self._marks.get(gateway)
-        return None if value is None else decode_marks(value)
+    def confirmed(self) -> None:
+        """Go on with what waited: the parts that are left were this gateway's all the time."""
+        self.is_asking = False
+        parked, self._parked = self._parked, []
+        for proceed in parked:
+            self._once_they_count(proceed)
 
     def save_part(
         self, record: PartRecord, on_saved: Callable[[LogError | None], None] | None = None
     ) -> None:
-        """Write a part of a share group; without a callback until the log has it."""
-        value = encode_part(record)
+        """Write a part of a share group; without a callback until the log has it.
+
+        Raises:
+            LogError: The log takes no more; only with a callback.
+        """
+        key, value = part_key(record), encode_part(record)
+        shard = group_shard(record.group, self.shards)
         if on_saved is None:
-            self._append_until_taken(part_key(record), value)
+            self._records.append_until_taken(key, value, self._headers, shard)
         else:
-            self._records.append(part_key(record), value, self._headers, 0, on_saved)
+            self._records.append(key, value, self._headers, shard, on_saved)
 
-    def forget_part(self, key: bytes) -> None:
-        """Write that a part is no more."""
-        self._append_until_taken(key, None)
+    async def leave_behind(self, record: PartRecord) -> None:
+        """Write a part that has left, for somebody who is not a gateway's part.
 
-    def save_member(self, key: Key, member: Member | None) -> None:
-        """Write what a session shares, unless the log has it so; None: nothing any more.
+        Raises:
+            LogError: The log has not taken it.
+        """
+        await self._writer.append_durably(
+            SESSIONS,
+            key_of_part(record.part_id, record.group),
+            encode_part(record),
+            self._headers,
+            partition=group_shard(record.group, self.shards),
+        )
+
+    def save_member(self, key: Key, epoch: int, in_flight: Mapping[str, list[Position]]) -> None:
+        """Write of which groups a session is a member, and what it has in flight of each.
 
         What is written of a part after that can rely on it.
         """
-        if member is not None and not member.shared_filters and not member.in_flight:
-            member = None
-        if self._written.get(key) == member:
-            return
-        if member is None:
-            del self._written[key]
-        else:
-            self._written[key] = member
-        self.members.put(key, member)
-        self._append_until_taken(_member_key(key), None if member is None else _encode(member))
+        before = self._written.get(key, {})
+        for topic_filter, positions in in_flight.items():
+            if before.get(topic_filter) != positions:
+                self._append_member(key, topic_filter, epoch, encode_member(positions))
+        self._forget(key, before.keys() - in_flight.keys(), epoch)
+        self._written[key] = dict(in_flight)
 
     def let_go(self, key: Key) -> None:
-        """Note that another gateway may write what a session shares."""
+        """Note that another gateway may write of which groups a session is a member."""
         self._written.pop(key, None)
 
-    def forget_member(self, key: Key) -> None:
-        """Write that a session has ended, if it shared anything."""
-        self._written.pop(key, None)
-        if key in self.members:
-            self.members.put(key, None)
-            self._append_until_taken(_member_key(key), None)
+    def forget_member(self, key: Key, shared_filters: Iterable[str], epoch: int | None) -> None:
+        """Write that a session has ended; without an epoch it was never written."""
+        before = self._written.pop(key, {})
+        if epoch is not None:
+            self._forget(key, {*before, *shared_filters}, epoch)
 
-    def save_marks(self, marks: list[int], next_delivery: int) -> None:
-        """Write how far all parts of this gateway have come."""
-        value = encode_marks(MarksRecord(self._me.incarnation, marks, next_delivery))
-        with contextlib.suppress(LogError):  # the next ones come soon
-            key = marks_key(self._me.gateway)
-            self._records.append(key, value, self._headers, 0, None)
+    def _forget(self, key: Key, shared_filters: Iterable[str], epoch: int) -> None:
+        for topic_filter in shared_filters:
+            self._append_member(key, topic_filter, epoch, None)
 
-    def _append_until_taken(self, key: bytes, value: bytes | None) -> None:
-        self._records.append_until_taken(key, value, self._headers, 0)
+    def _append_member(self, key: Key, topic_filter: str, epoch: int, value: bytes | None) -> None:
+        tenant, client_id = key
+        group = GroupKey(tenant, topic_filter)
+        headers = stamp_headers(self._me.incarnation, epoch)
+        shard = group_shard(group, self.shards)
+        self._records.append_until_taken(member_key(group, client_id), value, headers, shard)
 
-    def _receive(self, records: list[LogRecord]) -> None:
-        for record in records:
-            try:
-                self._apply(record)
-            except NewerRecord:
-                raise
-            except InvalidRecord as error:
-                logger.warning("share record ignored", extra={"fields": {"reason": str(error)}})
+    async def until_it_counts(self) -> None:
+        """Wait until it is known that the parts of this gateway are its own."""
+        counts = asyncio.get_running_loop().create_future()
 
-    def _apply(self, record: LogRecord) -> None:
-        key = record.key or b""
-        by = dict(record.headers).get(HEADER_BY, b"").decode(errors="replace")
-        if key.startswith(PART_KEY_PREFIX):
-            self._parts.part_written(key, record.value, by)
-        elif key.startswith(MEMBER_KEY_PREFIX):
-            tenant, _, client_id = _text(key[len(MEMBER_KEY_PREFIX) :]).partition("/")
-            if by != self._me.incarnation:  # ours was taken when it was written
-                member = None if record.value is None else _decode(record.value)
-                self.members.put((tenant, client_id), member)
-        elif key.startswith(MARKS_KEY_PREFIX):
-            gateway = _text(key[len(MARKS_KEY_PREFIX) :])
-            if record.value is None:
-                self._marks.pop(gateway, None)
-            else:
-                decode_marks(record.value)
-                self._marks[gateway] = record.value
-        elif by == self._me.incarnation:
-            waiting, self._catching_up = self._catching_up, []
-            for caught_up in waiting:
-                if not caught_up.done():
-                    caught_up.set_result(None)
+        def proceed() -> None:
+            if not counts.done():
+                counts.set_result(None)
 
-    def _report(self, error: LogError) -> None:
-        logger.warning("share groups cannot be read", extra={"fields": {"reason": str(error)}})
+        self._once_they_count(proceed)
+        await counts
 
-
-def _member_key(key: Key) -> bytes:
-    return MEMBER_KEY_PREFIX + f"{key[0]}/{key[1]}".encode()
-
-
-def _encode(member: Member) -> bytes:
-    members = {
-        "v": RECORD_VERSION,
-        "filters": member.shared_filters,
-        "in_flight": member.in_flight,
-    }
-    return json.dumps(members, separators=(",", ":")).encode()
-
-
-def _decode(value: bytes) -> Member:
-    try:
-        found: Any = json.loads(value)
-        check_version(found["v"], "share member")
-        return Member(
-            tuple(str(one) for one in found["filters"]),
-            tuple((str(one), int(p), int(offset)) for one, p, offset in found["in_flight"]),
-        )
-    except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise InvalidRecord(f"share member cannot be read: {exc}") from exc
-
-
-def _text(key: bytes) -> str:
-    try:
-        return key.decode()
-    except UnicodeDecodeError as exc:
-        raise InvalidRecord(f"key {key!r} is not UTF-8") from exc
+    def _once_they_count(self, report: Callable[[], None]) -> None:
+        """Run a report, or park it while nobody knows whether the records count."""
+        if self._lease.holds() and not self.is_asking:
+            report()
+        else:
+            self._parked.append(report)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.drops import DropReason
 from ingest.session.open_work import OpenWork, Position
-from ingest.session.share_parts import Gap, GroupKey, Outlook, PartRecord, PartState
-from ingest.session.subscriptions import ClientSubscription
+from ingest.session.share_membership import Part
+from ingest.session.share_parts import GroupKey, PartRecord, PartState
+from ingest.session.subscriptions import ANY_MEMBER, ClientSubscription
 from mqlake.offsets import latest
 from mqlake.records import Route
 from mqlake.topics import split_shared
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 NOT_KNOWN: Final = 2**63
 """`from_delivery` of a part that takes nothing yet."""
-
-ANY_MEMBER: Final = 2**63
-"""Offset from which on every member counts: what has waited is for whoever is there."""
 
 QUEUE_MESSAGES: Final = 1_000
 QUEUE_BYTES: Final = 8 * 1024 * 1024
@@ -54,7 +52,7 @@ class Missed:
         self._part.keep_missed(message)
 
 
-class SharePart:
+class SharePart(Part):
     """What this gateway holds for one share group.
 
     It is a subscriber itself: what cannot go to a member yet is delivered to the part.
@@ -69,16 +67,11 @@ class SharePart:
         members: How many subscriptions there are, those on their way included.
         pending: Subscriptions that wait until the part has joined, by the routes they share.
         holds_route: The last member has gone, its place in the routes is kept.
+        is_withdrawn: The owner of the shard has withdrawn its route.
         is_joined: It is known from where on the router gives to it.
         is_open: Members are given what comes; else it waits here.
-        is_lost: Another gateway took this one for dead and has what the part held.
         from_delivery: What stands before this offset of the gateway's deliveries is not for it.
-        starts: Where the group became live; None while that is not known.
-        given: What is before was given to somebody, or is in `gaps`.
         unread: What waits and is not in memory: taken over from other parts, or too much.
-        gaps: What nobody was given, still to be read.
-        takes: Parts that it has asked for.
-        took: Parts that it has taken over, until the log has forgotten them.
         due_at: When that is to be written, by the loop's time.
     """
 
@@ -89,40 +82,33 @@ class SharePart:
         changed: dict[SharePart, None],
         read: Callable[[SharePart], None],
     ) -> None:
+        super().__init__(group, gateway.me, self.new_id())
         self._gateway = gateway
         self._changed = changed
         self._read = read
-        self.part_id = secrets.token_hex(8)
-        self.group = group
         self.route = Route(gateway.settings.name, *group)
         self.client_id = ""  # nobody's: drops name no client
-        self.state = PartState.JOINING
         self.members = 0
         self.pending: list[tuple[list[Route], Callable[[], None]]] = []
         self.unwanted = asyncio.Event()
         self.holds_route = False
+        self.is_withdrawn = False
         self.is_joined = False
         self.is_open = False
-        self.is_lost = False
         self.from_delivery = 0
-        self.starts: list[int] | None = None
-        self.given: list[int] | None = None
-        self.unread = OpenWork()
-        self.gaps: list[Gap] = []
-        self.takes: list[str] = []
-        self.took: list[str] = []
         self.due_at = 0.0
         self.is_reading = False
         self.task: asyncio.Task[None] | None = None
-        self.outlook: asyncio.Future[Outlook] = gateway.loop.create_future()
-        self.awaited: list[str] | None = None
-        self.changed = asyncio.Event()
-        self._number = 0
-        self._echoes: dict[int, asyncio.Future[bool]] = {}
+        self._answer: asyncio.Future[Any] | None = None
         self._reading = OpenWork()
         self._queue: deque[OutboundMessage] = deque()
         self._queued_bytes = 0
         self._missed: deque[OutboundMessage] = deque()
+
+    @staticmethod
+    def new_id() -> str:
+        """Return the name of a part."""
+        return secrets.token_hex(8)
 
     @property
     def wants_to_read(self) -> bool:
@@ -276,8 +262,7 @@ class SharePart:
 
     def begin(self, starts: list[int]) -> None:
         """Count from here on: what came before belongs to the gap."""
-        self.starts = starts
-        self.given = latest(starts, self.given)
+        super().begin(starts)
         queue, self._queue = self._queue, deque()
         self.take_back(one for one in queue if one.offset >= starts[one.partition])
 
@@ -346,26 +331,25 @@ class SharePart:
 
     def snapshot(self) -> PartRecord:
         """Return the part as it is now."""
-        gateway = self._gateway
-        self._number += 1
         if self.state is PartState.LIVE:
             self.move_given()
-        return PartRecord(
-            self.part_id,
-            self.group,
-            gateway.settings.name,
-            gateway.incarnation,
-            self.state,
-            self._number,
-            gateway.next_delivery,
-            self.starts,
-            self.given,
-            self._open(),
-            [Gap(list(gap.start), list(gap.end), gap.since_ms) for gap in self.gaps],
-            list(self.takes),
-            list(self.took),
-            gateway.clock.now_ms(),
-        )
+        gateway = self._gateway
+        return self.record(self._open(), gateway.next_delivery, gateway.clock.now_ms())
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the log may know of it."""
+        return self._number > 0
+
+    def new_answer(self) -> asyncio.Future[Any]:
+        """Return what the owner of the shard will say."""
+        self._answer = self._gateway.loop.create_future()
+        return self._answer
+
+    def answer(self, value: Any) -> None:
+        """Take what the owner of the shard says."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(value)
 
     def move_given(self) -> None:
         """Note that the router has come as far as this gateway has heard of it.
@@ -374,26 +358,6 @@ class SharePart:
         """
         now = self._gateway.next_offsets()
         self.given = latest(now, self.given)
-
-    def echo(self, number: int) -> None:
-        """Note that a record has come back from the log, and with it those before it."""
-        for one in [one for one in self._echoes if one <= number]:
-            echo = self._echoes.pop(one)
-            if not echo.done():
-                echo.set_result(True)
-
-    def fail(self, number: int) -> None:
-        """Note that the log did not take a record."""
-        self.touch()
-        echo = self._echoes.pop(number, None)
-        if echo is not None and not echo.done():
-            echo.set_result(False)
-
-    def next_echo(self) -> asyncio.Future[bool]:
-        """Return what tells that the next record has come back; False: it will not."""
-        echo: asyncio.Future[bool] = self._gateway.loop.create_future()
-        self._echoes[self._number + 1] = echo
-        return echo
 
     def _open(self) -> OpenWork:
         """Return what was given to this part and is not dealt with.

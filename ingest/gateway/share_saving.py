@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ingest.session.share_parts import key_of_part
 from mqlake.errors import LogError
 
 if TYPE_CHECKING:
@@ -88,11 +87,7 @@ class PartSaver:
 
         def saved(error: LogError | None) -> None:
             if error is not None:
-                part.fail(record.number)
-                return
-            for taken in record.took:
-                if taken in part.took:
-                    self._log.forget_part(key_of_part(taken, part.group))
+                part.touch()
 
         try:
             self._log.save_part(record, saved)
@@ -102,11 +97,19 @@ class PartSaver:
         return True
 
     async def say(self, part: SharePart) -> None:
-        """Write a part until the record has come back: everybody knows then."""
+        """Write a part until its record stands in the log and counts."""
         while True:
-            echo = part.next_echo()
-            self.save(part)
-            if await echo:
+            is_saved: asyncio.Future[bool] = self._loop.create_future()
+
+            def saved(error: LogError | None, is_saved: asyncio.Future[bool] = is_saved) -> None:
+                if not is_saved.done():
+                    is_saved.set_result(error is None)
+
+            try:
+                self._log.save_part(part.snapshot(), saved)
+            except LogError as error:
+                saved(error)
+            if await is_saved:
                 return
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -379,6 +379,8 @@ class Subscriber:
         """
         properties: Properties = {"reason_string": reason} if reason else {}
         self._connection.send(Suback(packet_id, reason_codes, properties))
+        if self._session.sender.groups:
+            self._gateway.share_groups.member_moved(self._session.sender)
 
     def _fail(
         self,

@@ -34,7 +34,8 @@ from mqlake.session_records import (
     session_key,
     will_exchange,
 )
-from mqlake.shard_records import claim_key, stamp_headers
+from mqlake.shard_records import NO_EPOCH, claim_key, stamp_headers
+from mqlake.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -227,7 +228,14 @@ async def end(shard: Shard, keys: Sequence[Key], now_ms: int, *, is_expired: boo
             await PassOn(key, decode_progress(progress))
         # A session that ends with its connection is over then; nobody's time has run out.
         is_of_connection = session.session_expiry_interval == 0
-        await Ended(key, is_expired and not is_of_connection)
+        shared = [
+            one.topic_filter
+            for one in session.subscriptions
+            if one.topic_filter.startswith(SHARE_PREFIX)
+        ]
+        entry = shard.store.get(key)
+        epoch = NO_EPOCH if entry is None else entry.session_epoch
+        await Ended(key, is_expired and not is_of_connection, epoch, shared)
         records += _tombstones(key, _stamp(shard, key))
     await Append(records)
 

@@ -116,6 +116,9 @@ class Ended(Effect[None]):
 
     key: Key
     is_expired: bool
+    epoch: int
+    shared_filters: Sequence[str]
+    """Its shared subscriptions: it is a member of these groups no more."""
 
 
 @dataclass(frozen=True, slots=True)

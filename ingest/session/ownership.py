@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.session import acts
 from ingest.session.effects import Append, ShardRecord
+from ingest.session.share_groups import GroupsOfShard
 from mqlake.errors import InvalidRecord
 from mqlake.session_records import (
     MARKS,
@@ -57,8 +58,10 @@ from mqlake.session_records import (
 from mqlake.shard_records import (
     CLAIM,
     LEFT,
+    MEMBER,
     NO_EPOCH,
     OWNER_KEY,
+    PART,
     QUESTION,
     Claim,
     Key,
@@ -171,6 +174,7 @@ class Shard:
         is_active: Whether this gateway owns it, and those before it act no more.
         next_offset: The first offset that was not read.
         has_to_leave: It was this gateway's, and others do not know that it acts no more.
+        groups: The share groups whose records are in it.
     """
 
     def __init__(
@@ -205,6 +209,7 @@ class Shard:
         self._taken: dict[Key, int] = {}
         self._confirmed_at_ms: dict[Run, int] = {}
         self._asked_at_ms: dict[Key, int] = {}
+        self.groups = GroupsOfShard(self)
 
     # What is read
 
@@ -232,6 +237,9 @@ class Shard:
             if record.value is not None:
                 self._before.discard(decode_run(record.value)[0])
                 self._activate()
+            return
+        if kind in {PART, MEMBER}:
+            self.groups.apply(kind, rest, stamp, record)
             return
         tenant, _, client_id = rest.partition("/")
         apply = _KINDS.get(kind)
@@ -307,6 +315,7 @@ class Shard:
             self._write_again(kind, key)
         for key in self.store.waiting():
             self.serve(key)
+        self.groups.begin()
 
     def _apply_marks(self, gateway: str, value: bytes | None) -> None:
         if value is None:
@@ -569,6 +578,7 @@ class Shard:
             elif now_ms - asked_at_ms >= ASK_AGAIN_MS:
                 del self._asked_at_ms[key]
                 self.serve(key)
+        self.groups.tick(now_ms, is_dead)
 
     def _settle(self, run: Run, now_ms: int, is_spent: Callable[[Run], bool]) -> None:
         """Take from a dead run what it held; last, what it may still be storing messages for."""
@@ -598,6 +608,10 @@ class Shard:
             return False
         self.start_for([key], acts.end(self, [key], now_ms, is_expired=False))
         return True
+
+    def act(self, work: Work) -> None:
+        """Act for share groups of the shard."""
+        self._act(work)
 
     def _act(self, work: Work) -> None:
         self._acting += 1

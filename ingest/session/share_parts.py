@@ -1,15 +1,13 @@
-"""A gateway's part of a share group, as `mqlake.sessions` has it, and all parts of all groups.
+"""A gateway's part of a share group, and who is a member of it, as a shard of the log has them.
 
     joining ──► live ──► leaving ──► left ──another part takes it, or its group ends──► gone
+       └──────────┴─ its gateway ─┴─► settling ─┘
+                     has died
 
-A share group has no owner: each gateway with members has a part. What was given to a part and is
-not dealt with is in its record; a part that has left stays in the log until another takes it over.
-
-Everything is decided by the order of the log, which all gateways read alike. The router always has
-a gateway for a group that is live: who leaves withdraws its route only when another part is live,
-and who joins such a group begins beside it. Who joins a group that has no live part is its first:
-those that have left say up to where the router gave them something, and from there to the first
-barrier of the first part the log holds what nobody was given, its gap.
+What was given to a part and is not dealt with is in its record, `h/...`; a part that has left stays
+in the log until another takes it over. A session that outlives its connection is a member as long
+as it has its record `m/...`: that says which messages of the group it has in flight. All records of
+a group are in one shard, so their order is the same for everybody who reads it.
 """
 
 from __future__ import annotations
@@ -17,17 +15,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingest.session.open_work import OpenWork, decode_work
 from mqlake.errors import InvalidRecord
-from mqlake.offsets import have_reached, latest
+from mqlake.offsets import have_reached
 from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.shard_records import MEMBER, PART, Run, shard_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-PART_KEY_PREFIX: Final = b"h/"
+    from ingest.session.open_work import Position
 
 
 class GroupKey(NamedTuple):
@@ -43,6 +42,8 @@ class PartState(StrEnum):
     """The router has its route."""
     LEAVING = "leaving"
     """It has no members and withdraws its route as soon as the group can do without."""
+    SETTLING = "settling"
+    """Its gateway is dead, and the owner of the shard withdraws its route."""
     LEFT = "left"
     """The router gives it nothing more."""
 
@@ -83,11 +84,17 @@ class PartRecord:
     """What was given to this part and is not dealt with."""
     gaps: list[Gap] = field(default_factory=list)
     """What is still to be read from the log."""
-    takes: list[str] = field(default_factory=list)
-    """Parts that have left and that it would take over; the first to say so does."""
     took: list[str] = field(default_factory=list)
     """Parts that it has taken over: their records are void."""
+    taker: str = ""
+    """Of a part that has left: the one that is to take it over, as the owner of the shard says."""
+    asks: int = 0
+    """Its gateway was deaf and asks whether it is still there; counts the questions."""
     at_ms: int = 0
+
+    @property
+    def run(self) -> Run:
+        return Run(self.gateway, self.incarnation)
 
 
 def part_key(record: PartRecord) -> bytes:
@@ -95,19 +102,62 @@ def part_key(record: PartRecord) -> bytes:
 
 
 def key_of_part(part_id: str, group: GroupKey) -> bytes:
-    return PART_KEY_PREFIX + f"{part_id}/{group.tenant}/{group.topic_filter}".encode()
+    return f"{PART}/{part_id}/{group.tenant}/{group.topic_filter}".encode()
 
 
-def decode_part_key(key: bytes) -> tuple[str, GroupKey]:
-    """Return the part and its group.
+def member_key(group: GroupKey, client_id: str) -> bytes:
+    # No filter has a zero byte. [MQTT5-4.7.3-2]
+    return f"{MEMBER}/{group.tenant}/{group.topic_filter}\0{client_id}".encode()
+
+
+def decode_member_key(rest: str) -> tuple[GroupKey, str]:
+    """Return group and client of what follows `m/`.
 
     Raises:
-        InvalidRecord: A part of the key is missing, or it is not UTF-8.
+        InvalidRecord: A part of the key is missing.
+    """
+    tenant, _, names = rest.partition("/")
+    topic_filter, zero, client_id = names.partition("\0")
+    if not zero:
+        raise InvalidRecord(f"sessions key m/{rest}, expected m/tenant/filter, zero, client")
+    return GroupKey(tenant, topic_filter), client_id
+
+
+def encode_member(in_flight: Iterable[Position]) -> bytes:
+    """Write which messages of a group a session has in flight."""
+    members = {"v": RECORD_VERSION, "in_flight": list(in_flight)}
+    return json.dumps(members, separators=(",", ":")).encode()
+
+
+def decode_member(value: bytes) -> list[Position]:
+    """Undo `encode_member`.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or malformed.
     """
     try:
-        part_id, tenant, topic_filter = key[len(PART_KEY_PREFIX) :].decode().split("/", 2)
+        found = json.loads(value)
+        check_version(found["v"], "share member")
+        return [(int(partition), int(offset)) for partition, offset in found["in_flight"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
+        raise InvalidRecord(f"share member cannot be read: {exc}") from exc
+
+
+def group_shard(group: GroupKey, shards: int) -> int:
+    """Return the shard of a group's records."""
+    return shard_of(group.tenant, group.topic_filter, shards)
+
+
+def decode_part_key(rest: str) -> tuple[str, GroupKey]:
+    """Return part and group of what follows `h/`.
+
+    Raises:
+        InvalidRecord: A part of the key is missing.
+    """
+    try:
+        part_id, tenant, topic_filter = rest.split("/", 2)
     except ValueError as exc:
-        raise InvalidRecord(f"sessions key {key!r}, expected h/part/tenant/filter") from exc
+        raise InvalidRecord(f"sessions key h/{rest}, expected h/part/tenant/filter") from exc
     return part_id, GroupKey(tenant, topic_filter)
 
 
@@ -124,20 +174,22 @@ def encode_part(record: PartRecord) -> bytes:
         "given": record.given,
         "work": record.open.encode(),
         "gaps": [[gap.start, gap.end, gap.since_ms] for gap in record.gaps],
-        "takes": record.takes,
         "took": record.took,
         "at": record.at_ms,
     }
+    if record.taker:
+        members["taker"] = record.taker
+    if record.asks:
+        members["asks"] = record.asks
     return json.dumps(members, separators=(",", ":")).encode()
 
 
-def decode_part(key: bytes, value: bytes) -> PartRecord:
-    """Undo `part_key` and `encode_part`.
+def decode_part(part_id: str, group: GroupKey, value: bytes) -> PartRecord:
+    """Undo `encode_part`.
 
     Raises:
         InvalidRecord: Not JSON, another version, or a member is missing or of a wrong type.
     """
-    part_id, group = decode_part_key(key)
     try:
         found = json.loads(value)
         check_version(found["v"], "share part")
@@ -156,8 +208,9 @@ def decode_part(key: bytes, value: bytes) -> PartRecord:
                 Gap(_integers(start), _integers(end), int(since_ms))
                 for start, end, since_ms in found["gaps"]
             ],
-            [str(one) for one in found["takes"]],
             [str(one) for one in found["took"]],
+            str(found.get("taker", "")),
+            int(found.get("asks", 0)),
             int(found["at"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
@@ -166,155 +219,3 @@ def decode_part(key: bytes, value: bytes) -> PartRecord:
 
 def _integers(found: Any) -> list[int]:
     return [int(one) for one in found]
-
-
-class Outlook(NamedTuple):
-    """What a part that joins can do, as of the log."""
-
-    starts: list[int] | None
-    """Where the group became live: it begins beside the others. None: it is the first."""
-
-
-class ShareTable:
-    """All parts of all groups as the log has them, in the order in which they joined."""
-
-    def __init__(self) -> None:
-        self._groups: dict[GroupKey, dict[str, PartRecord]] = {}
-        # Groups that have parts that have left, and the others by who has them: time passes for
-        # these, not for all.
-        self._left: dict[GroupKey, set[str]] = {}
-        self._by_run: dict[tuple[str, str], dict[tuple[GroupKey, str], None]] = {}
-        # Part that has left -> who would take it, in the order of the log.
-        self._claims: dict[str, list[str]] = {}
-
-    def apply(self, key: bytes, value: bytes | None) -> tuple[GroupKey, str]:
-        """Take a record in the order of the log; return whose part it is of.
-
-        A part that has left says nothing more: a later record of its gateway, which was taken for
-        dead and does not know it yet, is passed over.
-
-        Raises:
-            InvalidRecord: It cannot be read.
-        """
-        if value is None:
-            part_id, group = decode_part_key(key)
-            self._remove(group, part_id)
-            return group, part_id
-        record = decode_part(key, value)
-        parts = self._groups.setdefault(record.group, {})
-        known = parts.get(record.part_id)
-        if known is None or known.state is not PartState.LEFT or record.state is PartState.LEFT:
-            self._put(parts, known, record)
-        for taken in record.takes:
-            if taken in parts and record.part_id not in self._claims.setdefault(taken, []):
-                self._claims[taken].append(record.part_id)
-        for taken in record.took:
-            self._remove(record.group, taken)
-        return record.group, record.part_id
-
-    def get(self, group: GroupKey, part_id: str) -> PartRecord | None:
-        return self._groups.get(group, {}).get(part_id)
-
-    def parts(self, group: GroupKey) -> list[PartRecord]:
-        return list(self._groups.get(group, {}).values())
-
-    def __iter__(self) -> Iterator[PartRecord]:
-        for group in list(self._groups):
-            yield from self.parts(group)
-
-    def groups_with_left(self) -> list[GroupKey]:
-        """Return the groups that have parts that have left."""
-        return list(self._left)
-
-    def runs(self) -> list[tuple[str, str]]:
-        """Return which runs of gateways have parts that have not left."""
-        return list(self._by_run)
-
-    def of_run(self, run: tuple[str, str]) -> list[PartRecord]:
-        return [self._groups[group][part_id] for group, part_id in self._by_run.get(run, ())]
-
-    def left(self, group: GroupKey) -> list[PartRecord]:
-        """Return the parts that have left and that nobody has taken."""
-        return [one for one in self.parts(group) if one.state is PartState.LEFT]
-
-    def live(self, group: GroupKey) -> list[PartRecord]:
-        return [one for one in self.parts(group) if one.state is PartState.LIVE]
-
-    def is_present(self, group: GroupKey) -> bool:
-        """Tell whether any gateway has, or will have, a part that is not left."""
-        return any(one.state is not PartState.LEFT for one in self.parts(group))
-
-    def outlook(self, group: GroupKey, part_id: str) -> Outlook | None:
-        """Return how a part joins; None while that depends on others.
-
-        Those that joined before it and have not begun come first; those that leave must have left,
-        for only then is it known up to where they were given something.
-        """
-        starts: list[int] | None = None
-        waits = False
-        is_earlier = True
-        for one in self.parts(group):
-            if one.part_id == part_id:
-                is_earlier = False
-            elif one.state is PartState.LEAVING:
-                waits = True
-            elif one.state is not PartState.LEFT:
-                if one.starts is not None:
-                    starts = latest(one.starts, starts)
-                elif is_earlier:
-                    waits = True
-        if starts is not None:
-            return Outlook(starts)
-        return None if waits else Outlook(None)
-
-    def others_to_wait_for(self, group: GroupKey, part_id: str) -> list[str]:
-        """Return who will be live whatever the part does that now begins to leave.
-
-        They joined while it was live, so they begin, or have begun, beside it.
-        """
-        return [
-            one.part_id
-            for one in self.parts(group)
-            if one.part_id != part_id and one.state in {PartState.JOINING, PartState.LIVE}
-        ]
-
-    def taker(self, group: GroupKey, part_id: str) -> str | None:
-        """Return who takes over a part that has left: the first that said so and is there."""
-        for claim in self._claims.get(part_id, ()):
-            taker = self.get(group, claim)
-            if taker is not None and taker.state is not PartState.LEFT:
-                return claim
-        return None
-
-    def _put(
-        self, parts: dict[str, PartRecord], known: PartRecord | None, record: PartRecord
-    ) -> None:
-        if known is None or known.state is not record.state:
-            self._forget(known)
-            if record.state is PartState.LEFT:
-                self._left.setdefault(record.group, set()).add(record.part_id)
-            else:
-                run = (record.gateway, record.incarnation)
-                self._by_run.setdefault(run, {})[record.group, record.part_id] = None
-        parts[record.part_id] = record
-
-    def _forget(self, part: PartRecord | None) -> None:
-        if part is None:
-            return
-        if part.state is PartState.LEFT:
-            self._left[part.group].discard(part.part_id)
-            if not self._left[part.group]:
-                del self._left[part.group]
-            return
-        run = (part.gateway, part.incarnation)
-        del self._by_run[run][part.group, part.part_id]
-        if not self._by_run[run]:
-            del self._by_run[run]
-
-    def _remove(self, group: GroupKey, part_id: str) -> None:
-        parts = self._groups.get(group)
-        if parts is not None and part_id in parts:
-            self._forget(parts.pop(part_id))
-            if not parts:
-                del self._groups[group]
-        self._claims.pop(part_id, None)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 NOT_YET: Final = 2**63
 """Where a subscription starts in a partition as long as nobody knows: above every offset."""
 
+ANY_MEMBER: Final = NOT_YET - 1
+"""Offset of a message that has waited: for every member of which it is known where it starts."""
+
 _FREE_STRATEGIES: Final = frozenset({ShareStrategy.ROUND_ROBIN, ShareStrategy.RANDOM})
 """With these any member may get any message."""
 
@@ -274,7 +277,9 @@ class Subscriptions(Generic[Client]):
                 fallback = chosen
             if not is_free:
                 break
-        if can_wait and (fallback is not None or not members[first].client.has_room):
+        if can_wait and (
+            fallback is not None or offset == ANY_MEMBER or not members[first].client.has_room
+        ):
             return None
         group.turn = first if fallback is None else fallback
         return _shared(members[group.turn])

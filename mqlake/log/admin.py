@@ -32,7 +32,6 @@ from mqlake.records import (
     ROUTES,
     RULES,
     SESSIONS,
-    SHARE_GROUPS,
     delivery_topic,
 )
 
@@ -76,7 +75,7 @@ SHARDED: Final[Mapping[str, str]] = {
 }
 """Partitions of sessions."""
 
-COMPACTED_LOG_TOPICS: Final = (ROUTES, SHARE_GROUPS, RULES, METRICS, JOBS, ACCESS)
+COMPACTED_LOG_TOPICS: Final = (ROUTES, RULES, METRICS, JOBS, ACCESS)
 LOG_TOPICS_KEPT_A_WEEK: Final = (EVENTS, DEAD_LETTERS)
 PARTITIONED_LOG_TOPICS: Final = (INBOUND, OUTPUTS)
 SHARED_LOG_TOPICS: Final = (

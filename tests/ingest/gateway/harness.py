@@ -62,7 +62,6 @@ from mqlake.records import (
     ROUTES,
     RULES,
     SESSIONS,
-    SHARE_GROUPS,
     Barrier,
     Headers,
     Source,
@@ -107,7 +106,7 @@ def new_log(*gateways: str) -> MemoryLog:
     log = MemoryLog()
     log.create(INBOUND, PARTITIONS)
     log.create(SESSIONS, SHARDS)
-    for log_topic in (ROUTES, SHARE_GROUPS, EVENTS, GATEWAYS, RULES):
+    for log_topic in (ROUTES, EVENTS, GATEWAYS, RULES):
         log.create(log_topic, 1)
     for gateway in gateways:
         log.create(delivery_topic(gateway), 1)

@@ -106,7 +106,10 @@ async def collect(count: int, *clients: Client) -> list[bytes]:
 
 
 def parts(harness: Harness) -> list[PartRecord]:
-    return list(harness.gateway.share_groups._table)
+    """Return the parts of the groups in the shards that a gateway reads."""
+    shards = harness.gateway.shards._followed.values()
+    tables = [one.shard.groups.table for one in shards]
+    return [part for table in tables for group in table.groups() for part in table.parts(group)]
 
 
 async def is_standing(harness: Harness) -> None:
@@ -450,7 +453,6 @@ async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing() -> Non
         readers = [
             first.gateway._reader,
             first.gateway.peers._reader,
-            first.gateway.share_log._reader,
             first.gateway.shards._reader,
         ]
         for reader in readers:

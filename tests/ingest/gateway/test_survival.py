@@ -101,7 +101,6 @@ def paused(harness: Harness) -> Iterator[None]:
         gateway._reader,
         gateway.peers._reader,
         gateway.shards._reader,
-        gateway.share_log._reader,
     ]
     for reader in readers:
         reader.pause()

@@ -21,7 +21,6 @@ from mqlake.records import (
     INBOUND,
     ROUTES,
     SESSIONS,
-    SHARE_GROUPS,
     VERSION_KEY,
     LogRecord,
 )
@@ -39,7 +38,7 @@ from tests.ingest.gateway.harness import (
 pytestmark = pytest.mark.anyio
 
 OLD, NEW = RECORD_VERSION, RECORD_VERSION + 1
-LOG_TOPICS = (INBOUND, ROUTES, SESSIONS, SHARE_GROUPS, EVENTS, GATEWAYS)
+LOG_TOPICS = (INBOUND, ROUTES, SESSIONS, EVENTS, GATEWAYS)
 Ends = dict[str, list[int]]
 
 

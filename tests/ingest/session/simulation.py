@@ -695,6 +695,9 @@ class Process:
             return
         self.world.note(self, f"is told {action} {value.decode()}")
         members = json.loads(value)
+        self.be_told(action, members)
+
+    def be_told(self, action: str, members: dict[str, Any]) -> None:
         take = {
             "grant": self.holder.granted,
             "refuse": self.holder.refused,
@@ -1198,6 +1201,8 @@ class World:
         transcript: Takes a line for each thing that happens; None to be fast.
     """
 
+    process_type: type[Process] = Process
+
     def __init__(self, schedule: Schedule, transcript: list[str] | None = None) -> None:
         self.schedule = schedule
         self.transcript = transcript
@@ -1247,13 +1252,7 @@ class World:
             self.at(step.at_ms, self.do, step)
         last = max((step.at_ms for step in schedule.steps), default=0)
         self._run_until(last + 100)
-        self._faults.clear()
-        for process in self.processes:
-            process.deaf_until = process.mute_until = process.slow_until = 0
-            process.unheard_until = 0
-            process.paused_until = min(process.paused_until, self.now + 500)
-        if not any(process.is_alive for process in self.processes):
-            self.restart(0)
+        self.end_faults()
         self._run_until(self.now + QUIET_MS)
         alive = [process.slot for process in self.processes if process.is_alive] or [0]
         for client in self.clients:
@@ -1263,6 +1262,16 @@ class World:
                 self.connect(client, options)
         self._run_until(self.now + 5_000)
         self.judge.at_the_end()
+
+    def end_faults(self) -> None:
+        """Let all that still goes wrong be over, and one gateway at least be there."""
+        self._faults.clear()
+        for process in self.processes:
+            process.deaf_until = process.mute_until = process.slow_until = 0
+            process.unheard_until = 0
+            process.paused_until = min(process.paused_until, self.now + 500)
+        if not any(process.is_alive for process in self.processes):
+            self.restart(0)
 
     def _run_until(self, end: int) -> None:
         queue = self._queue
@@ -1324,7 +1333,7 @@ class World:
         if any(process.slot == slot and process.is_alive for process in self.processes):
             return
         run = Run(name, f"i{len(self.processes)}")
-        process = Process(self, slot, run, delay)
+        process = self.process_type(self, slot, run, delay)
         self.processes.append(process)
         self.note(process, f"starts in slot {slot}")
 
@@ -1537,10 +1546,10 @@ def _may_end(options: Step) -> bool:
 # Finding, and telling what was found
 
 
-def run(schedule: Schedule) -> Violation | None:
+def run(schedule: Schedule, world: type[World] = World) -> Violation | None:
     """Run a schedule; return what it breaks."""
     try:
-        World(schedule).run()
+        world(schedule).run()
     except Violation as exc:
         return exc
     except Exception as exc:  # noqa: BLE001 - a fault of the code under test, as any other
@@ -1548,7 +1557,7 @@ def run(schedule: Schedule) -> Violation | None:
     return None
 
 
-def shrink(schedule: Schedule, name: str) -> Schedule:
+def shrink(schedule: Schedule, name: str, world: type[World] = World) -> Schedule:
     """Leave out faults and steps while the same promise is broken."""
     is_smaller = True
     while is_smaller:
@@ -1558,7 +1567,7 @@ def shrink(schedule: Schedule, name: str) -> Schedule:
             while at < len(getattr(schedule, part)):
                 parts = getattr(schedule, part)
                 fewer: Schedule = replace(schedule, **{part: parts[:at] + parts[at + 1 :]})
-                found = run(fewer)
+                found = run(fewer, world)
                 if found is not None and found.name == name:
                     schedule, is_smaller = fewer, True
                 else:
@@ -1566,16 +1575,16 @@ def shrink(schedule: Schedule, name: str) -> Schedule:
     return schedule
 
 
-def explain(schedule: Schedule) -> str:
+def explain(schedule: Schedule, world: type[World] = World) -> str:
     """Return what a schedule breaks and how: the seed, the shrunk schedule, and each event."""
-    found = run(schedule)
+    found = run(schedule, world)
     if found is None:
         return f"seed {schedule.seed} breaks nothing"
-    small = shrink(schedule, found.name)
+    small = shrink(schedule, found.name, world)
     transcript: list[str] = []
     error = ""
     try:
-        World(small, transcript).run()
+        world(small, transcript).run()
     except Exception as exc:  # noqa: BLE001
         error = f"{type(exc).__name__} {exc}"
     parts = [f"seed {schedule.seed}: {error}", f"{small.gateways} gateways, {small.shards} shards"]

@@ -30,7 +30,6 @@ from mqlake.records import (
     ROUTES,
     RULES,
     SESSIONS,
-    SHARE_GROUPS,
 )
 
 DEADLINE_SECONDS = 30.0
@@ -172,7 +171,6 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
             assert admin.partition_count(bootstrap_servers, SESSIONS, DEADLINE_SECONDS) == 4
             for log_topic in (
                 ROUTES,
-                SHARE_GROUPS,
                 EVENTS,
                 GATEWAYS,
                 RULES,

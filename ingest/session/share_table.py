@@ -1,0 +1,341 @@
+"""All share groups of one shard as its records say, in their order: what counts, and what follows.
+
+The router always has a gateway for a group that is live. Who leaves withdraws its route only when
+another part is live, and who joins such a group begins beside it. Who joins a group that has no
+live part is its first: those that have left say up to where the router gave them something, and
+from there to the first barrier of the first part the log holds what nobody was given, its gap.
+
+A part is written by its gateway until it has left. Once the owner of the shard has settled it for
+dead, or another part has taken it over, no record of its gateway counts: one that was paused cannot
+bring back what others have got. What an owner writes says its epoch, and does not count behind a
+later one's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ingest.session.share_parts import GroupKey, PartRecord, PartState, decode_member, decode_part
+from mqlake.offsets import latest
+
+if TYPE_CHECKING:
+    from ingest.session.open_work import Position
+    from mqlake.shard_records import Run, Stamp
+
+FENCE_MS: Final = 60 * 60 * 1000
+"""How long a part that is gone, or a member, is remembered: longer than a gateway is paused."""
+
+
+_GOING: Final = frozenset({PartState.LEAVING, PartState.SETTLING})
+_OVER: Final = frozenset({PartState.SETTLING, PartState.LEFT})
+"""Of these the gateway says nothing more."""
+
+
+class Outlook(NamedTuple):
+    """What a part that joins can do."""
+
+    starts: list[int] | None
+    """Where the group became live: it begins beside the others. None: it is the first."""
+
+
+@dataclass(slots=True)
+class _Member:
+    epoch: int
+    """Of the session."""
+    in_flight: list[Position] | None
+    """None: it is a member no more."""
+
+
+@dataclass(slots=True)
+class _Group:
+    parts: dict[str, PartRecord] = field(default_factory=dict)
+    """In the order in which they joined."""
+    outlooks: dict[str, Outlook] = field(default_factory=dict)
+    """Of parts that join, as soon as it is clear: what was said to one does not change."""
+    awaited: dict[str, list[str]] = field(default_factory=dict)
+    """By part whose route is to go: those that began, or begin, beside it."""
+    members: dict[str, _Member] = field(default_factory=dict)
+    """Sessions that outlive their connections, by client."""
+
+
+class GroupTable:
+    """The groups of a shard.
+
+    Attributes:
+        over: Parts that others have taken, and whose records are still there.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[GroupKey, _Group] = {}
+        # What time passes for: nothing is done for the other groups.
+        self._unsettled: dict[Run, dict[str, GroupKey]] = {}
+        self._with_left: dict[GroupKey, int] = {}
+        self._settling: dict[str, Run] = {}
+        self._gone: dict[str, None] = {}
+        self._fences: deque[tuple[int, str | tuple[GroupKey, str]]] = deque()
+        self.over: dict[str, GroupKey] = {}
+
+    # What is read
+
+    def apply_part(
+        self,
+        part_id: str,
+        group_key: GroupKey,
+        value: bytes | None,
+        stamp: Stamp,
+        owner_epoch: int,
+        at_ms: int,
+    ) -> bool:
+        """Take a record of a part; return whether it counts.
+
+        Raises:
+            InvalidRecord: It cannot be read.
+        """
+        group = self._groups.get(group_key)
+        known = None if group is None else group.parts.get(part_id)
+        if value is None:
+            if stamp.owner is None or stamp.owner < owner_epoch:
+                return False
+            self.over.pop(part_id, None)
+            self._remove(group_key, part_id, at_ms)
+            return True
+        record = decode_part(part_id, group_key, value)
+        if part_id in self._gone:
+            return False
+        if known is not None and record.number < known.number:
+            return False  # an owner has written again what it knew
+        if stamp.owner is None:
+            if known is not None and known.state in _OVER:
+                return False
+        elif stamp.owner < owner_epoch:
+            return False
+        if group is None:
+            group = self._groups[group_key] = _Group()
+        self._put(group, known, record)
+        for taken in record.took:
+            left = group.parts.get(taken)
+            if left is not None and left.state is PartState.LEFT:
+                self.over[taken] = group_key
+                self._remove(group_key, taken, at_ms)
+        self._look(group)
+        return True
+
+    def apply_member(
+        self,
+        group_key: GroupKey,
+        client_id: str,
+        value: bytes | None,
+        stamp: Stamp,
+        owner_epoch: int,
+        at_ms: int,
+    ) -> bool:
+        """Take a record of a member; return whether it counts.
+
+        Raises:
+            InvalidRecord: It cannot be read.
+        """
+        in_flight = None if value is None else decode_member(value)
+        group = self._groups.get(group_key)
+        known = None if group is None else group.members.get(client_id)
+        is_old = stamp.owner is not None and stamp.owner < owner_epoch
+        if is_old or (known is not None and stamp.epoch < known.epoch):
+            return False
+        if group is None:
+            group = self._groups[group_key] = _Group()
+        group.members[client_id] = _Member(stamp.epoch, in_flight)
+        if in_flight is None:
+            self._fences.append((at_ms, (group_key, client_id)))
+        return True
+
+    def prune(self, now_ms: int) -> None:
+        """Forget fences that nobody can run into any more."""
+        while self._fences and self._fences[0][0] + FENCE_MS < now_ms:
+            _, what = self._fences.popleft()
+            if isinstance(what, str):
+                self._gone.pop(what, None)
+                continue
+            group_key, client_id = what
+            group = self._groups.get(group_key)
+            if group is not None:
+                known = group.members.get(client_id)
+                if known is not None and known.in_flight is None:
+                    del group.members[client_id]
+                self._tidy(group_key, group)
+
+    # What follows
+
+    def get(self, group: GroupKey, part_id: str) -> PartRecord | None:
+        found = self._groups.get(group)
+        return None if found is None else found.parts.get(part_id)
+
+    def parts(self, group: GroupKey) -> list[PartRecord]:
+        found = self._groups.get(group)
+        return [] if found is None else list(found.parts.values())
+
+    def left(self, group: GroupKey) -> list[PartRecord]:
+        """Return the parts that have left and that nobody has taken."""
+        return [one for one in self.parts(group) if one.state is PartState.LEFT]
+
+    def member(self, group: GroupKey, client_id: str) -> tuple[int, list[Position] | None] | None:
+        """Return the epoch of a member and what it has in flight."""
+        found = self._groups.get(group)
+        known = None if found is None else found.members.get(client_id)
+        return None if known is None else (known.epoch, known.in_flight)
+
+    def in_flight(self, group: GroupKey) -> set[Position]:
+        """Return where the messages of a group are that sessions have in flight."""
+        found = self._groups.get(group)
+        if found is None:
+            return set()
+        return {at for one in found.members.values() for at in one.in_flight or ()}
+
+    def is_kept(self, group: GroupKey) -> bool:
+        """Tell whether a group has, or will have again, a member."""
+        found = self._groups.get(group)
+        return found is not None and (
+            any(one.state is not PartState.LEFT for one in found.parts.values())
+            or any(one.in_flight is not None for one in found.members.values())
+        )
+
+    def groups(self) -> list[GroupKey]:
+        return list(self._groups)
+
+    def groups_with_left(self) -> list[GroupKey]:
+        return list(self._with_left)
+
+    def runs(self) -> list[Run]:
+        """Return which runs of gateways have parts that have not left."""
+        return list(self._unsettled)
+
+    def of_run(self, run: Run) -> list[PartRecord]:
+        return [
+            self._groups[group].parts[part_id]
+            for part_id, group in self._unsettled.get(run, {}).items()
+        ]
+
+    def is_settling(self, run: Run) -> bool:
+        """Tell whether parts of a run are being settled: that is finished, though it lives."""
+        return run in self._settling.values()
+
+    def outlook(self, part: PartRecord) -> Outlook | None:
+        """Return how a part joins; None while that depends on others."""
+        return self._groups[part.group].outlooks.get(part.part_id)
+
+    def can_go(self, part: PartRecord) -> bool:
+        """Tell whether the route of a part that leaves, or is settled, may be withdrawn.
+
+        The router has another gateway for the group then, or no other one is to come: one that
+        begins beside a part has no route yet, and until then the part's stands for it.
+        """
+        group = self._groups[part.group]
+        awaited = [
+            other
+            for part_id in group.awaited.get(part.part_id, ())
+            if (other := group.parts.get(part_id)) is not None
+            and other.state in {PartState.JOINING, PartState.LIVE}
+        ]
+        return not awaited or any(one.state is PartState.LIVE for one in awaited)
+
+    def taker(self, left: PartRecord) -> PartRecord | None:
+        """Return who is to take over a part that has left, if it still may."""
+        taker = self.get(left.group, left.taker)
+        return taker if taker is not None and taker.state is PartState.LIVE else None
+
+    # Inside
+
+    def _put(self, group: _Group, known: PartRecord | None, record: PartRecord) -> None:
+        if known is None or known.state is not record.state:
+            self._forget(known)
+            if record.state is PartState.LEFT:
+                self._with_left[record.group] = self._with_left.get(record.group, 0) + 1
+            else:
+                self._unsettled.setdefault(record.run, {})[record.part_id] = record.group
+            if record.state is PartState.SETTLING:
+                self._settling[record.part_id] = record.run
+            if record.state in _GOING:
+                group.awaited[record.part_id] = [
+                    one.part_id
+                    for one in group.parts.values()
+                    if one.part_id != record.part_id and _begins_beside(group, one)
+                ]
+        group.parts[record.part_id] = record
+
+    def _forget(self, part: PartRecord | None) -> None:
+        if part is None:
+            return
+        self._settling.pop(part.part_id, None)
+        if part.state is not PartState.LEFT:
+            of_run = self._unsettled[part.run]
+            del of_run[part.part_id]
+            if not of_run:
+                del self._unsettled[part.run]
+            return
+        self._with_left[part.group] -= 1
+        if not self._with_left[part.group]:
+            del self._with_left[part.group]
+
+    def _remove(self, group_key: GroupKey, part_id: str, at_ms: int) -> None:
+        if part_id not in self._gone:
+            self._gone[part_id] = None
+            self._fences.append((at_ms, part_id))
+        group = self._groups.get(group_key)
+        if group is not None and part_id in group.parts:
+            self._forget(group.parts.pop(part_id))
+            group.outlooks.pop(part_id, None)
+            group.awaited.pop(part_id, None)
+            self._look(group)
+            self._tidy(group_key, group)
+
+    def _tidy(self, group_key: GroupKey, group: _Group) -> None:
+        if not group.parts and not group.members:
+            self._groups.pop(group_key, None)
+
+    def _look(self, group: _Group) -> None:
+        """Find out how those can join who have not begun."""
+        for part in group.parts.values():
+            if (
+                part.state is PartState.JOINING
+                and part.starts is None
+                and part.part_id not in group.outlooks
+            ):
+                outlook = _outlook(group, part)
+                if outlook is not None:
+                    group.outlooks[part.part_id] = outlook
+
+
+def _begins_beside(group: _Group, part: PartRecord) -> bool:
+    outlook = group.outlooks.get(part.part_id)
+    return part.state is PartState.LIVE or (
+        part.state is PartState.JOINING
+        and (part.starts is not None or (outlook is not None and outlook.starts is not None))
+    )
+
+
+def _outlook(group: _Group, part: PartRecord) -> Outlook | None:
+    """Return how a part joins; None while that depends on others.
+
+    Those that joined before it and have not begun come first; those that leave must have left, for
+    only then is it known up to where they were given something; and an earlier part of its own
+    gateway must have left, or be settled, for both would have the same route.
+    """
+    starts: list[int] | None = None
+    waits = False
+    is_earlier = True
+    for one in group.parts.values():
+        if one.part_id == part.part_id:
+            is_earlier = False
+        elif one.state is PartState.LEFT:
+            continue
+        elif one.gateway == part.gateway:
+            return None
+        elif one.state in _GOING:
+            waits = True
+        elif one.starts is not None:
+            starts = latest(one.starts, starts)
+        elif is_earlier:
+            waits = True
+    if starts is not None:
+        return Outlook(starts)
+    return None if waits else Outlook(None)

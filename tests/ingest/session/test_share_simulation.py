@@ -1,0 +1,222 @@
+"""A share group loses nothing and doubles nothing in thousands of small worlds.
+
+Each planted fault is found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from ingest.session import share_groups, share_membership, share_table
+from ingest.session.effects import Append
+from ingest.session.share_groups import GroupsOfShard
+from ingest.session.share_membership import (
+    Announce,
+    AskToBegin,
+    AskToGo,
+    Part,
+    SavePart,
+    Serve,
+    WithdrawOwn,
+)
+from ingest.session.share_parts import Gap, PartState
+from ingest.session.share_table import GroupTable, Outlook
+from tests.ingest.session import share_simulation
+from tests.ingest.session.share_simulation import ShareWorld, make_schedule, search
+from tests.ingest.session.simulation import explain, schedules_wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+CHUNKS: Final = 10
+SCHEDULES: Final = schedules_wanted(2_000)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_schedule_breaks_a_promise(chunk: int) -> None:
+    size = SCHEDULES // CHUNKS
+    found = search(range(chunk * size, (chunk + 1) * size))
+    assert found is None, explain(make_schedule(found[0]), ShareWorld)
+
+
+def test_a_schedule_is_the_same_each_time() -> None:
+    transcripts: list[list[str]] = [[], []]
+    for transcript in transcripts:
+        ShareWorld(make_schedule(7), transcript).run()
+    assert transcripts[0] == transcripts[1]
+    assert any("acknowledged" in line for line in transcripts[0])
+
+
+Patch = pytest.MonkeyPatch
+
+
+def begin_beside_who_goes(patch: Patch) -> None:
+    """A part begins beside one whose route is about to be withdrawn."""
+    patch.setattr(share_table, "_GOING", frozenset())
+
+
+def begin_beside_who_is_settled(patch: Patch) -> None:
+    """A part begins beside one whose gateway is dead and whose route is being withdrawn."""
+    patch.setattr(share_table, "_GOING", frozenset({PartState.LEAVING}))
+
+
+def go_at_once(patch: Patch) -> None:
+    """A route is withdrawn though a part that began beside it has none yet."""
+    patch.setattr(GroupTable, "can_go", lambda *_: True)
+
+
+def settle_without_reading(patch: Patch) -> None:
+    """What a dead gateway was given since its last record is forgotten."""
+    patch.setattr(share_groups, "_add_given", lambda *_: None)
+
+
+def let_the_dead_speak(patch: Patch) -> None:
+    """Records of a gateway count that was settled."""
+    patch.setattr(share_table, "_OVER", frozenset())
+
+
+def forget_what_is_gone(patch: Patch) -> None:
+    """A record of a part counts whose work was taken over."""
+    remove = GroupTable._remove
+
+    def without_fence(table: GroupTable, *args: Any) -> None:
+        remove(table, *args)
+        table._gone.clear()
+
+    patch.setattr(GroupTable, "_remove", without_fence)
+
+
+def tell_before_it_is_written(patch: Patch) -> None:
+    """Who takes over is told, and the shard does not say so."""
+
+    async def assign(groups: GroupsOfShard, left: Any, taker_id: str) -> None:
+        taker = groups.table.get(left.group, taker_id)
+        if taker is not None:
+            await share_groups._tell_to_take(taker, left)
+
+    patch.setattr(share_groups, "_assign", assign)
+
+
+def bury_what_is_told(patch: Patch) -> None:
+    """What has left is void before the record of another part has it."""
+    tell = share_groups._tell_to_take
+    records: list[Any] = []
+
+    async def assign(groups: GroupsOfShard, left: Any, taker_id: str) -> None:
+        taker = groups.table.get(left.group, taker_id)
+        if taker is not None:
+            await tell(taker, left)
+            records.append(groups.tombstone(left.part_id, left.group))
+            await Append([records[-1]])
+
+    patch.setattr(share_groups, "_assign", assign)
+
+
+def leave_the_rest(patch: Patch) -> None:
+    """What was begun to be settled is not finished when its gateway is there again."""
+    patch.setattr(GroupTable, "is_settling", lambda *_: False)
+
+
+def share_a_route(patch: Patch) -> None:
+    """A part begins while an earlier one of its gateway is settled: they have one route."""
+    outlook = share_table._outlook
+
+    def look(group: Any, part: Any) -> Outlook | None:
+        others = {
+            part_id: one
+            for part_id, one in group.parts.items()
+            if one.gateway != part.gateway or part_id == part.part_id
+        }
+        return outlook(replace(group, parts=others), part)
+
+    patch.setattr(share_table, "_outlook", look)
+
+
+def tell_nobody_that_it_is_lost(patch: Patch) -> None:
+    """A gateway that was settled is not told."""
+    patch.setattr(GroupsOfShard, "_tell_lost", lambda *_: None)
+
+
+def _belong(patch: Patch, without: str) -> None:
+    """Be a part that leaves out a step."""
+
+    async def belong(part: Part, now_ms: Callable[[], int]) -> None:
+        begin = await AskToBegin()
+        if begin.starts is not None:
+            part.begin(begin.starts)
+            if without != "saying that it begins":
+                await SavePart()
+            await Announce()
+        else:
+            part.given = None if begin.given is None else list(begin.given)
+            starts = await Announce()
+            part.begin(starts)
+            if begin.given is not None and without != "the gap":
+                gap = Gap(list(begin.given), list(starts), begin.since_ms or now_ms())
+                if not gap.is_empty:
+                    part.gaps.append(gap)
+        part.state = PartState.LIVE
+        if without != "saying that it is live":
+            await SavePart()
+        await Serve()
+        part.state = PartState.LEAVING
+        if without != "asking to go":
+            await AskToGo()
+        if without != "withdrawing":
+            await WithdrawOwn()
+        part.state = PartState.LEFT
+        await SavePart()
+
+    patch.setattr(share_membership, "belong", belong)
+    patch.setattr(share_simulation, "belong", belong)
+
+
+def read_no_gap(patch: Patch) -> None:
+    """The first part does not read what nobody was given."""
+    _belong(patch, "the gap")
+
+
+def serve_before_it_is_said(patch: Patch) -> None:
+    """Members are served before the log says that the part is live."""
+    _belong(patch, "saying that it is live")
+
+
+def leave_without_asking(patch: Patch) -> None:
+    """A part withdraws its route whoever needs it."""
+    _belong(patch, "asking to go")
+
+
+def leave_with_a_route(patch: Patch) -> None:
+    """A part says that it has left while the router gives to it."""
+    _belong(patch, "withdrawing")
+
+
+MUTANTS: Final = [
+    begin_beside_who_goes,
+    begin_beside_who_is_settled,
+    go_at_once,
+    settle_without_reading,
+    let_the_dead_speak,
+    forget_what_is_gone,
+    tell_before_it_is_written,
+    bury_what_is_told,
+    leave_the_rest,
+    share_a_route,
+    tell_nobody_that_it_is_lost,
+    read_no_gap,
+    serve_before_it_is_said,
+    leave_without_asking,
+    leave_with_a_route,
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_planted_fault_is_found(
+    mutant: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    assert search(range(2_000)) is not None, mutant.__doc__

@@ -1,0 +1,223 @@
+"""What the records of a shard say of its share groups, in their order."""
+
+import pytest
+
+from ingest.session.share_parts import (
+    GroupKey,
+    PartRecord,
+    PartState,
+    encode_member,
+    encode_part,
+)
+from ingest.session.share_table import FENCE_MS, GroupTable, Outlook
+from mqlake.shard_records import Run, Stamp
+
+GROUP = GroupKey("t", "$share/g/a/#")
+BY_GATEWAY = Stamp("i", 0, None)
+OWNER = 10
+
+
+class Log:
+    """What gateways and the owner write, in its order."""
+
+    def __init__(self) -> None:
+        self.table = GroupTable()
+        self._number = 0
+
+    def write(
+        self,
+        part_id: str,
+        state: str,
+        starts: list[int] | None = None,
+        *,
+        took: tuple[str, ...] = (),
+        owner: int | None = None,
+        run: Run | None = None,
+        number: int | None = None,
+    ) -> bool:
+        gateway, incarnation = run or Run(f"gateway-{part_id}", "run")
+        self._number = self._number + 1 if number is None else number
+        record = PartRecord(
+            part_id, GROUP, gateway, incarnation, PartState(state), self._number, starts=starts
+        )
+        record.took = list(took)
+        return self.table.apply_part(
+            part_id, GROUP, encode_part(record), Stamp("i", 0, owner), OWNER, 0
+        )
+
+    def forget(self, part_id: str, owner: int | None = OWNER) -> bool:
+        return self.table.apply_part(part_id, GROUP, None, Stamp("i", 0, owner), OWNER, 0)
+
+    def member(self, client_id: str, epoch: int, *, is_one: bool = True) -> bool:
+        value = encode_member([(0, epoch)]) if is_one else None
+        return self.table.apply_member(GROUP, client_id, value, Stamp("i", epoch, None), OWNER, 0)
+
+    def part(self, part_id: str) -> PartRecord:
+        part = self.table.get(GROUP, part_id)
+        assert part is not None
+        return part
+
+    def outlook(self, part_id: str) -> Outlook | None:
+        return self.table.outlook(self.part(part_id))
+
+    def ids(self) -> list[str]:
+        return [one.part_id for one in self.table.parts(GROUP)]
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def test_the_first_part_need_not_wait(log: Log) -> None:
+    log.write("a", "joining")
+    assert log.outlook("a") == Outlook(None)
+
+
+def test_a_part_begins_beside_a_live_one(log: Log) -> None:
+    log.write("a", "live", [3, 4])
+    log.write("b", "joining")
+    assert log.outlook("b") == Outlook([3, 4])
+
+
+def test_who_joins_later_waits_for_the_first(log: Log) -> None:
+    log.write("a", "joining")
+    log.write("b", "joining")
+    assert log.outlook("a") == Outlook(None)
+    assert log.outlook("b") is None
+    log.write("a", "live", [1, 1])
+    assert log.outlook("b") == Outlook([1, 1])
+
+
+def test_who_comes_behind_the_last_that_leaves_waits_until_it_has(log: Log) -> None:
+    log.write("a", "live", [1, 1])
+    log.write("a", "leaving", [1, 1])
+    log.write("b", "joining")
+    assert log.outlook("b") is None
+    log.write("a", "left", [1, 1])
+    assert log.outlook("b") == Outlook(None)
+
+
+def test_what_is_said_to_who_joins_does_not_change(log: Log) -> None:
+    """It may have been told; who leaves waits for it."""
+    log.write("a", "live", [1, 1])
+    log.write("b", "joining")
+    log.write("a", "leaving", [1, 1])
+    assert log.outlook("b") == Outlook([1, 1])
+    assert not log.table.can_go(log.part("a"))
+    log.write("b", "live", [1, 1])
+    assert log.table.can_go(log.part("a"))
+
+
+def test_who_leaves_does_not_wait_for_those_that_come_later(log: Log) -> None:
+    log.write("a", "live", [1, 1])
+    log.write("a", "leaving", [1, 1])
+    log.write("b", "joining")
+    assert log.table.can_go(log.part("a"))
+
+
+def test_a_gateway_joins_again_when_its_earlier_run_is_settled(log: Log) -> None:
+    """Both have one route: withdrawing that of the dead run would take that of the new one."""
+    log.write("a", "live", [1, 1], run=Run("g", "old"))
+    log.write("b", "joining", run=Run("g", "new"))
+    assert log.outlook("b") is None
+    log.write("a", "left", [1, 1], run=Run("g", "old"), owner=OWNER)
+    assert log.outlook("b") == Outlook(None)
+
+
+def test_a_dead_part_stands_until_who_begins_beside_it_has_a_route(log: Log) -> None:
+    log.write("a", "live", [1, 1])
+    log.write("b", "joining")
+    log.write("a", "settling", [1, 1], owner=OWNER)
+    log.write("c", "joining")
+    assert not log.table.can_go(log.part("a"))
+    assert log.outlook("c") is None, "nobody begins beside one that is settled"
+    log.write("b", "live", [1, 1])
+    assert log.table.can_go(log.part("a"))
+    assert log.outlook("c") == Outlook([1, 1])
+
+
+def test_what_was_begun_to_be_settled_is_listed_until_it_is_over(log: Log) -> None:
+    run = Run("gateway-a", "run")
+    log.write("a", "live", [1, 1])
+    assert not log.table.is_settling(run)
+    log.write("a", "settling", [1, 1], owner=OWNER)
+    assert log.table.is_settling(run)
+    assert not log.write("a", "live", [1, 1]), "of its gateway nothing counts any more"
+    log.write("a", "left", [1, 1], owner=OWNER)
+    assert not log.table.is_settling(run)
+
+
+def test_a_part_that_was_taken_is_void(log: Log) -> None:
+    log.write("x", "left", [1, 1])
+    log.write("a", "live", [1, 1], took=("x",))
+    assert log.ids() == ["a"]
+    assert log.table.over == {"x": GROUP}
+    assert not log.write("x", "left", [1, 1])
+    log.forget("x")
+    assert not log.table.over
+    log.forget("a")
+    assert log.ids() == []
+    assert not log.table.is_kept(GROUP)
+
+
+def test_who_was_settled_says_nothing_more(log: Log) -> None:
+    log.write("a", "live", [1, 1])
+    assert log.write("a", "left", [1, 1], owner=OWNER)
+    assert not log.write("a", "live", [1, 1])
+    assert not log.table.is_kept(GROUP)
+    log.forget("a")
+    assert not log.write("a", "live", [1, 1])
+    assert log.ids() == []
+
+
+def test_an_earlier_owner_decides_nothing(log: Log) -> None:
+    log.write("a", "live", [1, 1])
+    assert not log.write("a", "left", [1, 1], owner=OWNER - 1)
+    assert not log.forget("a", OWNER - 1)
+    assert not log.forget("a", None)
+    assert log.part("a").state is PartState.LIVE
+
+
+def test_what_is_written_again_does_not_count_over_something_newer(log: Log) -> None:
+    log.write("a", "live", [1, 1], number=5)
+    assert not log.write("a", "live", [1, 1], number=4, owner=OWNER)
+
+
+def test_a_member_keeps_its_group_until_its_session_ends(log: Log) -> None:
+    assert log.member("c", 3)
+    assert log.table.is_kept(GROUP)
+    assert log.table.in_flight(GROUP) == {(0, 3)}
+    assert log.member("c", 3, is_one=False)
+    assert not log.table.is_kept(GROUP)
+    assert not log.member("c", 2), "of an earlier holder"
+    assert log.member("c", 4)
+
+
+def test_fences_are_forgotten(log: Log) -> None:
+    log.write("a", "live", [1, 1])
+    log.forget("a")
+    log.member("c", 3)
+    log.member("c", 3, is_one=False)
+    log.table.prune(FENCE_MS)
+    assert log.table.member(GROUP, "c") is not None
+    log.table.prune(FENCE_MS + 1)
+    assert log.table.member(GROUP, "c") is None
+    assert log.table.groups() == []
+
+
+def test_only_what_has_to_be_looked_after_is_listed(log: Log) -> None:
+    log.write("a", "live", [1, 1])
+    log.write("b", "live", [1, 1])
+    run = Run("gateway-a", "run")
+    assert set(log.table.runs()) == {run, Run("gateway-b", "run")}
+    assert [one.part_id for one in log.table.of_run(run)] == ["a"]
+    assert log.table.groups_with_left() == []
+    log.write("a", "left", [1, 1])
+    assert log.table.runs() == [Run("gateway-b", "run")]
+    assert log.table.groups_with_left() == [GROUP]
+    log.forget("a")
+    log.forget("b")
+    assert log.table.runs() == []
+    assert log.table.groups_with_left() == []
+    assert log.table.groups() == []
