@@ -412,6 +412,8 @@ class ClientSession:
         return [one for one in self.subscriptions if one.startswith(SHARE_PREFIX)]
 
     def _save_member(self) -> None:
+        if self.is_coming_back:
+            return  # what it had in flight is in the log already, and not here yet
         assert self.epoch is not None
         in_flight: dict[str, list[tuple[int, int]]] = {one: [] for one in self.shared_filters()}
         for one in self.sender.exchanges():
