@@ -420,7 +420,9 @@ class Shards:
         if self._is_closed:
             work.close()
             return
-        self._keep(asyncio.create_task(self._run(shard, work, shard.owner_epoch)))
+        task = asyncio.create_task(self._run(shard, work, shard.owner_epoch))
+        task.add_done_callback(lambda _: work.close())  # it may be cancelled before it has begun
+        self._keep(task)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._works.add(task)
