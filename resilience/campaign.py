@@ -1,0 +1,231 @@
+"""Runs of one scenario against one target: histories, verdicts, and the shrunk schedule of a failure."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from resilience import local
+from resilience.checkers import check_file
+from resilience.errors import ResilienceError
+from resilience.faults import FAULTS
+from resilience.history import Writer
+from resilience.plan import Plan, Scenario, Strike, fit
+from resilience.runner import execute
+from resilience.schedule import draw, shrink
+from resilience.workload import GROUPS, NEEDS, features
+
+RESULT: Final = "result.json"
+TRIES: Final = 3
+"""A schedule that does not fail in so many runs counts as one that does not fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a scenario is run.
+
+    Attributes:
+        scale: Counts of messages are multiplied by that.
+        shrinks: Whether a failing schedule of random faults is made smaller, by further runs.
+    """
+
+    folder: Path
+    runs: int
+    seed: int
+    driver: str = "raw"
+    scale: float = 1.0
+    shrinks: bool = False
+
+
+def is_promised(promises: Any, promise: str) -> bool:
+    """Tell whether a target promises what a checker tests; MQTT itself promises the rest."""
+    return promises.get(promise, True) is not False
+
+
+def applies(scenario: Scenario, definition: local.Definition) -> bool:
+    return all(definition.promises.get(need) for need in scenario.needs)
+
+
+def run(
+    scenario: Scenario,
+    definition: local.Definition,
+    settings: Settings,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run a scenario, and keep histories and `result.json` in the folder.
+
+    Raises:
+        TargetError: The target is a template, or does not start.
+    """
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number in range(settings.runs):
+        seed = settings.seed + number
+        row = _run_once(scenario, definition, settings, seed, f"run-{number + 1:03d}")
+        rows.append(row)
+        tell(f"{definition.name} {scenario.name} run {number + 1}/{settings.runs}: {_short(row)}")
+        if row["broken"] and row["faults"] and settings.shrinks and scenario.random_faults:
+            row["shrunk"] = _shrink(scenario, definition, settings, row, tell)
+    result = {
+        "result": 1,
+        "scenario": scenario.name,
+        "title": scenario.title,
+        "source": scenario.source,
+        "published": [dict(row) for row in scenario.published],
+        "target": definition.name,
+        "target_title": definition.title,
+        "version": local.version_of(definition),
+        "promises": dict(definition.promises),
+        "settings": dict(definition.settings),
+        "driver": settings.driver,
+        "scale": settings.scale,
+        "runs": rows,
+    }
+    (settings.folder / RESULT).write_text(json.dumps(result, indent=1), encoding="utf-8")
+    return result
+
+
+def _short(row: dict[str, Any]) -> str:
+    measures = row["measures"]
+    found = [
+        f"{verdict['name']} {verdict['violations']} of {verdict['checked']}"
+        for verdict in row["verdicts"]
+        if verdict["violations"]
+    ]
+    problems = [f"problem: {problem}" for problem in row["problems"]]
+    said = "; ".join((*found, *problems)) or "nothing found"
+    return f"{measures['rate_per_second']:g} acknowledged/s, {said}"
+
+
+def make_plan(
+    scenario: Scenario, definition: local.Definition, nodes: tuple[str, ...], seed: int, scale: float
+) -> Plan:
+    """Return the plan of one run: the scenario's, or the workload that the seed draws."""
+    plan = scenario.plan.scaled(scale)
+    rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+    if scenario.generate:
+        workload_seed = seed if scenario.workload_seed is None else scenario.workload_seed
+        kept = random.Random(workload_seed)  # noqa: S311 - the same
+        promises = {"shared_subscriptions": True, **definition.promises}
+        groups = [group for group in GROUPS if promises.get(NEEDS.get(group, ""), True)]
+        groups = [group for group in groups if group not in NEEDS or promises.get(NEEDS[group])]
+        generated = features(kept, nodes, groups, 0.6)
+        plan = replace(plan, clients=generated.clients)
+    if scenario.random_faults is not None:
+        plan = replace(plan, strikes=draw(scenario.random_faults, nodes, rng))
+    return fit(plan, nodes)
+
+
+def _run_once(
+    scenario: Scenario,
+    definition: local.Definition,
+    settings: Settings,
+    seed: int,
+    name: str,
+    strikes: tuple[Strike, ...] | None = None,
+) -> dict[str, Any]:
+    nodes = tuple(name for name, part in definition.parts.items() if part.port)
+    plan = make_plan(scenario, definition, nodes, seed, settings.scale)
+    if strikes is not None:
+        plan = replace(plan, strikes=strikes)
+    path = settings.folder / f"{name}.jsonl"
+    header = {
+        "scenario": scenario.name,
+        "target": definition.name,
+        "driver": settings.driver,
+        "seed": seed,
+        "scale": settings.scale,
+        "promises": dict(definition.promises),
+        **scenario.header,
+    }
+    problems = asyncio.run(_execute(plan, definition, header, path, seed, settings.driver))
+    judgement = check_file(path)
+    verdicts = [verdict.to_json() for verdict in judgement.verdicts]
+    broken = [
+        verdict["name"]
+        for verdict in verdicts
+        if verdict["violations"] and is_promised(definition.promises, verdict["promise"])
+    ]
+    return {
+        "seed": seed,
+        "history": path.name,
+        "faults": [str(strike) for strike in plan.strikes],
+        "problems": problems,
+        "broken": broken,
+        "verdicts": verdicts,
+        "measures": judgement.measures.to_json(),
+    }
+
+
+async def _execute(
+    plan: Plan,
+    definition: local.Definition,
+    header: dict[str, Any],
+    path: Path,
+    seed: int,
+    driver: str,
+) -> list[str]:
+    through_proxy = any(
+        strike.fault in FAULTS and FAULTS[strike.fault].is_of_network for strike in plan.strikes
+    )
+    target = local.LocalTarget(definition, through_proxy=through_proxy)
+    await target.start()
+    try:
+        with path.open("w", encoding="utf-8") as stream:
+            writer = Writer(stream, header, time.monotonic)
+            rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+            return await execute(plan, target, writer, rng, driver)
+    finally:
+        await target.stop()
+
+
+def _shrink(
+    scenario: Scenario,
+    definition: local.Definition,
+    settings: Settings,
+    row: dict[str, Any],
+    tell: Callable[[str], None],
+) -> list[str]:
+    """Find the smallest schedule that breaks the same promise, and keep it as a scenario."""
+    seed = row["seed"]
+    nodes = tuple(name for name, part in definition.parts.items() if part.port)
+    start = make_plan(scenario, definition, nodes, seed, settings.scale).strikes
+
+    async def fails(strikes: tuple[Strike, ...]) -> bool:
+        for _ in range(TRIES):
+            again = await asyncio.to_thread(
+                _run_once, scenario, definition, settings, seed, "shrinking", strikes
+            )
+            if set(again["broken"]) & set(row["broken"]):
+                return True
+        return False
+
+    left = asyncio.run(shrink(start, fails))
+    tell(f"smallest schedule that fails: {'; '.join(map(str, left)) or 'no fault at all'}")
+    path = settings.folder / f"shrunk-{seed}.toml"
+    path.write_text(to_toml(scenario, seed, left, row["broken"]), encoding="utf-8")
+    return [str(strike) for strike in left]
+
+
+def to_toml(
+    scenario: Scenario, seed: int, strikes: tuple[Strike, ...], broken: list[str]
+) -> str:
+    """Return a scenario of the random workload with a fixed schedule; JSON strings are TOML's."""
+    if not scenario.generate:
+        raise ResilienceError(f"{scenario.name} has clients of its own; only its faults shrink")
+    title = f"{scenario.name}, seed {seed}: broke {', '.join(broken)}"
+    lines = [
+        "[scenario]",
+        f"title = {json.dumps(title)}",
+        f"generate = {json.dumps(scenario.generate)}",
+        f"workload_seed = {seed}",
+    ]
+    for strike in strikes:
+        lines += ["", "[[fault]]", f"name = {json.dumps(strike.fault)}"]
+        lines += [f"part = {json.dumps(strike.part)}", f"at = {strike.at}"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in strike.args.items()]
+    return "\n".join(lines) + "\n"

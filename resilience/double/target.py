@@ -1,0 +1,85 @@
+"""The double as a target: the runner and the faults cannot tell it from a broker."""
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from resilience.double.broker import Double
+from resilience.drivers.client import MqttClient
+from resilience.errors import TargetError
+from resilience.history import Writer
+from resilience.target import Hold
+
+
+class DoubleNetwork:
+    """Connections in memory; they can be cut, and not be slowed down."""
+
+    def __init__(self, double: Double, node: str) -> None:
+        self._double = double
+        self._node = node
+
+    def reset(self) -> None:
+        self._double.cut(self._node)
+
+    def hold(self, *, held: bool) -> None:
+        if held:
+            self._double.freeze(self._node)
+        else:
+            self._double.thaw(self._node)
+
+    def slow(self, bytes_per_second: int | None) -> None:
+        raise TargetError("the double has no slow connections")
+
+    def delay(self, seconds: float) -> None:
+        raise TargetError("the double has delays of its own")
+
+
+class DoubleTarget:
+    """See `target.Target`."""
+
+    name = "double"
+
+    def __init__(self, rng: random.Random, nodes: int = 1, defects: Iterable[str] = ()) -> None:
+        self.nodes = self.parts = tuple(f"node-{number + 1}" for number in range(nodes))
+        self.promises: Mapping[str, Any] = {"wills_survive_faults": True}
+        self.double = Double(rng, self.nodes, defects)
+
+    def client(
+        self,
+        name: str,
+        driver: str,
+        history: Writer,
+        *,
+        on_lost: Callable[[], None],
+        hold: Hold | None,
+    ) -> MqttClient:
+        return MqttClient(name, history, self.double, on_lost=on_lost, hold=hold)
+
+    async def start(self) -> None:
+        """It is there."""
+
+    async def stop(self) -> None:
+        """It goes with the run."""
+
+    async def kill(self, part: str) -> None:
+        self.double.crash(part)
+
+    async def terminate(self, part: str) -> None:
+        self.double.crash(part)
+
+    async def launch(self, part: str) -> None:
+        self.double.recover(part)
+
+    async def pause(self, part: str) -> None:
+        self.double.freeze(part)
+
+    async def resume(self, part: str) -> None:
+        self.double.thaw(part)
+
+    def network(self, part: str) -> DoubleNetwork:
+        return DoubleNetwork(self.double, part)
+
+    async def set_right(
+        self, client_id: str, action: str, topic_filter: str, *, allowed: bool
+    ) -> None:
+        self.double.set_right(client_id, action, topic_filter, allowed=allowed)

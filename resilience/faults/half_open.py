@@ -1,0 +1,22 @@
+"""half-open: the network swallows everything, and nobody is told."""
+
+import asyncio
+
+from resilience.faults import register
+from resilience.target import Target
+
+
+@register(
+    "half-open",
+    draw=lambda rng: {"seconds": round(rng.uniform(0.5, 4), 2)},
+    is_of_network=True,
+)
+async def half_open(target: Target, part: str, *, seconds: float = 4.0) -> None:
+    """Nothing goes through for so many `seconds`; then all held connections break."""
+    network = target.network(part)
+    network.hold(held=True)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        network.reset()
+        network.hold(held=False)

@@ -1,0 +1,10 @@
+"""reset: every connection breaks with RST."""
+
+from resilience.faults import register
+from resilience.target import Target
+
+
+@register("reset", is_of_network=True)
+async def reset(target: Target, part: str) -> None:
+    """RST on all connections to the part; the part itself goes on."""
+    target.network(part).reset()

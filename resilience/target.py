@@ -1,0 +1,73 @@
+"""What a run asks of a target: parts that can be struck, and clients that reach them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from resilience.drivers.frames import Client
+from resilience.history import Writer
+
+Hold = Callable[[Callable[[], None]], None]
+
+
+class Network(Protocol):
+    """The network between the clients and one part."""
+
+    def reset(self) -> None:
+        """Break all connections with RST."""
+
+    def hold(self, *, held: bool) -> None:
+        """Let nothing through, in neither direction, and close nothing."""
+
+    def slow(self, bytes_per_second: int | None) -> None:
+        """Let the clients read no faster; None ends it."""
+
+    def delay(self, seconds: float) -> None:
+        """Hold all bytes back for so long, both ways."""
+
+
+class Target(Protocol):
+    """A broker, or the double.
+
+    Attributes:
+        parts: Their names; clients connect to those in `nodes`.
+        promises: What it says of itself; a checker whose promise is false is not blamed.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    nodes: tuple[str, ...]
+    promises: Mapping[str, Any]
+
+    def client(
+        self,
+        name: str,
+        driver: str,
+        history: Writer,
+        *,
+        on_lost: Callable[[], None],
+        hold: Hold | None,
+    ) -> Client: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def kill(self, part: str) -> None:
+        """End it at once (SIGKILL)."""
+
+    async def terminate(self, part: str) -> None:
+        """Ask it to end (SIGTERM), and wait until it has."""
+
+    async def launch(self, part: str) -> None:
+        """Start it again, and wait until it takes connections."""
+
+    async def pause(self, part: str) -> None:
+        """Let it stand still (SIGSTOP)."""
+
+    async def resume(self, part: str) -> None: ...
+
+    def network(self, part: str) -> Network: ...
+
+    async def set_right(
+        self, client_id: str, action: str, topic_filter: str, *, allowed: bool
+    ) -> None: ...
