@@ -1,4 +1,4 @@
-"""Runs of one scenario against one target: histories, verdicts, and the shrunk schedule of a failure."""
+"""Runs of one scenario against one target: histories, verdicts, shrunk schedules of failures."""
 
 import asyncio
 import json
@@ -102,7 +102,11 @@ def _short(row: dict[str, Any]) -> str:
 
 
 def make_plan(
-    scenario: Scenario, definition: local.Definition, nodes: tuple[str, ...], seed: int, scale: float
+    scenario: Scenario,
+    definition: local.Definition,
+    nodes: tuple[str, ...],
+    seed: int,
+    scale: float,
 ) -> Plan:
     """Return the plan of one run: the scenario's, or the workload that the seed draws."""
     plan = scenario.plan.scaled(scale)
@@ -211,9 +215,7 @@ def _shrink(
     return [str(strike) for strike in left]
 
 
-def to_toml(
-    scenario: Scenario, seed: int, strikes: tuple[Strike, ...], broken: list[str]
-) -> str:
+def to_toml(scenario: Scenario, seed: int, strikes: tuple[Strike, ...], broken: list[str]) -> str:
     """Return a scenario of the random workload with a fixed schedule; JSON strings are TOML's."""
     if not scenario.generate:
         raise ResilienceError(f"{scenario.name} has clients of its own; only its faults shrink")

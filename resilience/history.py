@@ -47,9 +47,7 @@ class Writer:
         clock: Seconds, monotonic; the first operation is not necessarily at 0.
     """
 
-    def __init__(
-        self, stream: IO[str], header: dict[str, Any], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, stream: IO[str], header: dict[str, Any], clock: Callable[[], float]) -> None:
         self._stream = stream
         self._clock = clock
         self._lock = threading.Lock()

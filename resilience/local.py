@@ -1,8 +1,8 @@
 """Targets as TOML, and the processes of a target on this machine.
 
-A target's file says how its parts are started and which addresses they have. Braces in it stand for
-`{dir}`, a folder of the run; `{port:NAME}`, a free port for each name; `{user}`; `{root}`, the folder
-that holds the package.
+A target's file says how its parts are started and which addresses they have. In it stand `{dir}`
+for a folder of the run, `{port:NAME}` for a free port of that name, `{user}`, `{python}`, and
+`{root}` for the folder that holds the package.
 """
 
 import asyncio

@@ -5,8 +5,8 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
-from resilience.world import Message, World
 from resilience.history import Operation
+from resilience.world import Message, World
 
 SAMPLES: Final = 4_000
 """So many delays are kept of a history, chosen at random; percentiles come from these."""
@@ -157,7 +157,7 @@ class Measures:
                 ]
                 matching[message.topic] = subs
             for sub in subs:
-                if 0 < sub.ok_line < message.line and not 0 < sub.unsubscribe_line:
+                if 0 < sub.ok_line < message.line and not sub.unsubscribe_line > 0:
                     self._count(message, sub)
 
     def _count(self, message: Message, sub: Any) -> None:
@@ -222,5 +222,3 @@ class Measures:
                 for at, delay in sorted(self.delays)
             ],
         }
-
-

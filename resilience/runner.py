@@ -59,7 +59,7 @@ class Run:
         steps = [asyncio.create_task(actor.play()) for actor in self.actors.values()]
         try:
             # A client that cannot go on for a reason of its own ends the run.
-            waiting = [asyncio.gather(*steps), *keepers]
+            waiting: list[asyncio.Future[Any]] = [asyncio.gather(*steps), *keepers]
             await asyncio.wait(
                 waiting, timeout=self.plan.limit_seconds, return_when=asyncio.FIRST_COMPLETED
             )
@@ -68,9 +68,7 @@ class Run:
                 task.cancel()
             if late:
                 names = [
-                    name
-                    for name, task in zip(self.actors, steps, strict=True)
-                    if task in late
+                    name for name, task in zip(self.actors, steps, strict=True) if task in late
                 ]
                 self.problems.append(
                     f"not done after {self.plan.limit_seconds:g} s: {', '.join(names)}"
@@ -333,11 +331,9 @@ class _Actor:
             if other is None:
                 raise ScenarioError(f"{self.plan.name} waits for {client!r}, which is not there")
             await self._run.until(
-                lambda: other.done
-                or (
-                    not done
-                    and other.completed >= count
-                    and other.subscribed >= subscribed
+                lambda: (
+                    other.done
+                    or (not done and other.completed >= count and other.subscribed >= subscribed)
                 )
             )
         if seconds:

@@ -1,7 +1,7 @@
 """Faults by chance, repeatable by their seed, and the smallest schedule that still fails."""
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -47,17 +47,33 @@ async def shrink(
             size = max(1, size // 2)
             continue
         size = max(1, min(size, len(left) // 2))
-    for place in range(len(left)):
-        for shorter in _shorter(left[place]):
-            tried = (*left[:place], shorter, *left[place + 1 :])
-            if await fails(tried):
-                left = tried
+    for place, strike in enumerate(left):
+        for key in strike.args:
+            left = await _shorten(left, place, key, fails)
     return left
 
 
-def _shorter(strike: Strike) -> Iterable[Strike]:
-    """Yield the fault with each duration at its shortest, then halved."""
-    for key, value in strike.args.items():
-        if key.endswith("seconds") and value > SMALLEST:
-            for shorter in (SMALLEST, value / 2):
-                yield replace(strike, args={**strike.args, key: round(shorter, 3)})
+async def _shorten(
+    strikes: tuple[Strike, ...],
+    place: int,
+    key: str,
+    fails: Callable[[tuple[Strike, ...]], Awaitable[bool]],
+) -> tuple[Strike, ...]:
+    """Make one duration as short as may be, else halve it as long as the schedule fails."""
+    value = strikes[place].args[key]
+    if not key.endswith("seconds") or value <= SMALLEST:
+        return strikes
+    shortest = _with(strikes, place, key, SMALLEST)
+    if await fails(shortest):
+        return shortest
+    while value / 2 > SMALLEST:
+        shorter = _with(strikes, place, key, round(value / 2, 3))
+        if not await fails(shorter):
+            break
+        strikes, value = shorter, value / 2
+    return strikes
+
+
+def _with(strikes: tuple[Strike, ...], place: int, key: str, value: float) -> tuple[Strike, ...]:
+    strike = replace(strikes[place], args={**strikes[place].args, key: value})
+    return (*strikes[:place], strike, *strikes[place + 1 :])

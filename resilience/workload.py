@@ -30,24 +30,25 @@ def _pauses(rng: random.Random, longest: float) -> Step:
     return step("wait", seconds=round(rng.uniform(0.0, longest), 3))
 
 
+def _burst(rng: random.Random, topic: str) -> Step:
+    return step(
+        "publish",
+        topic=topic,
+        topics=rng.choice((1, 2)),
+        qos=rng.choice((0, 1, 1, 2, 2)),
+        count=rng.randint(3, 12),
+        window=rng.choice((1, 1, 8)),
+        rate=rng.choice((10.0, 20.0)),
+        size=rng.choice((0, 100)),
+    )
+
+
 def flow(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
     """Publishers of every QoS; a subscriber that stays, and one that leaves and comes back."""
     clients = []
     for number in range(rng.randint(1, 3)):
         steps = [step("connect"), step("wait", seconds=0.5)]
-        for _ in range(rng.randint(1, 3)):
-            steps.append(
-                step(
-                    "publish",
-                    topic=f"flow/{number}",
-                    topics=rng.choice((1, 2)),
-                    qos=rng.choice((0, 1, 1, 2, 2)),
-                    count=rng.randint(3, 12),
-                    window=rng.choice((1, 1, 8)),
-                    rate=rng.choice((0, 10.0)) or 20.0,
-                    size=rng.choice((0, 100)),
-                )
-            )
+        steps += [_burst(rng, f"flow/{number}") for _ in range(rng.randint(1, 3))]
         who = _identity(rng, persistent=rng.random() < 0.7)
         clients.append(ClientPlan(f"flow-pub-{number}", tuple(steps), node="*", **who))
     for name in ("stays", "leaves"):
@@ -66,9 +67,7 @@ def flow(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
                 step("connect"),
             ]
         hold = rng.choice((0.0, 0.05))
-        clients.append(
-            ClientPlan(f"flow-{name}", tuple(steps), node="*", hold_seconds=hold, **who)
-        )
+        clients.append(ClientPlan(f"flow-{name}", tuple(steps), node="*", hold_seconds=hold, **who))
     return clients
 
 
@@ -100,12 +99,12 @@ def retained(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
     for _ in range(rng.randint(4, 8)):
         topic = f"state/{rng.randint(0, 2)}"
         empty = rng.random() < 0.35
-        writes.append(step("publish", topic=topic, qos=rng.choice((1, 2)), retain=True, empty=empty))
+        writes.append(
+            step("publish", topic=topic, qos=rng.choice((1, 2)), retain=True, empty=empty)
+        )
         writes.append(step("wait", seconds=round(rng.uniform(0.1, 1.0), 3)))
-    writer = ClientPlan(
-        "state-pub", tuple(writes), node="*", **_identity(rng, persistent=True)
-    )
-    reads = []
+    writer = ClientPlan("state-pub", tuple(writes), node="*", **_identity(rng, persistent=True))
+    reads: Steps = []
     for _ in range(3):
         _add(reads, step("connect"), step("subscribe", filter="state/+", qos=1))
         _add(reads, _pauses(rng, 1.5), step("disconnect"), _pauses(rng, 1.0))
@@ -136,9 +135,7 @@ def wills(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
         steps = [step("wait", seconds=0.5), step("connect")]
         fate = rng.choice(("abort", "abort", "disconnect", "return", "serve"))
         if fate == "serve":
-            steps.append(
-                step("publish", topic=f"alive/{number}", qos=1, count=10, rate=4.0)
-            )
+            steps.append(step("publish", topic=f"alive/{number}", qos=1, count=10, rate=4.0))
         else:
             _add(steps, _pauses(rng, 1.0), step("disconnect" if fate == "disconnect" else "abort"))
         if fate == "return":
@@ -186,7 +183,9 @@ def expiry(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
         (
             step("connect"),
             step("wait", seconds=0.8),
-            step("publish", topic="late/x", qos=1, count=5, expiry=rng.choice((1, 3, 60)), rate=10.0),
+            step(
+                "publish", topic="late/x", qos=1, count=5, expiry=rng.choice((1, 3, 60)), rate=10.0
+            ),
             step("publish", topic="late/x", qos=1, count=2),
         ),
         node="*",
@@ -203,9 +202,7 @@ def unsubscribing(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
     for _ in range(3):
         _add(steps, step("subscribe", filter="turn/+", qos=rng.choice((0, 1, 2))))
         _add(steps, _pauses(rng, 0.8), step("unsubscribe", filter="turn/+"), _pauses(rng, 0.8))
-    subscriber = ClientPlan(
-        "turn-sub", tuple(steps), node="*", **_identity(rng, persistent=True)
-    )
+    subscriber = ClientPlan("turn-sub", tuple(steps), node="*", **_identity(rng, persistent=True))
     publisher = ClientPlan(
         "turn-pub",
         (
@@ -259,7 +256,7 @@ def sessions(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
         _add(steps, _pauses(rng, 0.5), step(rng.choice(("disconnect", "abort"))))
         _add(steps, _pauses(rng, 3.0))
     steps.append(step("connect", clean=False))
-    who = {"version": 5, "expiry": 600} if rng.random() < 0.5 else {"version": 4}
+    who: dict[str, Any] = {"version": 5, "expiry": 600} if rng.random() < 0.5 else {"version": 4}
     return [ClientPlan("keep", tuple(steps), node="*", **who)]
 
 
@@ -281,9 +278,7 @@ def routes(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
         publish = step("publish", topic=f"route/{number}", qos=1, count=4, window=2)
         steps = (step("connect"), step("wait", client=name, done=True), publish)
         clients.append(
-            ClientPlan(
-                f"route-pub-{number}", steps, node=far, **_identity(rng, persistent=True)
-            )
+            ClientPlan(f"route-pub-{number}", steps, node=far, **_identity(rng, persistent=True))
         )
     return clients
 

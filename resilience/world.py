@@ -234,7 +234,7 @@ class World:
         connection = Connection(
             process=process,
             number=op["connection"],
-            key=(op.get("tenant", ""), op.get("client_id", process)),
+            key=(op.get("tenant", ""), op.get("client_id") or process),
             node=op.get("node", ""),
             version=version,
             clean=clean,

@@ -23,10 +23,10 @@ from resilience.checkers.sessions import PacketId, ReceiveMaximum, SessionPresen
 from resilience.checkers.share import ShareGroup
 from resilience.checkers.subscriptions import AfterUnsuback, Crossing, Expired
 from resilience.checkers.wills import Will
-from resilience.world import World
 from resilience.errors import HistoryError
 from resilience.history import FUNCTIONS, TYPES, Operation, read
 from resilience.measures import Measures
+from resilience.world import World
 
 CHECKERS: Final[tuple[type[Checker], ...]] = (
     Lost,
@@ -144,4 +144,3 @@ def with_operations(
         )
         for verdict in verdicts
     ]
-

@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from resilience.world import World
 from resilience.history import Operation
+from resilience.world import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from resilience.checkers.base import Checker
-from resilience.world import SECOND, Message, Session, Subscription, World
 from resilience.history import Operation
 from resilience.topics import matches
+from resilience.world import SECOND, Message, Session, Subscription, World
 
 
 class Subscriptions:

@@ -9,9 +9,9 @@ from typing import ClassVar, Final
 
 from resilience.checkers.base import Checker
 from resilience.checkers.delivery import is_for
-from resilience.world import Message, Session, Subscription, World
 from resilience.history import Operation
 from resilience.topics import matches, split_share
+from resilience.world import Message, Session, Subscription, World
 
 NEVER: Final = 1 << 62
 

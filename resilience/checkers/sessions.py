@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from resilience.checkers.base import Checker
-from resilience.world import Connection, Key, Message, World
 from resilience.history import Operation
+from resilience.world import Connection, Key, Message, World
 
 
 class SessionPresent(Checker):
@@ -31,7 +31,8 @@ class SessionPresent(Checker):
 class TwoHolders(Checker):
     name: ClassVar[str] = "two-holders"
     clause: ClassVar[str] = (
-        "a second connection of a client identifier ends the first [MQTT5-3.1.4-3] [MQTT311-3.1.4-2]"
+        "a second connection of a client identifier ends the first "
+        "[MQTT5-3.1.4-3] [MQTT311-3.1.4-2]"
     )
     promise: ClassVar[str] = "one_holder"
 

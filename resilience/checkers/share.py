@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from resilience.checkers.base import Checker
 from resilience.checkers.delivery import is_for
-from resilience.world import SECOND, Connection, Message, Subscription, World
 from resilience.history import Operation
 from resilience.topics import matches
+from resilience.world import SECOND, Connection, Message, Subscription, World
 
 Group = tuple[str, str, str]
 """Tenant, name and filter."""
@@ -58,9 +58,7 @@ class ShareGroup(Checker):
             state = self._groups[session.key[0], sub.share, sub.topic_filter]
             if len({other.full_filter for other in matching}) > 1:
                 state.overlapping.add(message.number)
-            delivery = _Delivery(
-                sub, world.connection, world.line, world.time, bool(op.get("dup"))
-            )
+            delivery = _Delivery(sub, world.connection, world.line, world.time, bool(op.get("dup")))
             state.got.setdefault(message.number, []).append(delivery)
 
     def finish(self) -> None:
@@ -92,7 +90,7 @@ class ShareGroup(Checker):
             drain = self.world.drain_line
             stayed = first.connection.served_line > other.line
             ends = (first.connection.end_line, first.subscription.end_line)
-            left = any(0 < end and (not drain or end < drain) for end in ends)
+            left = any(end > 0 and (not drain or end < drain) for end in ends)
             if message.resent or not stayed or left:
                 self.unknown += 1
                 return
@@ -118,7 +116,8 @@ class ShareGroup(Checker):
         rest = [
             sub
             for sub in state.members
-            if sub not in gone and (sub not in there or not sub.session.ready)
+            if sub not in gone
+            and (sub not in there or not sub.session.ready)
             and sub.line < (drain or sub.line + 1)
             and not sub.line > message.done_line
         ]

@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from resilience.checkers.base import Checker
-from resilience.world import SECOND, World
 from resilience.history import Operation
 from resilience.topics import matches
+from resilience.world import SECOND, World
 
 
 class Expired(Checker):
@@ -44,7 +44,7 @@ class AfterUnsuback(Checker):
         if message is None or session is None or op.get("retain") or message.is_will:
             return
         subscriptions = session.matching(message.topic)
-        if not subscriptions:
+        if not any(sub.unsubscribed_line for sub in subscriptions):
             return
         self.checked += 1
         ended = 0
@@ -78,6 +78,8 @@ class Crossing(Checker):
         if message is None:
             return
         connection = self.world.connection
+        if not self._rights and not connection.key[0]:
+            return
         self.checked += 1
         if message.connection.key[0] != connection.key[0]:
             self.blame("tenant", message.line, connection.line, self.world.line)
@@ -88,5 +90,3 @@ class Crossing(Checker):
             if taken and not message.is_will and matches(topic_filter, op["topic"]):
                 self.blame(f"right to {action}", line, message.line, self.world.line)
                 return
-
-

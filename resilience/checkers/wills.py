@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from resilience.checkers.base import Checker
 from resilience.checkers.delivery import Subscriptions, is_for
-from resilience.world import NOTICED, SECOND, Connection, Message, World
 from resilience.history import Operation
+from resilience.world import NOTICED, SECOND, Connection, Message, World
 
 
 class Will(Checker):

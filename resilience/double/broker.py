@@ -549,5 +549,3 @@ class Double:
                 retain=delivery.retain,
             )
         )
-
-

@@ -34,7 +34,9 @@ DEFECTS: Final[dict[str, Defect]] = {
     "invent": Defect("a message comes that nobody sent", ("phantom", "never sent"), 0.03),
     "damage": Defect("a payload is cut short", ("phantom", "damaged"), 0.03),
     "other-topic": Defect("a message comes on another topic", ("phantom", "another topic"), 0.03),
-    "unasked": Defect("a client gets what it has not asked for", ("phantom", "not subscribed"), 0.1),
+    "unasked": Defect(
+        "a client gets what it has not asked for", ("phantom", "not subscribed"), 0.1
+    ),
     "double-qos2": Defect("QoS 2 is delivered twice", ("duplicate-qos2", "doubled"), 0.1),
     "forget-pubrec": Defect(
         "a PUBLISH of QoS 2 that is sent again is taken for a new one",
@@ -44,9 +46,7 @@ DEFECTS: Final[dict[str, Defect]] = {
     "double-qos0": Defect(
         "QoS 0 is delivered twice", ("duplicate-without-dup", "QoS 0 repeated"), 0.1
     ),
-    "dup-qos0": Defect(
-        "DUP is set in QoS 0", ("duplicate-without-dup", "DUP of QoS 0"), 0.1
-    ),
+    "dup-qos0": Defect("DUP is set in QoS 0", ("duplicate-without-dup", "DUP of QoS 0"), 0.1),
     "swap": Defect("a message overtakes the one before", ("order", "first arrival"), 0.1),
     "resume-backwards": Defect(
         "what is sent again comes in another order", ("order", "repeated in another order")
@@ -55,9 +55,7 @@ DEFECTS: Final[dict[str, Defect]] = {
         "SUBACK goes out before other nodes know", ("suback-not-routed", "not routed")
     ),
     "retained-lost": Defect("a retained message is not kept", ("retained", "lost"), 0.4),
-    "retained-stays": Defect(
-        "a retained message is not deleted", ("retained", "resurrected"), 0.7
-    ),
+    "retained-stays": Defect("a retained message is not deleted", ("retained", "resurrected"), 0.7),
     "retained-old": Defect(
         "a subscription gets the retained message before the last", ("retained", "back in time")
     ),
@@ -82,15 +80,11 @@ DEFECTS: Final[dict[str, Defect]] = {
     ),
     "share-none": Defect("a shared message reaches no member", ("share-group", "none"), 0.1),
     "share-two": Defect("a shared message reaches two members", ("share-group", "two"), 0.2),
-    "share-dead": Defect(
-        "a group keeps a member that has left", ("share-group", "dead member")
-    ),
+    "share-dead": Defect("a group keeps a member that has left", ("share-group", "dead member")),
     "no-takeover": Defect(
         "the first connection of a client identifier stays", ("two-holders", "both served")
     ),
-    "over-window": Defect(
-        "Receive Maximum is passed over", ("receive-maximum", "too many")
-    ),
+    "over-window": Defect("Receive Maximum is passed over", ("receive-maximum", "too many")),
     "same-packet-id": Defect("a packet identifier is given twice", ("packet-id", "reused"), 0.3),
     "tenant": Defect("tenants see each other", ("crossing", "tenant")),
     "deaf-rights-subscribe": Defect(

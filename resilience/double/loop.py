@@ -1,4 +1,4 @@
-"""An event loop whose time is a number: it jumps to the next timer as soon as nothing else is due."""
+"""An event loop whose time is a number: it jumps to the next timer when nothing else is due."""
 
 import asyncio
 import selectors

@@ -42,9 +42,7 @@ def history(
 ) -> Recorder:
     """Run the random workload of a seed against the double, in virtual time.
 
-    Args:
-        strikes: Instead of the faults that the seed draws.
-        plan: Instead of the workload that the seed draws.
+    `strikes` stand instead of the faults that the seed draws, `plan` instead of its workload.
     """
     rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
     target = DoubleTarget(rng, nodes=rng.randint(1, 3), defects=defects)
@@ -88,9 +86,7 @@ def groups_for(defect: str) -> tuple[str, ...]:
     return (FEEDS.get(checker, "flow"),)
 
 
-def seeds_until_found(
-    defects: Iterable[str], seeds: Iterable[int]
-) -> tuple[int | None, list[str]]:
+def seeds_until_found(defects: Iterable[str], seeds: Iterable[int]) -> tuple[int | None, list[str]]:
     """Run seeds until the checkers of all these defects have found them.
 
     Returns:

@@ -174,7 +174,7 @@ class MqttClient:
         self._history.write(self.name, f, type_, connection=self._number, **fields)
 
     def _watch(self, keep_alive: int) -> None:
-        """Send PINGREQ in time, and cut a connection on which nothing comes back [MQTT5-3.1.2.10]."""
+        """Send PINGREQ in time, and cut a connection that brings nothing [MQTT5-3.1.2.10]."""
         loop = asyncio.get_running_loop()
         number = self._number
 

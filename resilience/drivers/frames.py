@@ -1,5 +1,6 @@
 """Packets as the client and the double know them; a transport gives them their bytes."""
 
+from asyncio import Future
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -119,11 +120,28 @@ class Client(Protocol):
     async def connect(self, options: ConnectOptions, timeout_seconds: float) -> bool:
         """Connect; return Session Present."""
 
-    async def subscribe(self, topic_filter: str, qos: int, **options: Any) -> str: ...
+    async def subscribe(
+        self,
+        topic_filter: str,
+        qos: int,
+        *,
+        no_local: bool = False,
+        retain_handling: int = 0,
+    ) -> str: ...
 
     async def unsubscribe(self, topic_filter: str) -> str: ...
 
-    def publish(self, message_id: str, topic: str, **options: Any) -> "Any": ...
+    def publish(
+        self,
+        message_id: str,
+        topic: str,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        empty: bool = False,
+        expiry: int | None = None,
+        size: int = 0,
+    ) -> Future[str]: ...
 
     async def disconnect(self) -> None: ...
 

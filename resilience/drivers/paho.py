@@ -21,7 +21,6 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from resilience.drivers.frames import Addresses, ConnectOptions
-
 from resilience.errors import Refused
 from resilience.history import Writer, decode_payload, encode_payload
 
@@ -31,6 +30,12 @@ CONNECT_SECONDS: Final = 2.0
 """For TCP alone; paho blocks while it opens a connection."""
 
 _RESET: Final = struct.pack("ii", 1, 0)
+
+
+def _properties(packet_type: int) -> Any:
+    """Make properties, which paho has no types for."""
+    make: Any = Properties
+    return make(packet_type)
 
 
 class PahoClient:
@@ -124,7 +129,7 @@ class PahoClient:
         if will is not None:
             properties = None
             if delay:
-                properties = Properties(PacketTypes.WILLMESSAGE)
+                properties = _properties(PacketTypes.WILLMESSAGE)
                 properties.WillDelayInterval = delay
             payload = encode_payload(will_id, 0)
             client.will_set(will.topic, payload, will.qos, will.retain, properties)
@@ -172,7 +177,7 @@ class PahoClient:
         if options.version != 5:
             client.connect(host, port, keep_alive)
             return
-        properties = Properties(PacketTypes.CONNECT)
+        properties = _properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = options.expiry
         if options.receive_maximum < 65_535:
             properties.ReceiveMaximum = options.receive_maximum
@@ -222,7 +227,7 @@ class PahoClient:
             self._on_lost()
 
     def _on_message(self, _c: Client, _u: Any, message: MQTTMessage) -> None:
-        message_id = decode_payload(message.payload)
+        message_id = decode_payload(bytes(message.payload))
         self._write(
             "receive",
             "ok",
@@ -296,7 +301,7 @@ class PahoClient:
             return done
         properties = None
         if expiry is not None and self._options is not None and self._options.version == 5:
-            properties = Properties(PacketTypes.PUBLISH)
+            properties = _properties(PacketTypes.PUBLISH)
             properties.MessageExpiryInterval = expiry
         payload = b"" if empty else encode_payload(message_id, size)
         info = self._paho.publish(topic, payload, qos, retain, properties)
@@ -306,20 +311,28 @@ class PahoClient:
             self._finish(message_id, done, "ok")
         return done
 
-    async def subscribe(self, topic_filter: str, qos: int, **options: Any) -> str:
+    async def subscribe(
+        self,
+        topic_filter: str,
+        qos: int,
+        *,
+        no_local: bool = False,
+        retain_handling: int = 0,
+    ) -> str:
         def ask(client: Client) -> int | None:
             if self._options is None or self._options.version != 5:
                 return client.subscribe(topic_filter, qos)[1]
-            chosen = SubscribeOptions(
-                qos,
-                options.get("no_local", False),
-                False,
-                options.get("retain_handling", 0),
-            )
-            return client.subscribe(topic_filter, options=chosen)[1]
+            options = SubscribeOptions(qos, no_local, False, retain_handling)
+            return client.subscribe(topic_filter, options=options)[1]
 
-        told = {key: value for key, value in options.items() if value}
-        return await self._request("subscribe", ask, filter=topic_filter, qos=qos, **told)
+        return await self._request(
+            "subscribe",
+            ask,
+            filter=topic_filter,
+            qos=qos,
+            no_local=no_local or None,
+            retain_handling=retain_handling or None,
+        )
 
     async def unsubscribe(self, topic_filter: str) -> str:
         return await self._request(

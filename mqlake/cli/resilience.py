@@ -1,0 +1,20 @@
+"""Test any MQTT broker with faults: run scenarios, check histories, report."""
+
+import sys
+
+import click
+
+
+@click.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(arguments: tuple[str, ...]) -> None:
+    """Test any MQTT broker with faults: `run`, `check`, `report`, `list`, `prove`.
+
+    The tool has a command line of its own, so that it works without the rest of mqlake.
+    """
+    from resilience.command import main
+
+    sys.exit(main(arguments))

@@ -1,0 +1,192 @@
+"""`resilience run | check | report | list | prove`: the command line, standard library alone."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+from resilience import campaign, local, plan
+from resilience.checkers import CHECKERS, check_file
+from resilience.double.defects import DEFECTS
+from resilience.double.proof import false_alarms, seeds_until_found
+from resilience.drivers import DRIVERS
+from resilience.errors import ResilienceError
+from resilience.faults import FAULTS
+from resilience.page import to_html
+from resilience.report import load, percent, to_json, to_text
+
+ALL = "all"
+BATCH = 50
+"""Runs of the double that a process does in one go."""
+
+SEEDS_OF_A_DEFECT = 60
+"""A defect that is not found by the runs of so many seeds counts as not found."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code is 0 only if nothing promised was broken."""
+    signal.signal(signal.SIGTERM, _terminate)
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.do(options)
+    except (ResilienceError, OSError) as exc:
+        sys.stderr.write(f"resilience: {exc}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _terminate(number: int, _frame: Any) -> NoReturn:
+    # As an exception, so that the parts of a target are stopped before we are.
+    raise SystemExit(128 + number)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="resilience", description="Fault tests for MQTT brokers.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run a scenario, or all, against targets")
+    run.add_argument("scenario", help="a name, a TOML file, or `all`")
+    run.add_argument("--target", action="append", required=True, help="may be given several times")
+    run.add_argument("--runs", type=int, help="instead of the scenario's number")
+    run.add_argument("--seed", type=int, default=1, help="of the first run; the next ones count up")
+    run.add_argument("--driver", choices=DRIVERS, default="raw")
+    run.add_argument("--quick", action="store_true", help="one run, with fewer messages")
+    run.add_argument("--shrink", action="store_true", help="make a failing random schedule small")
+    run.add_argument("--out", type=Path, default=Path("resilience-results"))
+    run.add_argument("--json", action="store_true")
+    run.set_defaults(do=_run)
+    check = commands.add_parser("check", help="judge a history")
+    check.add_argument("history", type=Path)
+    check.add_argument("--json", action="store_true")
+    check.set_defaults(do=_check)
+    report = commands.add_parser("report", help="report all results below a folder")
+    report.add_argument("folder", type=Path)
+    report.add_argument("--json", action="store_true")
+    report.set_defaults(do=_report)
+    listing = commands.add_parser("list", help="scenarios, targets, faults, checkers, defects")
+    listing.set_defaults(do=_list)
+    prove = commands.add_parser("prove", help="prove the checkers with the broker double")
+    prove.add_argument("--clean-runs", type=int, default=10_000)
+    prove.add_argument("--seed", type=int, default=0)
+    prove.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    prove.set_defaults(do=_prove)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    scenarios = plan.names() if options.scenario == ALL else [options.scenario]
+    broken = False
+    results = []
+    for name in scenarios:
+        scenario = plan.load(name)
+        for target in options.target:
+            definition = local.load(target)
+            if not campaign.applies(scenario, definition):
+                _tell(f"{target} {name}: needs {', '.join(scenario.needs)}, not promised")
+                continue
+            settings = campaign.Settings(
+                folder=options.out / definition.name / f"{scenario.name}-{options.driver}",
+                runs=options.runs or (1 if options.quick else scenario.runs),
+                seed=options.seed,
+                driver=options.driver,
+                scale=scenario.quick if options.quick else 1.0,
+                shrinks=options.shrink,
+            )
+            result = campaign.run(scenario, definition, settings, _tell)
+            results.append(result)
+            broken = broken or any(run["broken"] or run["problems"] for run in result["runs"])
+    _print_report(results, options.out, as_json=options.json)
+    return 1 if broken else 0
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _print_report(results: list[dict[str, Any]], folder: Path, *, as_json: bool) -> None:
+    if not results:
+        return
+    page = folder / "report.html"
+    page.write_text(to_html(results), encoding="utf-8")
+    (folder / "report.json").write_text(json.dumps(to_json(results), indent=1), encoding="utf-8")
+    text = json.dumps(to_json(results), indent=1) if as_json else to_text(results)
+    sys.stdout.write(text + "\n")
+    _tell(f"page: {page}")
+
+
+def _check(options: argparse.Namespace) -> int:
+    start = time.monotonic()
+    judgement = check_file(options.history)
+    seconds = time.monotonic() - start
+    promises = judgement.header.get("promises", {})
+    rows = [verdict.to_json() for verdict in judgement.verdicts]
+    measures = judgement.measures.to_json()
+    if options.json:
+        sys.stdout.write(json.dumps({"verdicts": rows, "measures": measures}) + "\n")
+    else:
+        for row in rows:
+            bound = "" if row["at_most"] is None else f", ≤ {percent(row['at_most'])} at 95 %"
+            sys.stdout.write(
+                f"{row['name']:22} {row['violations']} of {row['checked']}{bound},"
+                f" {row['unknown']} unknown\n"
+            )
+            for operation in row["witness"]:
+                sys.stdout.write(f"    {json.dumps(operation)}\n")
+        sys.stdout.write(f"judged in {seconds:.1f} s\n")
+    broken = [
+        row for row in rows if row["violations"] and campaign.is_promised(promises, row["promise"])
+    ]
+    return 1 if broken else 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    _print_report(load(options.folder), options.folder, as_json=options.json)
+    return 0
+
+
+def _list(_options: argparse.Namespace) -> int:
+    lines = ["scenarios"]
+    lines += [f"  {name:20} {plan.load(name).title}" for name in plan.names()]
+    lines.append("targets")
+    for name in local.names():
+        definition = local.load(name)
+        state = "not run here: " if definition.status == "template" else ""
+        lines.append(f"  {name:20} {state}{definition.title}; {definition.note}")
+    lines.append("faults")
+    lines += [f"  {name:20} {FAULTS[name].text}" for name in sorted(FAULTS)]
+    lines.append("checkers (and the promise of a target that each is for)")
+    lines += [f"  {each.name:20} {each.clause} ({each.promise})" for each in CHECKERS]
+    lines.append("defects of the double")
+    lines += [f"  {name:22} {defect.text}" for name, defect in DEFECTS.items()]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _prove(options: argparse.Namespace) -> int:
+    """Look for each defect, then for false alarms."""
+    failed = False
+    seeds = range(options.seed, options.seed + SEEDS_OF_A_DEFECT)
+    for name, defect in DEFECTS.items():
+        runs, missing = seeds_until_found([name], seeds)
+        failed = failed or bool(missing)
+        told = f"found in run {runs}" if runs else "NOT FOUND"
+        sys.stdout.write(f"{name:22} {told:16} {': '.join(defect.found_by)}\n")
+    start = time.monotonic()
+    first, last = options.seed, options.seed + options.clean_runs
+    batches = [range(at, min(at + BATCH, last)) for at in range(first, last, BATCH)]
+    with ProcessPoolExecutor(options.processes) as pool:
+        for found in pool.map(false_alarms, batches):
+            for seed, checkers in found.items():
+                failed = True
+                sys.stdout.write(f"false alarm: seed {seed}: {', '.join(checkers)}\n")
+    seconds = time.monotonic() - start
+    sys.stdout.write(f"{options.clean_runs} clean runs in {seconds:.0f} s\n")
+    return 1 if failed else 0

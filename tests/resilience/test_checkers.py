@@ -1,0 +1,233 @@
+"""The checkers on histories of a few lines: what is blamed, what is open, and what proves it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilience.checkers import CHECKERS, Judgement, check, check_file
+from resilience.checkers.base import Verdict
+from resilience.errors import HistoryError
+from resilience.history import Writer
+
+Operation = dict[str, Any]
+
+
+class Story:
+    """Operations with little to write; a second passes with each."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.time = 0
+        self.numbers: dict[str, int] = {}
+
+    def add(self, process: str, f: str, type_: str, **fields: Any) -> "Story":
+        self.time += 1_000_000
+        operation = {"process": process, "f": f, "type": type_, "time": self.time}
+        if f not in ("drain", "fault", "rights"):
+            operation["connection"] = self.numbers.get(process, 1)
+        self.operations.append({**operation, **fields})
+        return self
+
+    def connect(self, process: str, *, present: bool = False, **fields: Any) -> "Story":
+        self.numbers[process] = self.numbers.get(process, 0) + 1
+        self.add(process, "connect", "invoke", **{"version": 4, "clean": False, **fields})
+        return self.add(process, "connect", "ok", session_present=present)
+
+    def subscribe(self, process: str, topic_filter: str = "t", qos: int = 1) -> "Story":
+        name = f"s{len(self.operations)}"
+        self.add(process, "subscribe", "invoke", id=name, filter=topic_filter, qos=qos)
+        return self.add(process, "subscribe", "ok", id=name, granted=qos)
+
+    def unsubscribe(self, process: str, topic_filter: str = "t") -> "Story":
+        name = f"u{len(self.operations)}"
+        self.add(process, "unsubscribe", "invoke", id=name, filter=topic_filter)
+        return self.add(process, "unsubscribe", "ok", id=name)
+
+    def publish(self, process: str, name: str, qos: int = 1, **fields: Any) -> "Story":
+        self.add(process, "publish", "invoke", **{"id": name, "topic": "t", "qos": qos, **fields})
+        return self.add(process, "publish", "ok", id=name)
+
+    def receive(self, process: str, name: str, qos: int = 1, **fields: Any) -> "Story":
+        return self.add(process, "receive", "ok", **{"id": name, "topic": "t", "qos": qos, **fields})
+
+    def drain(self) -> "Story":
+        return self.add("run", "drain", "ok")
+
+    def judge(self, **header: Any) -> Judgement:
+        return check({"history": 1, **header}, self.operations)
+
+
+def pair() -> Story:
+    """A publisher and a subscriber with sessions that are kept."""
+    return Story().connect("sub").subscribe("sub").connect("pub")
+
+
+def test_what_all_is_well_is_blamed_by_nobody() -> None:
+    judgement = pair().publish("pub", "1").receive("sub", "1").drain().judge()
+    assert judgement.violated == []
+    assert (judgement["lost"].checked, judgement["lost"].unknown) == (1, 0)
+
+
+def test_an_acknowledged_message_that_did_not_come_is_lost_with_three_lines_as_witness() -> None:
+    verdict = pair().publish("pub", "1").publish("pub", "2").receive("sub", "2").drain().judge()[
+        "lost"
+    ]
+    assert (verdict.violations, verdict.checked) == (1, 2)
+    # SUBACK, PUBLISH, PUBACK.
+    assert verdict.witness == (5, 8, 9)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda story: story, id="no drain"),
+        pytest.param(
+            lambda story: story.add("sub", "closed", "ok").drain(), id="subscriber away at the end"
+        ),
+        pytest.param(
+            lambda story: story.add("sub", "closed", "ok")
+            .connect("sub", clean=True)
+            .subscribe("sub")
+            .drain(),
+            id="session ended by its client",
+        ),
+        pytest.param(lambda story: story.unsubscribe("sub").drain(), id="unsubscribed"),
+    ],
+)
+def test_a_message_that_need_not_come_is_open_not_lost(spoil: Callable[[Story], Story]) -> None:
+    verdict = spoil(pair().publish("pub", "1")).judge()["lost"]
+    assert (verdict.violations, verdict.unknown) == (0, 1)
+
+
+def test_a_session_that_the_broker_forgot_excuses_no_loss() -> None:
+    story = pair().publish("pub", "1").add("sub", "closed", "ok")
+    judgement = story.connect("sub", present=False).subscribe("sub").drain().judge()
+    assert judgement["lost"].violations == 1
+    assert judgement["session-present"].kinds == {"session gone": 1}
+
+
+def test_a_message_before_suback_or_of_qos_0_is_not_owed() -> None:
+    story = Story().connect("pub").connect("sub").publish("pub", "1").subscribe("sub")
+    verdict = story.publish("pub", "2", qos=0).drain().judge()["lost"]
+    assert (verdict.checked, verdict.unknown, verdict.violations) == (0, 0, 0)
+
+
+def test_a_message_that_was_refused_or_has_no_answer_is_not_lost() -> None:
+    story = pair().add("pub", "publish", "invoke", id="1", topic="t", qos=1)
+    story.add("pub", "publish", "fail", id="1")
+    story.add("pub", "publish", "invoke", id="2", topic="t", qos=1)
+    story.add("pub", "publish", "info", id="2")
+    assert story.drain().judge()["lost"].violations == 0
+
+
+def test_qos_0_that_comes_twice_is_blamed_once_each() -> None:
+    story = pair().publish("pub", "1", qos=0).receive("sub", "1", qos=0)
+    verdict = story.receive("sub", "1", qos=0).drain().judge()["duplicate-without-dup"]
+    assert verdict.kinds == {"QoS 0 repeated": 1}
+
+
+def test_two_filters_may_bring_two_copies() -> None:
+    story = Story().connect("sub").subscribe("sub", "t", 2).subscribe("sub", "#", 2).connect("pub")
+    story.publish("pub", "1", qos=2).receive("sub", "1", qos=2).receive("sub", "1", qos=2)
+    assert story.drain().judge().violated == []
+    assert story.receive("sub", "1", qos=2).judge().violated == [
+        "duplicate-qos2",
+        "duplicate-without-dup",
+    ]
+
+
+def test_a_message_that_its_publisher_sent_again_may_be_late_and_doubled() -> None:
+    story = pair().add("pub", "publish", "invoke", id="1", topic="t", qos=1)
+    story.add("pub", "closed", "ok").connect("pub", present=True)
+    story.publish("pub", "2").receive("sub", "2").receive("sub", "1").receive("sub", "1")
+    story.add("pub", "publish", "ok", id="1")
+    judgement = story.drain().judge()
+    assert judgement.violated == []
+    assert judgement["duplicate-without-dup"].unknown == 1
+
+
+def test_order_is_of_each_publisher_topic_and_qos() -> None:
+    story = pair().connect("other").publish("pub", "1").publish("other", "o").publish("pub", "2")
+    story.receive("sub", "o").receive("sub", "2")
+    verdict = story.receive("sub", "1").drain().judge()["order"]
+    assert verdict.kinds == {"first arrival": 1}
+    assert len(verdict.witness) == 4
+
+
+def test_a_retained_message_is_read_by_the_next_subscription() -> None:
+    story = Story().connect("pub").connect("sub")
+    story.publish("pub", "1", retain=True).publish("pub", "2", retain=True)
+    old = Story()
+    old.operations, old.time, old.numbers = list(story.operations), story.time, story.numbers
+    assert story.subscribe("sub").drain().judge()["retained"].kinds == {"lost": 1}
+    old.subscribe("sub").receive("sub", "1", retain=True).drain()
+    assert set(old.judge()["retained"].kinds) == {"back in time", "lost"}
+
+
+def test_a_deleted_retained_message_does_not_come_back() -> None:
+    story = Story().connect("pub").connect("sub").publish("pub", "1", retain=True)
+    story.publish("pub", "2", retain=True, empty=True).subscribe("sub")
+    story.receive("sub", "1", retain=True).drain()
+    assert story.judge()["retained"].kinds == {"resurrected": 1}
+
+
+def test_a_write_that_overlaps_the_subscription_may_come_or_not() -> None:
+    story = Story().connect("pub").connect("sub").publish("pub", "1", retain=True)
+    story.add("pub", "publish", "invoke", id="2", topic="t", qos=1, retain=True)
+    story.subscribe("sub").receive("sub", "1", retain=True)
+    story.add("pub", "publish", "ok", id="2").receive("sub", "2").drain()
+    assert story.judge().violated == []
+
+
+def test_a_share_group_counts_what_a_member_may_have_taken_along_as_open() -> None:
+    story = Story().connect("a").subscribe("a", "$share/g/t").connect("b")
+    story.subscribe("b", "$share/g/t").connect("pub").publish("pub", "1")
+    story.add("a", "closed", "ok").drain()
+    verdict = story.judge()["share-group"]
+    assert (verdict.violations, verdict.unknown) == (0, 1)
+
+
+def test_zero_of_n_is_at_most_three_over_n() -> None:
+    verdict = Verdict("lost", "", "", checked=300, unknown=0, kinds={})
+    assert verdict.bound == 0.01
+    assert Verdict("lost", "", "", checked=0, unknown=5, kinds={}).bound is None
+
+
+def test_a_history_that_contradicts_itself_is_refused_with_its_line() -> None:
+    story = Story().add("sub", "receive", "ok", id="1", topic="t", qos=0)
+    with pytest.raises(HistoryError, match="line 2"):
+        story.judge()
+
+
+def test_a_witness_from_a_file_has_its_operations(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    story = pair().publish("pub", "1").drain()
+    with path.open("w", encoding="utf-8") as stream:
+        writer = Writer(stream, {}, lambda: 0.0)
+        for operation in story.operations:
+            fields = {k: v for k, v in operation.items() if k not in ("process", "f", "type", "time")}
+            writer.write(operation["process"], operation["f"], operation["type"], **fields)
+    verdict = check_file(path)["lost"]
+    assert [each["f"] for each in verdict.operations] == ["subscribe", "publish", "publish"]
+
+
+def test_names_and_promises_are_told_apart() -> None:
+    names = [checker.name for checker in CHECKERS]
+    assert len(set(names)) == len(names) == 17
+    assert all(checker.clause and checker.promise for checker in CHECKERS)
+
+
+def test_measures_tell_rate_outage_and_the_first_delivery_after_a_fault() -> None:
+    story = pair().publish("pub", "1").receive("sub", "1")
+    story.add("faults", "fault", "invoke", fault="kill", part="broker")
+    story.add("faults", "fault", "ok", fault="kill", part="broker")
+    story.publish("pub", "2").receive("sub", "2").receive("sub", "2", dup=True).drain()
+    measures = story.judge().measures.to_json()
+    assert measures["acknowledged"] == [0, 2, 0]
+    assert (measures["doubled"], measures["with_dup"]) == (1, 1)
+    assert measures["due_by_qos"] == measures["delivered_by_qos"] == [0, 2, 0]
+    (fault,) = measures["faults"]
+    assert (fault["seconds"], fault["first_delivery_after"]) == (1.0, 4.0)
+    assert measures["outage_seconds"]["pub"]["longest"] == 1.0
