@@ -38,7 +38,7 @@ def _burst(rng: random.Random, topic: str) -> Step:
         qos=rng.choice((0, 1, 1, 2, 2)),
         count=rng.randint(3, 12),
         window=rng.choice((1, 1, 8)),
-        rate=rng.choice((10.0, 20.0)),
+        rate=rng.choice((20.0, 10.0)),
         size=rng.choice((0, 100)),
     )
 

@@ -135,8 +135,8 @@ class Phantom(Checker):
     name: ClassVar[str] = "phantom"
     clause: ClassVar[str] = (
         "a delivered message was published, on this topic, with this payload, and asked for "
-        "[MQTT5-3.3.1-1] [MQTT5-4.7] "
-    ).strip()
+        "[MQTT5-3.3.2-3] [MQTT5-4.5.0-1]"
+    )
     promise: ClassVar[str] = "no_phantoms"
 
     def on_receive_ok(self, op: Operation) -> None:

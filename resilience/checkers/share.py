@@ -85,11 +85,15 @@ class ShareGroup(Checker):
                     self.blame("two", message.line, first.line, other.line)
                     return
                 continue
-            # The broker may move a message whose first receiver is going, which that one may not
-            # know yet: only a receiver that is served afterwards was surely there.
+            # The broker may move a message away from a receiver that is going, while it is still on
+            # its way to that one: only receivers that stay were surely given it both.
             drain = self.world.drain_line
             stayed = first.connection.served_line > other.line
-            ends = (first.connection.end_line, first.subscription.end_line)
+            ends = [
+                end
+                for each in (first, other)
+                for end in (each.connection.end_line, each.subscription.end_line)
+            ]
             left = any(end > 0 and (not drain or end < drain) for end in ends)
             if message.resent or not stayed or left:
                 self.unknown += 1

@@ -50,7 +50,9 @@ class Story:
         return self.add(process, "publish", "ok", id=name)
 
     def receive(self, process: str, name: str, qos: int = 1, **fields: Any) -> "Story":
-        return self.add(process, "receive", "ok", **{"id": name, "topic": "t", "qos": qos, **fields})
+        return self.add(
+            process, "receive", "ok", **{"id": name, "topic": "t", "qos": qos, **fields}
+        )
 
     def drain(self) -> "Story":
         return self.add("run", "drain", "ok")
@@ -71,9 +73,9 @@ def test_what_all_is_well_is_blamed_by_nobody() -> None:
 
 
 def test_an_acknowledged_message_that_did_not_come_is_lost_with_three_lines_as_witness() -> None:
-    verdict = pair().publish("pub", "1").publish("pub", "2").receive("sub", "2").drain().judge()[
-        "lost"
-    ]
+    verdict = (
+        pair().publish("pub", "1").publish("pub", "2").receive("sub", "2").drain().judge()["lost"]
+    )
     assert (verdict.violations, verdict.checked) == (1, 2)
     # SUBACK, PUBLISH, PUBACK.
     assert verdict.witness == (5, 8, 9)
@@ -87,10 +89,9 @@ def test_an_acknowledged_message_that_did_not_come_is_lost_with_three_lines_as_w
             lambda story: story.add("sub", "closed", "ok").drain(), id="subscriber away at the end"
         ),
         pytest.param(
-            lambda story: story.add("sub", "closed", "ok")
-            .connect("sub", clean=True)
-            .subscribe("sub")
-            .drain(),
+            lambda story: (
+                story.add("sub", "closed", "ok").connect("sub", clean=True).subscribe("sub").drain()
+            ),
             id="session ended by its client",
         ),
         pytest.param(lambda story: story.unsubscribe("sub").drain(), id="unsubscribed"),
@@ -207,7 +208,9 @@ def test_a_witness_from_a_file_has_its_operations(tmp_path: Path) -> None:
     with path.open("w", encoding="utf-8") as stream:
         writer = Writer(stream, {}, lambda: 0.0)
         for operation in story.operations:
-            fields = {k: v for k, v in operation.items() if k not in ("process", "f", "type", "time")}
+            fields = {
+                k: v for k, v in operation.items() if k not in ("process", "f", "type", "time")
+            }
             writer.write(operation["process"], operation["f"], operation["type"], **fields)
     verdict = check_file(path)["lost"]
     assert [each["f"] for each in verdict.operations] == ["subscribe", "publish", "publish"]

@@ -34,7 +34,7 @@ def test_every_checker_has_a_defect_that_it_finds() -> None:
 
 
 def test_a_correct_broker_is_not_blamed() -> None:
-    assert false_alarms(range(80)) == {}
+    assert false_alarms(range(60)) == {}
 
 
 def test_one_seed_makes_one_history() -> None:

@@ -22,7 +22,7 @@ def test_a_seed_draws_one_schedule() -> None:
 
 def test_arguments_that_are_drawn_are_those_of_the_fault() -> None:
     for name, fault in FAULTS.items():
-        code = fault.strike.__code__  # type: ignore[attr-defined]
+        code = fault.strike.__code__
         known = code.co_varnames[2 : 2 + code.co_kwonlyargcount]
         assert set(fault.draw(random.Random(1))) <= set(known), name
         assert fault.text
@@ -53,7 +53,9 @@ def test_the_crash_that_loses_is_all_that_is_left() -> None:
     """Against the double, whose defect needs a crash and not the pauses around it."""
 
     def is_lost(strikes: tuple[Strike, ...], seed: int) -> bool:
-        found = judge(seed, ["forget-on-crash"], groups=("flow", "resends"), share=1.0, strikes=strikes)
+        found = judge(
+            seed, ["forget-on-crash"], groups=("flow", "resends"), share=1.0, strikes=strikes
+        )
         return bool(found["lost"].violations)
 
     def schedule(seed: int) -> tuple[Strike, ...]:

@@ -1,0 +1,56 @@
+"""The real thing, small: both drivers, a broker that is killed, the limit that Mosquitto has."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilience.command import main
+
+pytestmark = [
+    pytest.mark.skipif(
+        shutil.which("mosquitto", path="/usr/sbin:/usr/bin") is None, reason="no mosquitto here"
+    ),
+]
+
+
+def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    code = main(["run", *arguments, "--runs", "1", "--out", str(tmp_path)])
+    report = json.loads((tmp_path / "report.json").read_text())
+    (result,) = report["results"]
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    return code, result
+
+
+def verdict(result: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(row for row in result["verdicts"] if row["name"] == name)
+
+
+@pytest.mark.parametrize("driver", ["raw", "paho"])
+def test_a_killed_broker_comes_back_and_its_sessions_with_it(tmp_path: Path, driver: str) -> None:
+    _, result = run(tmp_path, "2", "--target", "mosquitto", "--quick", "--driver", driver)
+    assert result["problems"] == []
+    assert "2.0" in result["version"]
+    lost = verdict(result, "lost")
+    assert lost["checked"] == 1_000
+    # Mosquitto writes its file after PUBACK: the message whose PUBACK is the last may be gone.
+    assert lost["violations"] <= 1
+    for name in ("never-acknowledged", "phantom", "order", "session-present", "packet-id"):
+        assert (verdict(result, name)["violations"], verdict(result, name)["unknown"]) == (0, 0)
+        assert verdict(result, name)["checked"]
+
+
+def test_the_limit_of_a_queue_is_found(tmp_path: Path) -> None:
+    code, result = run(tmp_path, "queue-limit", "--target", "mosquitto-defaults")
+    lost = verdict(result, "lost")
+    assert (code, lost["violations"], lost["checked"]) == (1, 1_000, 2_000)
+    assert [each["f"] for each in lost["witness"]] == ["subscribe", "publish", "publish"]
+
+
+def test_every_feature_is_judged_and_nothing_is_blamed(tmp_path: Path) -> None:
+    code, result = run(tmp_path, "features", "--target", "mosquitto", "--seed", "2")
+    assert (code, result["problems"]) == (0, [])
+    tested = [row["name"] for row in result["verdicts"] if row["checked"]]
+    assert {"lost", "session-present", "order", "retained", "share-group"} <= set(tested)

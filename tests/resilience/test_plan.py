@@ -1,0 +1,79 @@
+"""Scenarios and targets as TOML: those that come with the tool, and mistakes in one's own."""
+
+from pathlib import Path
+
+import pytest
+
+from resilience import local, plan
+from resilience.errors import ResilienceError, ScenarioError, TargetError
+from resilience.faults import FAULTS
+from resilience.plan import Strike, fit, load, parse
+
+
+@pytest.mark.parametrize("name", plan.names())
+def test_a_scenario_of_the_tool_is_complete(name: str) -> None:
+    scenario = load(name)
+    assert scenario.title
+    clients = {client.name for client in scenario.plan.clients}
+    assert clients or scenario.generate
+    assert {strike.fault for strike in scenario.plan.strikes} <= set(FAULTS)
+    for client in scenario.plan.clients:
+        for step in client.steps:
+            assert step.args.get("client", client.name) in clients
+    for strike in scenario.plan.strikes:
+        code = FAULTS[strike.fault].strike.__code__
+        assert set(strike.args) <= set(code.co_varnames[: 2 + code.co_kwonlyargcount])
+        assert strike.client in clients
+    if scenario.random_faults is not None:
+        assert set(scenario.random_faults.names) <= set(FAULTS)
+
+
+@pytest.mark.parametrize("name", local.names())
+def test_a_target_of_the_tool_says_how_far_it_goes(name: str) -> None:
+    definition = local.load(name)
+    assert definition.status in ("works", "template")
+    assert definition.promises["durability"]
+    assert any(part.port for part in definition.parts.values())
+    if definition.status == "template":
+        with pytest.raises(TargetError, match="not run here"):
+            local.LocalTarget(definition)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"client": [{"name": "a", "step": [{"do": "fly"}]}]}, "no step 'fly'"),
+        ({"client": [{"name": "a", "step": [{"do": "abort", "x": 1}]}]}, "abort has no x"),
+        ({"clients": []}, "clients not known"),
+    ],
+)
+def test_a_mistake_in_a_scenario_is_named(data: dict[str, object], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        parse({"scenario": {"title": "x"}, **data}, "mine")
+
+
+def test_mistakes_in_files_are_errors_of_the_tool(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[scenario]\ntitle = "x"\nspeed = 3\n')
+    with pytest.raises(ScenarioError, match="speed"):
+        load(str(path))
+    path.write_text('[target]\ntitle = "x"\n')
+    with pytest.raises(ScenarioError, match="status"):
+        local.load(str(path))
+    for name in ("nowhere", str(tmp_path / "nowhere.toml")):
+        with pytest.raises(ResilienceError, match="there are"):
+            load(name)
+        with pytest.raises(ResilienceError, match="there are"):
+            local.load(name)
+
+
+def test_a_quick_run_has_fewer_messages_and_the_same_moments() -> None:
+    scaled = load("2").plan.scaled(0.1)
+    publisher = next(client for client in scaled.clients if client.name == "publisher")
+    assert [step.args["count"] for step in publisher.steps if step.do == "publish"] == [500]
+    assert scaled.strikes[0].count == 250
+
+
+def test_numbered_nodes_get_the_names_of_the_target() -> None:
+    made = plan.Plan((), (Strike("kill", "@1"), Strike("kill", "@3"), Strike("kill", "log")))
+    assert [strike.part for strike in fit(made, ("a", "b")).strikes] == ["a", "a", "log"]
