@@ -74,7 +74,12 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A target as its file has it; `status` other than "works" says why it was not run."""
+    """A target as its file has it.
+
+    Attributes:
+        status: "works"; "written", if nobody has run it yet; "template", if it is to be completed.
+        note: Where the broker is to be had.
+    """
 
     name: str
     title: str
