@@ -224,7 +224,12 @@ def to_toml(scenario: Scenario, seed: int, strikes: tuple[Strike, ...], broken: 
         "[scenario]",
         f"title = {json.dumps(title)}",
         f"generate = {json.dumps(scenario.generate)}",
-        f"workload_seed = {seed}",
+        f"workload_seed = {seed if scenario.workload_seed is None else scenario.workload_seed}",
+        "",
+        "[plan]",
+        f"quiet_seconds = {scenario.plan.quiet_seconds}",
+        f"drain_seconds = {scenario.plan.drain_seconds}",
+        f"limit_seconds = {scenario.plan.limit_seconds}",
     ]
     for strike in strikes:
         lines += ["", "[[fault]]", f"name = {json.dumps(strike.fault)}"]

@@ -185,7 +185,9 @@ def _prove(options: argparse.Namespace) -> int:
     first, last = options.seed, options.seed + options.clean_runs
     batches = [range(at, min(at + BATCH, last)) for at in range(first, last, BATCH)]
     with ProcessPoolExecutor(options.processes) as pool:
-        for found in pool.map(false_alarms, batches):
+        for done, found in enumerate(pool.map(false_alarms, batches), start=1):
+            if done % 20 == 0:
+                _tell(f"{done * BATCH} clean runs so far")
             for seed, checkers in found.items():
                 failed = True
                 sys.stdout.write(f"false alarm: seed {seed}: {', '.join(checkers)}\n")

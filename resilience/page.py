@@ -132,7 +132,7 @@ def _delays(measures: dict[str, Any]) -> str:
         parts.append(f"<text x='2' y='{at + 4:.1f}'>{10.0**power * 1000:g} ms</text>")
     for share in range(6):
         at = last * share / 5
-        parts.append(f"<text x='{x(at) - 10:.1f}' y='{HEIGHT - 4}'>{at:.1f} s</text>")
+        parts.append(f"<text x='{x(at) - 7 * share:.1f}' y='{HEIGHT - 4}'>{at:.1f} s</text>")
     for fault in faults:
         start, width = x(fault["at"]), x(fault["at"] + (fault["seconds"] or 0)) - x(fault["at"])
         name = escape(f"{fault['fault']} {fault['part']}")
