@@ -9,7 +9,7 @@ times only where a clause speaks of time.
 import json
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -115,25 +115,6 @@ def _operations(path: Path, stream: IO[str]) -> Iterator[Operation]:
                 if not line.endswith("\n"):
                     return
                 raise HistoryError(f"{path}: line {number} is not JSON") from exc
-
-
-def validate(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """Pass the operations on; for histories of other programs.
-
-    Raises:
-        HistoryError: An operation lacks a field or has an unknown `f` or `type`.
-    """
-    for number, operation in enumerate(operations, start=2):
-        if not isinstance(operation, dict):
-            raise HistoryError(f"line {number}: an operation is a JSON object")
-        missing = [key for key in ("process", "f", "type", "time") if key not in operation]
-        if missing:
-            raise HistoryError(f"line {number}: {', '.join(missing)} missing")
-        if operation["f"] not in FUNCTIONS:
-            raise HistoryError(f"line {number}: f is {operation['f']!r}, not known")
-        if operation["type"] not in TYPES:
-            raise HistoryError(f"line {number}: type is {operation['type']!r}, not known")
-        yield operation
 
 
 def encode_payload(message_id: str, size: int) -> bytes:

@@ -196,10 +196,20 @@ def test_zero_of_n_is_at_most_three_over_n() -> None:
     assert Verdict("lost", "", "", checked=0, unknown=5, kinds={}).bound is None
 
 
-def test_a_history_that_contradicts_itself_is_refused_with_its_line() -> None:
-    story = Story().add("sub", "receive", "ok", id="1", topic="t", qos=0)
-    with pytest.raises(HistoryError, match="line 2"):
-        story.judge()
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"process": "a", "f": "receive", "type": "ok", "time": 1, "id": "1", "connection": 1},
+        {"process": "a", "f": "fly", "type": "ok", "time": 1},
+        {"process": "a", "f": "drain", "type": "maybe", "time": 1},
+        {"process": "a", "f": "drain", "type": "ok"},
+        {"f": "connect", "type": "invoke", "time": 1},
+        ["drain"],
+    ],
+)
+def test_an_operation_that_does_not_fit_is_named_by_its_line(operation: Any) -> None:
+    with pytest.raises(HistoryError, match="line 2 does not fit"):
+        check({"history": 1}, [operation])
 
 
 def test_a_witness_from_a_file_has_its_operations(tmp_path: Path) -> None:

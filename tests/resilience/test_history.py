@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from resilience.errors import HistoryError
-from resilience.history import Writer, decode_payload, encode_payload, read, validate
+from resilience.history import Writer, decode_payload, encode_payload, read
 
 
 def test_a_written_history_is_read_as_it_was(tmp_path: Path) -> None:
@@ -41,19 +41,6 @@ def test_what_is_no_history_of_this_version_is_refused(tmp_path: Path, head: str
     path.write_text(head)
     with pytest.raises(HistoryError, match="history"):
         read(path)
-
-
-@pytest.mark.parametrize(
-    ("operation", "words"),
-    [
-        ({"process": "a", "f": "publish", "type": "ok"}, "time missing"),
-        ({"process": "a", "f": "fly", "type": "ok", "time": 1}, "fly"),
-        ({"process": "a", "f": "publish", "type": "maybe", "time": 1}, "maybe"),
-    ],
-)
-def test_operations_of_others_are_validated(operation: dict[str, object], words: str) -> None:
-    with pytest.raises(HistoryError, match=words):
-        list(validate([operation]))
 
 
 @pytest.mark.parametrize("size", [0, 5, 100, 1000])
