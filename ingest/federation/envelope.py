@@ -1,0 +1,204 @@
+"""What a message carries from site to site, the same on each kind of hop.
+
+`write` makes one line of text of it, the only function that does; `read` reads it. Where the text
+stands depends on the hop alone:
+
+| hop | topic | text |
+| --- | --- | --- |
+| MQTT 5.0 | `<prefix>/routing/<topic>` | user property `mqlake-federation` |
+| MQTT 3.1.1 | `<prefix>/routed/<text>/<topic>` | a level of the topic, with the 5.0 properties |
+| log record | the message's own | header `mqlake-federation`, with the 5.0 properties |
+
+The text is numbers between dots, so it is valid in a topic name and needs no escaping:
+
+    1.<origin>.<epoch>.<sequence>.<after>.<gap ms>.<age ms>.<hops>.<stamp>.<flags>.<sender>
+
+and one field more for properties.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from dataclasses import dataclass
+from typing import Final, NamedTuple, cast
+
+from ingest.protocol.errors import RemoteProtocolError
+from ingest.protocol.packets import MQTT_5_0
+from ingest.protocol.properties import (
+    NO_PROPERTIES,
+    Properties,
+    PropertyContext,
+    decode_properties,
+    encode_properties,
+)
+from mqlake.errors import InvalidTopic, MqlakeError
+from mqlake.topics import SEPARATOR, validate_topic_name
+
+VERSION: Final = "1"
+NAME: Final = "mqlake-federation"
+"""Of the user property and of the log record's header."""
+
+ROUTING: Final = "routing"
+ROUTED: Final = "routed"
+
+_FIELDS: Final = 11
+_LONGEST_NUMBER: Final = 19
+_RETAIN: Final = 4
+_QOS: Final = 3
+_OF_THE_HOP: Final = ("topic_alias", "subscription_identifier")
+
+
+class InvalidEnvelope(MqlakeError):  # noqa: N818 - it names the thing refused
+    """A packet from a neighbour that is none of ours."""
+
+
+class ChainKey(NamedTuple):
+    """What keeps its order: the messages of one topic from one run of one site."""
+
+    origin: int
+    """Identifier of the site where a client published them."""
+
+    epoch: int
+    """Of that site's run: higher after each start."""
+
+    topic: str
+
+
+@dataclass(slots=True)
+class Message:
+    """A message of a client, somewhere between its origin and the sites that want it."""
+
+    key: ChainKey
+    sequence: int
+    """Of the origin, over all its topics: with origin and epoch it names the message."""
+    after: int
+    """Sequence of the message before it in its chain; 0: none that its origin remembers."""
+    gap_ms: int
+    """How long after that one it was published, by the origin's clock."""
+    stamp: int
+    """Hybrid logical clock of the origin: orders retained messages across sites."""
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: Properties = NO_PROPERTIES
+    hops: int = 0
+    age_ms: int = 0
+    """How long it has been held on its way, the time on the links not counted."""
+    since: float = 0.0
+    """When it was published, by this site's monotonic clock."""
+
+    @property
+    def topic(self) -> str:
+        return self.key.topic
+
+
+def write(message: Message, sender: int, *, with_properties: bool) -> str:
+    """Return the text of the envelope, as `sender` passes the message on."""
+    flags = message.qos | (_RETAIN if message.retain else 0)
+    origin, epoch, _ = message.key
+    text = (
+        f"{VERSION}.{origin}.{epoch}.{message.sequence}.{message.after}.{message.gap_ms}"
+        f".{message.age_ms}.{message.hops}.{message.stamp}.{flags}.{sender}"
+    )
+    if with_properties and message.properties:
+        encoded = encode_properties(message.properties, PropertyContext.PUBLISH)
+        text += "." + urlsafe_b64encode(encoded).decode().rstrip("=")
+    return text
+
+
+def read(text: str, topic: str, payload: bytes) -> tuple[Message, int]:
+    """Return the message and the site that passed it on.
+
+    Raises:
+        InvalidEnvelope: The text is not one of version 1, or the topic is none.
+    """
+    parts = text.split(".")
+    if parts[0] != VERSION or not _FIELDS <= len(parts) <= _FIELDS + 1:
+        raise InvalidEnvelope(f"envelope has {len(parts)} fields of version {parts[0][:8]!r}")
+    numbers = parts[1:_FIELDS]
+    if not all(one.isascii() and one.isdigit() and len(one) <= _LONGEST_NUMBER for one in numbers):
+        raise InvalidEnvelope("envelope has a field that is no number")
+    origin, epoch, sequence, after, gap, age, hops, stamp, flags, sender = map(int, numbers)
+    qos = flags & _QOS
+    if flags > (_RETAIN | _QOS) or qos == _QOS or after >= sequence:
+        raise InvalidEnvelope("envelope has flags or a sequence that cannot be")
+    try:
+        validate_topic_name(topic)
+    except InvalidTopic as exc:
+        raise InvalidEnvelope(str(exc)) from exc
+    if topic.startswith("$"):
+        raise InvalidEnvelope("topics that begin with $ are not federated")
+    properties = _read_properties(parts[_FIELDS]) if len(parts) > _FIELDS else NO_PROPERTIES
+    key = ChainKey(origin, epoch, topic)
+    message = Message(
+        key, sequence, after, gap, stamp, payload, qos, bool(flags & _RETAIN), properties, hops, age
+    )
+    return message, sender
+
+
+def _read_properties(text: str) -> Properties:
+    try:
+        encoded = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        properties, end = decode_properties(encoded, 0, PropertyContext.PUBLISH)
+    except (Base64Error, ValueError, RemoteProtocolError) as exc:
+        raise InvalidEnvelope(f"envelope has properties that cannot be read: {exc}") from exc
+    if end != len(encoded):
+        raise InvalidEnvelope("envelope has bytes behind its properties")
+    return properties
+
+
+def to_mqtt(
+    message: Message, sender: int, *, prefix: str, protocol_level: int
+) -> tuple[str, Properties]:
+    """Return topic name and properties of the PUBLISH that takes the message to a neighbour."""
+    if protocol_level < MQTT_5_0:
+        text = write(message, sender, with_properties=True)
+        return f"{prefix}/{ROUTED}/{text}/{message.topic}", NO_PROPERTIES
+    text = write(message, sender, with_properties=False)
+    found = dict(message.properties)
+    found["user_property"] = [(NAME, text), *message.properties.get("user_property", ())]
+    return f"{prefix}/{ROUTING}/{message.topic}", cast("Properties", found)
+
+
+def from_mqtt(
+    topic_name: str, payload: bytes, properties: Properties, *, prefix: str
+) -> tuple[Message, int]:
+    """Read what `to_mqtt` made, as a broker has passed it on.
+
+    Raises:
+        InvalidEnvelope: It is not such a PUBLISH.
+    """
+    kind, separator, rest = topic_name[len(prefix) + 1 :].partition(SEPARATOR)
+    if not topic_name.startswith(prefix + SEPARATOR) or not separator:
+        raise InvalidEnvelope("topic is none that carries messages")
+    if kind == ROUTED:
+        text, _, topic = rest.partition(SEPARATOR)
+        return read(text, topic, payload)
+    users = properties.get("user_property", [])
+    if kind != ROUTING or not users or users[0][0] != NAME:
+        raise InvalidEnvelope(f"topic below {kind[:16]!r} without an envelope")
+    message, sender = read(users[0][1], rest, payload)
+    own = {name: value for name, value in properties.items() if name not in _OF_THE_HOP}
+    if users[1:]:
+        own["user_property"] = users[1:]
+    else:
+        del own["user_property"]
+    message.properties = cast("Properties", own) if own else NO_PROPERTIES
+    return message, sender
+
+
+def to_header(message: Message, sender: int) -> tuple[str, bytes]:
+    """Return the header of a log record that holds the message."""
+    return NAME, write(message, sender, with_properties=True).encode()
+
+
+def from_header(value: bytes, topic: str, payload: bytes) -> tuple[Message, int]:
+    """Read what `to_header` made.
+
+    Raises:
+        InvalidEnvelope: It is not such a header.
+    """
+    try:
+        text = value.decode("ascii")
+    except UnicodeDecodeError as exc:
+        raise InvalidEnvelope("envelope is not ASCII") from exc
+    return read(text, topic, payload)
