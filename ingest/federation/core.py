@@ -113,6 +113,13 @@ class LinkDown:
 
 
 @dataclass(slots=True)
+class Gone:
+    """A neighbour's broker says that its federator is not there any more; the link still is."""
+
+    neighbour: int
+
+
+@dataclass(slots=True)
 class Neighbours:
     """These are the neighbours from now on."""
 
@@ -127,7 +134,7 @@ class Routed:
     message: Message
 
 
-StepEvent = Published | Beacon | LinkUp | LinkDown | Neighbours | Routed | Control
+StepEvent = Published | Beacon | LinkUp | LinkDown | Gone | Neighbours | Routed | Control
 
 
 # Effects.
@@ -619,6 +626,11 @@ class Federator:
             neighbour.heard_at = float("-inf")
             self._lose(event.neighbour, now)
 
+    def _process_gone(self, event: Gone, now: float) -> None:
+        if event.neighbour in self._neighbours:
+            self._neighbours[event.neighbour].heard_at = float("-inf")
+            self._lose(event.neighbour, now)
+
     def _process_neighbours(self, event: Neighbours, now: float) -> None:
         for site in self._neighbours.keys() - set(event.sites):
             self._lose(site, now)
@@ -748,6 +760,7 @@ _STEPS: Final[dict[type, Callable[[Federator, Any, float], None]]] = {
     Beacon: Federator._process_beacon,
     LinkUp: Federator._process_link_up,
     LinkDown: Federator._process_link_down,
+    Gone: Federator._process_gone,
     Neighbours: Federator._process_neighbours,
     Routed: Federator._process_routed,
     Control: Federator._process_control,

@@ -103,6 +103,37 @@ RULES: Final = (
     _histogram("action_latency", "from the receipt of the message to the action's end", *_ACTION),
 )
 
+FEDERATION: Final = (
+    _gauge("federation_neighbour_there", "1 while its federator is heard, else 0", "neighbour"),
+    _gauge(
+        "federation_link_waiting_packets", "packets its broker has not acknowledged", "neighbour"
+    ),
+    _counter(
+        "federation_link_dropped_packets", "packets that were too many or too large", "neighbour"
+    ),
+    _gauge("federation_meshes", "meshes that it knows, by what it is in them", "state"),
+    _gauge("federation_interests", "filters of local subscribers"),
+    _gauge("federation_stored_messages", "messages that neighbours may fetch again"),
+    _counter("federation_store_overflow", "of these, gone before their time"),
+    _gauge("federation_held_back_messages", "messages that wait for one before them"),
+    _counter("federation_gaps_given_up", "missing messages that were waited for in vain"),
+    _counter("federation_marks_forgotten", "topics or identifiers of which duplicates pass"),
+    _counter("federation_published", "messages of local clients"),
+    _counter("federation_received", "messages from neighbours, copies included"),
+    _counter("federation_duplicates", "of these, had before"),
+    _counter("federation_echoes", "of these, its own"),
+    _counter("federation_sent", "messages to neighbours, one for each"),
+    _counter("federation_delivered", "messages of other sites for local subscribers"),
+    _counter("federation_unwanted", "messages that no local subscriber wants"),
+    _counter("federation_repaired", "messages sent again to neighbours that missed them"),
+    _counter("federation_over_hop_limit", "messages that have come too far to be passed on"),
+    _counter("federation_control_sent", "control packets to neighbours"),
+    _counter("federation_control_received", "control packets from neighbours"),
+    _counter("federation_elections", "times that another site became a core"),
+    _counter("federation_strangers", "packets from sites that are no neighbours"),
+    _counter("federation_malformed", "packets that could not be read"),
+)
+
 API: Final = (
     _counter("api_requests", "requests answered", "method", "route", "status"),
     _histogram(
@@ -125,6 +156,7 @@ BY_PROCESS: Final = {
     "gateway": GATEWAY,
     "streaming": STREAMING,
     "rules": RULES,
+    "federation": FEDERATION,
     "api": API,
     "supervisor": SUPERVISOR,
 }

@@ -1,0 +1,399 @@
+"""A connection to a broker that is made again whenever it ends; packets wait in a bounded queue.
+
+A `Link` is one MQTT client: the federator has one at its own broker, where it reads and delivers,
+and one at each neighbour's, where it only publishes. Its will there tells the neighbour at once
+when the process has died. Packets to a neighbour end with the connection, as the neighbours tell
+each other afterwards what is missing; deliveries at the own broker stay until they are
+acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from dataclasses import replace
+from random import SystemRandom
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from ingest.protocol.decoder import NEED_DATA, Decoder
+from ingest.protocol.encoder import encode, encode_puback
+from ingest.protocol.errors import LocalProtocolError, RemoteProtocolError
+from ingest.protocol.fixed_header import Role
+from ingest.protocol.packets import (
+    MQTT_5_0,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+    Will,
+)
+from ingest.protocol.properties import NO_PROPERTIES, Properties
+from ingest.protocol.reason_codes import ConnackReasonCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.federation.settings import BrokerSettings
+
+_logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS: Final = 10.0
+FIRST_PAUSE_SECONDS: Final = 0.1
+SESSION_SECONDS: Final = 3600
+"""How long the own broker keeps what comes while the federator is away."""
+
+_random: Final = SystemRandom()
+
+
+class Owner(Protocol):
+    """Who is told what becomes of a link."""
+
+    def link_is_up(self, link: Link) -> None:
+        """Connected and subscribed."""
+        ...
+
+    def link_is_down(self, link: Link) -> None:
+        """It was up and is not any more."""
+        ...
+
+    def receive(self, link: Link, publish: Publish) -> None:
+        """Take a message; one with a packet identifier is acknowledged by `Link.acknowledge`."""
+        ...
+
+
+class Link(asyncio.Protocol):
+    """One client at one broker.
+
+    Args:
+        broker: Where, and with which credentials.
+        client_id: As which client.
+        owner: Who is told.
+        subscriptions: At the own broker; none at a neighbour's.
+        will: What the broker publishes when the connection breaks.
+        keep_alive_seconds: Between signs of life.
+        max_queued: Packets that may wait; further ones are dropped and counted.
+        max_inflight: Packets that may be unacknowledged.
+        max_packet_bytes: Largest packet taken.
+        max_pause_seconds: Between two tries to connect.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerSettings,
+        client_id: str,
+        owner: Owner,
+        *,
+        subscriptions: Sequence[Subscription] = (),
+        will: Will | None = None,
+        keep_alive_seconds: int,
+        max_queued: int,
+        max_inflight: int,
+        max_packet_bytes: int,
+        max_pause_seconds: float,
+    ) -> None:
+        self.broker = broker
+        self.is_up = False
+        self.dropped = 0
+        """Packets that found the queue full, or were larger than the broker takes."""
+        self.connections = 0
+        self.reason = "not connected yet"
+        """Why the link is down."""
+        self._level = broker.protocol_level
+        self._client_id = client_id
+        self._owner = owner
+        self._subscriptions = list(subscriptions)
+        self._will = will
+        self._keep_alive = keep_alive_seconds
+        self._max_queued = max_queued
+        self._max_inflight = max_inflight
+        self._max_packet_bytes = max_packet_bytes
+        self._max_pause = max_pause_seconds
+        self._loop = asyncio.get_running_loop()
+        self._keeps = bool(subscriptions)
+        self._queue: deque[Publish] = deque()
+        self._inflight: dict[int, Publish] = {}
+        self._window = max_inflight
+        self._largest: int | None = None
+        self._packet_id = 0
+        self._given = 0
+        self._done = 0
+        self._settled: list[tuple[int, asyncio.Future[None]]] = []
+        self._transport: asyncio.Transport | None = None
+        self._decoder = Decoder(self._level, max_packet_bytes, role=Role.CLIENT)
+        self._answer: asyncio.Future[Packet] | None = None
+        self._lost: asyncio.Future[None] | None = None
+        self._heard_at = 0.0
+        self._said_at = 0.0
+        self._is_paused = False
+
+    # For the owner.
+
+    @property
+    def waiting(self) -> int:
+        """Packets that the broker has not acknowledged."""
+        return len(self._queue) + len(self._inflight)
+
+    def publish(self, publish: Publish) -> None:
+        """Send a message as soon as may be, in order; drop it when too many wait.
+
+        At a neighbour nothing waits for a connection.
+        """
+        if not self.is_up and not self._keeps:
+            return
+        if len(self._queue) >= self._max_queued:
+            self.dropped += 1
+            return
+        if publish.qos:
+            self._given += 1
+        self._queue.append(publish)
+        if self.is_up:
+            self._send_queue()
+
+    def acknowledge(self, packet_ids: Sequence[int]) -> None:
+        """Acknowledge messages of this connection."""
+        if self._transport is not None and self.is_up:
+            self._write(b"".join(encode_puback(one) for one in packet_ids))
+
+    async def settled(self) -> None:
+        """Wait until all that was given so far is acknowledged, whatever becomes of the link."""
+        if self._done < self._given:
+            future = self._loop.create_future()
+            self._settled.append((self._given, future))
+            await future
+
+    async def run(self) -> None:
+        """Connect again and again; ends when it is cancelled."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                await self._connect()
+                pause = FIRST_PAUSE_SECONDS
+                assert self._lost is not None
+                await self._watch(self._lost)
+            except (OSError, TimeoutError, RemoteProtocolError, ssl.SSLError) as exc:
+                self._note_down(str(exc) or type(exc).__name__)
+            finally:
+                self._end()
+            # Half of it by chance, so that all federators do not come back at the same moment.
+            await asyncio.sleep(pause * _random.uniform(0.5, 1))
+            pause = min(2 * pause, self._max_pause)
+
+    async def close(self) -> None:
+        """Say goodbye, so that no will is published: the neighbours are told otherwise."""
+        if self._transport is not None:
+            self._write(encode(Disconnect(), self._level))
+            self._transport.close()
+            self._transport = None
+
+    # One connection.
+
+    async def _connect(self) -> None:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            self._decoder = Decoder(self._level, self._max_packet_bytes, role=Role.CLIENT)
+            self._lost = self._loop.create_future()
+            self._is_paused = False
+            context = self._tls() if self.broker.is_secure else None
+            host, port = self.broker.address
+            await self._loop.create_connection(lambda: self, host, port, ssl=context)
+            connack = await self._ask(self._connect_packet())
+            if not isinstance(connack, Connack):
+                raise ConnectionError(f"expected CONNACK, got {type(connack).__name__}")
+            if connack.reason_code is not ConnackReasonCode.SUCCESS:
+                raise ConnectionError(f"broker refuses: {connack.reason_code.name}")
+            self._accept(connack)
+            if self._subscriptions:
+                suback = await self._ask(Subscribe(1, self._subscriptions))
+                if not isinstance(suback, Suback) or any(c >= 0x80 for c in suback.reason_codes):
+                    raise ConnectionError("broker refuses the subscription")
+        self.is_up = True
+        self.connections += 1
+        self.reason = ""
+        fields = {"broker": self.broker.uri, "site": self.broker.id}
+        _logger.info("a link is up", extra={"fields": fields})
+        self._owner.link_is_up(self)
+        self._send_queue()
+
+    def _connect_packet(self) -> Connect:
+        properties: Properties = {}
+        if self._level == MQTT_5_0:
+            properties = {
+                "receive_maximum": self._max_inflight,
+                "maximum_packet_size": self._max_packet_bytes,
+            }
+            if self._keeps:
+                properties["session_expiry_interval"] = SESSION_SECONDS
+        password = self.broker.password.get_secret_value().encode()
+        return Connect(
+            self._client_id,
+            self._level,
+            clean_start=not self._keeps,
+            keep_alive=self._keep_alive,
+            will=self._will,
+            username=self.broker.username or None,
+            password=password or None,
+            properties=properties or NO_PROPERTIES,
+        )
+
+    def _accept(self, connack: Connack) -> None:
+        """Take what the broker allows, and send again what a former connection left."""
+        properties = connack.properties
+        self._window = min(self._max_inflight, properties.get("receive_maximum", 65_535))
+        self._largest = properties.get("maximum_packet_size")
+        left, self._inflight = self._inflight, {}
+        # With the session the broker knows the identifiers; without, these are new messages.
+        if not connack.session_present:
+            self._queue.extendleft(reversed([replace(p, packet_id=0) for p in left.values()]))
+            return
+        for packet_id, publish in left.items():
+            self._inflight[packet_id] = replace(publish, dup=True)
+            self._write(encode(self._inflight[packet_id], self._level))
+
+    async def _ask(self, packet: Packet) -> Packet:
+        self._answer = self._loop.create_future()
+        self._write(encode(packet, self._level))
+        return await self._answer
+
+    async def _watch(self, lost: asyncio.Future[None]) -> None:
+        """Probe a connection that is silent, until it is lost."""
+        beat = self._keep_alive / 2
+        while True:
+            done, _ = await asyncio.wait((lost,), timeout=beat)
+            if done:
+                await lost
+                raise ConnectionError("broker closed the connection")
+            now = self._loop.time()
+            if now - self._heard_at > 1.5 * self._keep_alive:
+                raise ConnectionError(f"broker is silent for {now - self._heard_at:.1f} s")
+            if now - self._said_at >= beat or now - self._heard_at >= beat:
+                self._write(encode(Pingreq(), self._level))
+
+    def _tls(self) -> ssl.SSLContext:
+        broker = self.broker
+        context = ssl.create_default_context(cafile=broker.ca_certificates)
+        if broker.certificate is not None:
+            context.load_cert_chain(broker.certificate, broker.key)
+        return context
+
+    def _end(self) -> None:
+        was_up, self.is_up = self.is_up, False
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+        if not self._keeps:
+            self._queue.clear()
+            self._inflight.clear()
+        if was_up:
+            fields = {"broker": self.broker.uri, "site": self.broker.id, "reason": self.reason}
+            _logger.warning("a link is down", extra={"fields": fields})
+            self._owner.link_is_down(self)
+
+    def _note_down(self, reason: str) -> None:
+        if not self.is_up and self.reason != reason:
+            fields = {"broker": self.broker.uri, "site": self.broker.id, "reason": reason}
+            _logger.warning("a broker cannot be reached", extra={"fields": fields})
+        self.reason = reason
+
+    # What asyncio says.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not one by class
+        self._heard_at = self._said_at = self._loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        self._decoder.receive_data(data)
+        try:
+            while (packet := self._decoder.next_packet()) is not NEED_DATA:
+                self._receive(packet)
+        except RemoteProtocolError as exc:
+            self._lose(exc)
+            return
+        if self._queue and self.is_up:
+            self._send_queue()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(exc if isinstance(exc, OSError) else ConnectionError("connection lost"))
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self.is_up:
+            self._send_queue()
+
+    def _lose(self, exc: Exception) -> None:
+        for future in (self._answer, self._lost):
+            if future is not None and not future.done():
+                future.set_exception(exc)
+                future.exception()  # who waits gets it; nobody need
+
+    def _receive(self, packet: Packet) -> None:
+        if isinstance(packet, Publish):
+            self._owner.receive(self, packet)
+        elif isinstance(packet, Puback):
+            if self._inflight.pop(packet.packet_id, None) is not None:
+                self._finish(1)
+        elif isinstance(packet, Disconnect):
+            self._lose(ConnectionError(f"broker disconnects: {packet.reason_code.name}"))
+        elif isinstance(packet, Pingresp):
+            pass  # that something came is all it says
+        elif self._answer is not None and not self._answer.done():
+            self._answer.set_result(packet)
+
+    def _finish(self, count: int) -> None:
+        self._done += count
+        while self._settled and self._settled[0][0] <= self._done:
+            _, future = self._settled.pop(0)
+            if not future.done():
+                future.set_result(None)
+
+    def _send_queue(self) -> None:
+        parts: list[bytes] = []
+        while self._queue and not self._is_paused:
+            publish = self._queue[0]
+            if publish.qos and len(self._inflight) >= self._window:
+                break
+            self._queue.popleft()
+            data = self._encode(publish)
+            if data:
+                parts.append(data)
+        if parts:
+            self._write(b"".join(parts))
+
+    def _encode(self, publish: Publish) -> bytes:
+        packet_id = 0
+        if publish.qos:
+            packet_id = self._next_packet_id()
+            publish = replace(publish, packet_id=packet_id)
+        try:
+            data = encode(publish, self._level)
+        except LocalProtocolError:
+            data = b""
+        if not data or (self._largest is not None and len(data) > self._largest):
+            self.dropped += 1
+            self._finish(1 if publish.qos else 0)
+            return b""
+        if publish.qos:
+            self._inflight[packet_id] = publish
+        return data
+
+    def _next_packet_id(self) -> int:
+        while True:
+            self._packet_id = self._packet_id % 65_535 + 1
+            if self._packet_id not in self._inflight:
+                return self._packet_id
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and data:
+            self._said_at = self._loop.time()
+            self._transport.write(data)

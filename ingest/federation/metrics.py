@@ -1,0 +1,62 @@
+"""What a federator tells Prometheus: read from what it counts anyway, when somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from ingest.federation.chains import Chains, RecentIds
+
+if TYPE_CHECKING:
+    from ingest.federation.service import FederationService
+    from mqlake.metrics.families import Families
+
+ANSWER_SECONDS: Final = 5.0
+
+
+class FederationMetrics:
+    """Adds the figures of a federator to a look; in the event loop, which alone may touch it."""
+
+    def __init__(self, service: FederationService) -> None:
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+
+    def is_healthy(self) -> bool:
+        return self._service.health()[0]
+
+    def read(self, families: Families) -> None:
+        """Look from another thread.
+
+        Raises:
+            TimeoutError: The event loop is stuck.
+        """
+        asyncio.run_coroutine_threadsafe(self._look(families), self._loop).result(ANSWER_SECONDS)
+
+    async def _look(self, families: Families) -> None:
+        self.add(families)
+
+    def add(self, families: Families) -> None:
+        """Add all there is to tell."""
+        service = self._service
+        federator = service.federator
+        counters = federator.counters
+        there = federator.neighbours()
+        for site, link in service.links.items():
+            families.add("mqlake_federation_neighbour_there", there.get(site, False), str(site))
+            families.add("mqlake_federation_link_waiting_packets", link.waiting, str(site))
+            families.add("mqlake_federation_link_dropped_packets_total", link.dropped, str(site))
+        for mesh in federator.meshes.values():
+            families.add("mqlake_federation_meshes", 1, mesh.state.value)
+        families.add("mqlake_federation_interests", len(federator.interests))
+        families.add("mqlake_federation_stored_messages", len(federator.store))
+        families.add("mqlake_federation_store_overflow_total", federator.store.overflowed)
+        marks = federator.marks
+        if isinstance(marks, Chains):
+            families.add("mqlake_federation_held_back_messages", marks.waiting)
+            families.add("mqlake_federation_gaps_given_up_total", marks.given_up)
+            families.add("mqlake_federation_marks_forgotten_total", marks.forgotten)
+        elif isinstance(marks, RecentIds):
+            families.add("mqlake_federation_marks_forgotten_total", marks.overflowed)
+        for name in counters.__slots__:
+            families.add(f"mqlake_federation_{name}_total", getattr(counters, name))
+        families.add("mqlake_federation_malformed_total", service.malformed)

@@ -1,0 +1,52 @@
+"""Other names for topics inside a federation than at the own broker.
+
+A pair (`local`, `federated`) lets `local` + rest be known to other sites as `federated` + rest. The
+longest prefix that fits counts; a topic that none fits keeps its name. No two pairs share a side,
+so that the way back is the same way.
+"""
+
+from collections.abc import Sequence
+
+from mqlake.errors import SettingsError
+
+
+class Prefixes:
+    """Translates topic names and topic filters.
+
+    Args:
+        pairs: (local, federated), each a literal beginning of topic names.
+
+    Raises:
+        SettingsError: Two pairs share a side, or one holds a wildcard.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
+        for side in ([local for local, _ in pairs], [federated for _, federated in pairs]):
+            if len(set(side)) < len(side):
+                raise SettingsError("setting prefixes: two of them begin alike")
+            if any("+" in one or "#" in one or one.startswith("$") for one in side):
+                raise SettingsError("setting prefixes: a prefix has no wildcard and no $")
+        self._out = sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
+        self._in = sorted(
+            ((federated, local) for local, federated in pairs),
+            key=lambda pair: len(pair[0]),
+            reverse=True,
+        )
+
+    def to_federated(self, topic: str) -> str:
+        """Return what other sites call a topic, or a filter whose wildcards are behind the prefix.
+
+        A filter that is wider than a prefix keeps its name: it then means federated topics.
+        """
+        return _replace(topic, self._out)
+
+    def to_local(self, topic: str) -> str:
+        """Return what a topic of the federation is called at the own broker."""
+        return _replace(topic, self._in)
+
+
+def _replace(topic: str, pairs: Sequence[tuple[str, str]]) -> str:
+    for before, after in pairs:
+        if topic.startswith(before):
+            return after + topic[len(before) :]
+    return topic

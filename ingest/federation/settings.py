@@ -1,0 +1,174 @@
+"""Settings of a federator; `conf/federation.toml` lists them all with their defaults."""
+
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from mqlake.errors import InvalidTopic
+from mqlake.settings import ProcessSettings, SettingsGroup
+from mqlake.topics import validate_topic_filter
+
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+
+class BrokerSettings(SettingsGroup):
+    """A broker: that of this site, or that of a neighbour."""
+
+    id: int = Field(ge=0, lt=1 << 32, description="of its site; unique in the federation")
+    uri: str = Field(description="mqtt://host[:port], or mqtts:// for TLS")
+    protocol: Literal["5.0", "3.1.1"] = Field(
+        default="5.0", description="of MQTT that broker and federator of that site speak"
+    )
+    username: str = Field(default="", description="with whom to connect")
+    password: SecretStr = Field(default=SecretStr(""), description="of that user")
+    ca_certificates: Path | None = Field(
+        default=None, description="PEM file that a TLS broker is checked by; else the system's"
+    )
+    certificate: Path | None = Field(default=None, description="PEM file of a client certificate")
+    key: Path | None = Field(default=None, description="PEM file of its private key")
+
+    @field_validator("uri")
+    @classmethod
+    def _check_uri(cls, uri: str) -> str:
+        parts = urlsplit(uri)
+        if parts.scheme not in PORTS or not parts.hostname or parts.username or parts.path:
+            raise ValueError("expected mqtt://host[:port] or mqtts://host[:port]")
+        return uri
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        parts = urlsplit(self.uri)
+        assert parts.hostname is not None
+        return parts.hostname, parts.port or PORTS[parts.scheme]
+
+    @property
+    def is_secure(self) -> bool:
+        return urlsplit(self.uri).scheme == "mqtts"
+
+    @property
+    def protocol_level(self) -> int:
+        return 5 if self.protocol == "5.0" else 4
+
+
+class PrefixSettings(SettingsGroup):
+    """Topics that have another name in the federation."""
+
+    local: str = Field(default="", description="beginning of the topic at the own broker")
+    federated: str = Field(default="", description="its name for other sites")
+
+
+class FederationSettings(ProcessSettings):
+    """One site's federator: its broker, its neighbours, what crosses."""
+
+    model_config = SettingsConfigDict(env_prefix="MQLAKE_FEDERATION_")
+
+    host: BrokerSettings = Field(
+        default=BrokerSettings(id=1, uri="mqtt://127.0.0.1:1883"),
+        description="the broker of this site",
+    )
+    neighbors: tuple[BrokerSettings, ...] = Field(
+        default=(), description="the sites that this one has links to; read again at SIGHUP"
+    )
+    redundancy: int = Field(
+        default=2, ge=1, le=16, description="parents of a site in a mesh: paths towards its core"
+    )
+    core_announcement_interval: float = Field(
+        default=10.0, ge=1, le=3600, description="seconds; a core unheard for three is none"
+    )
+    core_patience: float = Field(
+        default=2.0,
+        gt=0,
+        le=300,
+        description="seconds that a site which has lost its way to a core waits for an answer",
+    )
+    beacon_interval: float = Field(
+        default=5.0,
+        ge=0.5,
+        le=3600,
+        description="seconds; subscribers and neighbours unheard for three are none",
+    )
+    order: Literal["origin", "none"] = Field(
+        default="origin",
+        description="origin: each site's messages of a topic come in its order, each once, missing "
+        "ones are fetched; none: as they come, duplicates found among the last cache_size",
+    )
+    cache_size: int = Field(
+        default=5_000,
+        ge=1,
+        description="identifiers remembered with order = none: rate times longest outage",
+    )
+    hop_limit: int = Field(default=16, ge=1, le=255, description="sites that a message may pass")
+    filters_out: tuple[str, ...] = Field(
+        default=("federated/#",), description="topics of the own broker that others may get"
+    )
+    filters_in: tuple[str, ...] = Field(
+        default=("federated/#",), description="topics that others may bring here"
+    )
+    interests: tuple[str, ...] = Field(
+        default=(), description="filters that always have subscribers here, without beacons"
+    )
+    prefixes: tuple[PrefixSettings, ...] = Field(
+        default=(), description="other names for topics in the federation"
+    )
+    control_prefix: str = Field(
+        default="federator",
+        pattern=r"^[A-Za-z0-9_-]+$",
+        description="first level of the topics by which federators speak; the same at all sites",
+    )
+    max_meshes: int = Field(
+        default=256, ge=1, description="filters that this site asks for; more are summarised"
+    )
+    max_topics: int = Field(
+        default=100_000, ge=1, description="pairs of origin and topic whose order is kept"
+    )
+    store_seconds: float = Field(
+        default=120.0, ge=1, le=86_400, description="how long messages can be fetched again"
+    )
+    store_messages: int = Field(default=20_000, ge=1, description="how many")
+    store_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, description="bytes of these")
+    max_retained: int = Field(
+        default=10_000, ge=0, description="retained messages kept for sites that come later"
+    )
+    max_queued: int = Field(
+        default=10_000, ge=1, description="packets waiting for a broker; further ones are dropped"
+    )
+    max_inflight: int = Field(
+        default=1_000, ge=1, le=65_535, description="packets that a broker has not acknowledged"
+    )
+    max_packet_bytes: int = Field(
+        default=1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="largest packet taken"
+    )
+    keep_alive_seconds: int = Field(
+        default=5, ge=1, le=3600, description="a link that is silent for longer is probed"
+    )
+    reconnect_max_seconds: float = Field(
+        default=10.0, ge=0.1, le=3600, description="longest wait between two tries to connect"
+    )
+    state_dir: Path | None = Field(
+        default=None,
+        description="folder for what outlives the process; without one a restart forgets what its "
+        "subscribers have had",
+    )
+
+    @field_validator("filters_out", "filters_in", "interests")
+    @classmethod
+    def _check_filters(cls, filters: tuple[str, ...]) -> tuple[str, ...]:
+        for one in filters:
+            try:
+                validate_topic_filter(one)
+            except InvalidTopic as exc:
+                raise ValueError(f"{one!r}: {exc}") from exc
+            if one.startswith("$"):
+                raise ValueError(f"{one!r}: topics that begin with $ are not federated")
+        return filters
+
+    @field_validator("neighbors")
+    @classmethod
+    def _check_neighbors(cls, brokers: tuple[BrokerSettings, ...]) -> tuple[BrokerSettings, ...]:
+        if len({one.id for one in brokers}) < len(brokers):
+            raise ValueError("two neighbours have the same id")
+        return brokers

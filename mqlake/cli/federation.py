@@ -1,0 +1,92 @@
+"""Connect this site's MQTT broker with those of other sites."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mqlake.cli import _options
+from mqlake.errors import OperationalError
+from mqlake.settings import load
+
+
+@click.group(invoke_without_command=True)
+@_options.config
+@click.pass_context
+def command(context: click.Context, config: Path | None) -> None:
+    """Connect this site's MQTT broker with those of other sites.
+
+    Runs the federator of one site until it is stopped; SIGHUP reads its neighbours again.
+    """
+    if context.invoked_subcommand is None:
+        from ingest.federation.app import main
+        from ingest.federation.settings import FederationSettings
+
+        sys.exit(main(load(FederationSettings, config), config))
+
+
+@command.command()
+@_options.config
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(config: Path | None, as_json: bool) -> None:
+    """Show links and meshes of a federator that runs on this machine.
+
+    The exit code is 0 only when it is healthy.
+    """
+    from ingest.federation.app import heartbeat_path
+    from ingest.federation.settings import FederationSettings
+    from mqlake.heartbeat import read_heartbeat
+
+    path = heartbeat_path(load(FederationSettings, config))
+    if path is None:
+        raise OperationalError(
+            "settings name neither state_dir nor heartbeat_file: nothing to read"
+        )
+    beat = read_heartbeat(path)
+    if beat is None or not beat.is_fresh():
+        raise OperationalError(f"no federator runs with {path}")
+    if as_json:
+        click.echo(json.dumps({"healthy": beat.healthy, "detail": beat.detail, **beat.figures}))
+    else:
+        click.echo(f"{beat.name}: {beat.detail}")
+        _print(beat.figures)
+    sys.exit(0 if beat.healthy else 1)
+
+
+def _print(figures: dict[str, Any]) -> None:
+    click.echo("\nsite        link  there  waiting  dropped  broker")
+    for link in figures["links"]:
+        click.echo(
+            f"{link['site']:<10}  {_yes(link['link'])}   {_yes(link['there'])}    "
+            f"{link['waiting']:>7}  {link['dropped']:>7}  {link['uri']} {link['reason']}"
+        )
+    click.echo(f"\nstate    core        hops  to            filter (of {figures['mesh_count']})")
+    for mesh in figures["meshes"]:
+        to = ",".join(map(str, sorted({*mesh["parents"], *mesh["children"]})))
+        core = "-" if mesh["core"] is None else mesh["core"]
+        click.echo(
+            f"{mesh['state']:<7}  {core:<10}  {mesh['distance']:>4}  {to:<12}  {mesh['filter']}"
+        )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no "
+
+
+@command.command()
+@click.option("--messages", default=500, type=click.IntRange(1), help="Published at node 7.")
+@click.option("--rate", default=100.0, type=click.FloatRange(1), help="Of these a second.")
+@click.option("--redundancy", default=2, type=click.IntRange(1, 4), help="Parents in a mesh.")
+@click.option("--protocol", default="5.0", type=click.Choice(("5.0", "3.1.1")), help="Of MQTT.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def bench(messages: int, rate: float, redundancy: int, protocol: str, as_json: bool) -> None:
+    """Measure the published grid of nine brokers, beside the published figures.
+
+    Starts nine Mosquitto, a federator for each, and a client at nodes 3, 7 and 8.
+    """
+    from mqlake.bench.federation import measure_grid, to_lines
+
+    result = measure_grid(messages, rate, redundancy=redundancy, protocol=protocol)
+    click.echo(json.dumps(result) if as_json else "\n".join(to_lines(result)))
