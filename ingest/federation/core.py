@@ -49,6 +49,9 @@ HEAD_SECONDS: Final = (0.5, 3.0, 10.0)
 """After a chain has been quiet for so long, neighbours are told how far it has come."""
 
 SWEEP_SECONDS: Final = 1.0
+SLACK_SECONDS: Final = 0.05
+"""Ages are in whole milliseconds: what was published about when it began to be wanted is wanted."""
+
 MOST_REPAIRED: Final = 500
 """Messages that one Want brings; what is above is asked for when they are there."""
 
@@ -431,7 +434,9 @@ class Federator:
         if not wanted:
             self.counters.unwanted += 1
             return
-        if not message.retain and all(message.since < self.interests[one].since for one in wanted):
+        if not message.retain and all(
+            message.since < self.interests[one].since - SLACK_SECONDS for one in wanted
+        ):
             return  # from before there was anybody
         self.counters.delivered += 1
         retain = message.retain
@@ -446,7 +451,8 @@ class Federator:
         return key.origin == neighbour and there is not None and there.epoch == key.epoch
 
     def _wanted_since(self, topic: str, now: float) -> float:
-        return min((mesh.known_since for mesh in self._matching.match(topic)), default=now)
+        known = min((mesh.known_since for mesh in self._matching.match(topic)), default=now)
+        return known - SLACK_SECONDS
 
     # What is missing.
 
@@ -506,7 +512,7 @@ class Federator:
             latest = self.store.retained.get(key.topic)
             is_retained = head.stamp and (latest is None or latest.stamp < head.stamp)
             if now - head.age_ms / 1000 >= since:
-                within = max(round((now - since) * 1000), 1)
+                within = _within_ms(since, now)
             elif not is_retained or not self._matching.match(key.topic):
                 return
             mark = 0 if within else head.sequence - 1
@@ -524,7 +530,7 @@ class Federator:
         within = 0
         if hole.after == 0:
             since = self._wanted_since(hole.key.topic, now)
-            within = max(round((now - since) * 1000), 1)
+            within = _within_ms(since, now)
         asked = {hole.source, *self.targets(hole.key.topic)}
         for site in asked:
             self.say(site, Want(hole.key, hole.after, hole.upto, within))
@@ -740,6 +746,10 @@ class Federator:
 
 def _age_ms(message: Message, now: float) -> int:
     return max(round((now - message.since) * 1000), 0)
+
+
+def _within_ms(since: float, now: float) -> int:
+    return max(round((now - since) * 1000), 0) + 1
 
 
 def new_marks(limits: Limits) -> Chains | RecentIds:

@@ -61,6 +61,9 @@ and what clocks differ."""
 WARM_SECONDS: Final = 8.0
 FAULTS_UNTIL: Final = 45.0
 END_SECONDS: Final = 85.0
+MOST_PACKETS: Final = 30_000
+"""Several times what the busiest topology sends."""
+
 FILTERS: Final = ("f/a", "f/b", "f/+", "f/#", "f/a/x", "f/+/x")
 TOPICS: Final = ("f/a", "f/b", "f/c", "f/a/x", "f/b/x")
 PREFIX: Final = "federator"
@@ -187,6 +190,8 @@ class World:
         repaired = False
         while self._events and self._events[0][0] <= END_SECONDS:
             self.now, _, do, arguments = heappop(self._events)
+            if self.packets > MOST_PACKETS:
+                raise Violation("circulates", self.seed, f"{self.packets} packets")
             if not repaired and self.now >= FAULTS_UNTIL + REPAIR_SECONDS:
                 repaired = True
                 self.judge_meshes()

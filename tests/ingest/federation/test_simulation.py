@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from simulation import Violation, run, topologies_wanted
+from tests.ingest.federation.simulation import Violation, run, topologies_wanted
 
 from ingest.federation import core, envelope, meshes
 from ingest.federation.chains import Chains
@@ -18,8 +18,8 @@ from ingest.federation.packets import Core
 from ingest.federation.store import Store
 
 SAMPLE: Final = 120
-MOST_SEEDS: Final = 200
-"""In so many topologies a defect has to show."""
+SEEDS: Final = (0, 10, 19, 50, 52, 86, 99, *range(100, 200))
+"""Topologies in one of which a defect has to show; the first ones show these."""
 
 
 def test_random_federations_keep_their_promises() -> None:
@@ -131,7 +131,9 @@ def marks_without_messages(patch: pytest.MonkeyPatch) -> None:
     """A restart remembers what was delivered, not the messages."""
     restore = Federator.restore
     patch.setattr(
-        Federator, "restore", lambda self, saved, now: restore(self, replace(saved, messages=()), now)
+        Federator,
+        "restore",
+        lambda self, saved, now: restore(self, replace(saved, messages=()), now),
     )
 
 
@@ -165,7 +167,7 @@ def origin_lost_on_3_1_1(patch: pytest.MonkeyPatch) -> None:
             message = replace(message, key=message.key._replace(origin=sender))
         return to_mqtt(message, sender, prefix=prefix, protocol_level=protocol_level)
 
-    patch.setattr("simulation.to_mqtt", lose)
+    patch.setattr("tests.ingest.federation.simulation.to_mqtt", lose)
 
 
 def holes_are_left(patch: pytest.MonkeyPatch) -> None:
@@ -177,9 +179,7 @@ def holes_are_left(patch: pytest.MonkeyPatch) -> None:
 def store_of_one(patch: pytest.MonkeyPatch) -> None:
     """The store keeps hardly anything."""
     between = Store.between
-    patch.setattr(
-        Store, "between", lambda self, *a, **named: between(self, *a, **named)[:0]
-    )
+    patch.setattr(Store, "between", lambda self, *a, **named: between(self, *a, **named)[:0])
 
 
 def retained_by_arrival(patch: pytest.MonkeyPatch) -> None:
@@ -243,12 +243,12 @@ DEFECTS: Final[tuple[Patch, ...]] = (
 @pytest.mark.parametrize("plant", DEFECTS, ids=lambda plant: plant.__name__)
 def test_a_planted_defect_is_found(plant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    for seed in range(MOST_SEEDS):
+    for seed in SEEDS:
         try:
             run(seed)
         except (Violation, RecursionError):
             return
-    pytest.fail(f"{plant.__doc__} That showed in none of {MOST_SEEDS} topologies.")
+    pytest.fail(f"{plant.__doc__} That showed in none of {len(SEEDS)} topologies.")
 
 
 def test_the_automaton_knows_every_state_and_event() -> None:
