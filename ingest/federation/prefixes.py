@@ -7,7 +7,9 @@ so that the way back is the same way.
 
 from collections.abc import Sequence
 
+from ingest.federation.filters import meet
 from mqlake.errors import SettingsError
+from mqlake.topics import SEPARATOR
 
 
 class Prefixes:
@@ -17,7 +19,7 @@ class Prefixes:
         pairs: (local, federated), each a literal beginning of topic names.
 
     Raises:
-        SettingsError: Two pairs share a side, or one holds a wildcard.
+        SettingsError: Two pairs share a side, or one is no whole levels without wildcards.
     """
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
@@ -26,6 +28,8 @@ class Prefixes:
                 raise SettingsError("setting prefixes: two of them begin alike")
             if any("+" in one or "#" in one or one.startswith("$") for one in side):
                 raise SettingsError("setting prefixes: a prefix has no wildcard and no $")
+            if any(one and not one.endswith(SEPARATOR) for one in side):
+                raise SettingsError("setting prefixes: a prefix ends with /")
         self._out = sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)
         self._in = sorted(
             ((federated, local) for local, federated in pairs),
@@ -39,6 +43,15 @@ class Prefixes:
         A filter that is wider than a prefix keeps its name: it then means federated topics.
         """
         return _replace(topic, self._out)
+
+    def to_local_filters(self, topic_filter: str) -> set[str]:
+        """Return the filters of the own broker's topics that a filter of the federation means."""
+        found = {topic_filter}
+        for federated, _ in self._in:
+            common = meet(topic_filter, f"{federated}#")
+            if common is not None:
+                found.add(self.to_local(common))
+        return found
 
     def to_local(self, topic: str) -> str:
         """Return what a topic of the federation is called at the own broker."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingest.federation import packets
@@ -58,6 +59,9 @@ _logger = logging.getLogger(__name__)
 TICK_SECONDS: Final = 0.1
 SAVE_SECONDS: Final = 0.025
 INTERESTS_SECONDS: Final = 1.0
+LAST_SAVE_SECONDS: Final = 2.0
+"""How long a federator that stops waits for what its broker has not acknowledged."""
+
 BEACON: Final = "beacon"
 GONE: Final = "gone"
 CONTROL_EXPIRY_SECONDS: Final = 10
@@ -118,7 +122,7 @@ class FederationService:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._to_acknowledge: list[int] = []
         self._is_due = False
-        self._stop = asyncio.Event()
+        self._interests_at = float("-inf")
 
     # The process.
 
@@ -135,6 +139,10 @@ class FederationService:
             await asyncio.wait((stopped, *tasks), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
+            tasks[-1].cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_SAVE_SECONDS):
+                    await self._save_once()
             for link in (*self.links.values(), self.host):
                 await link.close()
             for task in (*self._tasks.values(), *tasks):
@@ -151,7 +159,7 @@ class FederationService:
         self._set_neighbours(neighbours)
         self.step(Neighbours(tuple(one.id for one in neighbours)))
         for site, link in self.links.items():
-            if link.is_up:
+            if link.is_up and self.host.is_up:
                 self.step(LinkUp(site))
 
     def _set_neighbours(self, neighbours: tuple[BrokerSettings, ...]) -> None:
@@ -171,7 +179,9 @@ class FederationService:
         will = None
         if is_host:
             # With other filters of the federation these would overlap: then there is one for both.
-            topics = {f"{self._prefix}/#", *map(self._prefixes.to_local, settings.filters_out)}
+            topics = {f"{self._prefix}/#"}
+            for one in settings.filters_out:
+                topics |= self._prefixes.to_local_filters(one)
             subscriptions = [
                 Subscription(one, 1, no_local=True, retain_as_published=True, retain_handling=2)
                 for one in sorted(disjoint(topics))
@@ -199,36 +209,41 @@ class FederationService:
             self._carry_out()
 
     async def _save(self) -> None:
-        """Save and acknowledge, in the order that loses nothing."""
-        interests_at = 0.0
         while True:
             await asyncio.sleep(SAVE_SECONDS)
-            now = self._clock.monotonic()
-            unsaved = self.federator.unsaved(now)
-            packet_ids, self._to_acknowledge = self._to_acknowledge, []
-            connection = self.host.connections
-            if unsaved.marks or unsaved.messages or packet_ids:
-                await self.host.settled()
-            if self.state is not None:
-                if unsaved.marks or unsaved.messages:
-                    self.state.save(unsaved, now, self._clock.now_ms())
-                if now - interests_at >= INTERESTS_SECONDS:
-                    interests_at = now
-                    self.state.save_interests(unsaved, self._clock.now_ms())
-            if packet_ids and connection == self.host.connections:
-                self.host.acknowledge(packet_ids)
+            await self._save_once()
+
+    async def _save_once(self) -> None:
+        """Save and acknowledge, in the order that loses nothing."""
+        now = self._clock.monotonic()
+        unsaved = self.federator.unsaved(now)
+        packet_ids, self._to_acknowledge = self._to_acknowledge, []
+        connection = self.host.connections
+        if unsaved.marks or unsaved.messages or packet_ids:
+            await self.host.settled()
+        if self.state is not None:
+            if unsaved.marks or unsaved.messages:
+                self.state.save(unsaved, now, self._clock.now_ms())
+            if now - self._interests_at >= INTERESTS_SECONDS:
+                self._interests_at = now
+                self.state.save_interests(unsaved, self._clock.now_ms())
+        if packet_ids and connection == self.host.connections:
+            self.host.acknowledge(packet_ids)
 
     # What links say.
 
     def link_is_up(self, link: Link) -> None:
-        """Take a neighbour's link for usable."""
-        if link is not self.host:
-            self.step(LinkUp(link.broker.id))
+        """Take a neighbour's link for usable, once its answers can be heard."""
+        for site, one in self.links.items():
+            if one.is_up and self.host.is_up and link in (one, self.host):
+                self.step(LinkUp(site))
 
     def link_is_down(self, link: Link) -> None:
         """Take a neighbour's link for broken."""
         if link is self.host:
             self._to_acknowledge.clear()  # the broker sends those again
+            for site in self.links:
+                self.step(LinkDown(site))
         elif self.links.get(link.broker.id) is link:
             self.step(LinkDown(link.broker.id))
 

@@ -19,6 +19,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from getpass import getuser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,8 +79,8 @@ class Grid:
     ports: dict[int, int] = field(default_factory=dict)
 
     @contextmanager
-    def running(self) -> Iterator[Grid]:
-        """Run all of it for the length of the block.
+    def running(self, *, with_federators: bool = True) -> Iterator[Grid]:
+        """Run all of it, or the brokers alone, for the length of the block.
 
         Raises:
             OperationalError: There is no Mosquitto here.
@@ -91,7 +92,7 @@ class Grid:
         try:
             for node in nodes:
                 self.start_broker(node)
-            for node in nodes:
+            for node in nodes if with_federators else ():
                 self.start_federator(node)
             yield self
         finally:
@@ -104,13 +105,14 @@ class Grid:
                     process.kill()
                     process.wait()
 
-    def start_broker(self, node: int) -> None:
-        """Start a node's broker and wait until it listens."""
+    def start_broker(self, node: int, settings: str = "") -> None:
+        """Start a node's broker, with further lines of settings, and wait until it listens."""
         path = self.folder / f"mosquitto-{node}.conf"
-        # All limits of what waits are taken away: they are not what is looked at.
+        # All limits of what waits are taken away: they are not what is looked at. A broker that is
+        # started by root would become somebody who cannot read its folder.
         path.write_text(
-            f"listener {self.ports[node]} 127.0.0.1\nallow_anonymous true\n"
-            "max_inflight_messages 0\nmax_queued_messages 0\nset_tcp_nodelay true\n",
+            f"listener {self.ports[node]} 127.0.0.1\nallow_anonymous true\nuser {getuser()}\n"
+            "max_inflight_messages 0\nmax_queued_messages 0\nset_tcp_nodelay true\n" + settings,
             encoding="utf-8",
         )
         self._start(f"broker-{node}", [str(MOSQUITTO), "-c", str(path)])
@@ -296,7 +298,7 @@ def _count(client: Client) -> int:
 
 async def _wait_for(is_done: Any, seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
-    while not is_done() and time.monotonic() < deadline:
+    while not is_done() and time.monotonic() < deadline:  # noqa: ASYNC110 - arrivals are a list
         await asyncio.sleep(0.02)
 
 

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from api.settings import ApiSettings
+from ingest.federation.settings import BrokerSettings, FederationSettings, PrefixSettings
 from ingest.gateway.listeners.settings import (
     SecureWebSocketListener,
     TcpListener,
@@ -34,6 +35,7 @@ SHOWN_BY_EXAMPLE = {
     "connections",
     "credentials_file",
     "heartbeat_file",
+    "host",
     "http",
     "listeners",
     "log_dir",
@@ -41,7 +43,10 @@ SHOWN_BY_EXAMPLE = {
     "lake_dir",
     "log_file",
     "log_port",
+    "neighbors",
+    "prefixes",
     "spark",
+    "state_dir",
 }
 """No default that could be written down."""
 
@@ -53,6 +58,7 @@ FILES = pytest.mark.parametrize(
         ("api", ApiSettings),
         ("rules", RulesSettings),
         ("local", LocalSettings),
+        ("federation", FederationSettings),
     ],
 )
 
@@ -132,3 +138,14 @@ def test_rules_file_shows_every_key_of_connections_and_http() -> None:
         for key, field in settings.model_fields.items():
             by_example = "password" in key or key == "ca_certificates" or field.is_required()
             assert by_example or table[key] == field.default, key
+
+
+def test_federation_file_shows_every_key_of_brokers_and_prefixes() -> None:
+    shown = uncommented("federation")
+    neighbours, prefixes = shown["neighbors"], shown["prefixes"]
+    assert isinstance(neighbours, list)
+    assert isinstance(prefixes, list)
+    host = BrokerSettings.model_validate(shown["host"])
+    assert set(BrokerSettings.model_fields) == host.model_fields_set
+    assert BrokerSettings.model_validate(neighbours[0]).is_secure
+    assert PrefixSettings.model_validate(prefixes[0]).federated == "federated/plant-a/"

@@ -446,10 +446,11 @@ class World:
 
     def judge(self) -> None:
         for name, (time, topic, origin) in self.published.items():
-            if name not in self.passed_on:
-                # Nobody wanted it, or its site died with it.
-                if self.sites[origin].runs != name[1] or not self.is_wanted(origin, topic, time):
-                    continue
+            died_with_it = self.sites[origin].runs != name[1]
+            if name not in self.passed_on and (
+                died_with_it or not self.is_wanted(origin, topic, time)
+            ):
+                continue
             for site in self.sites:
                 if site.number == origin or name in self.delivered[site.number]:
                     continue
@@ -483,9 +484,11 @@ class World:
         """Whether a site that is up, or the disk of any, has a message."""
         sequence = message.sequence
         return any(
-            site.is_up
-            and site.federator.store.between(
-                message.key, sequence - 1, sequence, since=None, most=1
+            (
+                site.is_up
+                and site.federator.store.between(
+                    message.key, sequence - 1, sequence, since=None, most=1
+                )
             )
             or any(identity(one) == identity(message) for one in site.saved.messages)
             for site in self.sites

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from tests.ingest.federation.simulation import Violation, run, topologies_wanted
 
 from ingest.federation import core, envelope, meshes
 from ingest.federation.chains import Chains
@@ -16,6 +15,7 @@ from ingest.federation.core import Federator, Saved
 from ingest.federation.meshes import Mesh
 from ingest.federation.packets import Core
 from ingest.federation.store import Store
+from tests.ingest.federation.simulation import Violation, run, topologies_wanted
 
 SAMPLE: Final = 120
 SEEDS: Final = (0, 10, 19, 50, 52, 86, 99, *range(100, 200))

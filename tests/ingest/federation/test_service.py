@@ -1,0 +1,342 @@
+"""Federators beside real brokers: Mosquitto, 5.0 and 3.1.1 mixed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+
+from ingest.federation.service import FederationService
+from ingest.federation.settings import BrokerSettings, FederationSettings, PrefixSettings
+from ingest.protocol.packets import Publish, Will
+from mqlake.bench.federation import MOSQUITTO, Client, Grid
+from mqlake.clock import SystemClock
+from mqlake.metrics.families import Families
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from ingest.federation.links import Link
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(not MOSQUITTO.is_file(), reason=f"no {MOSQUITTO}"),
+]
+LIMIT_SECONDS = 30.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def until(is_done: Callable[[], bool]) -> None:
+    """Wait for something that other processes do."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while not is_done():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+class Listener(Client):
+    """A subscriber that keeps whole packets."""
+
+    def __init__(self, port: int, name: str, topic_filter: str) -> None:
+        self.packets: list[Publish] = []
+        super().__init__(port, name, topic_filter)
+
+    def receive(self, link: Link, publish: Publish) -> None:
+        self.packets.append(publish)
+        super().receive(link, publish)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [publish.payload for publish in self.packets]
+
+
+@dataclass
+class Sites:
+    grid: Grid
+    services: dict[int, FederationService] = field(default_factory=dict)
+    stops: dict[int, tuple[asyncio.Event, asyncio.Task[None]]] = field(default_factory=dict)
+    clients: list[Client] = field(default_factory=list)
+
+    def broker(self, node: int, **changes: Any) -> BrokerSettings:
+        protocol = self.grid.protocols.get(node, "5.0")
+        uri = f"mqtt://127.0.0.1:{self.grid.ports[node]}"
+        return BrokerSettings(**{"id": node, "uri": uri, "protocol": protocol} | changes)
+
+    def start(self, node: int, **changes: Any) -> FederationService:
+        given = {
+            "host": self.broker(node),
+            "neighbors": tuple(map(self.broker, self.grid.neighbours[node])),
+            "state_dir": self.grid.folder / f"state-{node}",
+        }
+        service = FederationService(FederationSettings(**given | changes), SystemClock())
+        stop = asyncio.Event()
+        self.services[node] = service
+        self.stops[node] = stop, asyncio.create_task(service.run(stop))
+        return service
+
+    async def stop(self, node: int) -> None:
+        stop, task = self.stops.pop(node)
+        stop.set()
+        await task
+
+    async def listen(self, node: int, topic_filter: str = "federated/#") -> Listener:
+        client = Listener(self.grid.ports[node], f"listener-{node}-{topic_filter}", topic_filter)
+        self.clients.append(client)
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await client.up.wait()
+        return client
+
+    def are_meshed(self, topic_filter: str, nodes: set[int]) -> bool:
+        """Whether a message from anywhere comes to all these nodes."""
+        for start in self.services:
+            reached, todo = {start}, [start]
+            while todo:
+                mesh = self.services[todo.pop()].federator.meshes.get(topic_filter)
+                found = set(mesh.targets()) - reached if mesh is not None else set()
+                reached |= found
+                todo += found
+            if not nodes <= reached:
+                return False
+        return True
+
+
+@asynccontextmanager
+async def sites(
+    folder: Path, neighbours: dict[int, tuple[int, ...]], *, old: tuple[int, ...] = ()
+) -> AsyncIterator[Sites]:
+    """Run a broker for each node; federators are started by the test."""
+    grid = Grid(folder, neighbours, protocols=dict.fromkeys(old, "3.1.1"))
+    with grid.running(with_federators=False):
+        found = Sites(grid)
+        try:
+            yield found
+        finally:
+            for client in found.clients:
+                await client.close()
+            for node in list(found.stops):
+                await found.stop(node)
+
+
+LINE = {1: (2,), 2: (1, 3), 3: (2,)}
+
+
+@pytest.mark.parametrize("old", [(), (2,), (3,), (1, 2, 3)], ids=str)
+async def test_messages_cross_brokers_of_both_protocols(
+    tmp_path: Path, old: tuple[int, ...]
+) -> None:
+    async with sites(tmp_path, LINE, old=old) as running:
+        for node in LINE:
+            running.start(node, interests=("federated/#",) if node != 2 else ())
+        first, third = await running.listen(1), await running.listen(3)
+        await until(lambda: running.are_meshed("federated/#", {1, 3}))
+        for number in range(50):
+            third.publish("federated/a", b"3-%d" % number)
+            first.publish("federated/a", b"1-%d" % number)
+        await until(lambda: len(first.packets) >= 100 and len(third.packets) >= 100)
+        for listener in (first, third):
+            for origin in (b"1", b"3"):
+                found = [one for one in listener.payloads if one.startswith(origin)]
+                assert found == [origin + b"-%d" % number for number in range(50)]
+
+
+async def test_properties_and_retained_flags_cross(tmp_path: Path) -> None:
+    async with sites(tmp_path, {1: (2,), 2: (1,)}) as running:
+        running.start(1)
+        running.start(2, interests=("federated/#",))
+        publisher, listener = await running.listen(1, "none"), await running.listen(2)
+        await until(lambda: running.are_meshed("federated/#", {2}))
+        properties: Any = {
+            "content_type": "text/plain",
+            "response_topic": "answers",
+            "correlation_data": b"\0\1",
+            "user_property": [("a", "1"), ("a", "2")],
+            "payload_format_indicator": 1,
+        }
+        publisher.link.publish(Publish("federated/a", b"x", 1, True, properties=properties))
+        await until(lambda: len(listener.packets) == 1)
+        assert listener.packets[0].properties == properties
+        late = await running.listen(2, "federated/a")
+        await until(lambda: len(late.packets) == 1)
+        assert late.packets[0].retain
+        publisher.publish("federated/a", b"", retain=True)
+        await until(lambda: len(listener.packets) == 2)
+        later = await running.listen(2, "federated/+")
+        publisher.publish("federated/b", b"y")
+        await until(lambda: len(later.packets) == 1)
+        assert later.payloads == [b"y"]
+
+
+async def test_a_will_crosses_from_its_site(tmp_path: Path) -> None:
+    async with sites(tmp_path, {1: (2,), 2: (1,)}) as running:
+        running.start(1)
+        running.start(2, interests=("federated/#",))
+        listener = await running.listen(2)
+        await until(lambda: running.are_meshed("federated/#", {2}))
+        client = await running.listen(1, "none")
+        client.link._will = Will("federated/gone", b"dead", qos=1)
+        assert client.link._transport is not None
+        client.up.clear()
+        client.link._transport.abort()  # it comes back with its will
+        await client.up.wait()
+        assert client.link._transport is not None
+        client.link._transport.abort()
+        await until(lambda: listener.payloads == [b"dead"])
+
+
+async def test_prefixes_give_topics_another_name_outside(tmp_path: Path) -> None:
+    async with sites(tmp_path, {1: (2,), 2: (1,)}) as running:
+        running.start(1, prefixes=(PrefixSettings(local="line/", federated="federated/a/"),))
+        running.start(2)
+        here, there = await running.listen(1, "line/#"), await running.listen(2)
+        here.beacon("line/+")
+        there.publish("federator/beacon/federated/a/x", b"")
+        await until(lambda: running.are_meshed("federated/a/x", {2}))
+        await until(lambda: running.are_meshed("federated/a/+", {1}))
+        here.publish("line/x", b"out")
+        there.publish("federated/a/y", b"in")
+        await until(lambda: len(here.packets) == 2 and len(there.packets) == 2)
+        assert ("federated/a/x", b"out") in [(p.topic_name, p.payload) for p in there.packets]
+        assert ("line/y", b"in") in [(one.topic_name, one.payload) for one in here.packets]
+
+
+async def test_filters_of_a_site_bound_what_leaves_and_comes(tmp_path: Path) -> None:
+    async with sites(tmp_path, {1: (2,), 2: (1,)}) as running:
+        running.start(1, filters_out=("federated/open/#",))
+        running.start(2, filters_in=("federated/#",), interests=("#",))
+        publisher, listener = await running.listen(1, "none"), await running.listen(2, "#")
+        await until(lambda: running.are_meshed("federated/#", {2}))
+        for topic in ("federated/secret", "secret", "federated/open/x"):
+            publisher.publish(topic, topic.encode())
+        await until(lambda: b"federated/open/x" in listener.payloads)
+        assert b"secret" not in listener.payloads
+        assert b"federated/secret" not in listener.payloads
+
+
+async def test_a_restart_misses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    async with sites(tmp_path, LINE) as running:
+        for node in LINE:
+            running.start(node, interests=("federated/#",) if node == 3 else ())
+        publisher, listener = await running.listen(1, "none"), await running.listen(3)
+        await until(lambda: running.are_meshed("federated/#", {3}))
+        publisher.publish("federated/a", b"0")
+        await until(lambda: listener.payloads == [b"0"])
+        await running.stop(3)
+        publisher.publish("federated/a", b"1")
+        publisher.publish("federated/new", b"2")
+        await until(lambda: running.services[1].federator.counters.published == 3)
+        await running.stop(1)  # with it goes what only it remembers
+        running.start(1)
+        running.start(3, interests=("federated/#",))
+        await until(lambda: len(listener.packets) >= 3)
+        publisher.publish("federated/a", b"3")
+        await until(lambda: b"3" in listener.payloads)
+        assert sorted(listener.payloads) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_neighbours_are_reloaded_without_cutting_links(tmp_path: Path) -> None:
+    async with sites(tmp_path, {1: (2,), 2: (1,), 3: (1,)}) as running:
+        first = running.start(1)
+        running.start(2, interests=("federated/#",))
+        running.start(3, interests=("federated/#",))
+        two, three = await running.listen(2), await running.listen(3)
+        await until(lambda: 2 in first.federator.targets("federated/a"))
+        link = first.links[2]
+        first.reload((running.broker(2), running.broker(3)))
+        await until(lambda: running.are_meshed("federated/#", {2, 3}))
+        two.publish("federated/a", b"x")
+        await until(lambda: three.payloads == [b"x"])
+        assert first.links[2] is link
+        assert link.connections == 1
+        first.reload((running.broker(3),))
+        assert set(first.links) == {3}
+
+
+async def test_metrics_and_figures_tell_of_links_and_meshes(tmp_path: Path) -> None:
+    from ingest.federation.metrics import FederationMetrics
+
+    async with sites(tmp_path, {1: (2,), 2: (1,)}) as running:
+        service = running.start(1, interests=("federated/#",))
+        running.start(2)
+        await until(lambda: running.are_meshed("federated/#", {1}))
+        families = Families()
+        FederationMetrics(service).add(families)
+        samples = {sample.name: sample.value for family in families for sample in family.samples}
+        assert samples["mqlake_federation_neighbour_there"] == 1
+        assert samples["mqlake_federation_meshes"] == 1
+        figures = service.figures()
+        assert figures["links"][0]["there"]
+        assert figures["meshes"][0]["state"] == "core"
+        assert service.health() == (True, "1 of 1 neighbours there")
+
+
+async def test_links_speak_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    async with sites(tmp_path, {1: (2,), 2: (1,)}) as running:
+        grid = running.grid
+        grid.kill("broker-2")
+        grid.start_broker(
+            2,
+            f"certfile {tmp_path / 'server.pem'}\nkeyfile {tmp_path / 'server.pem'}\n",
+        )
+        secure = running.broker(
+            2, uri=f"mqtts://127.0.0.1:{grid.ports[2]}", ca_certificates=tmp_path / "ca.pem"
+        )
+        running.start(1, neighbors=(secure,))
+        running.start(2, host=secure, interests=("federated/#",))
+        publisher = await running.listen(1, "none")
+        await until(lambda: running.are_meshed("federated/#", {2}))
+        publisher.publish("federated/a", b"x")
+        await until(lambda: running.services[2].federator.counters.delivered == 1)
+        await running.stop(1)
+        wrong = running.start(1, neighbors=(running.broker(2, uri=secure.uri),), state_dir=None)
+        await until(lambda: 2 in wrong.links and "certificate" in wrong.links[2].reason)
+
+
+RING = {1: (2, 4), 2: (1, 3), 3: (2, 4), 4: (1, 3)}
+
+
+@pytest.mark.parametrize("victim", ["federator-2", "broker-4", "federator-1", "broker-1"])
+async def test_a_kill_while_publishing_loses_nothing_to_the_others(
+    tmp_path: Path, victim: str
+) -> None:
+    """1 is the core, 2 and 4 are the ways to 3; who is not killed gets all, once, in order."""
+    dead = int(victim[-1])
+    source = 4 if dead == 1 else 1
+    grid = Grid(tmp_path, RING, settings='interests = ["federated/#"]\nredundancy = 2\n')
+    with grid.running():
+        publisher = Client(grid.ports[source], "publisher")
+        listener = Listener(grid.ports[3], "listener", "federated/#")
+        try:
+            await publisher.up.wait()
+            await listener.up.wait()
+            await until(
+                lambda: all(
+                    (status := grid.status(node)).get("mesh_count") == 1
+                    and all(link["there"] for link in status["links"])
+                    for node in RING
+                )
+            )
+            begin = time.monotonic()
+            for number in range(300):
+                publisher.publish("federated/a", b"%d" % number)
+                await asyncio.sleep(0.01)
+                if number == 100:
+                    grid.kill(victim)
+            await until(lambda: len(listener.packets) >= 300)
+            assert listener.payloads == [b"%d" % number for number in range(300)]
+            assert time.monotonic() - begin < LIMIT_SECONDS
+        finally:
+            await publisher.close()
+            await listener.close()
