@@ -286,6 +286,8 @@ class Federator:
         self._edges: dict[int, set[str]] = defaultdict(set)
         """Neighbour -> filters whose messages it has to be told of."""
         self._asked: OrderedDict[tuple[ChainKey, int], float] = OrderedDict()
+        self._next_sequence = 1
+        """Of a new mesh: above those of all that were, as others may remember their ends."""
         self._swept_at = now - SWEEP_SECONDS * (seed * 0x9E3779B1 % 1000) / 1000
 
     # What happens.
@@ -666,6 +668,7 @@ class Federator:
 
     def _new_mesh(self, topic_filter: str, now: float) -> Mesh:
         mesh = Mesh(self.site, self.epoch, topic_filter, self.limits.redundancy, self.timing, now)
+        mesh.next_sequence = self._next_sequence
         self.meshes[topic_filter] = mesh
         self._matching.insert(topic_filter, mesh)
         return mesh
@@ -738,6 +741,7 @@ class Federator:
             mesh.sweep(self, now)
             if mesh.is_over:
                 del self.meshes[topic_filter]
+                self._next_sequence = max(self._next_sequence, mesh.next_sequence)
                 self._matching.remove(topic_filter, mesh)
 
     def _note(self, words: str, **fields: object) -> None:

@@ -134,6 +134,7 @@ class Link(asyncio.Protocol):
         self._heard_at = 0.0
         self._said_at = 0.0
         self._is_paused = False
+        self._is_closed = False
 
     # For the owner.
 
@@ -189,6 +190,7 @@ class Link(asyncio.Protocol):
 
     async def close(self) -> None:
         """Say goodbye, so that no will is published: the neighbours are told otherwise."""
+        self._is_closed = True
         if self._transport is not None:
             self._write(encode(Disconnect(), self._level))
             self._transport.close()
@@ -291,7 +293,7 @@ class Link(asyncio.Protocol):
         if not self._keeps:
             self._queue.clear()
             self._inflight.clear()
-        if was_up:
+        if was_up and not self._is_closed:
             fields = {"broker": self.broker.uri, "site": self.broker.id, "reason": self.reason}
             _logger.warning("a link is down", extra={"fields": fields})
             self._owner.link_is_down(self)

@@ -236,6 +236,17 @@ def test_three_beacons_missed_are_no_subscriber() -> None:
     assert net.sites[1].targets("t") == set()
 
 
+def test_subscribers_that_come_back_are_heard_of_again() -> None:
+    """The announcements of their mesh go on above the resignation that others remember."""
+    net = Net(CHAIN)
+    for _ in range(2):
+        net.step(5, Beacon("t"))
+        net.publish(1, b"x")
+        net.wait(20)
+        assert "t" not in net.sites[5].meshes
+    assert net.delivered[5] == [b"x", b"x"]
+
+
 def test_a_message_goes_no_farther_than_the_hop_limit() -> None:
     net = Net(CHAIN, Limits(hop_limit=2))
     net.want(5, "t")

@@ -69,10 +69,11 @@ class Sites:
     def broker(self, node: int, **changes: Any) -> BrokerSettings:
         protocol = self.grid.protocols.get(node, "5.0")
         uri = f"mqtt://127.0.0.1:{self.grid.ports[node]}"
-        return BrokerSettings(**{"id": node, "uri": uri, "protocol": protocol} | changes)
+        given: dict[str, Any] = {"id": node, "uri": uri, "protocol": protocol}
+        return BrokerSettings(**given | changes)
 
     def start(self, node: int, **changes: Any) -> FederationService:
-        given = {
+        given: dict[str, Any] = {
             "host": self.broker(node),
             "neighbors": tuple(map(self.broker, self.grid.neighbours[node])),
             "state_dir": self.grid.folder / f"state-{node}",
