@@ -19,7 +19,11 @@ SINGLE: Final = "+"
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Tell whether each topic name that `narrow` matches is matched by `wide` too."""
+    """Tell whether each topic name that `narrow` matches is matched by `wide` too.
+
+    `+/#` matches all names as `#` does, and is taken for narrower: of two filters at most one
+    covers the other.
+    """
     wider, narrower = wide.split(SEPARATOR), narrow.split(SEPARATOR)
     for depth, level in enumerate(wider):
         if level == MULTI:
