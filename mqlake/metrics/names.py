@@ -142,6 +142,18 @@ API: Final = (
     _gauge("api_live_readers", "connections that read live streams"),
 )
 
+BALANCER: Final = (
+    _gauge("balancer_node_weight", "weight of a node", "node"),
+    _gauge("balancer_node_takes_clients", "1 while a node takes new clients, else 0", "node"),
+    _gauge("balancer_nodes_left_out", "nodes for which there is no slot"),
+    _gauge("balancer_proxy_current", "1 while a proxy runs the snapshot in force, else 0", "proxy"),
+    _counter("balancer_proxy_changes", "commands that changed a proxy", "proxy"),
+    _counter("balancer_proxy_repairs", "times that a proxy had drifted", "proxy"),
+    _counter("balancer_snapshots", "snapshots put in force"),
+    _counter("balancer_probes", "probes of nodes by an MQTT client", "result"),
+    _counter("balancer_scrapes", "looks at the metrics of nodes", "result"),
+)
+
 SUPERVISOR: Final = (
     _gauge("process_up", "1 while the process runs, else 0", "process"),
     _gauge("process_healthy", "1 while it says that it is well, else 0", "process"),
@@ -158,6 +170,7 @@ BY_PROCESS: Final = {
     "rules": RULES,
     "federation": FEDERATION,
     "api": API,
+    "balancer": BALANCER,
     "supervisor": SUPERVISOR,
 }
 """Kind of process -> its metrics, beside `EVERY_PROCESS` and prometheus_client's `process_*`."""

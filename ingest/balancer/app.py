@@ -1,0 +1,82 @@
+"""The balancer's process: settings in, exit code out."""
+
+import asyncio
+import logging
+import signal
+from functools import partial
+
+import uvloop
+
+from ingest.balancer.control_plane import ControlPlane
+from ingest.balancer.control_socket import ControlSocket
+from ingest.balancer.metrics import add_metrics
+from ingest.balancer.settings import BalancerSettings
+from mqlake.clock import SystemClock
+from mqlake.errors import MqlakeError
+from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.log.contract import LogAccess
+from mqlake.logs import set_up_logging
+from mqlake.metrics.server import MetricsServer, new_registry
+
+logger = logging.getLogger(__name__)
+
+
+def main(settings: BalancerSettings) -> int:
+    """Run a control plane until SIGTERM or SIGINT; return the exit code."""
+    set_up_logging(settings.log_level, settings.log_file, settings.log_format, settings.name)
+    failures: list[Exception] = []
+    try:
+        uvloop.run(_run(settings))
+    except* MqlakeError as errors:
+        failures.extend(errors.exceptions)
+    for failure in failures:
+        logger.critical("the balancer stops: %s", failure)
+    return 1 if failures else 0
+
+
+async def _run(settings: BalancerSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    log = _open_log(settings) if settings.discovery.gateways else None
+    plane = ControlPlane(settings, SystemClock(), log)
+    control = ControlSocket(settings.control_socket, plane)
+    registry = new_registry(settings.name, lambda: plane.health()[0], partial(add_metrics, plane))
+    metrics = MetricsServer(settings.metrics, registry)
+    beat = asyncio.create_task(_beat(plane, settings))
+    try:
+        await control.open()
+        await plane.run(stop)
+    finally:
+        beat.cancel()
+        await control.close()
+        await asyncio.to_thread(metrics.close)
+        if log is not None:
+            await log.ranges.close()
+            await log.writer.close()
+
+
+def _open_log(settings: BalancerSettings) -> LogAccess:
+    # Without gateways of the log no client of Kafka is needed.
+    from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+
+    servers = settings.log.bootstrap_servers
+    return LogAccess(
+        KafkaLogWriter(servers, client_id=settings.name),
+        partial(KafkaLogReader, servers, client_id=settings.name),
+        KafkaRangeReader(servers, client_id=settings.name),
+    )
+
+
+async def _beat(plane: ControlPlane, settings: BalancerSettings) -> None:
+    path = settings.heartbeat_file
+    while path is not None:
+        healthy, detail = plane.health()
+        try:
+            await asyncio.to_thread(
+                write_heartbeat, path, settings.name, healthy=healthy, detail=detail
+            )
+        except OSError as exc:  # a full disk: clients are placed all the same
+            logger.warning("no heartbeat", extra={"fields": {"reason": str(exc)}})
+        await asyncio.sleep(INTERVAL_SECONDS)

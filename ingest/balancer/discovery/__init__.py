@@ -1,0 +1,1 @@
+"""Which nodes there are: from a list, from DNS, from `mqlake.gateways`."""

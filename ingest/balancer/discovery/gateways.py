@@ -1,0 +1,129 @@
+"""Nodes from `mqlake.gateways`: what each gateway says of itself twice a second."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from ingest.balancer.fleet import Node
+from mqlake.log.contract import BEGINNING
+from mqlake.records import GATEWAYS, RECORD_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mqlake.clock import Clock
+    from mqlake.errors import LogError
+    from mqlake.log.contract import LogReader, LogRecord
+
+logger = logging.getLogger(__name__)
+
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - it is not bound, but replaced
+
+
+class GatewaySource:
+    """Follows the log topic.
+
+    A gateway is gone when it says so, or is silent for its lease by our own clock. While the log is
+    away nobody is heard and nobody is gone for that.
+
+    Args:
+        reader: Not started yet.
+        clock: Its times count.
+        lease_seconds: As of the gateways.
+        on_change: Called when a record has come.
+        host: Host name of a gateway that listens on all addresses, with `{name}` in it.
+        metrics_url: Of each gateway, with `{address}` and `{name}` in it; empty: it has none.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        clock: Clock,
+        lease_seconds: float,
+        on_change: Callable[[], None],
+        host: str = "{name}",
+        metrics_url: str = "",
+    ) -> None:
+        self._host = host
+        self._reader = reader
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._on_change = on_change
+        self._metrics_url = metrics_url
+        self._heard: dict[str, tuple[Node, float]] = {}
+        self._end = 0
+        self._next = 0
+
+    async def open(self) -> None:
+        """Begin to follow.
+
+        Raises:
+            LogError: The log cannot be read.
+        """
+        self._end = (await self._reader.end_offsets(GATEWAYS))[0]
+        started = await self._reader.start(GATEWAYS, {0: BEGINNING}, self._receive, self._report)
+        self._next = started[0]
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all is known that was said before this process began to listen."""
+        return self._next >= self._end
+
+    def nodes(self) -> list[Node]:
+        """Return the gateways that are there."""
+        # Time goes on only while anybody is heard.
+        until = max((at for _, at in self._heard.values()), default=0.0)
+        return [node for node, at in self._heard.values() if until - at < self._lease_seconds]
+
+    def _receive(self, records: list[LogRecord]) -> None:
+        now = self._clock.monotonic()
+        for record in records:
+            self._next = record.offset + 1
+            name = (record.key or b"").decode(errors="replace")
+            if record.value is None:
+                self._heard.pop(name, None)
+                continue
+            try:
+                node = self._read(name, json.loads(record.value))
+            except (ValueError, KeyError, TypeError, AttributeError) as exc:
+                fields = {"gateway": name, "reason": repr(exc)}
+                logger.warning("gateway record ignored", extra={"fields": fields})
+                continue
+            # Also what was said before this process listened: who is not there says no more.
+            self._heard[name] = (node, now)
+        self._on_change()
+
+    def _report(self, error: LogError) -> None:
+        logger.warning("gateways cannot be heard", extra={"fields": {"reason": str(error)}})
+
+    def _read(self, name: str, found: dict[str, Any]) -> Node:
+        if found.get("v") != RECORD_VERSION:
+            raise ValueError(f"version {found.get('v')!r}, expected {RECORD_VERSION}")
+        ports: dict[str, int] = {}
+        host = ""
+        for url in found["listeners"]:
+            parts = urlsplit(url)
+            if parts.port is None:
+                continue  # a Unix socket
+            ports.setdefault(parts.scheme, parts.port)
+            host = host or parts.hostname or _EVERYWHERE[0]
+        if not host:
+            raise ValueError("it listens nowhere")
+        if host in _EVERYWHERE:
+            host = self._host.format(name=name)
+        level = found.get("overload")
+        return Node(
+            name,
+            host,
+            tuple(sorted(ports.items())),
+            self._metrics_url.format(address=host, name=name),
+            serves=found.get("state") == "serving",
+            overload_level=level if isinstance(level, int) else None,
+            is_gateway=True,
+        )

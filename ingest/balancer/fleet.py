@@ -1,0 +1,264 @@
+"""The nodes as the control plane knows them; from that, the snapshot that proxies are to have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.balancer.health import Factor, Health
+from ingest.balancer.overload import Overload
+from ingest.balancer.placement import Strategy, place_buckets
+from ingest.balancer.snapshot import Placed, Snapshot, assign_slots
+from ingest.balancer.weights import MOST, CpuWindow, damped, weight_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+ANNOUNCED: Final = "announced"
+"""Factor of health: the node says of itself that it takes clients."""
+MQTT: Final = "mqtt"
+"""Factor of health: a client connects, subscribes, publishes and receives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as it was discovered."""
+
+    name: str
+    address: str
+    ports: tuple[tuple[str, int], ...]
+    metrics_url: str = ""
+    serves: bool = True
+    """False: it says that it takes no clients."""
+    overload_level: int | None = None
+    """That it has published with this, if any."""
+    is_gateway: bool = False
+    """It reads control records: it lets its clients go by itself when it is drained."""
+
+    @property
+    def mqtt_port(self) -> int | None:
+        return dict(self.ports).get("mqtt")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The settings that decide."""
+
+    strategy: Strategy = "weighted_cpu"
+    slots: int = 32
+    window_seconds: float = 60.0
+    cpu_is_counter: bool = True
+    cores: float = 1.0
+    overload_threshold: int = 4
+    overload_release: int = 2
+    overload_memory_seconds: float = 60.0
+    fall: int = 2
+    rise: int = 1
+    shards: int = 16
+    buckets_per_shard: int = 64
+    slack: float = 0.25
+    tolerance: int = 15
+
+
+@dataclass(slots=True)
+class _Known:
+    node: Node
+    health: Health
+    cpu: CpuWindow
+    overload: Overload
+    discovered_at: float
+    damped_weight: int | None = None
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What of the last snapshot still counts."""
+
+    slots: dict[str, int] = field(default_factory=dict)
+    taking: set[str] = field(default_factory=set)
+    weights: dict[str, int] = field(default_factory=dict)
+
+
+class Fleet:
+    """Takes what is found out, gives the snapshot.
+
+    Args:
+        policy: How to decide.
+        last: The last good snapshot, from before a restart: until something is known of a node,
+            what that says of it counts.
+
+    Attributes:
+        left_out: Nodes for which there is no slot.
+    """
+
+    def __init__(
+        self, policy: Policy, last: Snapshot, draining: Collection[str] = frozenset()
+    ) -> None:
+        self._policy = policy
+        self._nodes: dict[str, _Known] = {}
+        self._memory = _Memory(
+            {node.name: node.slot for node in last.nodes},
+            {node.name for node in last.nodes if node.takes_clients},
+            {node.name: node.weight for node in last.nodes},
+        )
+        self._loads: Sequence[float] = [1.0] * (policy.shards * policy.buckets_per_shard)
+        self._draining = set(draining)
+        self.left_out: list[str] = []
+
+    @property
+    def draining(self) -> frozenset[str]:
+        """The nodes that are to have no new clients, whatever else is so."""
+        return frozenset(self._draining)
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [known.node for _, known in sorted(self._nodes.items())]
+
+    def discover(self, nodes: Collection[Node], now: float) -> None:
+        """Take the nodes that there are; others are gone."""
+        present = {node.name for node in nodes}
+        for name in [name for name in self._nodes if name not in present]:
+            del self._nodes[name]
+        for node in nodes:
+            known = self._nodes.get(node.name)
+            if known is None or _is_elsewhere(known.node, node):
+                known = self._nodes[node.name] = self._new(node, now)
+            known.node = node
+            known.health.factors[ANNOUNCED].note(
+                passed=node.serves, reason="" if node.serves else "it takes no clients"
+            )
+            if node.overload_level is not None:
+                known.overload.note(now, node.overload_level)
+
+    def note_probe(self, name: str, reason: str, *, definite: bool = False) -> None:
+        """Take the result of a probe; an empty reason: it went well."""
+        if known := self._nodes.get(name):
+            known.health.factors[MQTT].note(passed=not reason, reason=reason, definite=definite)
+
+    def note_cpu(self, name: str, at: float, value: float) -> None:
+        if known := self._nodes.get(name):
+            known.cpu.add(at, value)
+
+    def note_overload(self, name: str, at: float, level: float) -> None:
+        if known := self._nodes.get(name):
+            known.overload.note(at, level)
+
+    def drain(self, name: str, *, is_draining: bool) -> bool:
+        """Give a node no new clients, or some again; tell whether there is such a node."""
+        if is_draining and name in self._nodes:
+            self._draining.add(name)
+        elif not is_draining:
+            self._draining.discard(name)
+        return name in self._nodes
+
+    def expect(self, loads: Sequence[float]) -> None:
+        """Take the load that is expected of each bucket."""
+        self._loads = loads
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Return what proxies are to have."""
+        memory = self._memory
+        memory.slots, self.left_out = assign_slots(
+            set(self._nodes), memory.slots, self._policy.slots
+        )
+        taking = self._taking(now)
+        placed = [
+            Placed(
+                name,
+                known.node.address,
+                tuple(sorted(known.node.ports)),
+                self._weight(name, known, now),
+                name in taking,
+                memory.slots[name],
+            )
+            for name, known in sorted(self._nodes.items())
+            if name in memory.slots
+        ]
+        memory.taking = taking
+        memory.weights = {node.name: node.weight for node in placed}
+        return Snapshot(tuple(placed), self._buckets(placed))
+
+    def describe(self, now: float) -> list[dict[str, Any]]:
+        """Return all that is known of each node, for people."""
+        return [
+            {
+                "name": name,
+                "address": known.node.address,
+                "ports": dict(known.node.ports),
+                "slot": self._memory.slots.get(name),
+                "weight": self._memory.weights.get(name),
+                "takes_clients": name in self._memory.taking,
+                "draining": name in self._draining,
+                "overloaded": known.overload.is_over(now),
+                "overload_level": known.overload.level,
+                "cpu_percent": known.cpu.mean(now),
+                "factors": {
+                    factor: {"healthy": one.is_healthy, "reason": one.reason}
+                    for factor, one in sorted(known.health.factors.items())
+                },
+            }
+            for name, known in sorted(self._nodes.items())
+        ]
+
+    def _new(self, node: Node, now: float) -> _Known:
+        policy = self._policy
+        factors = {
+            ANNOUNCED: Factor(fall=1, rise=1),
+            MQTT: Factor(fall=policy.fall, rise=policy.rise),
+        }
+        return _Known(
+            node,
+            Health(factors),
+            CpuWindow(policy.window_seconds, is_counter=policy.cpu_is_counter, cores=policy.cores),
+            Overload(
+                policy.overload_threshold, policy.overload_release, policy.overload_memory_seconds
+            ),
+            now,
+        )
+
+    def _taking(self, now: float) -> set[str]:
+        """Return which nodes take new clients.
+
+        When all fail their probes it is more likely that this process cannot reach them: those
+        that say that they serve go on then.
+        """
+        wanted = {
+            name: known
+            for name, known in self._nodes.items()
+            if name not in self._draining and known.health.factors[ANNOUNCED].is_healthy
+        }
+        healthy = {name for name, known in wanted.items() if self._is_healthy(name, known)}
+        if not healthy and all(known.health.is_known for known in wanted.values()):
+            healthy = set(wanted)
+        return {name for name in healthy if not wanted[name].overload.is_over(now)}
+
+    def _is_healthy(self, name: str, known: _Known) -> bool:
+        if not known.health.is_known:
+            return name in self._memory.taking
+        return known.health.is_healthy
+
+    def _weight(self, name: str, known: _Known, now: float) -> int:
+        if self._policy.strategy in ("round_robin", "least_connections"):
+            return MOST
+        mean = known.cpu.mean(now)
+        is_young = now - known.discovered_at < self._policy.window_seconds
+        if mean is None and is_young and name in self._memory.weights:
+            return self._memory.weights[name]
+        weight = weight_of(mean)
+        if self._policy.strategy == "predicted":
+            # A scrape that fails must not move clients.
+            if mean is not None or known.damped_weight is None:
+                known.damped_weight = damped(known.damped_weight, weight, self._policy.tolerance)
+            return known.damped_weight
+        return weight
+
+    def _buckets(self, placed: Sequence[Placed]) -> tuple[int, ...]:
+        weights = {node.name: float(node.weight) for node in placed if node.takes_clients}
+        if self._policy.strategy != "predicted" or not weights:
+            return ()
+        names = place_buckets(self._policy.shards, self._loads, weights, slack=self._policy.slack)
+        return tuple(self._memory.slots[name] for name in names)
+
+
+def _is_elsewhere(known: Node, found: Node) -> bool:
+    return (known.address, known.ports) != (found.address, found.ports)

@@ -1,0 +1,1 @@
+"""HAProxy: its configuration, and its Runtime API."""

@@ -1,0 +1,178 @@
+"""Keeps one HAProxy at the snapshot that is in force.
+
+What the proxy has is read back after each change and every few seconds; the version that it runs
+is that of the snapshot only when it has just that. So one that was restarted, reloaded or changed
+by hand is brought back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ingest.balancer.haproxy.commands import (
+    commands,
+    is_as_wanted,
+    map_commands,
+    missing_slots,
+    parse_map,
+    parse_servers,
+    sessions_of,
+    wanted_servers,
+)
+from ingest.balancer.haproxy.runtime_api import ProxyError, RuntimeApi
+from mqlake.errors import InvalidRecord
+
+if TYPE_CHECKING:
+    from ingest.balancer.haproxy.configuration import Layout, Proxy
+    from ingest.balancer.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+_LINE_BYTES: Final = 4_000
+"""Several commands are one line, which must fit into a buffer."""
+_NEW_VERSION: Final = re.compile(r"New version created: (\d+)")
+
+
+@dataclass(slots=True)
+class ProxyState:
+    """What is known of one proxy, for people."""
+
+    name: str
+    version: str = ""
+    """Of the snapshot that it runs; empty: none that is known."""
+    problem: str = "not asked yet"
+    changes: int = 0
+    """Commands that changed something."""
+    repairs: int = 0
+    """Times that it was found to differ from a version that it had."""
+
+
+class Driver:
+    """Drives one proxy.
+
+    Args:
+        layout: What is declared in its configuration.
+        proxy: Which.
+        repair_seconds: How often it is looked at.
+    """
+
+    def __init__(self, layout: Layout, proxy: Proxy, repair_seconds: float) -> None:
+        self._layout = layout
+        self._proxy = proxy
+        self._repair_seconds = repair_seconds
+        self._api = RuntimeApi(proxy.runtime_api)
+        self._wanted: Snapshot | None = None
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
+        self.state = ProxyState(proxy.name)
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """Bring the proxy to a snapshot, now and from now on."""
+        if self._wanted is not None and self._wanted.version == snapshot.version:
+            return
+        self._wanted = snapshot
+        self._settled.clear()
+        self._changed.set()
+
+    async def settled(self) -> None:
+        """Wait until the proxy has the last snapshot; whoever waits sets the time for it."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Drive until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(self._repair_seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            self._changed.clear()
+            if self._wanted is not None:
+                await self._bring_to(self._wanted)
+
+    async def close_sessions(self, slot: int, most: int) -> int:
+        """Cut some connections of a slot; return how many.
+
+        Raises:
+            ProxyError: The proxy does not answer.
+        """
+        servers = {f"{name}/s{slot}" for name, number in self._slots() if number == slot}
+        sessions = sessions_of(await self._api.ask("show sess"), servers)[:most]
+        for session in sessions:
+            await self._api.ask(f"shutdown session {session}")
+        return len(sessions)
+
+    def _slots(self) -> list[tuple[str, int]]:
+        return [] if self._wanted is None else list(wanted_servers(self._layout, self._wanted))
+
+    async def _bring_to(self, snapshot: Snapshot) -> None:
+        state = self.state
+        try:
+            changes = await self._apply(snapshot)
+        except (ProxyError, InvalidRecord) as exc:
+            if state.problem != str(exc):
+                fields = {"proxy": state.name, "reason": str(exc)}
+                logger.warning("proxy not at the snapshot", extra={"fields": fields})
+            state.version, state.problem = "", str(exc)
+            return
+        if changes and state.version == snapshot.version:
+            state.repairs += 1
+            logger.warning(
+                "proxy had drifted", extra={"fields": {"proxy": state.name, "changes": changes}}
+            )
+        state.changes += changes
+        if state.version != snapshot.version:
+            told = {"proxy": state.name, "version": snapshot.version, "changes": changes}
+            logger.info("proxy at snapshot", extra={"fields": told})
+        state.version, state.problem = snapshot.version, ""
+        if self._wanted is snapshot:
+            self._settled.set()
+
+    async def _apply(self, snapshot: Snapshot) -> int:
+        """Return how many commands were needed."""
+        wanted = wanted_servers(self._layout, snapshot)
+        found = parse_servers(await self._api.ask("show servers state"))
+        if lacking := missing_slots(self._layout, wanted, found):
+            raise ProxyError(
+                f"its configuration lacks {', '.join(lacking[:3])}: write it with "
+                "`mqlake balancer configuration` and reload"
+            )
+        # Buckets lead to nodes only when these are in their slots.
+        lines = list(commands(self._layout, wanted, found))
+        for batch in _joined(lines):
+            await self._api.ask(batch)
+        if lines:
+            found = parse_servers(await self._api.ask("show servers state"))
+            if not is_as_wanted(wanted, found):
+                raise ProxyError("it has not taken all changes")
+        return len(lines) + await self._apply_map(snapshot)
+
+    async def _apply_map(self, snapshot: Snapshot) -> int:
+        if not snapshot.buckets:
+            return 0
+        buckets = dict(enumerate(snapshot.buckets))
+        map_file = self._proxy.map_file
+        if parse_map(await self._api.ask(f"show map {map_file}")) == buckets:
+            return 0
+        answer = await self._api.ask(f"prepare map {map_file}")
+        version = _NEW_VERSION.search(answer)
+        if version is None:
+            raise ProxyError(f"no new version of map {map_file}: {answer.strip()!r}")
+        for command in map_commands(int(version[1]), map_file, buckets):
+            await self._api.ask(command)
+        if parse_map(await self._api.ask(f"show map {map_file}")) != buckets:
+            raise ProxyError(f"it has not taken map {map_file}")
+        return 1
+
+
+def _joined(lines: list[str]) -> list[str]:
+    batches = [""]
+    for line in lines:
+        if len(batches[-1]) + len(line) > _LINE_BYTES:
+            batches.append("")
+        batches[-1] += f"{line};"
+    return [batch for batch in batches if batch]

@@ -1,0 +1,28 @@
+"""What the balancer tells Prometheus: read from what it knows anyway, when somebody looks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ingest.balancer.control_plane import ControlPlane
+    from mqlake.metrics.families import Families
+
+
+def add_metrics(plane: ControlPlane, families: Families) -> None:
+    """Add all there is to tell; what it reads is replaced, never changed, so any thread may."""
+    snapshot = plane.snapshot
+    for node in snapshot.nodes:
+        families.add("mqlake_balancer_node_weight", node.weight, node.name)
+        families.add("mqlake_balancer_node_takes_clients", int(node.takes_clients), node.name)
+    for driver in plane.drivers:
+        state = driver.state
+        is_current = int(state.version == snapshot.version)
+        families.add("mqlake_balancer_proxy_current", is_current, state.name)
+        families.add("mqlake_balancer_proxy_changes_total", state.changes, state.name)
+        families.add("mqlake_balancer_proxy_repairs_total", state.repairs, state.name)
+    families.add("mqlake_balancer_snapshots_total", plane.snapshots)
+    families.add("mqlake_balancer_nodes_left_out", len(plane.fleet.left_out))
+    for name, counts in (("probes", plane.probes), ("scrapes", plane.scrapes)):
+        for result, count in counts.items():
+            families.add(f"mqlake_balancer_{name}_total", count, result)
