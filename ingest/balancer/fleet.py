@@ -77,6 +77,7 @@ class _Memory:
     slots: dict[str, int] = field(default_factory=dict)
     taking: set[str] = field(default_factory=set)
     weights: dict[str, int] = field(default_factory=dict)
+    buckets: list[str] = field(default_factory=list)
 
 
 class Fleet:
@@ -100,6 +101,7 @@ class Fleet:
             {node.name: node.slot for node in last.nodes},
             {node.name for node in last.nodes if node.takes_clients},
             {node.name: node.weight for node in last.nodes},
+            self._remembered_buckets(last),
         )
         self._loads: Sequence[float] = [1.0] * (policy.shards * policy.buckets_per_shard)
         self._draining = set(draining)
@@ -256,8 +258,23 @@ class Fleet:
         weights = {node.name: float(node.weight) for node in placed if node.takes_clients}
         if self._policy.strategy != "predicted" or not weights:
             return ()
-        names = place_buckets(self._policy.shards, self._loads, weights, slack=self._policy.slack)
+        names = place_buckets(
+            self._policy.shards,
+            self._loads,
+            weights,
+            slack=self._policy.slack,
+            before=self._memory.buckets,
+        )
+        self._memory.buckets = names
         return tuple(self._memory.slots[name] for name in names)
+
+    def _remembered_buckets(self, last: Snapshot) -> list[str]:
+        """Return the node of each bucket; nothing when settings have changed since."""
+        by_slot = last.by_slot
+        count = self._policy.shards * self._policy.buckets_per_shard
+        if len(last.buckets) != count or not by_slot.keys() >= set(last.buckets):
+            return []
+        return [by_slot[slot].name for slot in last.buckets]
 
 
 def _is_elsewhere(known: Node, found: Node) -> bool:

@@ -8,7 +8,9 @@ of that of the shards, so bucket modulo shards is the shard, and a bucket's firs
 gateway that is to own its shard (`ingest.session.placement`): there a CONNECT waits for nobody.
 The bound: no node is given more than its even part by weight and a slack, as in consistent
 hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, 2018). What does not fit goes to the
-next of an order that is the bucket's own, so a change moves little.
+next of an order that is the bucket's own. A bucket stays where it is as long as that node is there
+and within its bound: when a node goes, only its clients move, though owners of other shards may
+change. When it comes, or is back, it gets the buckets whose first choice it is.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ def place_buckets(
     weights: Mapping[str, float],
     *,
     slack: float,
+    before: Sequence[str] = (),
 ) -> list[str]:
     """Return the node of each bucket, the same wherever it is computed.
 
@@ -49,6 +52,7 @@ def place_buckets(
         weights: What part of the load each node is to have, above 0; at least one node.
         slack: A node has at most (1 + slack) times its even part. A bucket that fits nowhere goes
             where the bound is exceeded least.
+        before: Node of each bucket until now; empty: none.
 
     Raises:
         ValueError: The number of buckets is no multiple of that of shards.
@@ -62,7 +66,17 @@ def place_buckets(
     chosen = [""] * len(loads)
     # Large ones first, as they fit least; classes of powers of two, so that small changes of loads
     # change no order.
-    for bucket in sorted(range(len(loads)), key=lambda one: (-frexp(loads[one])[1], one)):
+    order = sorted(range(len(loads)), key=lambda one: (-frexp(loads[one])[1], one))
+    joined = weights.keys() - set(before)
+    for bucket in order if before else ():
+        node, owner = before[bucket], places[bucket % shards].owner
+        stays = node in weights and (owner == node or owner not in joined)
+        if stays and given[node] + loads[bucket] <= bounds[node] + _ROUNDING:
+            given[node] += loads[bucket]
+            chosen[bucket] = node
+    for bucket in order:
+        if chosen[bucket]:
+            continue
         load = loads[bucket]
         home = places[bucket % shards]
         for node in _preferences(bucket, home.owner, home.standby, nodes):

@@ -65,8 +65,8 @@ def simulate(size: Size, *, slack: float, seed: int) -> dict[str, Any]:
     seconds = perf_counter() - began_at
     rates = [min(_MOST_RATE, random.paretovariate(_PARETO)) for _ in names]
     weights = {f"node-{number:03}": 100.0 for number in range(size.nodes)}
-    world = _World(size, slack, buckets, rates, weights, [""] * count)
-    steps = [_step(world, "start", is_first=True)]
+    world = _World(size, slack, buckets, rates, weights, [])
+    steps = [_step(world, "start")]
     world.weights["node-new"] = 100.0
     steps.append(_step(world, "a node joins"))
     gone = random.choice(sorted(world.weights))
@@ -87,19 +87,17 @@ def simulate(size: Size, *, slack: float, seed: int) -> dict[str, Any]:
     }
 
 
-def _step(world: _World, name: str, *, is_first: bool = False) -> dict[str, Any]:
+def _step(world: _World, name: str) -> dict[str, Any]:
     loads = world.loads()
     before = world.placed
     began_at = perf_counter()
-    world.placed = place_buckets(world.size.shards, loads, world.weights, slack=world.slack)
+    world.placed = place_buckets(
+        world.size.shards, loads, world.weights, slack=world.slack, before=before
+    )
     seconds = perf_counter() - began_at
     clients = Counter(world.buckets)
     total = world.size.clients
-    moved = sum(
-        clients[bucket]
-        for bucket, (old, new) in enumerate(zip(before, world.placed, strict=True))
-        if old != new and not is_first
-    )
+    moved = sum(clients[bucket] for bucket, old in enumerate(before) if old != world.placed[bucket])
     given = _given(loads, world.placed)
     bounds = bounds_of(sum(loads), world.weights, world.slack)
     places = place(world.size.shards, world.weights)
@@ -111,7 +109,7 @@ def _step(world: _World, name: str, *, is_first: bool = False) -> dict[str, Any]
     return {
         "step": name,
         "moved_percent": moved / total * 100,
-        "must_move_percent": 0.0 if is_first else _least(loads, before, bounds),
+        "must_move_percent": _least(loads, before, bounds),
         "most_of_bound_percent": max(given.get(node, 0.0) / bounds[node] for node in bounds) * 100,
         "largest_bucket_of_bound_percent": max(loads) / min(bounds.values()) * 100,
         "home_percent": home / total * 100,
@@ -128,6 +126,8 @@ def _given(loads: Sequence[float], placed: Sequence[str]) -> dict[str, float]:
 
 def _least(loads: Sequence[float], before: Sequence[str], bounds: Mapping[str, float]) -> float:
     """Return how much of the load has to move: that of nodes that are gone or above their bound."""
+    if not before:
+        return 0.0
     given = _given(loads, before)
     surplus = sum(max(0.0, load - bounds.get(node, 0.0)) for node, load in given.items())
     return surplus / sum(loads) * 100

@@ -106,6 +106,11 @@ class Layout:
     def has_peers(self) -> bool:
         return bool(self.proxies) and all(proxy.peer for proxy in self.proxies)
 
+    @property
+    def uses_map(self) -> bool:
+        """Whether any frontend asks the map from bucket to slot; HAProxy has it only then."""
+        return self.strategy == "predicted" and any(one.sees_client_id for one in self.frontends)
+
     def sticks(self, frontend: Frontend) -> bool:
         """Tell whether a backend has a stick table."""
         if frontend.sees_client_id:

@@ -152,7 +152,7 @@ class Driver:
         return len(lines) + await self._apply_map(snapshot)
 
     async def _apply_map(self, snapshot: Snapshot) -> int:
-        if not snapshot.buckets:
+        if not snapshot.buckets or not self._layout.uses_map:
             return 0
         buckets = dict(enumerate(snapshot.buckets))
         map_file = self._proxy.map_file

@@ -1,0 +1,139 @@
+from dataclasses import replace
+
+import pytest
+
+from ingest.balancer.fleet import ANNOUNCED, Fleet, Node, Policy
+from ingest.balancer.snapshot import Snapshot
+
+POLICY = Policy(slots=4, window_seconds=10, cpu_is_counter=False)
+A, B, C = (Node(name, f"10.0.0.{n}", (("mqtt", 1883),)) for n, name in enumerate("abc", 1))
+
+
+def fleet(policy: Policy = POLICY, last: Snapshot | None = None, *nodes: Node) -> Fleet:
+    made = Fleet(policy, last or Snapshot())
+    made.discover(nodes or (A, B, C), 0)
+    return made
+
+
+def probed(made: Fleet, *names: str) -> Fleet:
+    for name in names or ("a", "b", "c"):
+        made.note_probe(name, "")
+    return made
+
+
+def taking(made: Fleet, now: float = 0) -> str:
+    return "".join(node.name for node in made.snapshot(now).nodes if node.takes_clients)
+
+
+def test_nobody_takes_clients_before_a_probe() -> None:
+    made = fleet()
+    assert taking(made) == ""
+    probed(made, "a")
+    assert taking(made) == "a"
+
+
+def test_a_node_is_healthy_only_if_all_factors_are() -> None:
+    made = probed(fleet())
+    made.discover((replace(A, serves=False), B, C), 0)
+    assert taking(made) == "bc"
+    made.note_probe("b", "no message")
+    assert taking(made) == "bc"  # one failure may be chance
+    made.note_probe("b", "no message")
+    assert taking(made) == "c"
+    made.note_probe("b", "")
+    assert taking(made) == "bc"
+    made.note_probe("b", "connection refused", definite=True)
+    assert taking(made) == "c"
+    factors = made.describe(0)[0]["factors"]
+    assert factors[ANNOUNCED] == {"healthy": False, "reason": "it takes no clients"}
+
+
+def test_when_all_probes_fail_nodes_that_serve_go_on() -> None:
+    made = probed(fleet())
+    made.discover((replace(A, serves=False), B, C), 0)
+    for name in "abc":
+        made.note_probe(name, "unreachable", definite=True)
+    assert taking(made) == "bc"
+
+
+def test_an_overloaded_node_takes_nobody_and_is_back_later() -> None:
+    made = probed(fleet())
+    made.note_overload("a", 0, 5)
+    assert taking(made) == "bc"
+    made.note_overload("a", 1, 3)
+    assert taking(made, 1) == "bc"
+    made.note_overload("a", 2, 2)
+    assert taking(made, 2) == "abc"
+    made.discover((replace(A, overload_level=9), B, C), 3)
+    assert taking(made, 3) == "bc"
+
+
+def test_a_drained_node_takes_nobody_until_it_is_undone() -> None:
+    made = probed(fleet())
+    assert made.drain("a", is_draining=True)
+    assert taking(made) == "bc"
+    assert made.draining == {"a"}
+    assert made.drain("a", is_draining=False)
+    assert taking(made) == "abc"
+    assert not made.drain("nobody", is_draining=True)
+    assert not made.draining
+
+
+@pytest.mark.parametrize("strategy", ["weighted_cpu", "predicted"])
+def test_weights_are_what_is_free(strategy: str) -> None:
+    made = probed(fleet(replace(POLICY, strategy=strategy)))
+    made.note_cpu("a", 0, 30)
+    assert [node.weight for node in made.snapshot(0).nodes] == [70, 1, 1]
+
+
+def test_predicted_weights_follow_slowly_and_outlast_a_scrape_that_fails() -> None:
+    made = probed(fleet(replace(POLICY, strategy="predicted")))
+    weights = []
+    for at, cpu in enumerate((30.0, 50.0, 90.0)):
+        made.note_cpu("a", at, cpu)
+        weights.append(made.snapshot(at).nodes[0].weight)
+    assert weights == [70, 70, 43]
+    assert made.snapshot(100).nodes[0].weight == 43
+
+
+@pytest.mark.parametrize("strategy", ["round_robin", "least_connections"])
+def test_other_strategies_have_equal_weights(strategy: str) -> None:
+    made = probed(fleet(replace(POLICY, strategy=strategy)))
+    made.note_cpu("a", 0, 30)
+    assert [node.weight for node in made.snapshot(0).nodes] == [100, 100, 100]
+
+
+def test_only_predicted_has_buckets() -> None:
+    assert probed(fleet()).snapshot(0).buckets == ()
+    snapshot = probed(fleet(replace(POLICY, strategy="predicted"))).snapshot(0)
+    assert len(snapshot.buckets) == 1024
+    assert set(snapshot.buckets) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("strategy", ["weighted_cpu", "predicted"])
+def test_a_restart_changes_nothing(strategy: str) -> None:
+    policy = replace(POLICY, strategy=strategy)
+    before = probed(fleet(policy))
+    before.note_cpu("a", 0, 30)
+    before.note_probe("b", "down", definite=True)
+    last = before.snapshot(0)
+    after = fleet(policy, last)
+    assert after.snapshot(0) == last
+    probed(after, "a", "c")
+    assert after.snapshot(0) == last
+    probed(after, "b")  # it is well again
+    assert taking(after) == "abc"
+
+
+def test_a_node_too_many_is_left_out_and_said() -> None:
+    made = probed(fleet(replace(POLICY, slots=2)))
+    assert taking(made) == "ab"
+    assert made.left_out == ["c"]
+
+
+def test_a_node_at_another_place_is_looked_at_anew() -> None:
+    made = probed(fleet())
+    made.discover((replace(A, address="10.0.0.9"), B, C), 0)
+    made.note_probe("a", "refused", definite=True)
+    assert taking(made) == "bc"
+    assert made.snapshot(0).nodes[0].slot == 1
