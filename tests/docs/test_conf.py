@@ -9,6 +9,13 @@ from pydantic import BaseModel
 
 from api.settings import ApiSettings
 from ingest.federation.settings import BrokerSettings, FederationSettings, PrefixSettings
+from ingest.balancer.settings import (
+    BalancerSettings,
+    DnsSettings,
+    FrontendSettings,
+    NodeSettings,
+    ProxySettings,
+)
 from ingest.gateway.listeners.settings import (
     SecureWebSocketListener,
     TcpListener,
@@ -34,6 +41,8 @@ SHOWN_BY_EXAMPLE = {
     "connect_token",
     "connections",
     "credentials_file",
+    "discovery",
+    "frontends",
     "heartbeat_file",
     "host",
     "http",
@@ -45,6 +54,10 @@ SHOWN_BY_EXAMPLE = {
     "log_port",
     "neighbors",
     "prefixes",
+    "nodes",
+    "predicted",
+    "probe",
+    "proxies",
     "spark",
     "state_dir",
 }
@@ -57,6 +70,7 @@ FILES = pytest.mark.parametrize(
         ("streaming", StreamingSettings),
         ("api", ApiSettings),
         ("rules", RulesSettings),
+        ("balancer", BalancerSettings),
         ("local", LocalSettings),
         ("federation", FederationSettings),
     ],
@@ -149,3 +163,27 @@ def test_federation_file_shows_every_key_of_brokers_and_prefixes() -> None:
     assert set(BrokerSettings.model_fields) == host.model_fields_set
     assert BrokerSettings.model_validate(neighbours[0]).is_secure
     assert PrefixSettings.model_validate(prefixes[0]).federated == "federated/plant-a/"
+def test_balancer_file_shows_every_key_of_its_tables() -> None:
+    shown = uncommented("balancer")
+    defaults = BalancerSettings()
+    by_example = {"username", "password", "loads_file", "dns"}
+    for group in ("discovery", "probe", "predicted"):
+        table, settings = shown[group], getattr(defaults, group)
+        assert isinstance(table, dict)
+        assert set(table) == set(type(settings).model_fields), group
+        for key in set(table) - by_example:
+            value = getattr(settings, key)
+            assert table[key] == (list(value) if isinstance(value, tuple) else value), key
+    discovery = shown["discovery"]
+    assert isinstance(discovery, dict)
+    for table, kind in (
+        (discovery["dns"], DnsSettings),
+        (shown["nodes"], NodeSettings),
+        (shown["proxies"], ProxySettings),
+        (shown["frontends"], FrontendSettings),
+    ):
+        assert isinstance(table, list)
+        assert set(table[0]) == set(kind.model_fields)
+        for key, field in kind.model_fields.items():
+            if key not in ("map_file", "tenants") and not field.is_required() and field.default:
+                assert table[0][key] == field.default, key

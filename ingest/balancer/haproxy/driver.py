@@ -141,7 +141,10 @@ class Driver:
                 f"its configuration lacks {', '.join(lacking[:3])}: write it with "
                 "`mqlake balancer configuration` and reload"
             )
-        # Buckets lead to nodes only when these are in their slots.
+        changes = 0
+        if not any(server.is_ready for server in found.values()):
+            # It has just begun: its first client is to find the whole map.
+            changes += await self._apply_map(snapshot)
         lines = list(commands(self._layout, wanted, found))
         for batch in _joined(lines):
             await self._api.ask(batch)
@@ -149,7 +152,8 @@ class Driver:
             found = parse_servers(await self._api.ask("show servers state"))
             if not is_as_wanted(wanted, found):
                 raise ProxyError("it has not taken all changes")
-        return len(lines) + await self._apply_map(snapshot)
+        # Otherwise buckets lead to nodes when these are in their slots, not before.
+        return changes + len(lines) + await self._apply_map(snapshot)
 
     async def _apply_map(self, snapshot: Snapshot) -> int:
         if not snapshot.buckets or not self._layout.uses_map:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ingest.balancer.control_plane import ControlPlane
 from ingest.balancer.haproxy.configuration import render, render_map
 from ingest.balancer.haproxy.runtime_api import ProxyError, RuntimeApi
@@ -172,19 +174,29 @@ async def start_broker(program: str, folder: Path, name: str, port: int | None =
         f"listener {port} 127.0.0.1\nallow_anonymous true\nlog_type none\nmax_connections -1\n"
     )
     process = subprocess.Popen([program, "-c", file])
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            with contextlib.suppress(OSError):
-                reader, writer = await open_connection(port)
-                break
-            assert process.poll() is None
-            await asyncio.sleep(0.01)
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await _name(process, port, name)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return Broker(name, port, process)
+
+
+async def _name(process: subprocess.Popen[bytes], port: int, name: str) -> None:
+    """Let a broker say who it is to whoever asks."""
+    while True:
+        with contextlib.suppress(OSError):
+            reader, writer = await open_connection(port)
+            break
+        assert process.poll() is None
+        await asyncio.sleep(0.01)
     writer.write(encode(Connect("naming", 4), 4))
     await reader.readexactly(4)
     writer.write(encode(Publish("node", name.encode(), 1, True, packet_id=1), 4))
     await reader.readexactly(4)
     writer.close()
-    return Broker(name, port, process)
 
 
 @contextlib.asynccontextmanager
@@ -281,7 +293,10 @@ class System:
 
     async def takes(self, *names: str) -> None:
         """Wait until just these nodes take clients, and all proxies know it."""
-        await until(lambda: self.taking() == set(names) and self.at_rest())
+        try:
+            await until(lambda: self.taking() == set(names) and self.at_rest())
+        except TimeoutError:
+            pytest.fail(f"expected {names} to take clients: {self.plane.describe()}")
 
     async def kill(self) -> None:
         """End without a word to anybody."""

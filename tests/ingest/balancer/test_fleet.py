@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from ingest.balancer.fleet import ANNOUNCED, Fleet, Node, Policy
+from ingest.balancer.placement import Strategy
 from ingest.balancer.snapshot import Snapshot
 
 POLICY = Policy(slots=4, window_seconds=10, cpu_is_counter=False)
@@ -80,7 +81,7 @@ def test_a_drained_node_takes_nobody_until_it_is_undone() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["weighted_cpu", "predicted"])
-def test_weights_are_what_is_free(strategy: str) -> None:
+def test_weights_are_what_is_free(strategy: Strategy) -> None:
     made = probed(fleet(replace(POLICY, strategy=strategy)))
     made.note_cpu("a", 0, 30)
     assert [node.weight for node in made.snapshot(0).nodes] == [70, 1, 1]
@@ -97,7 +98,7 @@ def test_predicted_weights_follow_slowly_and_outlast_a_scrape_that_fails() -> No
 
 
 @pytest.mark.parametrize("strategy", ["round_robin", "least_connections"])
-def test_other_strategies_have_equal_weights(strategy: str) -> None:
+def test_other_strategies_have_equal_weights(strategy: Strategy) -> None:
     made = probed(fleet(replace(POLICY, strategy=strategy)))
     made.note_cpu("a", 0, 30)
     assert [node.weight for node in made.snapshot(0).nodes] == [100, 100, 100]
@@ -111,7 +112,7 @@ def test_only_predicted_has_buckets() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["weighted_cpu", "predicted"])
-def test_a_restart_changes_nothing(strategy: str) -> None:
+def test_a_restart_changes_nothing(strategy: Strategy) -> None:
     policy = replace(POLICY, strategy=strategy)
     before = probed(fleet(policy))
     before.note_cpu("a", 0, 30)

@@ -1,0 +1,160 @@
+"""Gateways of the log: found, served through HAProxy, drained; with the log in memory."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingest.balancer.discovery.gateways import GatewaySource
+from ingest.balancer.fleet import Node
+from ingest.protocol.packets import Connack
+from mqlake.clock import ManualClock
+from mqlake.log.contract import LogAccess
+from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
+from mqlake.records import GATEWAYS
+from tests.ingest.balancer.harness import (
+    Haproxy,
+    open_connection,
+    quick_settings,
+    running_plane,
+    stopping,
+    until,
+)
+from tests.ingest.gateway.harness import (
+    Client,
+    MemoryRouter,
+    free_port,
+    new_log,
+    running_gateway,
+    turns,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def say(log: MemoryLog, name: str, **more: Any) -> None:
+    value = {"v": 1, "state": "serving", "listeners": ["mqtt://10.0.0.1:1883"], **more}
+    log.store(GATEWAYS, name.encode(), json.dumps(value).encode(), [], 1, 0)
+
+
+async def source(log: MemoryLog, clock: ManualClock) -> GatewaySource:
+    found = GatewaySource(
+        MemoryLogReader(log),
+        clock,
+        10.0,
+        lambda: None,
+        host="{name}.internal",
+        metrics_url="http://{address}:9/{name}",
+    )
+    await found.open()
+    await turns()
+    return found
+
+
+async def test_what_a_gateway_says_is_a_node() -> None:
+    log = new_log()
+    listeners = ["mqtt://10.0.0.1:1883", "mqtt://10.0.0.1:1884", "ws://0.0.0.0:8083", "unix:///x"]
+    say(log, "g1", listeners=listeners, overload=7)
+    say(log, "g2", listeners=["mqtts://0.0.0.0:8883", "mqtt://[::]:1883"], state="draining")
+    log.store(GATEWAYS, b"broken", b"[]", [], 1, 0)
+    say(log, "deaf", listeners=["unix:///x"])
+    found = await source(log, ManualClock())
+    assert found.is_read
+    assert found.nodes() == [
+        Node("g1", "10.0.0.1", (("mqtt", 1883), ("ws", 8083)), "http://10.0.0.1:9/g1", True, 7, True),
+        Node(
+            "g2",
+            "g2.internal",
+            (("mqtt", 1883), ("mqtts", 8883)),
+            "http://g2.internal:9/g2",
+            False,
+            None,
+            True,
+        ),
+    ]
+    await found.close()
+
+
+async def test_a_gateway_is_gone_when_it_says_so_or_is_silent_while_others_speak() -> None:
+    log, clock = new_log(), ManualClock()
+    for name in ("a", "b", "c"):
+        say(log, name)
+    found = await source(log, clock)
+    log.store(GATEWAYS, b"c", None, [], 1, 0)
+    await turns()
+    assert [node.name for node in found.nodes()] == ["a", "b"]
+    clock.advance(60)  # the log is away: nobody is gone for that
+    assert [node.name for node in found.nodes()] == ["a", "b"]
+    say(log, "a")
+    await turns()
+    assert [node.name for node in found.nodes()] == ["a"]
+    await found.close()
+
+
+@pytest.mark.parametrize("level", [4, 5])
+async def test_a_drained_gateway_lets_its_clients_go_and_they_land_elsewhere(
+    level: int, haproxy: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    proxy = Haproxy(haproxy, tmp_path)
+    log = new_log("gateway-1", "gateway-2")
+    settings = quick_settings(
+        tmp_path,
+        [proxy],
+        strategy="predicted",
+        discovery={"gateways": True},
+        predicted={"session_shards": 4},
+        frontends=[{"name": "mqtt", "bind": f"127.0.0.1:{port}"}],
+    )
+    proxy.write(settings)
+    async with AsyncExitStack() as stack:
+        router = MemoryRouter(log)
+        await router.start()
+        stack.push_async_callback(router.close)
+        gateways = [
+            await stack.enter_async_context(running_gateway(log=log, router=router, name=name))
+            for name in ("gateway-1", "gateway-2")
+        ]
+        writer = MemoryLogWriter(log, max_queued_records=100, max_record_bytes=10_000)
+        ranges = MemoryRangeReader(log)
+        stack.push_async_callback(writer.close)
+        stack.push_async_callback(ranges.close)
+        stack.enter_context(stopping(proxy))
+        await proxy.start()
+        access = LogAccess(writer, lambda: MemoryLogReader(log), ranges)
+        system = await stack.enter_async_context(running_plane(settings, access))
+        await system.takes("gateway-1", "gateway-2")
+
+        clients = {f"client-{number}": await connect(port, level) for number in range(20)}
+        for name, client in clients.items():
+            assert isinstance(await client.handshake(name), Connack)
+        # Each is where the shard of its session is kept.
+        for gateway in gateways:
+            for session in gateway.gateway.sessions._sessions.values():
+                if session.client_id in clients:
+                    key = (session.tenant, session.client_id)
+                    assert gateway.gateway.shards.owned_shard(key) is not None
+        at_first = gateways[0].gateway.sessions.connected_count
+        assert at_first
+
+        assert await system.plane.drain("gateway-1", 1_000.0) == ""
+        await until(lambda: gateways[0].gateway.draining.state == "drained")
+        assert system.taking() == {"gateway-2"}
+        assert gateways[1].gateway.sessions.connected_count == 20 - at_first
+        back = await connect(port, level)
+        await back.handshake("client-back")
+        await until(lambda: gateways[1].gateway.sessions.connected_count == 21 - at_first)
+
+        assert await system.plane.undrain("gateway-1") == ""
+        await system.takes("gateway-1", "gateway-2")
+        assert "nobody" in await system.plane.drain("nobody", 1.0)
+        for client in (*clients.values(), back):
+            client.cut()
+        await asyncio.sleep(0)
+
+
+async def connect(port: int, level: int) -> Client:
+    return Client(*await open_connection(port), level)
