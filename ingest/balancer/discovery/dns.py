@@ -1,4 +1,4 @@
-"""Nodes from DNS: the addresses of a name (A and AAAA), or its services (SRV), asked again and again.
+"""Nodes from DNS: addresses of a name (A and AAAA), or its services (SRV), asked again and again.
 
 Asked by ourselves, not by the C library: that has no SRV, may cache, and blocks a thread.
 """

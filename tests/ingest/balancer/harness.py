@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ CONNACK_3 = b"\x20\x02\x00\x00"
 _opened: list[asyncio.StreamWriter] = []
 
 
-async def open_connection(port: int, **more: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_connection(
+    port: int, **more: Any
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to a port of this machine; what is left open is cut at the end of the test."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, **more)
     _opened.append(writer)
@@ -49,7 +52,7 @@ async def cut_connections() -> None:
 async def until(condition: Any, seconds: float = DEADLINE_SECONDS) -> None:
     """Wait for a condition that other processes bring about; fail at the deadline."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - of other processes
             await asyncio.sleep(0.01)
 
 
@@ -100,7 +103,7 @@ class Haproxy:
 
     async def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - does not block for long
                 [self._program, "-W", "-f", self.configuration], stdout=log, stderr=log
             )
         await self.answers()
@@ -173,7 +176,7 @@ async def start_broker(program: str, folder: Path, name: str, port: int | None =
     file.write_text(
         f"listener {port} 127.0.0.1\nallow_anonymous true\nlog_type none\nmax_connections -1\n"
     )
-    process = subprocess.Popen([program, "-c", file])
+    process = subprocess.Popen([program, "-c", file])  # noqa: ASYNC220 - as above
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             await _name(process, port, name)
@@ -201,14 +204,13 @@ async def _name(process: subprocess.Popen[bytes], port: int, name: str) -> None:
 
 @contextlib.asynccontextmanager
 async def brokers(program: str, folder: Path, count: int = 3) -> AsyncIterator[list[Broker]]:
-    started: list[Broker] = []
-    try:
+    async with AsyncExitStack() as stack:
+        found = []
         for number in range(1, count + 1):
-            started.append(await start_broker(program, folder, f"node-{number}"))
-        yield started
-    finally:
-        for broker in started:
-            broker.stop()
+            broker = await start_broker(program, folder, f"node-{number}")
+            stack.callback(broker.stop)
+            found.append(broker)
+        yield found
 
 
 class LiveClient:

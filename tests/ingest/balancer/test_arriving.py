@@ -1,9 +1,9 @@
-"""Ways in which clients arrive: CONNECT in parts, without a name, too large; TLS, WebSocket, PROXY."""
+"""How clients arrive: CONNECT in parts, without a name, too large; TLS, WebSocket, PROXY."""
 
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from ingest.balancer.placement import bucket_of
 from ingest.protocol.encoder import encode
 from ingest.protocol.packets import Connack, Connect, Will
 from tests.ingest.balancer.harness import (
-    Broker,
     Haproxy,
     System,
     brokers,

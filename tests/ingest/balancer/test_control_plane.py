@@ -112,7 +112,7 @@ async def test_clients_of_a_foreign_node_are_moved_at_a_set_rate(
         assert asyncio.get_running_loop().time() - began_at >= 2.0
         alive = await asyncio.gather(*(client.is_alive() for client in clients.values()))
         nodes = [client.node for client in clients.values()]
-        assert {node: is_alive for node, is_alive in zip(nodes, alive, strict=True)} == {
+        assert dict(zip(nodes, alive, strict=True)) == {
             "node-1": False,
             "node-2": True,
             "node-3": True,

@@ -28,7 +28,9 @@ async def test_addresses_of_a_name_are_nodes_ipv4_first() -> None:
 async def test_services_of_the_first_priority_are_nodes() -> None:
     async with DnsServer().served() as server:
         server.ttl = 7
-        server.service("_mqtt._tcp.test", (1, 1883, "a.test"), (1, 1884, "b.test"), (2, 1, "c.test"))
+        server.service(
+            "_mqtt._tcp.test", (1, 1883, "a.test"), (1, 1884, "b.test"), (2, 1, "c.test")
+        )
         server.host("a.test", "127.0.0.1")
         server.host("b.test", "::1")
         server.host("c.test", "127.0.0.3")

@@ -64,7 +64,9 @@ async def test_what_a_gateway_says_is_a_node() -> None:
     found = await source(log, ManualClock())
     assert found.is_read
     assert found.nodes() == [
-        Node("g1", "10.0.0.1", (("mqtt", 1883), ("ws", 8083)), "http://10.0.0.1:9/g1", True, 7, True),
+        Node(
+            "g1", "10.0.0.1", (("mqtt", 1883), ("ws", 8083)), "http://10.0.0.1:9/g1", True, 7, True
+        ),
         Node(
             "g2",
             "g2.internal",

@@ -31,8 +31,6 @@ from tests.ingest.gateway.harness import free_port
 pytestmark = pytest.mark.anyio
 
 
-
-
 def name_of(broker: Broker) -> str:
     return f"{broker.name}.test:{broker.port}"
 
@@ -73,7 +71,9 @@ async def test_no_change_cuts_a_live_connection(
                 "least_seconds": 0.1,
                 "most_seconds": 0.1,
                 "dns_servers": [dns.place],
-                "dns": [{"name": "_mqtt._tcp.test", "kind": "srv", "metrics_url": page.url + "/{name}"}],
+                "dns": [
+                    {"name": "_mqtt._tcp.test", "kind": "srv", "metrics_url": page.url + "/{name}"}
+                ],
             },
             proxies=[
                 one.settings(peer=f"127.0.0.1:{free_port()}", configuration_file=None)
@@ -98,7 +98,7 @@ async def test_no_change_cuts_a_live_connection(
             first = names[0]
             for cpu, weight in (("100", 1), ("0", 100)):
                 page.of["node-1.test"] = f"cpu {cpu}\nlevel 0\n"
-                await until(lambda: system.plane.snapshot.nodes[0].weight == weight)
+                await until(lambda wanted=weight: system.plane.snapshot.nodes[0].weight == wanted)
                 await until(system.at_rest)
             assert await all_alive(clients)
 

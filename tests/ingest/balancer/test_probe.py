@@ -61,7 +61,7 @@ async def test_the_client_says_who_it_is() -> None:
         ([b"\x20\x02\x00\x00", b""], "no message within"),
         ([b"\x20\x02\x00\x05"], "CONNECT refused"),
         ([b"\x20\x02\x00\x00\x90\x03\x00\x01\x80"], "refused"),
-        ([b"\xff\xff"], ""),
+        ([b"\xf0\x00"], ""),
         ([None], "connection closed before Connack"),
     ],
 )

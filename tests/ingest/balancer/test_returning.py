@@ -116,7 +116,7 @@ async def has_ready_servers(proxy: Haproxy, count: int) -> None:
 async def knows_its_peers(proxy: Haproxy) -> None:
     """Wait until a proxy has all entries of others: before, it gives none to its successor."""
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while "resync_timeout=<PAST>" not in await proxy.api.ask("show peers"):
+        while "resync_timeout=<PAST>" not in await proxy.api.ask("show peers"):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -124,5 +124,7 @@ async def entries_are_everywhere(proxies: list[Haproxy], count: int) -> None:
     """Wait until each proxy has an entry for each client."""
     for proxy in proxies:
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while f"used:{count}" not in await proxy.api.ask("show table nodes_mqtt"):
-                await asyncio.sleep(0.05)
+            entries = ""
+            while f"used:{count}" not in entries:
+                await asyncio.sleep(0.02)
+                entries = await proxy.api.ask("show table nodes_mqtt")

@@ -16,13 +16,21 @@ def test_the_same_nodes_are_the_same_version_in_any_order() -> None:
     version = Snapshot(NODES).version
     assert len(version) == 64
     assert Snapshot(tuple(reversed(NODES))).version == version
-    assert Snapshot.decode(Snapshot(NODES, (1, 1)).encode()).version == Snapshot(NODES, (1, 1)).version
+    assert (
+        Snapshot.decode(Snapshot(NODES, (1, 1)).encode()).version == Snapshot(NODES, (1, 1)).version
+    )
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("address", "10.0.0.2"), ("ports", (("mqtt", 1),)), ("weight", 71), ("takes_clients", False)]
-    + [("slot", 3), ("name", "c")],
+    [
+        ("address", "10.0.0.2"),
+        ("ports", (("mqtt", 1),)),
+        ("weight", 71),
+        ("takes_clients", False),
+        ("slot", 3),
+        ("name", "c"),
+    ],
 )
 def test_every_field_counts(field: str, value: object) -> None:
     fields = {name: getattr(NODES[0], name) for name in Placed.__slots__} | {field: value}

@@ -7,8 +7,20 @@ from ingest.balancer.weights import CpuWindow, damped, weight_of
 
 @pytest.mark.parametrize(
     ("cpu", "weight"),
-    [(0, 100), (87, 13), (30, 70), (5, 95), (22, 78), (99.6, 1), (100, 1), (250, 1), (-3, 100)]
-    + [(None, 1), (math.nan, 1), (math.inf, 1)],
+    [
+        (0, 100),
+        (87, 13),
+        (30, 70),
+        (5, 95),
+        (22, 78),
+        (99.6, 1),
+        (100, 1),
+        (250, 1),
+        (-3, 100),
+        (None, 1),
+        (math.nan, 1),
+        (math.inf, 1),
+    ],
 )
 def test_weight_is_what_is_free(cpu: float | None, weight: int) -> None:
     assert weight_of(cpu) == weight
