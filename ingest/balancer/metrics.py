@@ -22,7 +22,7 @@ def add_metrics(plane: ControlPlane, families: Families) -> None:
         families.add("mqlake_balancer_proxy_changes_total", state.changes, state.name)
         families.add("mqlake_balancer_proxy_repairs_total", state.repairs, state.name)
     families.add("mqlake_balancer_snapshots_total", plane.snapshots)
-    families.add("mqlake_balancer_nodes_left_out", len(plane.fleet.left_out))
+    families.add("mqlake_balancer_left_out_nodes", len(plane.fleet.left_out))
     for name, counts in (("probes", plane.probes), ("scrapes", plane.scrapes)):
         for result, count in counts.items():
             families.add(f"mqlake_balancer_{name}_total", count, result)

@@ -145,7 +145,7 @@ API: Final = (
 BALANCER: Final = (
     _gauge("balancer_node_weight", "weight of a node", "node"),
     _gauge("balancer_node_takes_clients", "1 while a node takes new clients, else 0", "node"),
-    _gauge("balancer_nodes_left_out", "nodes for which there is no slot"),
+    _gauge("balancer_left_out_nodes", "nodes for which there is no slot"),
     _gauge("balancer_proxy_current", "1 while a proxy runs the snapshot in force, else 0", "proxy"),
     _counter("balancer_proxy_changes", "commands that changed a proxy", "proxy"),
     _counter("balancer_proxy_repairs", "times that a proxy had drifted", "proxy"),

@@ -8,6 +8,7 @@
 """
 
 import asyncio
+import os
 import statistics
 import subprocess
 import sys
@@ -35,6 +36,11 @@ from tests.ingest.gateway.harness import free_port
 PAIRS = 3_000
 NODES = 100
 SECONDS = 60
+
+
+def tell(line: str) -> None:
+    sys.stdout.write(f"{line}, load average {os.getloadavg()[0]:.1f}\n")
+    sys.stdout.flush()
 
 
 async def connect_once(port: int, client_id: str) -> float:
@@ -74,9 +80,11 @@ async def measure_connect(folder: Path) -> None:
             ways = [(direct, found[number % 3].port), (through, port)]
             for results, to in ways if number % 2 else reversed(ways):
                 results.append(await connect_once(to, f"client-{number}"))
-        for _name, results in (("direct", direct), ("through HAProxy", through)):
-            statistics.quantiles(results, n=100)
-        [late - soon for late, soon in zip(through, direct, strict=True)]
+        for name, results in (("direct", direct), ("through HAProxy", through)):
+            cuts = statistics.quantiles(results, n=100)
+            tell(f"{name}: p50 {cuts[49]:.3f} ms, p99 {cuts[98]:.3f} ms")
+        added = [late - soon for late, soon in zip(through, direct, strict=True)]
+        tell(f"added: p50 of {PAIRS} pairs {statistics.median(added):.3f} ms")
 
 
 async def measure_idle(folder: Path) -> None:
@@ -103,7 +111,8 @@ async def measure_idle(folder: Path) -> None:
         finally:
             process.terminate()
             process.wait()
-        after.user + after.system - before.user - before.system
+        used = after.user + after.system - before.user - before.system
+        tell(f"{NODES} nodes, probed every 5 s: {used / SECONDS * 100:.2f} % of a core")
 
 
 async def main(what: str) -> None:

@@ -5,7 +5,7 @@ from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS, NAMES
 UNITS = {"seconds", "bytes", "records", "second", "messages", "outputs", "rows"}
 COUNTS = {
     *("connections", "clients", "sessions", "subscriptions", "wills", "readers", "publishers"),
-    *("healthy", "info", "active", "up"),
+    *("healthy", "info", "active", "up", "nodes", "weight", "current"),
 }
 """What a gauge without a unit counts or says."""
 
