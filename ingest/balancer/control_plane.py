@@ -151,11 +151,15 @@ class ControlPlane:
 
         Returns:
             Why not; empty: it is done.
+
+        Raises:
+            LogError: A gateway cannot be asked; the node stays drained.
         """
-        if not self.fleet.drain(name, is_draining=False):
+        node = next((one for one in self.fleet.nodes if one.name == name), None)
+        if node is None:
             return f"there is no node {name}"
-        node = next(one for one in self.fleet.nodes if one.name == name)
         await self.drains.end(node)
+        self.fleet.drain(name, is_draining=False)
         self._update()
         self._unwritten.set()
         return ""
@@ -280,8 +284,8 @@ class ControlPlane:
             return
         outcome = await self._probe.run(node.address, port)
         self.probes["failed" if outcome.reason else "passed"] += 1
-        self.fleet.note_probe(node.name, outcome.reason, definite=outcome.definite)
-        self._update()
+        if self.fleet.note_probe(node.name, outcome.reason, definite=outcome.definite):
+            self._update()
 
     async def _scrape_nodes(self) -> None:
         await self._regularly(self._settings.weights.scrape_seconds, self._scrape_one)
@@ -301,8 +305,7 @@ class ControlPlane:
         if cpu is not None:
             self.fleet.note_cpu(node.name, now, cpu)
         level = read_metric(page, self._settings.overload.metric)
-        if level is not None:
-            self.fleet.note_overload(node.name, now, level)
+        if level is not None and self.fleet.note_overload(node.name, now, level):
             self._update()
 
     async def _regularly(self, seconds: float, look: Any) -> None:

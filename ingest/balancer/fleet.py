@@ -104,6 +104,7 @@ class Fleet:
             self._remembered_buckets(last),
         )
         self._loads: Sequence[float] = [1.0] * (policy.shards * policy.buckets_per_shard)
+        self._placed_for: tuple[tuple[str, float], ...] | None = None
         self._draining = set(draining)
         self.left_out: list[str] = []
 
@@ -132,18 +133,36 @@ class Fleet:
             if node.overload_level is not None:
                 known.overload.note(now, node.overload_level)
 
-    def note_probe(self, name: str, reason: str, *, definite: bool = False) -> None:
-        """Take the result of a probe; an empty reason: it went well."""
-        if known := self._nodes.get(name):
-            known.health.factors[MQTT].note(passed=not reason, reason=reason, definite=definite)
+    def note_probe(self, name: str, reason: str, *, definite: bool = False) -> bool:
+        """Take the result of a probe; an empty reason: it went well.
+
+        Returns:
+            Whether the snapshot may be another one.
+        """
+        known = self._nodes.get(name)
+        if known is None:
+            return False
+        factor = known.health.factors[MQTT]
+        before = factor.is_healthy
+        factor.note(passed=not reason, reason=reason, definite=definite)
+        return factor.is_healthy != before
 
     def note_cpu(self, name: str, at: float, value: float) -> None:
         if known := self._nodes.get(name):
             known.cpu.add(at, value)
 
-    def note_overload(self, name: str, at: float, level: float) -> None:
-        if known := self._nodes.get(name):
-            known.overload.note(at, level)
+    def note_overload(self, name: str, at: float, level: float) -> bool:
+        """Take a level that a node has published.
+
+        Returns:
+            Whether the snapshot may be another one.
+        """
+        known = self._nodes.get(name)
+        if known is None:
+            return False
+        before = known.overload.is_over(at)
+        known.overload.note(at, level)
+        return known.overload.is_over(at) != before
 
     def drain(self, name: str, *, is_draining: bool) -> bool:
         """Give a node no new clients, or some again; tell whether there is such a node."""
@@ -156,6 +175,7 @@ class Fleet:
     def expect(self, loads: Sequence[float]) -> None:
         """Take the load that is expected of each bucket."""
         self._loads = loads
+        self._placed_for = None
 
     def snapshot(self, now: float) -> Snapshot:
         """Return what proxies are to have."""
@@ -258,15 +278,17 @@ class Fleet:
         weights = {node.name: float(node.weight) for node in placed if node.takes_clients}
         if self._policy.strategy != "predicted" or not weights:
             return ()
-        names = place_buckets(
-            self._policy.shards,
-            self._loads,
-            weights,
-            slack=self._policy.slack,
-            before=self._memory.buckets,
-        )
-        self._memory.buckets = names
-        return tuple(self._memory.slots[name] for name in names)
+        wanted_for = tuple(weights.items())
+        if wanted_for != self._placed_for:
+            self._placed_for = wanted_for
+            self._memory.buckets = place_buckets(
+                self._policy.shards,
+                self._loads,
+                weights,
+                slack=self._policy.slack,
+                before=self._memory.buckets,
+            )
+        return tuple(self._memory.slots[name] for name in self._memory.buckets)
 
     def _remembered_buckets(self, last: Snapshot) -> list[str]:
         """Return the node of each bucket; nothing when settings have changed since."""

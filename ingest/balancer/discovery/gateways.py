@@ -33,7 +33,7 @@ class GatewaySource:
         reader: Not started yet.
         clock: Its times count.
         lease_seconds: As of the gateways.
-        on_change: Called when a record has come.
+        on_change: Called when a gateway says something new; silence is to be asked for.
         host: Host name of a gateway that listens on all addresses, with `{name}` in it.
         metrics_url: Of each gateway, with `{address}` and `{name}` in it; empty: it has none.
     """
@@ -83,11 +83,12 @@ class GatewaySource:
 
     def _receive(self, records: list[LogRecord]) -> None:
         now = self._clock.monotonic()
+        is_changed = False
         for record in records:
             self._next = record.offset + 1
             name = (record.key or b"").decode(errors="replace")
             if record.value is None:
-                self._heard.pop(name, None)
+                is_changed |= self._heard.pop(name, None) is not None
                 continue
             try:
                 node = self._read(name, json.loads(record.value))
@@ -95,9 +96,12 @@ class GatewaySource:
                 fields = {"gateway": name, "reason": repr(exc)}
                 logger.warning("gateway record ignored", extra={"fields": fields})
                 continue
+            before = self._heard.get(name)
+            is_changed |= before is None or before[0] != node
             # Also what was said before this process listened: who is not there says no more.
             self._heard[name] = (node, now)
-        self._on_change()
+        if is_changed:
+            self._on_change()
 
     def _report(self, error: LogError) -> None:
         logger.warning("gateways cannot be heard", extra={"fields": {"reason": str(error)}})

@@ -231,6 +231,36 @@ async def test_websockets_are_led_by_path_and_come_back_by_cookie(
             writer.close()
 
 
+async def test_a_browser_comes_back_by_its_cookie(haproxy: str, tmp_path: Path) -> None:
+    port, behind = free_port(), (free_port(), free_port())
+    listeners = tuple({"kind": "ws", "port": one} for one in behind)
+    async with running_gateway(listeners=listeners) as harness:
+        # Two nodes, as far as HAProxy can tell.
+        nodes = [
+            {"name": name, "host": "127.0.0.1", "port": harness.port, "websocket_port": one}
+            for name, one in zip(("a", "b"), behind, strict=True)
+        ]
+        web = frontend(port, kind="websocket")
+        async with balanced(haproxy, tmp_path, "round_robin", nodes, web) as (proxy, _):
+            cookie = await cookie_of(port, "")
+            assert cookie.startswith("MQLAKE=")
+            for _ in range(5):
+                assert await cookie_of(port, cookie) == ""  # it has the right one
+            assert sorted((await proxy.sessions("nodes_mqtt")).values())[-2:] == [0, 6]
+            assert await cookie_of(port, "") != cookie
+
+
+async def cookie_of(port: int, cookie: str) -> str:
+    """Ask for a page, show a cookie, and return the one that is set; empty: none."""
+    reader, writer = await open_connection(port)
+    shown = f"Cookie: {cookie}\r\n" if cookie else ""
+    writer.write(f"GET /mqtt HTTP/1.1\r\nHost: x\r\n{shown}\r\n".encode())
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    writer.close()
+    lines = [line for line in head.splitlines() if line.lower().startswith("set-cookie:")]
+    return lines[0].partition(": ")[2].partition(";")[0] if lines else ""
+
+
 async def open_tls(port: int, context: ssl.SSLContext, name: str) -> Client:
     reader, writer = await open_connection(
         port, ssl=context, server_hostname=name, local_addr=("127.0.0.5", 0)

@@ -1,6 +1,7 @@
 """haproxy.cfg, and the commands that change a proxy; HAProxy itself checks the text."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -69,11 +70,12 @@ def test_haproxy_accepts_every_kind_of_frontend(
         for number, (kind, has_certificate) in enumerate(kinds)
     ]
     proxy = Haproxy(haproxy, tmp_path)
-    settings = BalancerSettings(
-        strategy=strategy,
-        proxies=[proxy.settings(peer="127.0.0.1:20100" if peers else "")],
-        frontends=frontends,
-    )
+    given: dict[str, Any] = {
+        "strategy": strategy,
+        "proxies": [proxy.settings(peer="127.0.0.1:20100" if peers else "")],
+        "frontends": frontends,
+    }
+    settings = BalancerSettings(**given)
     proxy.write(settings)
     assert proxy.check() == ""
 
