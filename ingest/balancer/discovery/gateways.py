@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from ingest.balancer.fleet import Node
+from mqlake.errors import InvalidRecord
 from mqlake.log.contract import BEGINNING
-from mqlake.records import GATEWAYS, RECORD_VERSION
+from mqlake.record_versions import check_version
+from mqlake.records import GATEWAYS, VERSION_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,13 +88,15 @@ class GatewaySource:
         is_changed = False
         for record in records:
             self._next = record.offset + 1
+            if record.key == VERSION_KEY:
+                continue
             name = (record.key or b"").decode(errors="replace")
             if record.value is None:
                 is_changed |= self._heard.pop(name, None) is not None
                 continue
             try:
                 node = self._read(name, json.loads(record.value))
-            except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            except (InvalidRecord, ValueError, KeyError, TypeError, AttributeError) as exc:
                 fields = {"gateway": name, "reason": repr(exc)}
                 logger.warning("gateway record ignored", extra={"fields": fields})
                 continue
@@ -107,8 +111,7 @@ class GatewaySource:
         logger.warning("gateways cannot be heard", extra={"fields": {"reason": str(error)}})
 
     def _read(self, name: str, found: dict[str, Any]) -> Node:
-        if found.get("v") != RECORD_VERSION:
-            raise ValueError(f"version {found.get('v')!r}, expected {RECORD_VERSION}")
+        check_version(found.get("v"), "word of a gateway")
         ports: dict[str, int] = {}
         host = ""
         for url in found["listeners"]:

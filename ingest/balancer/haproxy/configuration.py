@@ -138,11 +138,13 @@ def render_map(snapshot: Snapshot) -> str:
 
 def _global(layout: Layout, proxy: Proxy) -> list[str]:
     api = proxy.runtime_api
-    socket = api if "/" in api else f"ipv4@{api}"
+    socket, mode = (api, "mode 600 ") if "/" in api else (f"ipv4@{api}", "")
+    # A reload takes the listening sockets over: nobody who connects meanwhile is refused.
+    options = f"{mode}level admin expose-fd listeners"
     return [
         "# Written by `bin/mqlake balancer`; it is written anew with each snapshot.",
         "global",
-        f"    stats socket {socket} {'mode 600 ' if '/' in api else ''}level admin",
+        f"    stats socket {socket} {options}",
         f"    localpeer {proxy.name}",
         f"    maxconn {layout.max_connections}",
         "    # A CONNECT that does not fit is placed by weight: its client identifier is not seen.",

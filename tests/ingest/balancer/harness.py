@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ingest.balancer.control_plane import ControlPlane
+from ingest.balancer.haproxy.commands import parse_servers
 from ingest.balancer.haproxy.configuration import render, render_map
 from ingest.balancer.haproxy.runtime_api import ProxyError, RuntimeApi
 from ingest.balancer.settings import BalancerSettings
@@ -273,6 +274,15 @@ async def all_alive(clients: dict[str, LiveClient]) -> bool:
 
 def by_node(clients: dict[str, LiveClient]) -> Counter[str]:
     return Counter(client.node for client in clients.values())
+
+
+async def has_ready_servers(proxy: Haproxy, count: int) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            servers = parse_servers(await proxy.api.ask("show servers state"))
+            if sum(server.is_ready for server in servers.values()) >= count:
+                return
+            await asyncio.sleep(0.01)
 
 
 @dataclass

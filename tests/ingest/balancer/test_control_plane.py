@@ -85,6 +85,37 @@ async def test_a_proxy_that_drifts_or_restarts_is_brought_back(
             client.close()
 
 
+async def test_a_reload_refuses_nobody(haproxy: str, mosquitto: str, tmp_path: Path) -> None:
+    port = free_port()
+    proxy = Haproxy(haproxy, tmp_path)
+    async with AsyncExitStack() as stack:
+        found = await stack.enter_async_context(brokers(mosquitto, tmp_path))
+        settings = quick_settings(
+            tmp_path,
+            [proxy],
+            strategy="predicted",
+            nodes=listed(*found),
+            frontends=[{"name": "mqtt", "bind": f"127.0.0.1:{port}"}],
+        )
+        proxy.write(settings)
+        stack.enter_context(stopping(proxy))
+        await proxy.start()
+        system = await stack.enter_async_context(running_plane(settings))
+        await system.takes(*(broker.name for broker in found))
+        await until(lambda: f":{found[2].port}" in proxy.configuration.read_text())
+        await until(lambda: proxy.map_file.read_text().count("\n") == 1024)
+        reloaded = asyncio.create_task(proxy.reload())
+        home: dict[str, str] = {}
+        turn = 0
+        while not reloaded.done() or turn < 100:
+            name = f"client-{turn % 10}"
+            client = await connect_many([port], [name])
+            assert home.setdefault(name, client[name].node) == client[name].node
+            client[name].close()
+            turn += 1
+        await reloaded
+
+
 async def test_clients_of_a_foreign_node_are_moved_at_a_set_rate(
     haproxy: str, mosquitto: str, tmp_path: Path
 ) -> None:

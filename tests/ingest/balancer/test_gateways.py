@@ -14,7 +14,7 @@ from ingest.protocol.packets import Connack
 from mqlake.clock import ManualClock
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.records import GATEWAYS
+from mqlake.records import GATEWAYS, VERSION_KEY
 from tests.ingest.balancer.harness import (
     Haproxy,
     open_connection,
@@ -60,6 +60,8 @@ async def test_what_a_gateway_says_is_a_node() -> None:
     listeners = ["mqtt://10.0.0.1:1883", "mqtt://10.0.0.1:1884", "ws://0.0.0.0:8083", "unix:///x"]
     say(log, "g1", listeners=listeners, overload=7)
     say(log, "g2", listeners=["mqtts://0.0.0.0:8883", "mqtt://[::]:1883"], state="draining")
+    log.store(GATEWAYS, VERSION_KEY, b'{"v":1,"written":1}', [], 1, 0)
+    log.store(GATEWAYS, b"later", b'{"v":99}', [], 1, 0)
     log.store(GATEWAYS, b"broken", b"[]", [], 1, 0)
     say(log, "deaf", listeners=["unix:///x"])
     found = await source(log, ManualClock())

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ingest.balancer.haproxy.commands import parse_servers
 from mqlake.limits import raise_open_files
 from tests.ingest.balancer.harness import (
     DEADLINE_SECONDS,
@@ -18,6 +17,7 @@ from tests.ingest.balancer.harness import (
     LiveClient,
     brokers,
     connect_many,
+    has_ready_servers,
     listed,
     quick_settings,
     running_plane,
@@ -102,15 +102,6 @@ async def at_nodes(ports: list[int], names: list[str]) -> dict[str, str]:
     for client in clients.values():
         client.close()
     return {name: client.node for name, client in clients.items()}
-
-
-async def has_ready_servers(proxy: Haproxy, count: int) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            servers = parse_servers(await proxy.api.ask("show servers state"))
-            if sum(server.is_ready for server in servers.values()) >= count:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def knows_its_peers(proxy: Haproxy) -> None:
