@@ -8,7 +8,6 @@ import pytest
 from pydantic import BaseModel
 
 from api.settings import ApiSettings
-from ingest.federation.settings import BrokerSettings, FederationSettings, PrefixSettings
 from ingest.balancer.settings import (
     BalancerSettings,
     DnsSettings,
@@ -16,6 +15,7 @@ from ingest.balancer.settings import (
     NodeSettings,
     ProxySettings,
 )
+from ingest.federation.settings import BrokerSettings, FederationSettings, PrefixSettings
 from ingest.gateway.listeners.settings import (
     SecureWebSocketListener,
     TcpListener,
@@ -163,6 +163,8 @@ def test_federation_file_shows_every_key_of_brokers_and_prefixes() -> None:
     assert set(BrokerSettings.model_fields) == host.model_fields_set
     assert BrokerSettings.model_validate(neighbours[0]).is_secure
     assert PrefixSettings.model_validate(prefixes[0]).federated == "federated/plant-a/"
+
+
 def test_balancer_file_shows_every_key_of_its_tables() -> None:
     shown = uncommented("balancer")
     defaults = BalancerSettings()
