@@ -215,7 +215,7 @@ class Chains:
         if chain is None:
             return []
         chain.lacking.add(neighbour)
-        if chain.mark == UNKNOWN and chain.lacking.issuperset(neighbours):
+        if chain.mark == UNKNOWN and chain.lacking.issuperset((chain.source, *neighbours)):
             return self._release(key, given_up=False)
         return []
 
