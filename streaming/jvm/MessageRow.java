@@ -24,7 +24,9 @@ final class MessageRow extends GenericInternalRow {
     static final int COLUMN_COUNT = 21;
     static final int PAYLOAD = 5;
 
-    private static final byte RECORD_VERSION = 1;
+    /** As `READ_VERSIONS` of mqlake/record_versions.py. */
+    private static final byte OLDEST_READ = 1;
+    private static final byte NEWEST_READ = 2;
     private static final int FLAG_QOS = 3;
     private static final int FLAG_RETAIN = 4;
     private static final int FLAG_DUP = 8;
@@ -83,7 +85,7 @@ final class MessageRow extends GenericInternalRow {
             event = Event.read(value);
             return event != null;
         }
-        return mqtt != null && mqtt.length == 3 && mqtt[0] == RECORD_VERSION;
+        return mqtt != null && mqtt.length == 3 && mqtt[0] >= OLDEST_READ && mqtt[0] <= NEWEST_READ;
     }
 
     /** Return the topic name of the message, or that of the event. */

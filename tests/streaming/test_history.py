@@ -26,7 +26,16 @@ KEYS = (
     b"default/\xed\xa0\x80",
     "ä/€𝄞".encode(),
 )
-MQTT = (None, b"", b"\x01", b"\x01\x05\x00", b"\x02\x05\x00", b"\x01\x05\x0d", b"\x01\x05\x00\x00")
+MQTT = (
+    None,
+    b"",
+    b"\x01",
+    b"\x01\x05\x00",
+    b"\x02\x05\x00",
+    b"\x03\x05\x00",
+    b"\x01\x05\x0d",
+    b"\x01\x05\x00\x00",
+)
 RECORDS = (
     "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, "
     "partition INT, offset BIGINT, timestamp TIMESTAMP"
@@ -56,7 +65,7 @@ def test_all_agree_on_what_a_message_is(spark: SparkSession) -> None:
         number for number, (key, headers) in enumerate(cases) if is_message(key, dict(headers))
     ]
     assert sorted(row["log_offset"] for row in taken) == expected
-    assert len(expected) == 10
+    assert len(expected) == 15
     for number, (key, headers) in enumerate(cases):
         try:
             decode_message(key or b"", b"", headers, 0)

@@ -227,7 +227,7 @@ class TestRetained:
 
     def test_records_of_others_are_left_out(self, log: Log) -> None:
         log.append(INBOUND, b"no slash", b"x", headers=[("mqtt", b"\1\4\4")])
-        log.append(INBOUND, b"default/v2", b"x", headers=[("mqtt", b"\2\4\4")])
+        log.append(INBOUND, b"default/v3", b"x", headers=[("mqtt", b"\3\4\4")])
         log.append(INBOUND, b"default/\xff", b"x", headers=[("mqtt", b"\1\4\4")])
         log.append(INBOUND, b"default/short", b"x", headers=[("mqtt", b"\4")])
         log.append(SESSIONS, b"s/default/c", b"not json")
