@@ -667,10 +667,16 @@ class Shard:
 
 
 def session_of(entry: Entry) -> SessionRecord | None:
-    """Return the session of an entry; when its holder let go, and what is due since, by the log."""
+    """Return the session of an entry; when its holder let go, and what is due since, by the log.
+
+    It was read in outline. One that turns out not to be a session is as none: nobody can serve it.
+    """
     if entry.session is None:
         return None
-    session = decode_session(entry.session)
+    try:
+        session = decode_session(entry.session)
+    except InvalidRecord:
+        return None
     if entry.closed_at_ms is not None:
         session.disconnected_at_ms = entry.closed_at_ms
         if session.will is not None:

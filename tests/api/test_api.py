@@ -157,6 +157,7 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/retention",
         "/api/v1/live",
         "/api/v1/ready",
+        "/api/v1/placement",
         "/api/v1/login",
         "/api/v1/logout",
         "/api/v1/session",

@@ -67,7 +67,7 @@ def test_messages_and_sessions_are_as_a_gateway_writes_them(kafka: KafkaServer) 
     alice = shard.session((TENANT, "alice"))
     assert alice is not None
     assert not alice.connected
-    assert [one.topic_filter for one in alice.subscriptions] == ["a/alice/+"]
+    assert [one.topic_filter for one in alice.subscriptions] == ["a/alice/0/+"]
     progress = store.progress((TENANT, "alice"))
     assert progress is not None
     assert decode_progress(progress).cursor == [7, 8]

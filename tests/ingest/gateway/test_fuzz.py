@@ -20,7 +20,14 @@ from ingest.protocol.encoder import encode
 from ingest.protocol.fixed_header import Role
 from ingest.protocol.packets import Connect, Disconnect
 from mqlake.records import EVENTS, GATEWAYS, INBOUND, ROUTES, SESSIONS, delivery_topic
-from tests.ingest.gateway.harness import NAME, Client, Harness, running_gateway, until
+from tests.ingest.gateway.harness import (
+    NAME,
+    PARTITIONS,
+    Client,
+    Harness,
+    running_gateway,
+    until,
+)
 from tests.ingest.wire import mutate, read_rows
 
 pytestmark = pytest.mark.anyio
@@ -172,8 +179,8 @@ async def settle(harness: Harness) -> None:
     await until(lambda: len(gateway._connections) == 2)
     await harness.delivered()
     await until(
-        lambda: len(gateway.routes) == 2
-    )  # the bystander's, and that of all retained messages
+        lambda: len(gateway.routes) == 1 + PARTITIONS
+    )  # the bystander's, and those of the shards of retained messages
     await until(lambda: not gateway.subscriptions._settling)
 
 

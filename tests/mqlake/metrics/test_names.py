@@ -6,6 +6,7 @@ UNITS = {"seconds", "bytes", "records", "second", "messages", "outputs", "rows"}
 COUNTS = {
     *("connections", "clients", "sessions", "subscriptions", "wills", "readers", "publishers"),
     *("healthy", "info", "active", "up", "nodes", "weight", "current"),
+    *("there", "packets", "meshes", "interests"),
 }
 """What a gauge without a unit counts or says."""
 
