@@ -1,8 +1,12 @@
+import json
+
 from mqlake.session_records import (
     ProgressRecord,
     decode_progress,
     encode_progress,
+    encode_session,
     progress_key,
+    session_key,
 )
 from mqlake.shard_records import (
     LEFT,
@@ -229,3 +233,15 @@ def test_a_dead_gateway_that_comes_back_keeps_what_was_not_settled() -> None:
     session = one.shard.session(KEY)
     assert session is not None
     assert not session.connected
+
+
+def test_a_session_whose_subscriptions_cannot_be_read_is_as_none() -> None:
+    one = OneShard()
+    epoch = one.claim(OTHER)
+    found = json.loads(encode_session(a_session(connected=False))) | {"subscriptions": [{}]}
+    value = json.dumps(found).encode()
+    one.append(session_key(*KEY), value, stamp_headers("i", epoch))
+    assert one.shard.session(KEY) is None
+    one.claim(THIRD)
+    one.act()
+    assert one.told[-1][:2] == ("g3", "grant")
