@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from resilience.drivers.frames import ConnectOptions, Frame, Opener, Transport
+from resilience.drivers.operations import Operations
 from resilience.errors import Refused
-from resilience.history import Writer, decode_payload, encode_payload
+from resilience.history import Writer, encode_payload
 
 DISCONNECT_SECONDS: Final = 1.0
 """So long the broker may take to close after DISCONNECT."""
@@ -59,16 +60,15 @@ class MqttClient:
     ) -> None:
         self.name = name
         self.receive_maximum = 65_535
-        self._history = history
+        self._operations = Operations(name, history)
+        self._write = self._operations.write
         self._opener = opener
         self._hold = hold
         self._on_lost = on_lost
         self._transport: Transport | None = None
-        self._number = 0
         self._up = False
         self._ending = False
         self._packet_id = 0
-        self._requests_made = 0
         self._outgoing: dict[int, _Outgoing] = {}
         self._incoming: dict[int, str] = {}
         self._requests: dict[int, _Request] = {}
@@ -76,6 +76,10 @@ class MqttClient:
         self._closed: asyncio.Future[None] | None = None
         self._keep_alive: asyncio.TimerHandle | None = None
         self._heard = 0.0
+
+    @property
+    def _number(self) -> int:
+        return self._operations.connection
 
     @property
     def is_connected(self) -> bool:
@@ -87,33 +91,8 @@ class MqttClient:
 
     async def connect(self, options: ConnectOptions, timeout_seconds: float) -> bool:
         loop = asyncio.get_running_loop()
-        self._number += 1
+        will_id = self._operations.connect(options)
         number = self._number
-        will = options.will
-        will_id = f"{self.name}/w{number}"
-        self._history.write(
-            self.name,
-            "connect",
-            "invoke",
-            connection=number,
-            client_id=options.client_id,
-            tenant=options.tenant or None,
-            node=options.node,
-            version=options.version,
-            clean=options.clean,
-            expiry=options.expiry if options.version == 5 else None,
-            keep_alive=options.keep_alive,
-            receive_maximum=options.receive_maximum if options.version == 5 else None,
-            will=None
-            if will is None
-            else {
-                "id": will_id,
-                "topic": will.topic,
-                "qos": will.qos,
-                "retain": will.retain,
-                "delay": will.delay if options.version == 5 else 0,
-            },
-        )
         self._connack = loop.create_future()
         self._closed = loop.create_future()
         self._ending = False
@@ -125,7 +104,7 @@ class MqttClient:
                 )
                 self._transport = transport
                 fields: dict[str, Any] = {"options": options}
-                if will is not None:
+                if options.will is not None:
                     fields["will_payload"] = encode_payload(will_id, 0)
                 transport.send(Frame("connect", fields=fields))
                 connack = await self._connack
@@ -169,9 +148,6 @@ class MqttClient:
                 out.frame.dup = out.sent
                 out.sent = True
                 self._transport.send(out.frame)
-
-    def _write(self, f: str, type_: str, **fields: Any) -> None:
-        self._history.write(self.name, f, type_, connection=self._number, **fields)
 
     def _watch(self, keep_alive: int) -> None:
         """Send PINGREQ in time, and cut a connection that brings nothing [MQTT5-3.1.2.10]."""
@@ -244,18 +220,14 @@ class MqttClient:
             self._write("connect", "ok", session_present=frame.fields["session_present"])
 
     def _receive(self, frame: Frame) -> None:
-        message_id = decode_payload(frame.payload)
-        again = frame.qos == 2 and frame.packet_id in self._incoming
-        self._write(
-            "receive",
-            "info" if again else "ok",
-            id=message_id or ("?" if frame.payload else ""),
-            damaged=None if message_id or not frame.payload else True,
-            topic=frame.topic,
+        message_id = self._operations.receive(
+            frame.payload,
+            frame.topic,
             qos=frame.qos,
-            dup=frame.dup or None,
-            retain=frame.retain or None,
-            packet_id=frame.packet_id or None,
+            dup=frame.dup,
+            retain=frame.retain,
+            packet_id=frame.packet_id,
+            again=frame.qos == 2 and frame.packet_id in self._incoming,
         )
         if frame.qos == 2:
             self._incoming[frame.packet_id] = message_id or "?"
@@ -325,15 +297,8 @@ class MqttClient:
         size: int = 0,
     ) -> "asyncio.Future[str]":
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._write(
-            "publish",
-            "invoke",
-            id=message_id,
-            topic=topic,
-            qos=qos,
-            retain=retain or None,
-            empty=empty or None,
-            expiry=expiry,
+        self._operations.publish(
+            message_id, topic, qos=qos, retain=retain, empty=empty, expiry=expiry
         )
         payload = b"" if empty else encode_payload(message_id, size)
         fields = {} if expiry is None else {"expiry": expiry}
@@ -375,9 +340,7 @@ class MqttClient:
 
     async def _request(self, f: str, topic_filter: str, **fields: Any) -> str:
         """Send and wait for the answer; the result is the type of the operation."""
-        self._requests_made += 1
-        request_id = f"{f[0]}{self._requests_made}"
-        self._write(f, "invoke", id=request_id, filter=topic_filter, **fields)
+        request_id = self._operations.request(f, topic_filter, fields)
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         request = _Request(f, request_id, done)
         if not self._up or self._transport is None:

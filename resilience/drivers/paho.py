@@ -21,8 +21,9 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from resilience.drivers.frames import Addresses, ConnectOptions
+from resilience.drivers.operations import Operations
 from resilience.errors import Refused
-from resilience.history import Writer, decode_payload, encode_payload
+from resilience.history import Writer, encode_payload
 
 PROTOCOLS: Final = {3: MQTTv31, 4: MQTTv311, 5: MQTTv5}
 DISCONNECT_SECONDS: Final = 1.0
@@ -46,15 +47,14 @@ class PahoClient:
     ) -> None:
         self.name = name
         self.receive_maximum = 65_535
-        self._history = history
+        self._operations = Operations(name, history)
+        self._write = self._operations.write
         self._addresses = addresses
         self._on_lost = on_lost
         self._paho: Client | None = None
         self._options: ConnectOptions | None = None
-        self._number = 0
         self._up = False
         self._ending = False
-        self._requests_made = 0
         self._connack: asyncio.Future[tuple[int, bool]] | None = None
         self._closed: asyncio.Future[None] | None = None
         self._publishing: dict[int, tuple[str, asyncio.Future[str]]] = {}
@@ -68,9 +68,6 @@ class PahoClient:
     @property
     def unfinished(self) -> int:
         return len(self._publishing) + len(self._requests)
-
-    def _write(self, f: str, type_: str, **fields: Any) -> None:
-        self._history.write(self.name, f, type_, connection=self._number, **fields)
 
     def _make(self, options: ConnectOptions) -> Client:
         """Return a paho client; the same one as long as its session is to go on."""
@@ -118,42 +115,18 @@ class PahoClient:
     async def connect(self, options: ConnectOptions, timeout_seconds: float) -> bool:
         client = self._make(options)
         loop = asyncio.get_running_loop()
-        self._number += 1
+        will_id = self._operations.connect(options)
         self._ending = False
         self._connack = loop.create_future()
         self._closed = loop.create_future()
         will = options.will
-        will_id = f"{self.name}/w{self._number}"
-        is_5 = options.version == 5
-        delay = will.delay if will is not None and is_5 else 0
         if will is not None:
             properties = None
-            if delay:
+            if will.delay and options.version == 5:
                 properties = _properties(PacketTypes.WILLMESSAGE)
-                properties.WillDelayInterval = delay
+                properties.WillDelayInterval = will.delay
             payload = encode_payload(will_id, 0)
             client.will_set(will.topic, payload, will.qos, will.retain, properties)
-        self._write(
-            "connect",
-            "invoke",
-            client_id=options.client_id,
-            tenant=options.tenant or None,
-            node=options.node,
-            version=options.version,
-            clean=options.clean,
-            expiry=options.expiry if is_5 else None,
-            keep_alive=options.keep_alive,
-            receive_maximum=options.receive_maximum if is_5 else None,
-            will=None
-            if will is None
-            else {
-                "id": will_id,
-                "topic": will.topic,
-                "qos": will.qos,
-                "retain": will.retain,
-                "delay": delay,
-            },
-        )
         opened = False
         try:
             self._open(client, options)
@@ -227,17 +200,13 @@ class PahoClient:
             self._on_lost()
 
     def _on_message(self, _c: Client, _u: Any, message: MQTTMessage) -> None:
-        message_id = decode_payload(bytes(message.payload))
-        self._write(
-            "receive",
-            "ok",
-            id=message_id or ("?" if message.payload else ""),
-            damaged=None if message_id or not message.payload else True,
-            topic=message.topic,
+        self._operations.receive(
+            bytes(message.payload),
+            message.topic,
             qos=message.qos,
-            dup=message.dup or None,
-            retain=message.retain or None,
-            packet_id=message.mid or None,
+            dup=message.dup,
+            retain=message.retain,
+            packet_id=message.mid,
         )
         if message.qos:
             # paho sends PUBACK or PUBCOMP when this returns.
@@ -286,15 +255,8 @@ class PahoClient:
         size: int = 0,
     ) -> "asyncio.Future[str]":
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._write(
-            "publish",
-            "invoke",
-            id=message_id,
-            topic=topic,
-            qos=qos,
-            retain=retain or None,
-            empty=empty or None,
-            expiry=expiry,
+        self._operations.publish(
+            message_id, topic, qos=qos, retain=retain, empty=empty, expiry=expiry
         )
         if self._paho is None or (not qos and not self._up):
             self._finish(message_id, done, "fail")
@@ -327,8 +289,8 @@ class PahoClient:
 
         return await self._request(
             "subscribe",
+            topic_filter,
             ask,
-            filter=topic_filter,
             qos=qos,
             no_local=no_local or None,
             retain_handling=retain_handling or None,
@@ -336,13 +298,13 @@ class PahoClient:
 
     async def unsubscribe(self, topic_filter: str) -> str:
         return await self._request(
-            "unsubscribe", lambda client: client.unsubscribe(topic_filter)[1], filter=topic_filter
+            "unsubscribe", topic_filter, lambda client: client.unsubscribe(topic_filter)[1]
         )
 
-    async def _request(self, f: str, ask: Callable[[Client], int | None], **fields: Any) -> str:
-        self._requests_made += 1
-        request_id = f"{f[0]}{self._requests_made}"
-        self._write(f, "invoke", id=request_id, **fields)
+    async def _request(
+        self, f: str, topic_filter: str, ask: Callable[[Client], int | None], **fields: Any
+    ) -> str:
+        request_id = self._operations.request(f, topic_filter, fields)
         mid = ask(self._paho) if self._up and self._paho is not None else None
         if mid is None:
             self._write(f, "fail", id=request_id, reason="not connected")
