@@ -66,6 +66,9 @@ def consecutive_free_ports(count: int) -> int:
     """
     choice = _CHOICE[: len(_CHOICE) - count + 1]
     for first in random.sample(choice, min(1000, len(choice))):
+        before = len(_claims)
         if all(map(claim, range(first, first + count))):
             return first
+        while len(_claims) > before:
+            _claims.pop().close()
     raise OSError(f"found no {count} free ports of 127.0.0.1 in a row")

@@ -285,16 +285,25 @@ class Attendant(threading.Thread):
         """
         deadline = time.monotonic() + timeout_seconds
         while not condition():
-            if self._failure is not None:
-                raise OperationalError(f"the clients broke: {self._failure!r}") from self._failure
+            self._check()
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_SECONDS)
         return True
 
     def stop(self) -> None:
+        """End; the clients disconnect.
+
+        Raises:
+            OperationalError: The clients were served no more before that.
+        """
         self._stopping.set()
         self.join()
+        self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise OperationalError(f"the clients broke: {self._failure!r}") from self._failure
 
     def _serve_all(self) -> None:
         now = time.monotonic()

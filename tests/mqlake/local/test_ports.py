@@ -31,6 +31,16 @@ def test_consecutive_ports_are_below_those_of_outgoing_connections(
     assert consecutive_free_ports(20) + 20 <= 32_768
 
 
+def test_consecutive_ports_keep_no_claim_of_those_that_were_not_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (taken,) = free_ports(1)
+    monkeypatch.setattr(random, "sample", lambda choice, count: [taken - 1])
+    with pytest.raises(OSError, match="found no 2 free ports"):
+        consecutive_free_ports(2)
+    assert claim(taken - 1)
+
+
 def printed(program: str) -> str:
     command = [sys.executable, "-c", f"from mqlake.local.ports import claim, free_ports; {program}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
