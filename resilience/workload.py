@@ -150,16 +150,16 @@ def shares(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
     for number in range(3):
         persistent = rng.random() < 0.5
         who = _identity(rng, persistent=persistent)
-        steps = [step("connect"), step("subscribe", filter="$share/g/work/#", qos=1)]
+        steps = [step("connect"), step("subscribe", filter="$share/g/jobs/#", qos=1)]
         if number == 0 and rng.random() < 0.5:
             steps.append(step("wait", seconds=round(rng.uniform(0.5, 1.5), 3)))
-            leave = step("unsubscribe", filter="$share/g/work/#")
+            leave = step("unsubscribe", filter="$share/g/jobs/#")
             _add(steps, leave if persistent else rng.choice((leave, step("disconnect"))))
-        clients.append(ClientPlan(f"work-{number}", tuple(steps), node="*", **who))
+        clients.append(ClientPlan(f"worker-{number}", tuple(steps), node="*", **who))
     steps = [step("connect"), step("wait", seconds=0.5)]
-    steps.append(step("publish", topic="work/x", qos=1, count=25, rate=10.0, window=2))
+    steps.append(step("publish", topic="jobs/x", qos=1, count=25, rate=10.0, window=2))
     clients.append(
-        ClientPlan("work-pub", tuple(steps), node="*", **_identity(rng, persistent=True))
+        ClientPlan("jobs-pub", tuple(steps), node="*", **_identity(rng, persistent=True))
     )
     return clients
 

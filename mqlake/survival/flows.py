@@ -147,6 +147,33 @@ class MessageFlow(ABC):
         return {one.client_id: list(one.arrivals) for one in self.subscribers}
 
 
+def _callers(
+    prefix: str, levels: Sequence[int], ports: Sequence[int], *, moves: bool
+) -> list[Caller]:
+    """Return one for each level, at the gateways in turn."""
+    return [
+        Caller(f"{prefix}{number}", level, ports, number % len(ports), moves)
+        for number, level in enumerate(levels)
+    ]
+
+
+def _publishers(
+    name: str, callers: Sequence[Caller], count: int, per_second: float, *, seed: int, qos: int
+) -> list[Publisher]:
+    """Return those that send so many messages to each of their topics, together at that rate."""
+    return [
+        Publisher(
+            caller,
+            topics=[f"{name}/{number}/{letter}" for letter in "abcdefgh"[:TOPICS_EACH]],
+            count=count,
+            per_second=per_second / len(callers),
+            seed=seed,
+            qos=qos,
+        )
+        for number, caller in enumerate(callers)
+    ]
+
+
 class Flow(MessageFlow):
     """The messages of one QoS: some publishers, two subscribers, one of them away for a while.
 
@@ -176,17 +203,8 @@ class Flow(MessageFlow):
         chance = random.Random(f"{seed}/flow/{qos}")  # noqa: S311 - it has to be repeatable
         levels = [chance.choice((4, 5)) for _ in range(PUBLISHERS)]
         count = messages // (PUBLISHERS * TOPICS_EACH) - 1
-        publishers = [
-            Publisher(
-                Caller(f"{name}-p{number}", level, ports, number % len(ports), moves),
-                topics=[f"{name}/{number}/{letter}" for letter in "abcdefgh"[:TOPICS_EACH]],
-                count=count,
-                per_second=per_second / PUBLISHERS,
-                seed=seed,
-                qos=qos,
-            )
-            for number, level in enumerate(levels)
-        ]
+        callers = _callers(f"{name}-p", levels, ports, moves=moves)
+        publishers = _publishers(name, callers, count, per_second, seed=seed, qos=qos)
         super().__init__(f"qos {qos}", publishers, PUBLISHERS * TOPICS_EACH * count)
         first_level = chance.choice((4, 5))
         self.steady, self.absent = self.subscribers = [
@@ -242,30 +260,12 @@ class ShareFlow(MessageFlow):
         chance = random.Random(f"{seed}/shared")  # noqa: S311 - it has to be repeatable
         levels = [chance.choice((4, 5)) for _ in range(SHARED_PUBLISHERS + SHARE_MEMBERS)]
         count = round(SHARED_PER_SECOND * seconds / (SHARED_PUBLISHERS * TOPICS_EACH))
-        publishers = [
-            Publisher(
-                Caller(
-                    f"{name}-p{number}", chance.choice((4, 5)), ports, number % len(ports), moves
-                ),
-                topics=[f"{name}/{number}/{letter}" for letter in "abcdefgh"[:TOPICS_EACH]],
-                count=count,
-                per_second=SHARED_PER_SECOND / SHARED_PUBLISHERS,
-                seed=seed,
-                qos=2,
-            )
-            for number, level in enumerate(levels[:SHARED_PUBLISHERS])
-        ]
+        callers = _callers(f"{name}-p", levels[:SHARED_PUBLISHERS], ports, moves=moves)
+        publishers = _publishers(name, callers, count, SHARED_PER_SECOND, seed=seed, qos=2)
         super().__init__("shared", publishers, SHARED_PUBLISHERS * TOPICS_EACH * count)
         self.subscribers = [
-            Subscriber(
-                Caller(
-                    f"{name}-m{number}", chance.choice((4, 5)), ports, number % len(ports), moves
-                ),
-                topic_filter=f"$share/{name}/{name}/+/+",
-                seed=seed,
-                qos=2,
-            )
-            for number, level in enumerate(levels[SHARED_PUBLISHERS:])
+            Subscriber(caller, topic_filter=f"$share/{name}/{name}/+/+", seed=seed, qos=2)
+            for caller in _callers(f"{name}-m", levels[SHARED_PUBLISHERS:], ports, moves=moves)
         ]
 
     @property
