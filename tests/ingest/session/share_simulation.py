@@ -1,6 +1,6 @@
 """A share group in a simulated world: gateways join, leave, die, stand still, and none is lost.
 
-The world is that of `simulation.py`; each gateway there has members of one group, too, and a router
+The world is that of `simulation`; each gateway there has members of one group, too, and a router
 gives each message to a gateway that has a route. Only the host is test code: parts run the real
 `belong` and owners the real `GroupsOfShard`. The group has a kept session all the time, so nothing
 may be lost of it, whoever is there.
@@ -40,21 +40,15 @@ from ingest.session.share_parts import (
 )
 from ingest.session.share_table import GroupTable
 from mqlake.shard_records import NO_EPOCH, OWNER_KEY, Run, read_stamp, stamp_headers
-from tests.ingest.session.simulation import (
-    LATE_MS,
-    LEASE_MS,
-    QUIET_MS,
-    START_MS,
-    TICK_MS,
-    Fault,
-    Process,
-    Schedule,
-    Step,
-    Violation,
-    World,
-    _discard,
-    run,
-)
+from tests.ingest.session.simulation.gateway import Process
+from tests.ingest.session.simulation.invariants import QUIET_MS, Violation
+from tests.ingest.session.simulation.lease import TICK_MS
+from tests.ingest.session.simulation.log import START_MS
+from tests.ingest.session.simulation.node import LEASE_MS
+from tests.ingest.session.simulation.owner import discard
+from tests.ingest.session.simulation.schedule import LATE_MS, Fault, Schedule, Step
+from tests.ingest.session.simulation.search import run
+from tests.ingest.session.simulation.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,6 +171,12 @@ class ShareProcess(Process):
         # An earlier run of this name has left routes; they are withdrawn before anything else.
         world.route(me.gateway, is_there=False)
         self.wake("deliveries")
+
+    def discard_works(self) -> None:
+        super().discard_works()
+        part = self.part
+        if part is not None and inspect.getcoroutinestate(part.work) == inspect.CORO_CREATED:
+            discard(part.work)
 
     # Members
 
@@ -665,13 +665,6 @@ class ShareWorld(World):
         assert isinstance(process, ShareProcess)
         if process.part is not None:
             process.part.work.close()
-
-    def _discard_works(self, process: Process) -> None:
-        super()._discard_works(process)
-        assert isinstance(process, ShareProcess)
-        part = process.part
-        if part is not None and inspect.getcoroutinestate(part.work) == inspect.CORO_CREATED:
-            _discard(part.work)
 
 
 def _dump(value: Any) -> bytes:

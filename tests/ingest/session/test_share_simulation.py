@@ -26,7 +26,7 @@ from ingest.session.share_parts import Gap, PartState
 from ingest.session.share_table import GroupTable, Outlook
 from tests.ingest.session import share_simulation
 from tests.ingest.session.share_simulation import ShareWorld, make_schedule, search
-from tests.ingest.session.simulation import explain, schedules_wanted
+from tests.ingest.session.simulation.search import explain, schedules_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,23 +13,25 @@ from ingest.session.effects import Append, PublishWills, Tell
 from ingest.session.holder import Holder
 from ingest.session.ownership import Entry, Shard
 from mqlake.session_records import NEVER_EXPIRES, MarksRecord, decode_marks, will_exchange
-from tests.ingest.session import simulation
-from tests.ingest.session.simulation import (
+from tests.ingest.session.simulation.clients import TENANT
+from tests.ingest.session.simulation.gateway import Process
+from tests.ingest.session.simulation.lease import SILENCE_MS
+from tests.ingest.session.simulation.schedule import (
+    CLIENTS,
     Fault,
-    Process,
     Schedule,
     Step,
-    Violation,
-    explain,
     make_schedule,
-    schedules_wanted,
-    search,
 )
+from tests.ingest.session.simulation.search import explain, run, schedules_wanted, search
+from tests.ingest.session.simulation.serving import Serving
+from tests.ingest.session.simulation.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from mqlake.shard_records import Claim, Key, Run, Stamp
+    from tests.ingest.session.simulation.invariants import Violation
 
 Patch = pytest.MonkeyPatch
 
@@ -55,7 +57,7 @@ def stand_still_while_publishing() -> Iterator[Violation | None]:
     for event in range(20, 45):
         for seed in range(4):
             pause = Fault(event, "pause", 0, 13_000)
-            yield simulation.run(Schedule(seed, 2, 1, steps, (pause,)))
+            yield run(Schedule(seed, 2, 1, steps, (pause,)))
 
 
 def test_a_message_that_comes_when_its_gateway_goes_on_is_stored_once() -> None:
@@ -73,7 +75,7 @@ def test_a_message_is_stored_twice_if_its_gateway_is_settled_before_it_can_come(
 def test_a_schedule_is_the_same_each_time() -> None:
     transcripts: list[list[str]] = [[], []]
     for transcript in transcripts:
-        simulation.World(make_schedule(7), transcript).run()
+        World(make_schedule(7), transcript).run()
     assert transcripts[0] == transcripts[1]
 
 
@@ -209,30 +211,31 @@ def use_marks_of_another_run(patch: Patch) -> None:
 
 def save_steps_later(patch: Patch) -> None:
     """A packet of a QoS 2 exchange leaves before the step that it depends on is saved."""
-    save = Process.save
+    save = Serving.save
 
-    def save_later(self: Process, serving: Any, then: Callable[[], object]) -> None:
+    def save_later(self: Serving, then: Callable[[], object]) -> None:
         then()
-        save(self, serving, lambda: None)
+        save(self, lambda: None)
 
-    patch.setattr(Process, "save", save_later)
+    patch.setattr(Serving, "save", save_later)
 
 
 def forget_that_there_was_a_session(patch: Patch) -> None:
     """Session Present is taken from whether the client wanted nothing, not from what is stored."""
-    connack = Process.connack
+    connack = Serving.connack
 
-    def say(self: Process, serving: Any, *, is_present: bool) -> None:
-        connack(self, serving, is_present=not serving.connection.options.clean)
+    def say(self: Serving, *, is_present: bool) -> None:
+        del is_present
+        connack(self, is_present=not self.connection.options.clean)
 
-    patch.setattr(Process, "connack", say)
+    patch.setattr(Serving, "connack", say)
 
 
 def settle_the_living(patch: Patch) -> None:
     """A gateway is dead for the others as soon as it is silent."""
 
     def is_dead(self: Process, run: Run) -> bool:
-        return run != self.me and self.is_silent_for(run, simulation.SILENCE_MS)
+        return run != self.me and self.is_silent_for(run, SILENCE_MS)
 
     patch.setattr(Process, "is_dead", is_dead)
 
@@ -268,7 +271,7 @@ def own_by_word(patch: Patch) -> None:
     """A gateway tells every claimant that it holds whatever it asks about."""
 
     async def confirm(shard: int, run: Run, number: int, keys: Sequence[Key]) -> None:
-        every = [(simulation.TENANT, f"c{n}") for n in range(simulation.CLIENTS)]
+        every = [(TENANT, f"c{n}") for n in range(CLIENTS)]
         value = json.dumps(
             {
                 "incarnation": run.incarnation,

@@ -1,0 +1,178 @@
+"""What must not be, by name: `Judge` sees what clients see and what the log has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from ingest.session.memory_shards import MemoryShardStore
+from ingest.session.ownership import Shard
+from mqlake.shard_records import Run
+from tests.ingest.session.simulation.log import COMPACTION_LAG_MS, START_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.ingest.session.simulation.clients import Client, Connection
+    from tests.ingest.session.simulation.log import Message
+    from tests.ingest.session.simulation.world import World
+
+QUIET_MS: Final = 20_000
+"""A lease and its margin, a tick each to notice and to act, and what is in between."""
+
+
+class Violation(AssertionError):  # noqa: N818 - what is broken, not how
+    """A promise is broken.
+
+    Attributes:
+        name: Of the invariant.
+    """
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"{name}: {detail}")
+        self.name = name
+
+
+class Judge:
+    """Says what must not be."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.dead_sessions: set[str] = set()
+        self.begun: dict[str, set[str]] = {}
+        self.created: dict[str, Connection] = {}
+        self.last_expiry: dict[str, int] = {}
+        self.by_exchange: dict[bytes, Connection] = {}
+        self.wills: Counter[bytes] = Counter()
+
+    def connack(self, connection: Connection, *, is_present: bool) -> None:
+        client, sid = connection.client, connection.session_id
+        for process in self.world.processes:
+            serving = process.serving.get(client.key)
+            if (
+                process is not connection.process
+                and serving is not None
+                and serving.connection.is_acked
+                and not serving.connection.is_closed
+                and process.is_leased
+            ):
+                raise Violation("one holder", f"{connection} while {serving.connection}")
+        must = client.session_id
+        if is_present:
+            if self.created[sid] is connection:
+                raise Violation("session present", f"{sid} is new, {connection}")
+            if sid in self.dead_sessions or self.last_expiry.get(sid) == 0:
+                raise Violation("session present", f"{sid} had ended, {connection}")
+            if must not in {None, sid}:
+                raise Violation("session present", f"{sid} instead of {must}, {connection}")
+        elif must is not None:
+            raise Violation("nothing is missing", f"{must} is gone, {connection}")
+        else:
+            before = self.begun.setdefault(client.client_id, set())
+            self.dead_sessions |= before - {sid}
+            before.add(sid)
+        self.last_expiry[sid] = connection.options.expiry
+
+    def published(self, message: Message) -> None:
+        if message.kind != "will":
+            return
+        self.wills[message.exchange] += 1
+        connection = self.by_exchange[message.exchange]
+        if self.wills[message.exchange] > 1:
+            raise Violation("a will once", f"twice that of {connection}")
+        if connection.has_disconnected:
+            raise Violation("a will once", f"after DISCONNECT on {connection}")
+        for other in connection.client.connections:
+            is_served = other.is_acked and not other.is_closed and other.process.is_leased
+            if other.number >= connection.number and is_served:
+                raise Violation("a will once", f"that of {connection} while {other} is served")
+
+    def at_the_end(self) -> None:
+        """Judge what must have come true in a quiet time."""
+        world = self.world
+        alive = {process.me for process in world.processes if process.is_alive}
+        for process in world.processes:
+            if not process.is_alive:
+                continue
+            for shard in process.shards:
+                if shard.store.waiting():
+                    raise Violation("liveness", f"claims wait at {process}")
+                if dead := set(shard.store.holders()) - alive:
+                    raise Violation("liveness", f"dead runs hold sessions: {dead}")
+        for number in range(world.schedule.shards):
+            owners = [p for p in world.processes if p.is_alive and p.shards[number].is_active]
+            if len(owners) != 1:
+                raise Violation("liveness", f"{len(owners)} owners of shard {number}")
+        for client in world.clients:
+            connection = client.connection
+            was_asked = connection is not None and connection.options.what == "final"
+            if was_asked and not client.is_connected:
+                raise Violation("liveness", f"no CONNACK on {connection}")
+            self._judge_messages(client)
+            self._judge_wills(client)
+        self._judge_log()
+
+    def _judge_messages(self, client: Client) -> None:
+        for message in client.expected:
+            if not client.received[client.session_id or "", message.name]:
+                raise Violation("nothing is missing", f"{message.name} to {client.client_id}")
+        stored = Counter(one.name for one in self.world.inbound if one.kind == "published")
+        if twice := [name for name, count in stored.items() if count > 1]:
+            raise Violation("exactly once", f"{twice} of {client.client_id} stored twice")
+        if lost := [name for name in client.published if not stored[name]]:
+            raise Violation("nothing is missing", f"{lost} of {client.client_id}")
+
+    def _judge_wills(self, client: Client) -> None:
+        for connection in client.connections:
+            delay_s = connection.options.will_delay
+            if (
+                delay_s is None
+                or not connection.is_acked
+                or not connection.is_closed
+                or connection.asked_to_disconnect
+                or self.wills[connection.exchange]
+            ):
+                continue
+            until = connection.closed_at + delay_s * 1000 + QUIET_MS
+            is_later = any(other.number > connection.number for other in client.connections)
+            if self.world.now > until and not (delay_s and is_later):
+                raise Violation("a will once", f"that of {connection} was not published")
+
+    def _judge_log(self) -> None:
+        """A fresh reader, of the whole log or of what compaction leaves, knows what others do."""
+        world = self.world
+        for number, log in enumerate(world.logs):
+            owner = next(p for p in world.processes if p.is_alive and p.shards[number].is_active)
+            expected = _state(owner.shards[number], world.clients)
+            copies = {
+                "as it is": log.records,
+                "compacted": log.compacted(START_MS + world.now - COMPACTION_LAG_MS),
+                "compacted to the end": log.compacted(START_MS + world.now),
+            }
+            for name, records in copies.items():
+                fresh = Shard(number, MemoryShardStore(), Run("", "fresh"), lambda _, __: None)
+                for record in records:
+                    fresh.apply(record)
+                if (found := _state(fresh, world.clients)) != expected:
+                    raise Violation("one order", f"{name}: {found}, expected {expected}")
+
+    def received(self, client: Client, sid: str, message: Message) -> None:
+        client.received[sid, message.name] += 1
+        if message.qos == 2 and client.received[sid, message.name] > 1:
+            raise Violation("exactly once", f"{message.name} twice to {client.client_id}")
+
+
+def _state(shard: Shard, clients: Sequence[Client]) -> dict[str, object]:
+    states: dict[str, object] = {"owner": shard.owner}
+    for client in clients:
+        entry = shard.store.get(client.key)
+        if entry is None or (entry.session is None and entry.holder is None):
+            continue
+        states[client.client_id] = (
+            entry.epoch,
+            entry.holder,
+            entry.session,
+            entry.claim,
+            shard.store.progress(client.key),
+        )
+    return states

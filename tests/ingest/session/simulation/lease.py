@@ -1,0 +1,168 @@
+"""How gateways know of each other: heartbeats, leases, and who is to own which shard."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from ingest.session.effects import ShardRecord
+from ingest.session.placement import Place, place
+from mqlake.shard_records import OWNER_KEY, encode_run, stamp_headers
+from tests.ingest.session.simulation.log import START_MS, Beat
+from tests.ingest.session.simulation.node import DELIVERY_MS, LEASE_MS, Node
+
+if TYPE_CHECKING:
+    from mqlake.shard_records import Run
+    from tests.ingest.session.simulation.world import World
+
+TICK_MS: Final = 1_000
+MARGIN_MS: Final = 1_000
+SILENCE_MS: Final = 3_000
+
+
+class LeasedNode(Node):
+    """A node that beats, hears others, and knows whether they may take it for dead.
+
+    Args:
+        world: Where.
+        slot: Which of its gateways.
+        me: This run.
+        since: When it ticks first, in ms from now.
+    """
+
+    def __init__(self, world: World, slot: int, me: Run, since: int) -> None:
+        super().__init__(world, slot, me)
+        self.beats = len(world.beats)
+        self.leased_from = -LEASE_MS
+        self.is_isolated = True
+        """The lease was over, and what is held is not confirmed yet."""
+        self.is_confirming = False
+        self.heard: dict[Run, int] = {}
+        self.latest: dict[str, Run] = {}
+        self.started = world.now
+        self.owning: set[int] = set()
+        world.at(since, self.tick, process=self)
+
+    def confirm(self) -> None:
+        """Ask which sessions are still its own."""
+        raise NotImplementedError
+
+    def tick_sessions(self) -> None:
+        """Do what time brings for sessions."""
+        raise NotImplementedError
+
+    # Time and heartbeats
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether others cannot take this process for dead yet."""
+        return (
+            self.is_alive and not self.is_isolated and self.world.now - self.leased_from < LEASE_MS
+        )
+
+    def may_act(self) -> bool:
+        """Tell whether the lease goes on; note when it is over."""
+        is_over = self.world.now - self.leased_from >= LEASE_MS
+        if is_over and (self.is_confirming or not self.is_isolated):
+            self.world.note(self, "is isolated")
+            self.is_isolated = True
+            self.is_confirming = False
+        return not self.is_isolated
+
+    def has_lease(self) -> bool:
+        """Tell whether our own word has come back: what an owner needs, while a holder asks."""
+        return self.world.now - self.leased_from < LEASE_MS and (
+            self.may_act() or self.is_confirming
+        )
+
+    def tick(self) -> None:
+        world, now = self.world, self.world.now
+        world.at(TICK_MS, self.tick, process=self)
+        if now >= self.mute_until:
+            world.beats.append(Beat(now + 5, self.me, now))
+        if now >= max(self.deaf_until, self.unheard_until):
+            self.hear()
+        self.may_act()
+        if self.is_isolated and not self.is_confirming and now - self.leased_from < LEASE_MS:
+            self.renew()
+        if self.has_lease():
+            self.place()
+        for shard in self.shards:
+            shard.tick(START_MS + now, self.is_dead, self.is_silent, self.is_spent)
+        self.tick_sessions()
+
+    def hear(self) -> None:
+        beats, now = self.world.beats, self.world.now
+        while self.beats < len(beats) and beats[self.beats].lands <= now:
+            beat = beats[self.beats]
+            self.beats += 1
+            latest = self.latest.get(beat.run.gateway)
+            if beat.run == self.me:
+                self.leased_from = max(self.leased_from, beat.sent)
+            if latest is None or beat.run == latest or beat.run not in self.heard:
+                self.latest[beat.run.gateway] = beat.run
+                self.heard[beat.run] = now
+
+    def is_silent_for(self, run: Run, ms: int) -> bool:
+        now = self.world.now
+        if now - self.leased_from > SILENCE_MS:
+            return False
+        return now - self.heard.get(run, self.started) >= ms
+
+    def is_silent(self, run: Run) -> bool:
+        return run != self.me and (self.is_dead(run) or self.is_silent_for(run, SILENCE_MS))
+
+    def is_certain(self) -> bool:
+        """Tell whether nobody takes us for silent before what we append now has landed."""
+        return self.world.now - self.leased_from < SILENCE_MS - MARGIN_MS
+
+    def is_dead(self, run: Run) -> bool:
+        if run == self.me:
+            return False
+        latest = self.latest.get(run.gateway)
+        if run.gateway == self.me.gateway or (
+            latest is not None and latest != run and run in self.heard
+        ):
+            return True
+        if latest is not None and latest != run and self.heard[latest] > self.started:
+            return True  # an earlier one, over before the one that speaks now has begun
+        return self.is_silent_for(run, LEASE_MS + MARGIN_MS)
+
+    def is_spent(self, run: Run) -> bool:
+        if not self.is_dead(run):
+            return False
+        if self.latest.get(run.gateway) != run:
+            return True
+        return self.is_silent_for(run, LEASE_MS + MARGIN_MS + DELIVERY_MS)
+
+    def place(self) -> None:
+        heard = {self.me.gateway}
+        for run in self.latest.values():
+            if not self.is_silent_for(run, SILENCE_MS):
+                heard.add(run.gateway)
+        for number, where in enumerate(_placed(len(self.shards), tuple(sorted(heard)))):
+            shard = self.shards[number]
+            is_read = shard.next_offset >= self.ends[number]
+            if where.owner == self.me.gateway and shard.owner != self.me and is_read:
+                self.own(number)
+
+    def own(self, number: int) -> None:
+        if number not in self.owning:
+            self.owning.add(number)
+            self.world.note(self, f"wants to own shard {number}")
+            record = ShardRecord(OWNER_KEY, encode_run(self.me), stamp_headers(self.me.incarnation))
+            self.append_record(number, record, lambda _: self.owning.discard(number))
+
+    def renew(self) -> None:
+        self.is_confirming = True
+        self.world.note(self, "has a lease again")
+        for shard in self.shards:
+            if shard.owner == self.me:
+                shard.is_active = False
+                self.own(shard.number)
+        self.confirm()
+
+
+@cache
+def _placed(shards: int, gateways: tuple[str, ...]) -> list[Place]:
+    return place(shards, gateways)

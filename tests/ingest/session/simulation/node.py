@@ -1,0 +1,158 @@
+"""One run of a gateway in a simulated world: what it reads and sends, and how faults hinder it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.session.effects import ShardRecord
+from ingest.session.memory_shards import MemoryShardStore
+from ingest.session.ownership import Shard
+from mqlake.shard_records import shard_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.session.effects import Work
+    from mqlake.errors import LogError
+    from mqlake.records import Headers
+    from mqlake.shard_records import Key, Run
+    from tests.ingest.session.simulation.world import World
+
+LEASE_MS: Final = 10_000
+DELIVERY_MS: Final = 4_000
+"""What a client has published is given up so long after the lease of a gateway that stands still:
+later than the shorter of the long pauses, and before its owner may think that it never comes."""
+
+LOOK_AGAIN_MS: Final = 500
+"""How often it is looked whether a fault is over; the end of the schedule ends it."""
+
+
+class Node:
+    """A process between the log and others.
+
+    Args:
+        world: Where.
+        slot: Which of its gateways; another run may follow there.
+        me: This run.
+    """
+
+    def __init__(self, world: World, slot: int, me: Run) -> None:
+        self.world = world
+        self.slot = slot
+        self.me = me
+        self.random = Random(world.schedule.seed * 101 + len(world.processes))
+        self.is_alive = True
+        self.paused_until = 0
+        self.deaf_until = 0
+        self.mute_until = 0
+        self.unheard_until = 0
+        self.slow_until = 0
+        self.late_until = 0
+        self.lost_after = 1 << 60
+        """What would land later is lost with the process."""
+        self.lands_before: dict[object, int] = {}
+        shards = world.schedule.shards
+        self.shards = [Shard(n, MemoryShardStore(), me, self.start) for n in range(shards)]
+        self.ends = [log.next_offset for log in world.logs]
+        self.inbound = len(world.inbound)
+        self.is_reading: set[object] = set()
+        self.waits: list[list[tuple[int, Callable[[], None]]]] = [[] for _ in range(shards)]
+
+    def __str__(self) -> str:
+        return "/".join(self.me)
+
+    # What it is for
+
+    def start(self, shard: Shard, work: Work) -> None:
+        """Begin an act of the owner of a shard."""
+        raise NotImplementedError
+
+    def take_control(self, action: str, value: bytes) -> None:
+        """Take a control record of another gateway."""
+        raise NotImplementedError
+
+    def take_inbound(self) -> None:
+        """Take what has come of messages."""
+        raise NotImplementedError
+
+    # What is read
+
+    def wake(self, what: int | str) -> None:
+        if what not in self.is_reading:
+            self.is_reading.add(what)
+            self.world.at(self.random.choice((1, 1, 2, 4)), self.read, what, process=self)
+
+    def read(self, what: int | str) -> None:
+        until = self.deaf_until if isinstance(what, str) else max(self.deaf_until, self.slow_until)
+        if until > self.world.now:
+            delay = min(until - self.world.now, LOOK_AGAIN_MS)
+            self.world.at(delay, self.read, what, process=self)
+            return
+        self.is_reading.discard(what)
+        if isinstance(what, str):
+            self.inbound = len(self.world.inbound)
+            self.take_inbound()
+            return
+        shard = self.shards[what]
+        for record in self.world.logs[what].since(shard.next_offset):
+            shard.apply(record)
+        self.check_waits(what)
+
+    def check_waits(self, number: int) -> None:
+        waits, self.waits[number] = self.waits[number], []
+        for offset, call in waits:
+            if offset < self.shards[number].next_offset:
+                self.world.at(0, call, process=self)
+            else:
+                self.waits[number].append((offset, call))
+
+    # What is written
+
+    def send(
+        self,
+        where: object,
+        land: Callable[..., int],
+        *args: Any,
+        report: Callable[[int], None],
+        waits: bool = False,
+    ) -> None:
+        """Send a request; it lands behind those before it, and is reported if we are there.
+
+        One that waits is still in our client library when we stand still: it lands when we go on,
+        or is given up.
+        """
+        sent = self.world.now
+        lands = max(
+            self.world.now + self.random.choice((1, 1, 2, 3)),
+            self.lands_before.get(where, 0),
+            self.late_until,
+        )
+        self.lands_before[where] = lands
+
+        def landed() -> None:
+            now = self.world.now
+            if waits and self.paused_until > now:
+                self.world.at(self.paused_until - now, landed)
+            elif lands <= self.lost_after and now - sent <= LEASE_MS + DELIVERY_MS:
+                offset = land(*args)
+                self.world.at(self.random.choice((1, 2)), report, offset, process=self)
+
+        self.world.at(lands - self.world.now, landed)
+
+    def append_record(self, shard: int, record: ShardRecord, report: Callable[[int], None]) -> None:
+        self.send(shard, self.world.append, self, shard, record, report=report)
+
+    def append(
+        self,
+        shard: int,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        on_appended: Callable[[int, LogError | None], None],
+    ) -> None:
+        record = ShardRecord(key, value, headers)
+        self.append_record(shard, record, lambda offset: on_appended(offset, None))
+
+    def shard_number(self, key: Key) -> int:
+        return shard_of(*key, len(self.shards))

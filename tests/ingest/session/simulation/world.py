@@ -1,0 +1,250 @@
+"""A simulated world: a heap of events that one process, the log or a client takes."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from mqlake.session_records import NEVER_EXPIRES
+from mqlake.shard_records import Run
+from tests.ingest.session.simulation.clients import Client
+from tests.ingest.session.simulation.gateway import Process
+from tests.ingest.session.simulation.invariants import QUIET_MS, Judge
+from tests.ingest.session.simulation.lease import TICK_MS
+from tests.ingest.session.simulation.log import COMPACTION_LAG_MS, START_MS, Beat, Log, Message
+from tests.ingest.session.simulation.node import LOOK_AGAIN_MS, Node
+from tests.ingest.session.simulation.schedule import CLIENTS, LATE_MS, Fault, Schedule, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.session.effects import Find, ShardRecord
+
+
+class World:
+    """Runs one schedule.
+
+    Args:
+        schedule: What happens.
+        transcript: Takes a line for each thing that happens; None to be fast.
+    """
+
+    process_type: type[Process] = Process
+
+    def __init__(self, schedule: Schedule, transcript: list[str] | None = None) -> None:
+        self.schedule = schedule
+        self.transcript = transcript
+        self.random = Random(schedule.seed)
+        self.now = 0
+        self.events = 0
+        self.sessions = 0
+        self.messages = 0
+        self._queue: list[tuple[int, int, Any, Callable[..., object], Any]] = []
+        self._pushed = 0
+        self._faults = list(reversed(schedule.faults))
+        self.logs = [Log() for _ in range(schedule.shards)]
+        self.inbound: list[Message] = []
+        self.beats: list[Beat] = []
+        self.processes: list[Process] = []
+        self.judge = Judge(self)
+        self.clients = [Client(self, n, f"c{n}") for n in range(CLIENTS)]
+        self.names = 0
+
+    def note(self, who: object, what: str) -> None:
+        if self.transcript is not None:
+            self.transcript.append(f"{self.now:>7} ms {self.events:>4}  {who!s:<8} {what}")
+
+    def new_name(self, kind: str) -> str:
+        """Return a name for a message."""
+        self.messages += 1
+        return f"{kind}{self.messages}"
+
+    def at(
+        self, delay: int, call: Callable[..., object], *args: Any, process: Node | None = None
+    ) -> None:
+        self._pushed += 1
+        heappush(self._queue, (self.now + delay, self._pushed, process, call, args))
+
+    def run(self) -> None:
+        """Run the schedule and a quiet time behind it.
+
+        Raises:
+            Violation: A promise is broken.
+        """
+        try:
+            self._run()
+        finally:
+            for process in self.processes:
+                process.discard_works()
+
+    def _run(self) -> None:
+        schedule = self.schedule
+        for slot in range(schedule.gateways):
+            self.start_process(slot, f"g{slot}", self.random.randrange(TICK_MS))
+        for step in schedule.steps:
+            self.at(step.at_ms, self.do, step)
+        last = max((step.at_ms for step in schedule.steps), default=0)
+        self._run_until(last + 100)
+        self.end_faults()
+        self._run_until(self.now + QUIET_MS)
+        alive = [process.slot for process in self.processes if process.is_alive] or [0]
+        for client in self.clients:
+            if client.connections:
+                slot = self.random.choice(alive)
+                options = Step(self.now, "final", client.number, slot, expiry=NEVER_EXPIRES)
+                client.connect(options)
+        self._run_until(self.now + 5_000)
+        self.judge.at_the_end()
+
+    def end_faults(self) -> None:
+        """Let all that still goes wrong be over, and one gateway at least be there."""
+        self._faults.clear()
+        for process in self.processes:
+            process.deaf_until = process.mute_until = process.slow_until = 0
+            process.unheard_until = 0
+            process.paused_until = min(process.paused_until, self.now + 500)
+        if not any(process.is_alive for process in self.processes):
+            self.restart(0)
+
+    def _run_until(self, end: int) -> None:
+        queue = self._queue
+        while queue and queue[0][0] <= end:
+            at, number, process, call, args = heappop(queue)
+            self.now = at
+            if process is not None:
+                if not process.is_alive:
+                    continue
+                if process.paused_until > at:
+                    later = min(process.paused_until, at + LOOK_AGAIN_MS)
+                    heappush(queue, (later, number, process, call, args))
+                    continue
+                if call.__name__ != "tick":
+                    self.events += 1
+                    if self._faults and self.events >= self._faults[-1].event:
+                        heappush(queue, (at, number, process, call, args))
+                        self.strike(self._faults.pop(), process)
+                        continue
+            call(*args)
+        self.now = end
+
+    # Faults
+
+    def strike(self, fault: Fault, process: Process) -> None:
+        if fault.gateway is not None:
+            of_slot = [p for p in self.processes if p.slot == fault.gateway and p.is_alive]
+            if not of_slot:
+                return
+            process = of_slot[-1]
+        self.note(process, f"FAULT {fault.what} {fault.ms}")
+        until = self.now + fault.ms
+        if fault.what == "crash":
+            self.crash(process)
+        elif fault.what == "late":
+            process.late_until = until
+        else:
+            setattr(process, _UNTIL[fault.what], until)
+
+    def crash(self, process: Process) -> None:
+        self.note(process, "is gone")
+        process.is_alive = False
+        process.lost_after = self.now + self.random.choice((0, 2, LATE_MS))
+        for client in self.clients:
+            for connection in client.connections:
+                if connection.process is process and not connection.is_closed:
+                    connection.is_closed = True
+                    connection.closed_at = self.now
+                    self.at(1, client.lost, connection)
+        process.discard_works()
+
+    def start_process(self, slot: int, name: str, delay: int) -> None:
+        if any(process.slot == slot and process.is_alive for process in self.processes):
+            return
+        run = Run(name, f"i{len(self.processes)}")
+        process = self.process_type(self, slot, run, delay)
+        self.processes.append(process)
+        self.note(process, f"starts in slot {slot}")
+
+    def restart(self, slot: int) -> None:
+        """Start a gateway where one has died: at once, for that is certain, or under a new name."""
+        before = [process for process in self.processes if process.slot == slot][-1]
+        if before.is_alive:
+            return
+        name = before.me.gateway
+        if self.random.random() < 0.3:
+            self.names += 1
+            name = f"n{self.names}"
+        self.at(LATE_MS + 300, self.start_process, slot, name, 10)
+
+    # What the log does
+
+    def append(self, process: Process, shard: int, record: ShardRecord) -> int:
+        offset = self.logs[shard].append(self.now, shard, record)
+        if self.transcript is not None:
+            value = "tombstone" if record.value is None else record.value.decode()
+            stamp = ",".join(f"{k}={v.decode()}" for k, v in record.headers[2:])
+            self.note(process, f"#{offset} {record.key.decode()} [{stamp}] {value}")
+        for one in self.processes:
+            if one.is_alive:
+                one.wake(shard)
+        return offset
+
+    def publish(self, message: Message) -> int:
+        self.note("inbound", f"#{len(self.inbound)} {message}")
+        self.inbound.append(message)
+        self.judge.published(message)
+        for process in self.processes:
+            if process.is_alive:
+                process.wake("inbound")
+        if message.kind == "message":
+            for client in self.clients:
+                if client.session_id is not None and client.subscribed == client.session_id:
+                    client.expected.append(message)
+        return len(self.inbound) - 1
+
+    def told(self, gateway: str, action: str, value: bytes) -> int:
+        for process in self.processes:
+            if process.is_alive and process.me.gateway == gateway:
+                delay = self.random.choice((1, 1, 2, 3))
+                self.at(delay, process.take_control, action, value, process=process)
+        return 0
+
+    def find(self, effect: Find) -> set[bytes]:
+        return {
+            one.exchange
+            for one in effect.searches
+            if any(message.exchange == one.exchange for message in self.inbound[one.starts[0] :])
+        }
+
+    # What clients do
+
+    def do(self, step: Step) -> None:
+        self.note("step", str(step))
+        client = self.clients[step.who] if step.who < CLIENTS else self.clients[0]
+        connection = client.connection
+        if step.what == "connect":
+            client.connect(step)
+        elif step.what == "message":
+            self.publish(Message("message", self.new_name("m"), step.qos))
+        elif step.what == "restart":
+            self.restart(step.who)
+        elif step.what == "compact":
+            for log in self.logs:
+                log.records = log.compacted(START_MS + self.now - COMPACTION_LAG_MS)
+        elif connection is None or not client.is_connected or step.what == "wait":
+            return
+        elif step.what == "publish":
+            client.publish()
+        else:
+            is_asked = step.what == "disconnect"
+            connection.asked_to_disconnect = is_asked
+            client.hang_up(is_asked=is_asked)
+
+
+_UNTIL: Final = {
+    "pause": "paused_until",
+    "deaf": "deaf_until",
+    "mute": "mute_until",
+    "unheard": "unheard_until",
+    "slow": "slow_until",
+}
