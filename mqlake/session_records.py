@@ -14,6 +14,7 @@ A tombstone under `s/` and `p/` ends the session.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -414,6 +415,16 @@ def decode_progress(data: bytes) -> ProgressRecord:
     return to_progress(_load(data, "progress"))
 
 
+def check_progress(data: bytes) -> None:
+    """Tell whether a progress can be decoded, at an eighth of the cost where it is a usual one.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or a member is missing or out of range.
+    """
+    if not _USUAL_PROGRESS.fullmatch(data):
+        decode_progress(data)
+
+
 def to_progress(found: dict[str, Any]) -> ProgressRecord:
     """Return a progress whose JSON has been read.
 
@@ -583,6 +594,29 @@ def _outgoing(item: Any) -> Outgoing:
         raise InvalidRecord(f"an outgoing message is {_short(item)}: a number is out of range")
     return Outgoing(packet_id, qos, partition, offset, bool(released))
 
+
+def _list_of(item: bytes) -> bytes:
+    return rb"\[(?:%b(?:,%b)*)?\]" % (item, item)
+
+
+# As `encode_progress` writes what is neither owed retained messages nor history.
+_NUMBER: Final = rb"(?:0|[1-9][0-9]{0,17})"
+_PACKET_ID: Final = (  # 1 to 65,535
+    rb"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}"
+    rb"|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+)
+_USUAL_PROGRESS: Final = re.compile(
+    rb'\{"v":%d,"id":"[0-9A-Za-z_-]+","cursor":%b,"settled":(?:true|false),"out":%b,"in":%b'
+    rb',"storing":%b,"storing_from":%b\}'
+    % (
+        RECORD_VERSION,
+        _list_of(_NUMBER),
+        _list_of(rb"\[%b,[12],%b,%b,[01]\]" % (_PACKET_ID, _NUMBER, _NUMBER)),
+        _list_of(_PACKET_ID),
+        _list_of(_PACKET_ID),
+        _list_of(_NUMBER),
+    )
+)
 
 # Made once: `json.dumps` makes one for each call when it is asked for anything unusual.
 _to_json: Final = json.JSONEncoder(

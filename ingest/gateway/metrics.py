@@ -85,6 +85,7 @@ class GatewayMetrics:
             families.add(f"mqlake_gateway_{name}", value)
         for counter, name in COUNTERS.items():
             families.add(f"mqlake_gateway_{name}_total", getattr(counters, counter))
+        families.add("mqlake_gateway_session_records_ignored_total", gateway.shards.ignored_count)
         for direction in ("received", "sent"):
             of_all, of_1, of_2 = (
                 getattr(counters, f"messages_{direction}{suffix}")

@@ -121,6 +121,10 @@ class Shards:
         lease: Of this gateway.
         clock: Its monotonic time counts.
         actions: Of the gateway.
+
+    Attributes:
+        count: How many shards there are.
+        ignored_count: Records that cannot be read, passed over since the gateway has begun.
     """
 
     def __init__(
@@ -145,6 +149,7 @@ class Shards:
         self._clock = clock
         self._actions = actions
         self.count = 0
+        self.ignored_count = 0
         self._followed: dict[int, _Followed] = {}
         self._loading: int | None = None
         self._waited = 0
@@ -390,7 +395,10 @@ class Shards:
         except NewerRecord:
             raise
         except InvalidRecord as error:
-            logger.warning("session record ignored", extra={"fields": {"reason": str(error)}})
+            self.ignored_count += 1
+            if self.ignored_count == 1:  # the metric tells of the others
+                fields = {"shard": record.partition, "offset": record.offset, "reason": str(error)}
+                logger.warning("session record ignored", extra={"fields": fields})
         if shard.owner_epoch != epoch:
             self._owner_changed(record.partition, followed)
 

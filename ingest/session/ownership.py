@@ -47,8 +47,8 @@ from mqlake.session_records import (
     MarksRecord,
     SessionOutline,
     SessionRecord,
+    check_progress,
     decode_marks,
-    decode_progress,
     decode_session,
     is_storing,
     progress_key,
@@ -423,20 +423,16 @@ class Shard:
 
     def _apply_progress(self, key: Key, stamp: Stamp, record: LogRecord) -> None:
         value = record.value
-        if (
-            value is not None
-            and stamp.owner is None
-            and self.store.advance(key, stamp.epoch, value)
-        ):
-            return
+        if value is not None:
+            check_progress(value)
+            if stamp.owner is None and self.store.advance(key, stamp.epoch, value):
+                return
         entry = self.store.get(key)
         if value is None and (entry is None or entry.session is None):
             return  # with its session
         if entry is not None and not self._counts(entry, stamp):
             self._shadow(PROGRESS, key, entry)
             return
-        if value is not None:
-            decode_progress(value)
         self._shadowed.pop((PROGRESS, key), None)
         if entry is None:
             self.store.put(key, Entry(stamp.epoch, UNKNOWN_RUN))

@@ -63,6 +63,7 @@ GATEWAY: Final = (
     _counter("gateway_deliveries_received", "records from the router"),
     _counter("gateway_deliveries_repeated", "of these, sent again after a restart"),
     _counter("gateway_deliveries_malformed", "of these, not to be read"),
+    _counter("gateway_session_records_ignored", "records of sessions not to be read, passed over"),
     _counter("gateway_events_lost", "events that the log did not take"),
     _counter("gateway_events_left_out", "deliveries too many to tell rules of"),
     _gauge("gateway_log_queue_records", "records on their way to the log"),

@@ -21,6 +21,7 @@ from mqlake.session_records import (
     SessionsKey,
     StoredSubscription,
     StoredWill,
+    check_progress,
     decode_marks,
     decode_progress,
     decode_session,
@@ -158,6 +159,7 @@ def test_a_session_comes_back_from_its_value(session: SessionRecord) -> None:
 
 @given(PROGRESSES)
 def test_progress_comes_back_from_its_value(progress: ProgressRecord) -> None:
+    check_progress(encode_progress(progress))
     decoded = decode_progress(encode_progress(progress))
     assert decoded == progress
     assert all(type(entry.released) is bool for entry in decoded.outgoing)
@@ -360,17 +362,46 @@ def test_a_will_with_a_member_of_another_form_is_refused(name: str, value: Any) 
 )
 def test_progress_with_a_member_of_another_form_is_refused(change: dict[str, Any]) -> None:
     members = json.loads(encode_progress(ProgressRecord("a", [0], True))) | change
-    with pytest.raises(InvalidRecord):
-        decode_progress(json.dumps(members).encode())
+    for data in (json.dumps(members), json.dumps(members, separators=(",", ":"))):
+        for read in (decode_progress, check_progress):
+            with pytest.raises(InvalidRecord):
+                read(data.encode())
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 100_000, b'{"v":1' + b"0" * 5000 + b"}"]
 )
 def test_what_is_no_json_object_of_our_version_is_refused(data: bytes) -> None:
-    for decode in (decode_session, decode_progress, decode_marks):
+    for read in (decode_session, decode_progress, check_progress, decode_marks):
         with pytest.raises(InvalidRecord):
-            decode(data)
+            read(data)
+
+
+USUAL = encode_progress(
+    ProgressRecord("00000000000000ab", [0, 2**63 - 1], False, [Outgoing(1, 2, 3, 4, True)], [65535])
+)
+
+
+@given(st.integers(0, len(USUAL) - 1), st.sampled_from(list(b'[]{},"0129-. ')), st.booleans())
+def test_progress_that_passes_the_check_can_be_decoded(at: int, byte: int, adds: bool) -> None:
+    data = USUAL[:at] + bytes([byte]) + USUAL[at + (not adds) :]
+    try:
+        check_progress(data)
+    except InvalidRecord:
+        with pytest.raises(InvalidRecord):
+            decode_progress(data)
+    else:
+        decode_progress(data)
+
+
+@pytest.mark.parametrize("packet_id", [0, 1, 9_999, 10_000, 59_999, 64_999, 65_535, 65_536, 70_000])
+def test_packet_identifiers_are_checked_in_their_range(packet_id: int) -> None:
+    data = USUAL.replace(b"65535", b"%d" % packet_id)
+    if 1 <= packet_id <= 65_535:
+        check_progress(data)
+    else:
+        with pytest.raises(InvalidRecord):
+            check_progress(data)
 
 
 JSON = st.recursive(

@@ -139,6 +139,10 @@ def a_session(number: int, offset: int, client: int = 0) -> LogRecord:
     return LogRecord(number, offset, 0, session_key("t", client_id), value, stamp_headers("i", 0))
 
 
+def replace_value(record: LogRecord, value: bytes) -> LogRecord:
+    return record._replace(value=value)
+
+
 def owned_by(run: Run, number: int, offset: int) -> LogRecord:
     headers = stamp_headers(run.incarnation)
     return LogRecord(number, offset, 0, OWNER_KEY, encode_run(run), headers)
@@ -183,6 +187,22 @@ async def test_what_was_fetched_before_and_after_the_change_of_readers_counts_on
     bench.loader.hand_over(records[3:])
     bench.reader.hand_over([*records[2:], owned_by(ME, number, 5)])
     assert bench.shards.session_count == 5
+    await bench.shards.close()
+
+
+async def test_records_that_cannot_be_read_are_counted_and_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(dict.fromkeys(range(SHARDS), 3))
+    await bench.shards.open()
+    number = bench.mine[0]
+    broken = [replace_value(a_session(number, offset), b"{") for offset in range(3)]
+    await bench.load(number, broken)
+    assert bench.shards.ignored_count == 3
+    await until(lambda: number in bench.reader.followed)
+    bench.reader.hand_over([a_session(number, 3), owned_by(ME, number, 4)])
+    assert bench.shards.session_count == 1
+    assert [one.getMessage() for one in caplog.records].count("session record ignored") == 1
     await bench.shards.close()
 
 

@@ -1,5 +1,8 @@
 import json
 
+import pytest
+
+from mqlake.errors import InvalidRecord
 from mqlake.session_records import (
     ProgressRecord,
     decode_progress,
@@ -51,6 +54,24 @@ def test_an_owner_is_too_late_behind_a_later_holder() -> None:
     one.write(a_session(THIRD), later)
     one.write(None, epoch, owner=one.shard.owner_epoch)
     assert one.shard.session(KEY) == a_session(THIRD)
+
+
+def test_progress_that_cannot_be_read_is_passed_over() -> None:
+    one = OneShard()
+    epoch = one.claim(OTHER)
+    one.write(a_session(), epoch)
+    key, stamp = progress_key(*KEY), stamp_headers(OTHER.incarnation, epoch)
+    progress = encode_progress(ProgressRecord("s1", [7], settled=False))
+    one.append(key, progress, stamp)
+    for malformed in (b"{", progress.replace(b"[7]", b"null"), progress.replace(b"[]", b"[0]")):
+        with pytest.raises(InvalidRecord):
+            one.append(key, malformed, stamp)
+        assert one.shard.store.progress(KEY) == progress
+    one.shard.tick(99_999, lambda run: run == OTHER, nobody, lambda _: True)
+    one.act()
+    session = one.shard.session(KEY)
+    assert session is not None
+    assert not session.connected
 
 
 def test_an_ended_session_stays_fenced_behind_a_connection_that_wrote_nothing() -> None:
