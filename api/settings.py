@@ -6,6 +6,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from mqlake.settings import ProcessSettings, TracingSettings
+from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
 
 
 class ApiSettings(ProcessSettings):
@@ -52,6 +53,12 @@ class ApiSettings(ProcessSettings):
     )
     max_payload_bytes: int = Field(
         default=1024 * 1024, ge=0, le=4 * 1024 * 1024, description="of a message to publish"
+    )
+    max_topic_levels: int = Field(
+        default=DEFAULT_MAX_LEVELS,
+        ge=1,
+        le=MAX_TOPIC_BYTES + 1,
+        description="of a message to publish; as the gateways'",
     )
     live_seconds: float = Field(
         default=3600.0, gt=0, description="a live stream ends then; its reader comes again"

@@ -10,6 +10,9 @@ from mqlake.errors import InvalidTopic
 
 SEPARATOR: Final = "/"
 MAX_TOPIC_BYTES: Final = 65_535
+DEFAULT_MAX_LEVELS: Final = 128
+"""Levels of a topic that gateways and the API take unless they are set otherwise; the standard has
+no limit, so one would be 65,536."""
 SHARE_PREFIX: Final = "$share/"
 SYSTEM_LEVEL: Final = "$SYS"
 """First level of what a gateway tells of itself."""
@@ -68,6 +71,11 @@ def validate_topic_filter(topic_filter: str) -> None:
         for level in plain.split(SEPARATOR):
             if "+" in level and level != "+":
                 raise InvalidTopic("'+' shares its level", clause="MQTT5-4.7.1-2")
+
+
+def has_more_levels(topic: str, most: int) -> bool:
+    """Tell whether a topic name or a plain topic filter has more than so many levels."""
+    return len(topic) >= most and topic.count(SEPARATOR) >= most
 
 
 def split_shared(topic_filter: str) -> SharedFilter:

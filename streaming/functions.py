@@ -25,8 +25,12 @@ _REGEX: Final = (
     + _LEVELS.format("filter")
     + r" END, '\\z')"
 )
+# Without repeated groups, and of few wildcards only: Java matches both with a call for each level,
+# and a text of a client's has as many levels as it likes.
+_MAX_SINGLE_LEVELS: Final = 1_000
 _IS_VALID: Final = (
-    r"filter RLIKE '\\A(?:#|(?:[^+#/]*|[+])(?:/(?:[^+#/]*|[+]))*(?:/#)?)\\z' AND filter <> ''"
+    r"filter <> '' AND NOT filter RLIKE '(?s)[^/][+#]|[+][^/]|#.'"
+    f" AND length(filter) - length(replace(filter, '+', '')) <= {_MAX_SINGLE_LEVELS}"
 )
 # What comes before the first wildcard, without the slash between; '/' is followed by '0'.
 _PREFIX: Final = r"regexp_replace(regexp_extract(filter, '\\A([^+#]*)', 1), '/\\z', '')"
@@ -41,7 +45,7 @@ FUNCTIONS: Final = {
     TOPIC_MATCHES: (
         "topic STRING, filter STRING",
         "BOOLEAN",
-        "whether an MQTT topic filter matches a topic; false when it is none",
+        "whether an MQTT topic filter matches a topic; false when it is none or has over 1,000 +",
         (
             f"{_IS_VALID} AND (NOT startswith(topic, '$') OR NOT left(filter, 1) IN ('+', '#'))"
             f" AND (NOT contains(filter, '+') AND NOT contains(filter, '#') OR topic >= {_PREFIX})"

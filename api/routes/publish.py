@@ -17,7 +17,13 @@ from api.problems import Problem, ProblemDetails
 from api.publishing import LogAddress, Placed, Publisher
 from mqlake.errors import InvalidTopic
 from mqlake.records import Properties
-from mqlake.topics import MAX_TOPIC_BYTES, SYSTEM_LEVEL, is_system, validate_topic_name
+from mqlake.topics import (
+    MAX_TOPIC_BYTES,
+    SYSTEM_LEVEL,
+    has_more_levels,
+    is_system,
+    validate_topic_name,
+)
 
 router = APIRouter(
     tags=["publish"],
@@ -234,8 +240,14 @@ def _make(
 ) -> list[MadeMessage]:
     maker: MessageMaker = request.app.state.message_maker
     most: int = request.app.state.settings.max_payload_bytes
+    most_levels: int = request.app.state.settings.max_topic_levels
     made = []
     for new in messages:
+        if has_more_levels(new.topic_name, most_levels):
+            raise Problem(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                f"the topic name {new.topic_name[:100]!r} has more than {most_levels} levels",
+            )
         payload = new.data()
         if len(payload) > most:
             raise Problem(

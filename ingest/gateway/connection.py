@@ -35,7 +35,7 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from mqlake.topics import SYSTEM_LEVEL, is_system
+from mqlake.topics import SYSTEM_LEVEL, has_more_levels, is_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -533,6 +533,10 @@ class ClientConnection(asyncio.Protocol):
         if is_system(will.topic_name):
             reason = f"the will's topic is the server's, below {SYSTEM_LEVEL}"
             return ConnackReasonCode.NOT_AUTHORIZED, reason
+        most = self.gateway.settings.max_topic_levels
+        if has_more_levels(will.topic_name, most):
+            reason = f"the will's topic has more than {most} levels"
+            return ConnackReasonCode.TOPIC_NAME_INVALID, reason
         if will.properties and not is_payload_as_told(will.properties, will.payload):
             raise ProtocolViolation(
                 ConnackReasonCode.PAYLOAD_FORMAT_INVALID,

@@ -20,7 +20,7 @@ from ingest.session.incoming import Arrival
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull
 from mqlake.records import HEADER_EXCHANGE
-from mqlake.topics import SYSTEM_LEVEL, is_system
+from mqlake.topics import SYSTEM_LEVEL, has_more_levels, is_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,6 +102,7 @@ class Receiver:
         "_exchanges",
         "_incoming",
         "_key_prefix",
+        "_most_levels",
         "_protocol",
         "_publisher",
         "_save_queue",
@@ -120,6 +121,7 @@ class Receiver:
         self._publisher = gateway.publisher
         self._counters = gateway.counters
         self._window = gateway.settings.receive_maximum
+        self._most_levels = gateway.settings.max_topic_levels
         self._key_prefix = connection.tenant + "/"
         self._session = session
         self._incoming = session.incoming
@@ -161,6 +163,9 @@ class Receiver:
             return
         if publish.topic_name.startswith(SYSTEM_LEVEL) and is_system(publish.topic_name):
             self._refuse_topic(publish)
+            return
+        if has_more_levels(publish.topic_name, self._most_levels):
+            self._refuse_levels(publish)
             return
         self._take(publish)
         # A 5.0 client knows its window; the others are read no further until it has room. PUBREL
@@ -324,15 +329,29 @@ class Receiver:
         """Tell the publisher that its payload is not what it says (5.0: 3.3.2.3.2)."""
         self._counters.messages_refused += 1
         reason = "the payload format indicator says UTF-8, the payload is not"
-        if publish.qos == 0:
-            raise ProtocolViolation(
-                DisconnectReasonCode.PAYLOAD_FORMAT_INVALID, reason, "MQTT5-3.3.2.3.2"
-            )
+        self._refuse_content(
+            publish, PubackReasonCode.PAYLOAD_FORMAT_INVALID, reason, "MQTT5-3.3.2.3.2"
+        )
+
+    def _refuse_levels(self, publish: Publish) -> None:
+        """Tell the publisher that its topic has too many levels (5.0: 3.4.2.1, 0x90)."""
+        self._counters.messages_refused += 1
+        reason = f"the topic name has more than {self._most_levels} levels"
+        self._refuse_content(publish, PubackReasonCode.TOPIC_NAME_INVALID, reason, "MQTT5-3.4.2.1")
+
+    def _refuse_content(
+        self, publish: Publish, reason_code: PubackReasonCode, reason: str, clause: str
+    ) -> None:
+        """Answer a message that will not be taken however often it is sent.
+
+        Raises:
+            ProtocolViolation: With QoS 0 and in 3.x there is no other answer.
+        """
         if publish.qos == 2:
             self._incoming.refused(publish.packet_id)
-        self._answer_failure(
-            publish.packet_id, publish.qos, PubackReasonCode.PAYLOAD_FORMAT_INVALID, reason
-        )
+        if publish.qos == 0 or self._protocol.protocol_level < MQTT_5_0:
+            raise ProtocolViolation(DisconnectReasonCode(reason_code), reason, clause)
+        self._answer_failure(publish.packet_id, publish.qos, reason_code, reason)
 
     def _refuse_topic(self, publish: Publish) -> None:
         """Take a message to a topic of the server and do nothing with it (5.0: 4.7.2).

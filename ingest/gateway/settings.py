@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from ingest.gateway.listeners.settings import ListenerSettings, TcpListener
 from mqlake.settings import LogSettings, ProcessSettings, TracingSettings
 from mqlake.sharing import ShareStrategy
+from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
 
 
 class GatewaySettings(ProcessSettings):
@@ -47,6 +48,13 @@ class GatewaySettings(ProcessSettings):
         ge=1024,
         le=64 * 1024 * 1024,
         description="largest packet a client may send; told to 5.0 clients",
+    )
+    max_topic_levels: int = Field(
+        default=DEFAULT_MAX_LEVELS,
+        ge=1,
+        le=MAX_TOPIC_BYTES + 1,
+        description="levels of a topic name or topic filter; a message, a subscription or a will "
+        "with more is refused with 0x90 or 0x8F",
     )
     receive_maximum: int = Field(
         default=1_000,

@@ -25,7 +25,7 @@ from ingest.session.checkpoint import Before
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import InvalidTopic, LogError
 from mqlake.session_records import RetainedScan
-from mqlake.topics import is_system, split_shared, validate_topic_filter
+from mqlake.topics import has_more_levels, is_system, split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
     import asyncio
@@ -266,6 +266,8 @@ class Subscriber:
         if asked.topic_filter in self._gateway.settings.refused_topic_filters:
             return SubackReasonCode.UNSPECIFIED_ERROR  # [MQTT5-3.9.3-2]
         share_name, plain = split_shared(asked.topic_filter)
+        if has_more_levels(plain, self._gateway.settings.max_topic_levels):
+            return SubackReasonCode.TOPIC_FILTER_INVALID
         if share_name and is_system(plain):
             return SubackReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         if wish is not None and (share_name or is_system(plain)):

@@ -118,6 +118,14 @@ def test_a_large_payload_is_refused(api: Api) -> None:
     assert code_of(publish(api, payload="x" * (1024 * 1024 + 1))) == (413, "body_too_large")
 
 
+def test_a_topic_with_more_levels_than_gateways_take_is_refused(api: Api) -> None:
+    assert publish(api, topic_name="/".join(["a"] * 128)).status_code == 200
+    answer = publish(api, topic_name="/".join(["a"] * 129))
+    assert answer.status_code == 422
+    assert "has more than 128 levels" in answer.json()["detail"]
+    assert len(api.log.records) == 1
+
+
 def test_a_viewer_does_not_publish(api: Api) -> None:
     key = make_key(api)["key"]
     answer = api.request("POST", "/publish", bearer(key), json={"topic_name": "a"})

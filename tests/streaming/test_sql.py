@@ -149,7 +149,19 @@ def test_every_relation_answers_and_shows_the_tenants_rows_only(runner: QueryRun
         ("a/b", "a/#/b", False),
         ("a/b", "", False),
         ("(a)[b]/c", "(a)[b]/#", True),
+        ("a/b", "a/b+", False),
+        ("a/b", "a/+b", False),
+        ("a/b", "a/b#", False),
+        ("a/b/c", "a/++/c", False),
+        ("a/b/#", "a/b/#/#", False),
+        ("a" + "/a" * 15_000, "a" + "/a" * 15_000, True),
+        ("a" + "/a" * 15_000, "a/#", True),
+        ("a", "a" + "/a" * 15_000, False),
+        ("a" + "/a" * 15_000, "+" + "/a" * 14_999 + "/#", True),
+        ("a" + "/a" * 999, "+" + "/+" * 999, True),
+        ("a" + "/a" * 15_000, "+" + "/+" * 15_000, False),
     ],
+    ids=lambda value: str(value)[:20],
 )
 def test_topic_matches_as_mqtt_says(
     spark: SparkSession, runner: QueryRunner, topic: str, topic_filter: str, matches: bool
