@@ -9,6 +9,7 @@ from typing import Final
 import uvloop
 
 from ingest.gateway.metrics import GatewayMetrics
+from ingest.gateway.partitions import count_partitions
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
 from mqlake.clock import SystemClock
@@ -79,7 +80,10 @@ async def _run(settings: GatewaySettings) -> None:
     ranges = KafkaRangeReader(servers, client_id=settings.name)
     log = LogAccess(writer, partial(KafkaLogReader, servers, client_id=settings.name), ranges)
     tracer = open_tracer(settings.tracing, settings.name)
-    gateway = Gateway(settings, log, SystemClock(), tracer)
+    reader = log.open_reader()
+    partitions = await count_partitions(reader)
+    await reader.close()
+    gateway = Gateway(settings, log, partitions, SystemClock(), tracer)
     loop.add_signal_handler(signal.SIGHUP, gateway.reload)
     shown = GatewayMetrics(gateway)
     registry = new_registry(settings.name, shown.is_healthy, shown.read)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from ingest.gateway.delivery import deliver_copies
 from ingest.gateway.drops import DropReason, Drops
 from ingest.gateway.lake.exchange import MAX_PAGE_BYTES, TableError
-from ingest.gateway.outbound import InboundMessage
+from ingest.gateway.outbound import InboundMessage, deliver_copies
 from ingest.session.catch_up import Missed, log_ranges
 from mqlake.errors import InvalidRecord
 from mqlake.records import BARRIER_KEY_PREFIX, INBOUND

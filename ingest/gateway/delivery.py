@@ -5,10 +5,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.counters import Counters
+from ingest.gateway.delivered import Delivered
 from ingest.gateway.delivery_events import DeliveryEvents
-from ingest.gateway.drops import DropReason, Drops
+from ingest.gateway.drops import Drops
 from ingest.gateway.latency import GatewayLatencies
-from ingest.gateway.outbound import OutboundMessage, note_origin, read_message
+from ingest.gateway.outbound import deliver_copies, note_origin, read_message
 from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
 from ingest.gateway.sending import Sender
@@ -44,19 +45,6 @@ ControlCallback = Callable[[str, bytes], None]
 """Takes an action and what it needs to know."""
 
 
-def deliver_copies(
-    message: OutboundMessage, copies: list[Copy[Any]], tenant: str, drops: Drops, now_ms: int
-) -> None:
-    """Give a message to the clients that are to have it, unless it has expired."""
-    if message.is_expired(now_ms):  # [MQTT5-3.3.2-5]
-        for copy in copies:
-            qos = min(copy.qos, message.qos)
-            drops.add(DropReason.EXPIRED, tenant, copy.client.client_id, message.topic_name, qos)
-        return
-    for copy in copies:
-        copy.client.deliver(message, copy, now_ms)
-
-
 class Delivery:
     """Takes `mqlake.delivery.<gateway>` apart: once per message and client.
 
@@ -67,8 +55,7 @@ class Delivery:
     partition has been here before.
 
     Args:
-        marks: Per partition of `mqlake.inbound` the last offset that is not for this gateway any
-            more: the one before its first barrier.
+        delivered: How far that has come.
         subscriptions: Who wants what.
         share_groups: Who gets what was given to this gateway for a share group.
         retained: Is kept up to date by what comes.
@@ -82,14 +69,11 @@ class Delivery:
         latencies: Measures messages that clients get.
         lease: While it does not hold, messages wait and only control records are taken: others may
             have taken over the sessions that the messages are for.
-
-    Attributes:
-        next: The offset in the delivery topic from which on nothing has been looked at.
     """
 
     def __init__(
         self,
-        marks: list[int],
+        delivered: Delivered,
         subscriptions: Subscriptions[Sender],
         share_groups: "ShareGroups",
         retained: Retained,
@@ -103,8 +87,8 @@ class Delivery:
         latencies: GatewayLatencies,
         lease: "Lease",
     ) -> None:
-        self.marks = marks
-        self.next = 0
+        self._delivered = delivered
+        self._marks = delivered.marks
         self._subscriptions = subscriptions
         self._share_groups = share_groups
         self._retained = retained
@@ -177,10 +161,10 @@ class Delivery:
 
     def settle(self) -> None:
         """Let subscriptions count without condition whose starts have passed."""
-        self._subscriptions.settle(self.marks)
+        self._subscriptions.settle(self._marks)
 
     def _receive(self, record: LogRecord, now_ms: int) -> None:
-        self.next = record.offset + 1
+        self._delivered.next = record.offset + 1
         headers = dict(record.headers)
         key = record.key or b""
         if key.startswith(CONTROL_KEY_PREFIX):
@@ -188,12 +172,12 @@ class Delivery:
             return
         source = decode_source(headers.get(HEADER_SOURCE, b""))
         partition, offset = source.partition, source.offset
-        if not 0 <= partition < len(self.marks):
-            raise InvalidRecord(f"source partition {partition}, expected below {len(self.marks)}")
-        if offset <= self.marks[partition]:
+        if not 0 <= partition < len(self._marks):
+            raise InvalidRecord(f"source partition {partition}, expected below {len(self._marks)}")
+        if offset <= self._marks[partition]:
             self._counters.deliveries_repeated += 1
             return
-        self.marks[partition] = offset
+        self._marks[partition] = offset
         if key[:1] == _NOT_A_MESSAGE:
             if key.startswith(QUESTION_KEY_PREFIX):
                 self._on_question(record.value or b"")

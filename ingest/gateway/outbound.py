@@ -1,11 +1,13 @@
 """A message on its way to clients: decoded once, encoded once per protocol level."""
 
-from typing import Final, cast
+from typing import Any, Final, cast
 
+from ingest.gateway.drops import DropReason, Drops
 from ingest.protocol.errors import LocalProtocolError
 from ingest.protocol.packets import MQTT_3_1_1, MQTT_5_0
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from ingest.protocol.publish_template import PublishTemplate
+from ingest.session.subscriptions import Copy
 from mqlake.errors import InvalidRecord, InvalidTopic
 from mqlake.log.contract import LogRecord
 from mqlake.record_versions import check_version
@@ -125,6 +127,19 @@ class OutboundMessage:
                 self.topic_name, self.payload, properties, protocol_level=MQTT_5_0
             )
         return self._template_5
+
+
+def deliver_copies(
+    message: OutboundMessage, copies: list[Copy[Any]], tenant: str, drops: Drops, now_ms: int
+) -> None:
+    """Give a message to the clients that are to have it, unless it has expired."""
+    if message.is_expired(now_ms):  # [MQTT5-3.3.2-5]
+        for copy in copies:
+            qos = min(copy.qos, message.qos)
+            drops.add(DropReason.EXPIRED, tenant, copy.client.client_id, message.topic_name, qos)
+        return
+    for copy in copies:
+        copy.client.deliver(message, copy, now_ms)
 
 
 class InboundMessage:

@@ -12,8 +12,7 @@ import sys
 from base64 import b64decode
 from typing import TYPE_CHECKING, Any
 
-from ingest.gateway.delivery import deliver_copies
-from ingest.gateway.outbound import LOCAL, read_message
+from ingest.gateway.outbound import LOCAL, deliver_copies, read_message
 from mqlake.errors import InvalidRecord
 from mqlake.records import HEADER_MQTT, HEADER_PROPERTIES, Source, mqtt_header
 

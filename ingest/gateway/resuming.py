@@ -10,106 +10,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from ingest.gateway.catching_up import CatchingUp, Pages, give, match
 from ingest.gateway.drops import DropReason
+from ingest.gateway.gaps import Gap, Gaps
 from ingest.gateway.lake.exchange import TableError
 from ingest.gateway.lookup import Lookup, Position, rounds_of
 from ingest.gateway.outbound import InboundMessage
 from ingest.gateway.sending import Outgoing
-from ingest.session.catch_up import Missed
 from ingest.session.outgoing import Exchange
-from ingest.session.subscriptions import ClientSubscription, Subscriptions
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import filter_matches
-from mqlake.offsets import latest
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from ingest.gateway.catching_up import Take
+    from ingest.gateway.catching_up import CatchingUp
     from ingest.gateway.client_session import ClientSession, StoredSession
     from ingest.gateway.context import Context
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
-    from mqlake.log.contract import LogRecord
     from mqlake.session_records import Outgoing as StoredOutgoing
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.5
 
-LONG_GAP_OFFSETS: Final = 100_000
-"""A gap of more offsets is read from the table: by topic, not message by message."""
-
-LONG_AWAY_SECONDS: Final = 3600.0
-"""So is that of a session that was away for longer: the log may not hold it any more."""
-
-
-class Absent(Protocol):
-    """Whoever has missed something: a session, or a share group that had no member."""
-
-    @property
-    def tenant(self) -> str: ...
-    @property
-    def client_id(self) -> str: ...
-    @property
-    def is_ended(self) -> bool: ...
-    @property
-    def subscriptions(self) -> Mapping[str, ClientSubscription[Any]]:
-        """Those of them count that are not shared."""
-        ...
-
-    def is_catching_up(self, topic_filter: str) -> bool:
-        """Whether a subscription is given its messages otherwise."""
-        ...
-
 
 @dataclass(slots=True, eq=False)
-class _Gap:
-    """What somebody has missed. Implements `ingest.gateway.catching_up.Behind`."""
-
-    whom: Absent
-    missed: Missed
-
-    @property
-    def tenant(self) -> str:
-        return self.whom.tenant
-
-    @property
-    def client_id(self) -> str:
-        return self.whom.client_id
-
-    @property
-    def pages(self) -> Pages:
-        return Pages()
-
-    @property
-    def is_over(self) -> bool:
-        return self.whom.is_ended
-
-    def subscriptions(self) -> Iterator[ClientSubscription[Any]]:
-        """Yield what counts, from the cursor on, or later where it began later.
-
-        Not what it shares: others of its group have got that; nor what gets its history first.
-        """
-        for one in self.whom.subscriptions.values():
-            topic_filter = one.topic_filter
-            if not (
-                split_shared(topic_filter).share_name or self.whom.is_catching_up(topic_filter)
-            ):
-                yield replace(one, starts=latest(self.missed.cursor, one.starts))
-
-    def filters(self) -> list[str]:
-        return [one.topic_filter for one in self.subscriptions()]
-
-
-@dataclass(slots=True, eq=False)
-class _Resume(_Gap):
+class _Resume(Gap):
     """A session on its way back."""
 
     session: ClientSession
@@ -125,16 +57,23 @@ class Resumer:
     Args:
         context: Of the gateway.
         catching_up: Reads what they have missed.
+        gaps: Hands it over.
         lookup: Finds what was in flight in the log.
         lake: Finds it in the tables; None where there are none.
     """
 
     def __init__(
-        self, context: Context, catching_up: CatchingUp, lookup: Lookup, lake: LakeReader | None
+        self,
+        context: Context,
+        catching_up: CatchingUp,
+        gaps: Gaps,
+        lookup: Lookup,
+        lake: LakeReader | None,
     ) -> None:
         self._clock = context.clock
         self._drops = context.drops
         self._catching_up = catching_up
+        self._gaps = gaps
         self._lookup = lookup
         self._lake = lake
         self._ready: list[_Resume] = []
@@ -160,7 +99,7 @@ class Resumer:
         progress = stored.progress
         resume = _Resume(
             session,
-            self._missed(cursor, ends, stored.session.disconnected_at_ms or 0),
+            self._gaps.missed(cursor, ends, stored.session.disconnected_at_ms or 0),
             session,
             [] if progress is None else progress.outgoing,
             {} if progress is None else progress.shared,
@@ -179,7 +118,7 @@ class Resumer:
             batch = [one for one in batch if not one.is_over]
             try:
                 await self._restore_exchanges(batch)
-                await self._catching_up.catch_up(batch, self._taker, self._go_live)
+                await self._catching_up.catch_up(batch, self._gaps.taker, self._go_live)
             except LogError as error:
                 logger.warning(
                     "missed messages cannot be read", extra={"fields": {"reason": str(error)}}
@@ -190,40 +129,6 @@ class Resumer:
 
     def _go_live(self, resume: _Resume) -> None:
         resume.on_caught_up(resume.missed.cursor)
-
-    async def read_gap(
-        self, absent: Absent, start: list[int], end: list[int], since_ms: int
-    ) -> None:
-        """Deliver what a share group has missed, from and to these offsets by partition.
-
-        Raises:
-            LogError: The log cannot be read; some may have been delivered.
-        """
-        gap = _Gap(absent, self._missed(start, end, since_ms))
-        await self._catching_up.read([gap], self._taker)
-
-    def _missed(self, cursor: Sequence[int], ends: Sequence[int], since_ms: int) -> Missed:
-        away_ms = self._clock.now_ms() - since_ms
-        return Missed(
-            list(cursor), list(ends), LONG_GAP_OFFSETS, is_old=away_ms > LONG_AWAY_SECONDS * 1000
-        )
-
-    def _taker(self, gaps: Sequence[_Gap]) -> Take:
-        tree: Subscriptions[Any] = Subscriptions()
-        for one in gaps:
-            for subscription in one.subscriptions():
-                tree.add(one.tenant, subscription)
-        clock, drops = self._clock, self._drops
-
-        async def take(records: list[LogRecord]) -> None:
-            now_ms = clock.now_ms()
-            for record in records:
-                found = match(tree, record)
-                if found is not None:
-                    give(*found, drops, now_ms)
-            await asyncio.sleep(0)
-
-        return take
 
     async def _restore_exchanges(self, batch: list[_Resume]) -> None:
         """Read what was in flight; it goes out again under its packet identifiers."""

@@ -46,6 +46,8 @@ class RetainedShards:
         peers: Who can own shards.
         ranges: Reads the log.
         lake: Reads the tables, if they can be read here.
+        routes: Of this gateway.
+        partitions: Of `mqlake.inbound`.
 
     Attributes:
         places: Who owns which shard, and who stands by.
@@ -58,6 +60,8 @@ class RetainedShards:
         peers: Peers,
         ranges: LogRangeReader,
         lake: LakeReader | None,
+        routes: Routes,
+        partitions: int,
     ) -> None:
         self.places: Sequence[Place] = ()
         self._gateway = gateway
@@ -65,16 +69,11 @@ class RetainedShards:
         self._peers = peers
         self._ranges = ranges
         self._lake = lake
-        self._routes: Routes
-        self._partitions = 0
+        self._routes = routes
+        self._partitions = partitions
         self._owners: list[str] = []
         self._held: set[int] = set()
         self._change: asyncio.Task[None] | None = None
-
-    def open(self, routes: Routes, partitions: int) -> None:
-        """Begin, now that it is known how many partitions `mqlake.inbound` has."""
-        self._routes = routes
-        self._partitions = partitions
 
     @property
     def is_settled(self) -> bool:

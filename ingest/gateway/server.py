@@ -15,11 +15,14 @@ from ingest.gateway.context import Context
 from ingest.gateway.control import Control
 from ingest.gateway.counters import Counters
 from ingest.gateway.deadlines import Deadlines
+from ingest.gateway.delivered import Delivered
 from ingest.gateway.delivery import Delivery
 from ingest.gateway.delivery_events import DeliveryEvents
 from ingest.gateway.draining import SERVING, Draining
 from ingest.gateway.drops import DropReason, Drops
+from ingest.gateway.ends import Ends
 from ingest.gateway.events import Events
+from ingest.gateway.gaps import Gaps
 from ingest.gateway.histories import Histories
 from ingest.gateway.hosts import Host, LinuxHost
 from ingest.gateway.lake.reader import LakeReader
@@ -28,6 +31,7 @@ from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
 from ingest.gateway.listeners.settings import advertised
 from ingest.gateway.lookup import Lookup
+from ingest.gateway.partitions import Partitions
 from ingest.gateway.peers import Lease, Peers
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.receiving import Receiver
@@ -70,7 +74,6 @@ from mqlake.log.versioned_writer import VersionedWriter
 from mqlake.offsets import latest
 from mqlake.record_versions import RECORD_VERSION
 from mqlake.records import (
-    INBOUND,
     ROUTES,
     Route,
     decode_route_key,
@@ -79,13 +82,9 @@ from mqlake.records import (
 from mqlake.shard_records import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ingest.gateway.sending import Sender
     from ingest.session.effects import Ended
     from ingest.session.share_parts import GroupKey
-    from mqlake.session_records import ProgressRecord, SessionRecord
-    from mqlake.shard_records import Key
     from mqlake.tracing import Tracer
 
 logger = logging.getLogger(__name__)
@@ -116,6 +115,7 @@ class Gateway:
     Args:
         settings: Who it is and what it allows.
         log: Where messages, routes, barriers and sessions go and come from.
+        partitions: Of the log's topics.
         clock: For message times and timeouts.
         tracer: Makes spans of messages; without one there are none.
         host: Tells processes of this machine apart.
@@ -126,6 +126,7 @@ class Gateway:
         self,
         settings: GatewaySettings,
         log: LogAccess,
+        partitions: Partitions,
         clock: Clock,
         tracer: "Tracer | None" = None,
         host: Host | None = None,
@@ -137,7 +138,6 @@ class Gateway:
         self.incarnation = secrets.token_hex(8)
         self.me = Run(settings.name, self.incarnation)
         self.clock = clock
-        self._tracer = tracer
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
         self.latencies = GatewayLatencies(clock)
@@ -148,6 +148,10 @@ class Gateway:
         context = Context(
             settings, self.me, clock, self.loop, self.counters, self.events, self.drops
         )
+        self._writer = writer
+        self._reader = log.open_reader()
+        self._ends = Ends(self._reader)
+        self.delivered = Delivered(partitions.inbound)
         self._connections: set[ClientConnection] = set()
         self.delivery_events = DeliveryEvents(
             self.events,
@@ -177,13 +181,53 @@ class Gateway:
         self.peers.on_version = writer.use
         self.peers.on_outdated = self._outdated
         writer.use(self.peers.version)
-        self.session_log = SessionLog(log.writer, self.me, self.lease)
-        self.share_log = ShareLog(log.writer, self.me, self.lease)
-        self.lookup = Lookup(log.ranges, self.inbound_ends, clock)
-        self._settler = ShareSettler(self, log)
+        self.session_log = SessionLog(writer, self.me, self.lease, partitions.sessions)
+        self.share_log = ShareLog(writer, self.me, self.lease, partitions.sessions)
+        self.routes = Routes(
+            settings.name,
+            self.incarnation,
+            writer,
+            partitions.inbound,
+            linger_seconds=settings.route_linger_seconds,
+            barrier_timeout_seconds=settings.barrier_timeout_seconds,
+            clock=clock,
+            share_strategy=settings.share_strategy,
+        )
+        inward = (
+            writer,
+            self.routes,
+            MessageIdentifiers(clock, datacenter=settings.datacenter, machine=machine_number()),
+            self.counters,
+            clock,
+            partitions.inbound,
+            self.latencies,
+        )
+        self.publisher = (
+            Publisher(*inward)
+            if tracer is None
+            else TracingPublisher(*inward, tracer=tracer, gateway=settings.name)
+        )
+        self.wills = Wills(self.publisher, self.origin)
+        self._lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
+        self.lookup = Lookup(log.ranges, self._ends.inbound, clock)
+        catching_up = CatchingUp(
+            log.ranges, self._lake, self.next_offsets, self._ends.inbound, self.drops
+        )
+        gaps = Gaps(context, catching_up)
+        self.share_groups = ShareGroups(
+            context,
+            self.share_log,
+            self.routes,
+            self.subscriptions,
+            self.delivered,
+            self._ends,
+            self.lookup,
+            gaps,
+        )
         self.shards = Shards(
             self.me,
-            log.writer,
+            partitions.sessions,
+            writer,
             log.open_reader(),
             log.open_reader(),
             self._database,
@@ -193,10 +237,10 @@ class Gateway:
             Actions(
                 find=self.lookup.find,
                 next_offsets=self._next_published,
-                publish_wills=self._publish_wills,
-                pass_on=self._pass_on,
+                publish_wills=self.wills.publish,
+                pass_on=self.share_groups.pass_on_stored,
                 ended=self._session_ended,
-                withdraw=self._settler.withdraw,
+                withdraw=ShareSettler(context, log, self._ends, partitions.inbound).withdraw,
                 group_ended=self._group_ended,
                 told=self.told,
             ),
@@ -207,9 +251,14 @@ class Gateway:
         self.system_topics = SystemTopics(
             context, Counted(self.sessions, self.subscriptions, self.retained)
         )
-        self._lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.retained_shards = RetainedShards(
-            settings.name, self.retained, self.peers, log.ranges, self._lake
+            settings.name,
+            self.retained,
+            self.peers,
+            log.ranges,
+            self._lake,
+            self.routes,
+            partitions.inbound,
         )
         self.retained_questions = RetainedQuestions(
             self.me, log.writer, self.retained, self.retained_shards, clock
@@ -217,12 +266,8 @@ class Gateway:
         self._retained_answers = RetainedAnswers(
             settings.name, log.writer, self.retained, self.loop
         )
-        catching_up = CatchingUp(
-            log.ranges, self._lake, self.next_offsets, self.inbound_ends, self.drops
-        )
-        self.resumer = Resumer(context, catching_up, self.lookup, self._lake)
+        self.resumer = Resumer(context, catching_up, gaps, self.lookup, self._lake)
         self.histories = Histories(context, self.subscriptions, catching_up)
-        self.share_groups = ShareGroups(self, self.share_log)
         self.draining = Draining(context, self._connections, lambda: self.is_idle)
         self.redirecting: Redirecting | None = None
         if settings.redirect_clients:
@@ -238,8 +283,26 @@ class Gateway:
             self.retained_questions.receive_answer,
             self.told,
         )
-        self._writer = log.writer
-        self._reader = log.open_reader()
+        outward = (
+            self.delivered,
+            self.subscriptions,
+            self.share_groups,
+            self.retained,
+            self.routes,
+            self.counters,
+            self.drops,
+            clock,
+            self._control.process,
+            self._retained_answers.receive_question,
+            self.delivery_events,
+            self.latencies,
+            self.lease,
+        )
+        self._delivery = (
+            Delivery(*outward)
+            if tracer is None
+            else TracingDelivery(*outward, tracer=tracer, gateway=settings.name)
+        )
         self._held_by_log: list[Receiver] = []
         self._last_closed: asyncio.Future[None] | None = None  # while shutting down
         self._is_closing = False
@@ -255,10 +318,6 @@ class Gateway:
         self._is_trusted = True
         self._is_confirming = False
         self._stop: asyncio.Event
-        self.publisher: Publisher
-        self.wills: Wills
-        self.routes: Routes
-        self._delivery: Delivery
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then take leave of the clients and the router.
@@ -358,32 +417,11 @@ class Gateway:
 
     def next_offsets(self) -> list[int]:
         """Return per partition of `mqlake.inbound` the first offset not yet delivered here."""
-        return [mark + 1 for mark in self._delivery.marks]
-
-    @property
-    def next_delivery(self) -> int:
-        """The first offset of this gateway's delivery topic that it has not dealt with."""
-        return self._delivery.next
-
-    async def delivery_end(self, gateway: str) -> int:
-        """Return the offset that a gateway's next delivery will get.
-
-        Raises:
-            LogError: The log does not answer, or there is no such gateway.
-        """
-        return (await self._reader.end_offsets(delivery_topic(gateway)))[0]
-
-    async def inbound_ends(self) -> dict[int, int]:
-        """Return per partition of `mqlake.inbound` the offset that the next record will get.
-
-        Raises:
-            LogError: The log does not answer.
-        """
-        return await self._reader.end_offsets(INBOUND)
+        return self.delivered.next_offsets()
 
     def shard_of_topic(self, key: bytes) -> int:
         """Return the partition of `mqlake.inbound` in which a topic's messages are."""
-        return self._writer.partition_of(key, len(self._delivery.marks))
+        return self._writer.partition_of(key, len(self.delivered.marks))
 
     def wait_for_log(self, receiver: Receiver) -> None:
         """Call `log_has_room` of a client's receiver when the log takes records again."""
@@ -445,79 +483,28 @@ class Gateway:
 
     async def _open_log(self) -> None:
         settings = self.settings
-        partitions = await self._reader.partition_count(INBOUND)
         await self.peers.open()
         await self._wanted_events.open()
         self._beat()
-        self.sessions.open_shards(await self.shards.open())
+        await self.shards.open()
         stale = self._own_routes(await self._reader.read_compacted(ROUTES))
-        self.routes = Routes(
-            settings.name,
-            self.incarnation,
-            self._writer,
-            partitions,
-            linger_seconds=settings.route_linger_seconds,
-            barrier_timeout_seconds=settings.barrier_timeout_seconds,
-            clock=self.clock,
-            share_strategy=settings.share_strategy,
-        )
-        identifiers = MessageIdentifiers(
-            self.clock, datacenter=settings.datacenter, machine=machine_number()
-        )
-        self._make_flow(identifiers, partitions)
-        self.retained_shards.open(self.routes, partitions)
         # From the end: no client of this run can be owed what lies before its first barrier.
         log_topic = delivery_topic(settings.name)
         ends = await self._reader.end_offsets(log_topic)
-        self._delivery.next = ends[0]
+        self.delivered.next = ends[0]
         await self._reader.start(
             log_topic, ends, self._delivery.receive_records, self._report_log_error
         )
         self._watch_disk()
         starts = await self.routes.open(stale)
         self.publisher.acked[:] = starts
-        marks = self._delivery.marks
+        marks = self.delivered.marks
         # The answer to the first barrier may be here already.
         marks[:] = latest(marks, [start - 1 for start in starts])
         self._is_open = True
         self._beat()
         await self._own_shards()
         await self._load_retained()
-
-    def _make_flow(self, identifiers: MessageIdentifiers, partitions: int) -> None:
-        """Make what messages go through, in and out."""
-        inward = (
-            self._writer,
-            self.routes,
-            identifiers,
-            self.counters,
-            self.clock,
-            partitions,
-            self.latencies,
-        )
-        outward = (
-            [-1] * partitions,
-            self.subscriptions,
-            self.share_groups,
-            self.retained,
-            self.routes,
-            self.counters,
-            self.drops,
-            self.clock,
-            self._control.process,
-            self._retained_answers.receive_question,
-            self.delivery_events,
-            self.latencies,
-            self.lease,
-        )
-        if self._tracer is None:
-            self.publisher = Publisher(*inward)
-            self._delivery = Delivery(*outward)
-        else:
-            name = self.settings.name
-            self.publisher = TracingPublisher(*inward, tracer=self._tracer, gateway=name)
-            self._delivery = TracingDelivery(*outward, tracer=self._tracer, gateway=name)
-        self.wills = Wills(self.publisher, self.origin)
 
     def _own_routes(self, keys: Any) -> list[Route]:
         """Return the routes that an earlier run of this gateway has left in the log."""
@@ -719,12 +706,6 @@ class Gateway:
 
     def _next_published(self) -> list[int]:
         return [offset + 1 for offset in self.publisher.acked]
-
-    async def _publish_wills(self, wills: "Sequence[tuple[SessionRecord, bytes]]") -> None:
-        await self.wills.publish(wills)
-
-    async def _pass_on(self, key: "Key", progress: "ProgressRecord") -> None:
-        await self.share_groups.pass_on_stored(key, progress)
 
     def _session_ended(self, ended: "Ended") -> None:
         key = ended.key

@@ -12,6 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from ingest.gateway.keyed_writer import RETRY_SECONDS, KeyedWriter
+from ingest.gateway.reports import Reports
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull, LogWriter
 from mqlake.records import SESSIONS
@@ -42,20 +43,16 @@ class SessionLog:
         writer: Appends to the log.
         me: This run of this gateway.
         lease: Of this gateway.
-
-    Attributes:
-        shards: How many there are; known when the log was asked.
+        shards: How many there are.
     """
 
-    def __init__(self, writer: LogWriter, me: Run, lease: Lease) -> None:
-        self.shards = 1
+    def __init__(self, writer: LogWriter, me: Run, lease: Lease, shards: int) -> None:
+        self._shards = shards
         self._writer = writer
         self._me = me
-        self._lease = lease
-        self._records = KeyedWriter(writer, SESSIONS, self._once_they_count)
+        self._reports = Reports(lease.holds)
+        self._records = KeyedWriter(writer, SESSIONS, self._reports.run)
         self._headers = stamp_headers(me.incarnation)
-        # What reports set off once it is known that the records count.
-        self._parked: list[Callable[[], None]] = []
 
     def close(self) -> None:
         """Write nothing more: what this process knows is not to be trusted."""
@@ -68,9 +65,7 @@ class SessionLog:
 
     def confirmed(self) -> None:
         """Go on with what waited: the sessions that are still held were held all the time."""
-        parked, self._parked = self._parked, []
-        for proceed in parked:
-            proceed()
+        self._reports.confirmed()
 
     def append_claim(
         self,
@@ -142,16 +137,9 @@ class SessionLog:
         epoch: int,
         on_saved: Callable[[LogError | None], None] | None,
     ) -> None:
-        shard = shard_of(*key, self.shards)
+        shard = shard_of(*key, self._shards)
         headers = stamp_headers(self._me.incarnation, epoch)
         if on_saved is None:
             self._records.append_until_taken(to_key(*key), value, headers, shard)
         else:
             self._records.append(to_key(*key), value, headers, shard, on_saved)
-
-    def _once_they_count(self, report: Callable[[], None]) -> None:
-        """Run a report, or park it while nobody knows whether the records count."""
-        if self._lease.holds():
-            report()
-        else:
-            self._parked.append(report)

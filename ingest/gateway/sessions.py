@@ -68,7 +68,6 @@ class Sessions:
         self, gateway: Gateway, me: Run, log: SessionLog, share_log: ShareLog, shards: Shards
     ) -> None:
         self._gateway = gateway
-        self._me = me
         self._log = log
         self._share_log = share_log
         self._shards = shards
@@ -77,7 +76,7 @@ class Sessions:
             gateway.loop,
             max_repeated_messages=gateway.settings.max_repeated_messages,
         )
-        self._holder: Holder[Opening]
+        self._holder: Holder[Opening] = Holder(me, shards.count, self)
         self._saved_marks: list[int] = []
         self._marks_at = 0.0
         self._sessions: dict[Key, ClientSession] = {}
@@ -87,11 +86,6 @@ class Sessions:
         # How many sessions with progress are in each shard: only there marks mean something.
         self._in_shards: Counter[int] = Counter()
         self._unstored_count = 0
-
-    def open_shards(self, count: int) -> None:
-        """Begin, now that it is known how many shards there are."""
-        self._log.shards = self._share_log.shards = count
-        self._holder = Holder(self._me, count, self)
 
     def __len__(self) -> int:
         """Return how many sessions this gateway knows: stored in its shards, or only connected."""
@@ -405,7 +399,7 @@ class Sessions:
         next_offsets = self._gateway.next_offsets()
         marks = [offset - 1 for offset in next_offsets]
         shards = self._in_shards.keys() | self._gateway.share_groups.shards()
-        self._log.save_marks(shards, marks, self._gateway.next_delivery)
+        self._log.save_marks(shards, marks, self._gateway.delivered.next)
         self._saved_marks = next_offsets
         self._marks_at = self._gateway.clock.monotonic()
 

@@ -113,6 +113,7 @@ class Shards:
 
     Args:
         me: This run of this gateway.
+        count: How many shards there are.
         writer: Appends to shards, and control records.
         reader: Follows shards that are loaded. Not started yet.
         loader: Reads them until then. Not started yet.
@@ -130,6 +131,7 @@ class Shards:
     def __init__(
         self,
         me: Run,
+        count: int,
         writer: LogWriter,
         reader: LogReader,
         loader: LogReader,
@@ -148,7 +150,7 @@ class Shards:
         self._lease = lease
         self._clock = clock
         self._actions = actions
-        self.count = 0
+        self.count = count
         self.ignored_count = 0
         self._followed: dict[int, _Followed] = {}
         self._loading: int | None = None
@@ -158,16 +160,14 @@ class Shards:
         self._works: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
-    async def open(self) -> int:
-        """Find out how many shards there are, and begin to read; return their number.
+    async def open(self) -> None:
+        """Begin to read.
 
         Raises:
             LogError: The log does not answer.
         """
-        self.count = await self._reader.partition_count(SESSIONS)
         await self._reader.start(SESSIONS, {}, self._receive, self._report)
         await self._loader.start(SESSIONS, {}, self._load, self._report)
-        return self.count
 
     async def close(self) -> None:
         self._is_closed = True

@@ -37,11 +37,16 @@ from mqlake.topics import SHARE_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from ingest.gateway.routes import RouteRequest
+    from ingest.gateway.context import Context
+    from ingest.gateway.delivered import Delivered
+    from ingest.gateway.ends import Ends
+    from ingest.gateway.gaps import Gaps
+    from ingest.gateway.lookup import Lookup
+    from ingest.gateway.routes import RouteRequest, Routes
     from ingest.gateway.sending import Outgoing, Sender
-    from ingest.gateway.server import Gateway
     from ingest.gateway.share_log import ShareLog
     from ingest.session.effects import Effect
+    from ingest.session.subscriptions import Subscriptions
     from mqlake.records import Route
     from mqlake.session_records import ProgressRecord
     from mqlake.shard_records import Key
@@ -63,13 +68,35 @@ class ShareGroups:
     """The share groups that this gateway has members of.
 
     Args:
-        gateway: Whose members.
+        context: Of the gateway.
         log: Where parts are written.
+        routes: Of this gateway.
+        subscriptions: Those in force: they know the members.
+        delivered: How far this gateway has come.
+        ends: Say where deliveries begin that are for a new part.
+        lookup: Finds what was given and is not in memory.
+        gaps: Reads what a group has missed.
     """
 
-    def __init__(self, gateway: Gateway, log: ShareLog) -> None:
-        self._gateway = gateway
+    def __init__(
+        self,
+        context: Context,
+        log: ShareLog,
+        routes: Routes,
+        subscriptions: Subscriptions[Sender],
+        delivered: Delivered,
+        ends: Ends,
+        lookup: Lookup,
+        gaps: Gaps,
+    ) -> None:
+        self._context = context
         self._log = log
+        self._routes = routes
+        self._subscriptions = subscriptions
+        self._delivered = delivered
+        self._ends = ends
+        self._lookup = lookup
+        self._gaps = gaps
         self._parts: dict[GroupKey, SharePart] = {}
         # Parts of which the log does not know what they hold now.
         self._changed: dict[SharePart, None] = {}
@@ -77,7 +104,7 @@ class ShareGroups:
         self._ended = asyncio.Event()
         self._is_suspended = False
         self._questions = 0
-        self._saver = PartSaver(log, gateway.loop, self._changed)
+        self._saver = PartSaver(log, context.loop, self._changed)
 
     @property
     def is_idle(self) -> bool:
@@ -97,11 +124,11 @@ class ShareGroups:
 
         Told in the same turn of the loop what has become of that: the subscription counts at once.
         """
-        self._enter(routes, lambda: on_entered(self._gateway.routes.subscribe(routes)))
+        self._enter(routes, lambda: on_entered(self._routes.subscribe(routes)))
 
     def announce(self, routes: Sequence[Route], on_entered: Callable[[RouteRequest], None]) -> None:
         """Count one more member for each filter, as `Routes.announce`, once its part may join."""
-        self._enter(routes, lambda: on_entered(self._gateway.routes.announce(routes)))
+        self._enter(routes, lambda: on_entered(self._routes.announce(routes)))
 
     def _enter(self, routes: Sequence[Route], enter: Callable[[], None]) -> None:
         shared = [route for route in routes if _is_shared(route)]
@@ -115,12 +142,12 @@ class ShareGroups:
         """Count one member less; the last one's place is kept until the group can do without."""
         part = self._parts.get(GroupKey(route.tenant, route.topic_filter))
         if part is None or not _is_shared(route):
-            self._gateway.routes.unsubscribe(route)
+            self._routes.unsubscribe(route)
             return
         part.members -= 1
         part.touch()
         if part.members:
-            self._gateway.routes.unsubscribe(route)
+            self._routes.unsubscribe(route)
         else:
             part.holds_route = True
             part.unwanted.set()
@@ -132,7 +159,14 @@ class ShareGroups:
     def _part(self, group: GroupKey) -> SharePart:
         part = self._parts.get(group)
         if part is None:
-            part = self._parts[group] = SharePart(self._gateway, group, self._changed, self.read)
+            part = self._parts[group] = SharePart(
+                self._context,
+                self._subscriptions,
+                self._delivered,
+                group,
+                self._changed,
+                self.read,
+            )
             part.task = self._start(self._run_part(part))
         return part
 
@@ -148,7 +182,7 @@ class ShareGroups:
             part.holds_route = False
         enter()
         for part in held:
-            self._gateway.routes.unsubscribe(part.route)
+            self._routes.unsubscribe(part.route)
 
     # Messages
 
@@ -165,9 +199,9 @@ class ShareGroups:
         part = self._parts.get(group)
         if part is None:
             # Not of the router: every route of a group has its part.
-            self._gateway.drops.add(DropReason.NO_MEMBER, group.tenant, "", topic_name, 0)
+            self._context.drops.add(DropReason.NO_MEMBER, group.tenant, "", topic_name, 0)
             return
-        if self._gateway.next_delivery <= part.from_delivery or not part.receive(partition, offset):
+        if self._delivered.next <= part.from_delivery or not part.receive(partition, offset):
             return
         copy = part.copy(topic_name, publisher, (partition, offset))
         copies.append(copy or Copy(part, MESSAGE_QOS, True, (), group.topic_filter))
@@ -210,9 +244,9 @@ class ShareGroups:
 
     def _left(self, part_id: str, group: GroupKey, work: OpenWork) -> PartRecord:
         """Return the record of a part that was never anything but left."""
-        name, incarnation = self._gateway.me
+        name, incarnation = self._context.me
         record = PartRecord(part_id, group, name, incarnation, PartState.LEFT, open=work)
-        record.at_ms = self._gateway.clock.now_ms()
+        record.at_ms = self._context.clock.now_ms()
         return record
 
     def member_moved(self, sender: Sender) -> None:
@@ -240,7 +274,7 @@ class ShareGroups:
             if (
                 part is None
                 or part.part_id != value["part"]
-                or value["incarnation"] != self._gateway.incarnation
+                or value["incarnation"] != self._context.me.incarnation
             ):
                 return  # it has gone
             _TOLD[value["do"]](self, part, value)
@@ -280,10 +314,10 @@ class ShareGroups:
     async def _run_part(self, part: SharePart) -> None:
         while part.from_delivery == NOT_KNOWN:
             try:
-                part.from_delivery = await self._gateway.delivery_end(part.route.gateway)
+                part.from_delivery = await self._ends.delivery(part.route.gateway)
             except LogError:
                 await asyncio.sleep(RETRY_SECONDS)
-        work = belong(part, self._gateway.clock.now_ms)
+        work = belong(part, self._context.clock.now_ms)
         result: Any = None
         while True:
             try:
@@ -327,7 +361,7 @@ class ShareGroups:
 
     async def _announce(self, part: SharePart) -> list[int]:
         await self._log.until_it_counts()
-        routes = self._gateway.routes
+        routes = self._routes
         if part.is_withdrawn:  # by the owner of the shard: this gateway does not know it
             part.is_withdrawn = False
             routes.renew(part.route)
@@ -344,8 +378,8 @@ class ShareGroups:
     async def _withdraw(self, part: SharePart) -> None:
         if part.holds_route:
             part.holds_route = False
-            self._gateway.routes.unsubscribe(part.route)
-        await self._gateway.routes.announce([]).routed
+            self._routes.unsubscribe(part.route)
+        await self._routes.announce([]).routed
 
     def _end(self, part: SharePart) -> None:
         """Forget a part; members that came while it left have a new one."""
@@ -387,7 +421,7 @@ class ShareGroups:
                 else:
                     gap = part.gaps[0]
                     has_read_gap = True
-                    await self._gateway.resumer.read_gap(part, gap.start, gap.end, gap.since_ms)
+                    await self._gaps.read(part, gap.start, gap.end, gap.since_ms)
                     if not part.is_ended:
                         del part.gaps[0]
                         part.end_missed()
@@ -403,13 +437,13 @@ class ShareGroups:
         self._open(part)
 
     async def _read_unread(self, part: SharePart) -> None:
-        found = await self._gateway.lookup.messages(part.begin_to_read())
+        found = await self._lookup.messages(part.begin_to_read())
         if part.is_ended:
             part.was_not_read()
             return
         missing = part.was_read(found.values())
         if missing:
-            self._gateway.drops.add(DropReason.UNREADABLE, part.group.tenant, "", "", 1, missing)
+            self._context.drops.add(DropReason.UNREADABLE, part.group.tenant, "", "", 1, missing)
 
     async def run(self) -> None:
         """Run the parts of this gateway until cancelled."""
@@ -425,7 +459,7 @@ class ShareGroups:
         Returns:
             Whether the log takes all of it. What is written to it after that can rely on it.
         """
-        now = self._gateway.loop.time()
+        now = self._context.loop.time()
         are_written = True
         for part in list(self._changed):
             if part.state is PartState.LEFT or part.is_lost:

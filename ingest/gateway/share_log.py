@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ingest.gateway.keyed_writer import KeyedWriter
+from ingest.gateway.reports import Reports
 from ingest.session.share_parts import (
     GroupKey,
     PartRecord,
@@ -39,21 +40,20 @@ class ShareLog:
         writer: Appends to the log.
         me: This run of this gateway.
         lease: Of this gateway.
+        shards: How many there are.
 
     Attributes:
-        shards: How many there are; known when the log was asked.
         is_asking: It is not known which parts are this gateway's.
     """
 
-    def __init__(self, writer: LogWriter, me: Run, lease: Lease) -> None:
-        self.shards = 1
+    def __init__(self, writer: LogWriter, me: Run, lease: Lease, shards: int) -> None:
+        self.shards = shards
         self.is_asking = False
         self._writer = writer
         self._me = me
-        self._lease = lease
         self._headers = stamp_headers(me.incarnation)
-        self._records = KeyedWriter(writer, SESSIONS, self._once_they_count)
-        self._parked: list[Callable[[], None]] = []
+        self._reports = Reports(lambda: lease.holds() and not self.is_asking)
+        self._records = KeyedWriter(writer, SESSIONS, self._reports.run)
         # What sessions have in flight, by shared subscription, as the log has it.
         self._written: dict[Key, dict[str, list[Position]]] = {}
 
@@ -69,9 +69,7 @@ class ShareLog:
     def confirmed(self) -> None:
         """Go on with what waited: the parts that are left were this gateway's all the time."""
         self.is_asking = False
-        parked, self._parked = self._parked, []
-        for proceed in parked:
-            self._once_they_count(proceed)
+        self._reports.confirmed()
 
     def save_part(
         self, record: PartRecord, on_saved: Callable[[LogError | None], None] | None = None
@@ -143,12 +141,5 @@ class ShareLog:
             if not counts.done():
                 counts.set_result(None)
 
-        self._once_they_count(proceed)
+        self._reports.run(proceed)
         await counts
-
-    def _once_they_count(self, report: Callable[[], None]) -> None:
-        """Run a report, or park it while nobody knows whether the records count."""
-        if self._lease.holds() and not self.is_asking:
-            report()
-        else:
-            self._parked.append(report)

@@ -19,10 +19,11 @@ from mqlake.topics import split_shared
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ingest.gateway.context import Context
+    from ingest.gateway.delivered import Delivered
     from ingest.gateway.outbound import OutboundMessage
     from ingest.gateway.sending import Sender
-    from ingest.gateway.server import Gateway
-    from ingest.session.subscriptions import Copy
+    from ingest.session.subscriptions import Copy, Subscriptions
 
 NOT_KNOWN: Final = 2**63
 """`from_delivery` of a part that takes nothing yet."""
@@ -58,7 +59,9 @@ class SharePart(Part):
     It is a subscriber itself: what cannot go to a member yet is delivered to the part.
 
     Args:
-        gateway: Whose.
+        context: Of the gateway.
+        subscriptions: Those in force: they know the members.
+        delivered: How far the gateway has come.
         group: Of which group.
         changed: Parts of which the log does not know what they hold now.
         read: Reads from the log what a part wants to read.
@@ -77,16 +80,20 @@ class SharePart(Part):
 
     def __init__(
         self,
-        gateway: Gateway,
+        context: Context,
+        subscriptions: Subscriptions[Sender],
+        delivered: Delivered,
         group: GroupKey,
         changed: dict[SharePart, None],
         read: Callable[[SharePart], None],
     ) -> None:
-        super().__init__(group, gateway.me, self.new_id())
-        self._gateway = gateway
+        super().__init__(group, context.me, self.new_id())
+        self._context = context
+        self._subscriptions = subscriptions
+        self._delivered = delivered
         self._changed = changed
         self._read = read
-        self.route = Route(gateway.settings.name, *group)
+        self.route = Route(context.me.gateway, *group)
         self.client_id = ""  # nobody's: drops name no client
         self.members = 0
         self.pending: list[tuple[list[Route], Callable[[], None]]] = []
@@ -122,7 +129,7 @@ class SharePart(Part):
         """Whether what is put here is in the part's record, from the next one on."""
         return self.state in {PartState.LIVE, PartState.LEAVING} and not self.is_lost
 
-    # What was missed. Implements `ingest.gateway.resuming.Absent`.
+    # What was missed. Implements `ingest.gateway.gaps.Absent`.
 
     @property
     def tenant(self) -> str:
@@ -162,7 +169,7 @@ class SharePart(Part):
         """Return the copy of the member that gets a message; None: it is to wait here."""
         if not self.is_open or self._queue or self.unread:
             return None
-        return self._gateway.subscriptions.shared_copy(
+        return self._subscriptions.shared_copy(
             *self.group, message_topic, publisher, *at, can_wait=True
         )
 
@@ -174,7 +181,7 @@ class SharePart(Part):
         if not message.qos:
             self._deliver_qos_0(message, now_ms)
             return
-        limit = min(self._gateway.settings.max_queued_messages, MAX_WAITING)
+        limit = min(self._context.settings.max_queued_messages, MAX_WAITING)
         if len(self._queue) + len(self._reading) + len(self.unread) >= limit:
             self.drop(DropReason.QUEUE_FULL, message)
             return
@@ -186,7 +193,7 @@ class SharePart(Part):
 
     def _deliver_qos_0(self, message: OutboundMessage, now_ms: int) -> None:
         if self.is_open:
-            copy = self._gateway.subscriptions.shared_copy(
+            copy = self._subscriptions.shared_copy(
                 *self.group,
                 message.topic_name,
                 message.publisher,
@@ -245,7 +252,7 @@ class SharePart(Part):
 
     def keep_missed(self, message: OutboundMessage) -> None:
         """Take a message that the group has missed: the limits of an absent client apply."""
-        settings = self._gateway.settings
+        settings = self._context.settings
         if self.is_ended or not (message.qos or settings.keep_qos_0_offline):
             return
         self.gaps[0].start[message.partition] = message.offset + 1
@@ -270,8 +277,8 @@ class SharePart(Part):
 
     def hand_out(self) -> None:
         """Give what waits to the members, as far as they take it."""
-        subscriptions = self._gateway.subscriptions
-        now_ms = self._gateway.clock.now_ms()
+        subscriptions = self._subscriptions
+        now_ms = self._context.clock.now_ms()
         while self.is_open and self._queue:
             message = self._queue[0]
             if message.is_expired(now_ms):
@@ -298,11 +305,11 @@ class SharePart(Part):
         self.touch()
         if not self._queue or not self.is_open:
             return
-        copy = self._gateway.subscriptions.copy_for_member(*self.group, sender)
+        copy = self._subscriptions.copy_for_member(*self.group, sender)
         if copy is None:
             self.hand_out()
             return
-        now_ms = self._gateway.clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         while self._queue and sender.has_room:
             message = self._pop()
             if message.is_expired(now_ms):
@@ -312,7 +319,7 @@ class SharePart(Part):
         self._read(self)
 
     def drop(self, reason: DropReason, message: OutboundMessage) -> None:
-        self._gateway.drops.add(
+        self._context.drops.add(
             reason, self.group.tenant, self.client_id, message.topic_name, message.qos
         )
 
@@ -333,8 +340,7 @@ class SharePart(Part):
         """Return the part as it is now."""
         if self.state is PartState.LIVE:
             self.move_given()
-        gateway = self._gateway
-        return self.record(self._open(), gateway.next_delivery, gateway.clock.now_ms())
+        return self.record(self._open(), self._delivered.next, self._context.clock.now_ms())
 
     @property
     def is_written(self) -> bool:
@@ -343,7 +349,7 @@ class SharePart(Part):
 
     def new_answer(self) -> asyncio.Future[Any]:
         """Return what the owner of the shard will say."""
-        self._answer = self._gateway.loop.create_future()
+        self._answer = self._context.loop.create_future()
         return self._answer
 
     def answer(self, value: Any) -> None:
@@ -356,7 +362,7 @@ class SharePart(Part):
 
         Only while the route is in force: then somebody was given whatever is before.
         """
-        now = self._gateway.next_offsets()
+        now = self._delivered.next_offsets()
         self.given = latest(now, self.given)
 
     def _open(self) -> OpenWork:
@@ -380,4 +386,4 @@ class SharePart(Part):
         return work
 
     def _senders(self) -> list[Sender]:
-        return self._gateway.subscriptions.shared_members(*self.group)
+        return self._subscriptions.shared_members(*self.group)

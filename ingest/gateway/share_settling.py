@@ -35,7 +35,8 @@ from mqlake.records import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.gateway.server import Gateway
+    from ingest.gateway.context import Context
+    from ingest.gateway.ends import Ends
     from ingest.session.share_groups import Withdraw
     from mqlake.log.contract import LogAccess, LogRecord
 
@@ -49,12 +50,16 @@ class ShareSettler:
     """Takes routes of dead gateways, and what they were given.
 
     Args:
-        gateway: Who acts.
+        context: Of the gateway that acts.
         access: Reads deliveries, writes routes and barriers.
+        ends: Say how far deliveries go.
+        partitions: Of `mqlake.inbound`.
     """
 
-    def __init__(self, gateway: Gateway, access: LogAccess) -> None:
-        self._gateway = gateway
+    def __init__(self, context: Context, access: LogAccess, ends: Ends, partitions: int) -> None:
+        self._context = context
+        self._ends = ends
+        self._partitions = partitions
         self._writer = access.writer
         self._ranges = access.ranges
         self._round = 0
@@ -76,10 +81,10 @@ class ShareSettler:
         self._round += 1
         number, first = self._round, effect.first
         # Not a run of any gateway: nobody else takes these barriers for its own.
-        ours = f"{self._gateway.incarnation}.share"
+        ours = f"{self._context.me.incarnation}.share"
         key = barrier_key(Barrier(effect.gateway, ours, number, routes_offset))
         log_topic = delivery_topic(effect.gateway)
-        partitions = len(self._gateway.next_offsets())
+        partitions = self._partitions
         wanted = set(effect.groups)
         given: dict[GroupKey, list[Given]] = {}
         answered: set[int] = set()
@@ -100,16 +105,16 @@ class ShareSettler:
 
         is_complete = True
         ends = [0] * partitions
-        clock = self._gateway.clock
+        clock = self._context.clock
         asked_at = float("-inf")
         while len(answered) < partitions:
-            if clock.monotonic() - asked_at > self._gateway.settings.barrier_timeout_seconds:
+            if clock.monotonic() - asked_at > self._context.settings.barrier_timeout_seconds:
                 asked_at = clock.monotonic()
                 for partition in range(partitions):
                     _, ends[partition] = await self._writer.append_durably(
                         INBOUND, key, b"", _HEADERS, partition=partition
                     )
-            end = await self._gateway.delivery_end(effect.gateway)
+            end = await self._ends.delivery(effect.gateway)
             if first < end:
                 missing = await self._ranges.read_range(log_topic, {0: (first, end)}, take)
                 is_complete = is_complete and not missing

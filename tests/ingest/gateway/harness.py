@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any, ClassVar, TypeVar
 
+from ingest.gateway.partitions import count_partitions
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.decoder import NEED_DATA, Decoder
@@ -594,7 +595,13 @@ async def running_gateway(
         log.now_ms = clock.now_ms
     host = FakeHost()
     gateway = Gateway(
-        GatewaySettings(**settings), access, clock or SystemClock(), tracer, host, records
+        GatewaySettings(**settings),
+        access,
+        await count_partitions(MemoryLogReader(log)),
+        clock or SystemClock(),
+        tracer,
+        host,
+        records,
     )
     stop = asyncio.Event()
     task = asyncio.create_task(gateway.run(stop))

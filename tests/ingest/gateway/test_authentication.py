@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from scramp import ScramClient
 
 from ingest.gateway.listeners.settings import TcpListener
+from ingest.gateway.partitions import Partitions
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.packets import (
@@ -264,6 +265,7 @@ async def test_gateway_does_not_start_without_its_users(tmp_path: Path) -> None:
         Gateway(
             settings,
             LogAccess(MemoryLogWriter(log), lambda: MemoryLogReader(log), MemoryRangeReader(log)),
+            Partitions(1, 1),
             SystemClock(),
         )
 

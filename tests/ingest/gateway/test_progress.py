@@ -35,7 +35,7 @@ class Steps:
         self.log = new_log()
         writer = MemoryLogWriter(self.log)
         lease = Lease(ManualClock(), 10, lambda: None)
-        self.session_log = SessionLog(writer, Run("gateway-1", "1"), lease)
+        self.session_log = SessionLog(writer, Run("gateway-1", "1"), lease, 1)
         self.saver = ProgressSaver(
             self.session_log, asyncio.get_running_loop(), max_repeated_messages=MAX_REPEATED
         )

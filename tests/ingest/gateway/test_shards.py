@@ -102,6 +102,7 @@ class Bench:
         lease.renew(clock.monotonic())
         self.shards = Shards(
             ME,
+            SHARDS,
             cast("LogWriter", self.writer),
             cast("LogReader", self.reader),
             cast("LogReader", self.loader),

@@ -1,0 +1,24 @@
+"""How far a gateway has come with what the router brings it."""
+
+
+class Delivered:
+    """Where the next delivery of this run begins.
+
+    Args:
+        partitions: Of `mqlake.inbound`.
+
+    Attributes:
+        marks: Per partition of `mqlake.inbound` the last offset that was delivered here, or that
+            is not for this run: the one before its first barrier. Changed in place.
+        next: The offset in the delivery topic from which on nothing has been looked at.
+    """
+
+    __slots__ = ("marks", "next")
+
+    def __init__(self, partitions: int) -> None:
+        self.marks = [-1] * partitions
+        self.next = 0
+
+    def next_offsets(self) -> list[int]:
+        """Return per partition of `mqlake.inbound` the first offset not yet delivered here."""
+        return [mark + 1 for mark in self.marks]

@@ -1,0 +1,37 @@
+"""Where log topics end, asked of the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mqlake.records import INBOUND, delivery_topic
+
+if TYPE_CHECKING:
+    from mqlake.log.contract import LogReader
+
+
+class Ends:
+    """The ends of the log topics that messages go through.
+
+    Args:
+        reader: Asks the log.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+
+    async def inbound(self) -> dict[int, int]:
+        """Return per partition of `mqlake.inbound` the offset that the next record will get.
+
+        Raises:
+            LogError: The log does not answer.
+        """
+        return await self._reader.end_offsets(INBOUND)
+
+    async def delivery(self, gateway: str) -> int:
+        """Return the offset that a gateway's next delivery will get.
+
+        Raises:
+            LogError: The log does not answer, or there is no such gateway.
+        """
+        return (await self._reader.end_offsets(delivery_topic(gateway)))[0]
