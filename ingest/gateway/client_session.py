@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,13 +32,20 @@ from mqlake.topics import SHARE_PREFIX, is_system
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ingest.gateway.connection import ClientConnection
-    from ingest.gateway.histories import History
+    from ingest.gateway.client import Client
+    from ingest.gateway.delivered import Delivered
+    from ingest.gateway.histories import Histories, History
     from ingest.gateway.progress import Progress
+    from ingest.gateway.publishing import Publisher
     from ingest.gateway.sending import Outgoing as OutgoingMessage
-    from ingest.gateway.server import Gateway
+    from ingest.gateway.sending import SenderContext
+    from ingest.gateway.session_log import SessionLog
+    from ingest.gateway.share_groups import ShareGroups
+    from ingest.gateway.share_log import ShareLog
     from ingest.protocol.packets import Connect, Will
-    from mqlake.shard_records import Key
+    from ingest.session.subscriptions import Subscriptions
+    from mqlake.clock import Clock
+    from mqlake.shard_records import Key, Run
 
 
 class StoredSession(NamedTuple):
@@ -46,6 +54,40 @@ class StoredSession(NamedTuple):
     session: SessionRecord
     progress: ProgressRecord | None
     """None when there is none yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionContext:
+    """What all sessions of a gateway use.
+
+    Attributes:
+        me: This run of the gateway.
+        origin: `<site>/<gateway>`.
+        clock: For times in records.
+        senders: What their senders use.
+        subscriptions: Those in force.
+        share_groups: The share groups that sessions here are members of.
+        histories: Reads for sessions that have asked for history.
+        publisher: Knows what the log has confirmed.
+        delivered: How far the gateway has come.
+        session_log: Where sessions are written.
+        share_log: Where it is written what they share.
+        release: Called when the log may have answered for the last message of a session whose
+            client has gone.
+    """
+
+    me: Run
+    origin: str
+    clock: Clock
+    senders: SenderContext
+    subscriptions: Subscriptions[Sender]
+    share_groups: ShareGroups
+    histories: Histories
+    publisher: Publisher
+    delivered: Delivered
+    session_log: SessionLog
+    share_log: ShareLog
+    release: Callable[[ClientSession], None]
 
 
 class ClientSession:
@@ -72,7 +114,7 @@ class ClientSession:
     """
 
     __slots__ = (
-        "_gateway",
+        "_context",
         "_histories",
         "_restored_starts",
         "clean_start",
@@ -102,29 +144,29 @@ class ClientSession:
 
     def __init__(
         self,
-        gateway: Gateway,
-        connection: ClientConnection,
+        context: SessionContext,
+        connection: Client,
         connect: Connect,
         username: str | None,
         expiry_interval: int,
     ) -> None:
-        self._gateway = gateway
+        self._context = context
         self.tenant = connection.tenant
         self.client_id = connection.client_id
         self.session_id = secrets.token_hex(8)
-        self.connection: ClientConnection | None = connection
+        self.connection: Client | None = connection
         self.protocol_level = connect.protocol_level
         self.username = username
         self.keep_alive = connect.keep_alive
         self.clean_start = connect.clean_start
         self.expiry_interval = expiry_interval
-        self.connected_at_ms = gateway.clock.now_ms()
+        self.connected_at_ms = context.clock.now_ms()
         self.end_reason = ""
         self.will = None if connect.will is None else _stored_will(connect.will)
         self.headers = client_headers(
-            self.client_id, gateway.origin, username, connection.peer.rpartition(":")[0]
+            self.client_id, context.origin, username, connection.peer.rpartition(":")[0]
         )
-        self.sender = Sender(gateway, self.tenant, self.client_id)
+        self.sender = Sender(context.senders, self.tenant, self.client_id)
         self.incoming: IncomingMessages = IncomingMessages()
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
         self.progress: Progress | None = None
@@ -171,7 +213,7 @@ class ClientSession:
 
     def routes(self, topic_filters: Iterable[str]) -> list[Route]:
         """Return the routes that the filters need: none for what does not come from the log."""
-        name = self._gateway.settings.name
+        name = self._context.me.gateway
         return [
             Route(name, self.tenant, topic_filter)
             for topic_filter in topic_filters
@@ -180,7 +222,7 @@ class ClientSession:
 
     def exchange(self, packet_id: int) -> bytes:
         """Return the name of a QoS 2 exchange, by which its message is found in the log."""
-        return exchange_name(self.session_id, packet_id, self._gateway.incarnation)
+        return exchange_name(self.session_id, packet_id, self._context.me.incarnation)
 
     def add_subscription(self, subscription: ClientSubscription[Sender]) -> None:
         """Take a subscription up whose route counts this session."""
@@ -191,7 +233,7 @@ class ClientSession:
         if topic_filter in self.subscriptions:
             self.remove_subscription(topic_filter)
         self.subscriptions[topic_filter] = subscription
-        self._gateway.subscriptions.add(self.tenant, subscription)
+        self._context.subscriptions.add(self.tenant, subscription)
         if topic_filter.startswith(SHARE_PREFIX):
             self._share(topic_filter)
 
@@ -207,8 +249,8 @@ class ClientSession:
         existing = self.subscriptions[subscription.topic_filter]
         subscription.starts = existing.starts
         if not self.is_catching_up(subscription.topic_filter):
-            self._gateway.subscriptions.remove(self.tenant, existing)
-            self._gateway.subscriptions.add(self.tenant, subscription)
+            self._context.subscriptions.remove(self.tenant, existing)
+            self._context.subscriptions.add(self.tenant, subscription)
         self.subscriptions[subscription.topic_filter] = subscription
 
     def remove_subscription(self, topic_filter: str) -> None:
@@ -216,7 +258,7 @@ class ClientSession:
         self._remove(topic_filter, self.state)
         if topic_filter.startswith(SHARE_PREFIX):
             waiting = self.sender.take_shared(is_ended=False, shared_filter=topic_filter)
-            self._gateway.share_groups.pass_on(self.tenant, waiting)
+            self._context.share_groups.pass_on(self.tenant, waiting)
 
     def _remove(self, topic_filter: str, state: State) -> None:
         """Undo what was done for a subscription up to a state."""
@@ -226,7 +268,7 @@ class ClientSession:
         is_in_force = state in IN_FORCE and not self.is_catching_up(topic_filter)
         self._leave_history(topic_filter)
         if is_in_force:
-            self._gateway.subscriptions.remove(self.tenant, subscription)
+            self._context.subscriptions.remove(self.tenant, subscription)
         if state in ROUTED:
             self._unroute(topic_filter)
         self.sender.forget_retained(topic_filter)
@@ -246,7 +288,7 @@ class ClientSession:
         for topic_filter in history.topic_filters:
             if self.state in IN_FORCE and not self.is_catching_up(topic_filter):
                 subscription = self.subscriptions[topic_filter]
-                self._gateway.subscriptions.remove(self.tenant, subscription)
+                self._context.subscriptions.remove(self.tenant, subscription)
             self._leave_history(topic_filter)
             if self._histories is None:
                 self._histories = {}
@@ -275,7 +317,7 @@ class ClientSession:
 
     def _unroute(self, topic_filter: str) -> None:
         for route in self.routes([topic_filter]):
-            self._gateway.share_groups.unsubscribe(route)
+            self._context.share_groups.unsubscribe(route)
 
     def save(
         self,
@@ -309,17 +351,17 @@ class ClientSession:
 
     def _save(self, on_saved: Callable[[LogError | None], None] | None) -> None:
         assert self.epoch is not None
-        self._gateway.session_log.save_session(self.record(), self.epoch, on_saved)
+        self._context.session_log.save_session(self.record(), self.epoch, on_saved)
 
     def save_progress(self, progress: ProgressRecord) -> None:
         """Write how far the session has come, until the log has it."""
         assert self.epoch is not None
-        self._gateway.session_log.save_progress(self.key, progress, self.epoch)
+        self._context.session_log.save_progress(self.key, progress, self.epoch)
 
     def stored(self) -> None:
         """Note that the log has answered for a QoS 2 message."""
         if self.connection is None:
-            self._gateway.sessions.release_if_stored(self)
+            self._context.release(self)
 
     def record(self, *, disconnected_at_ms: int | None = None) -> SessionRecord:
         """Return what whoever takes the session over must know of it."""
@@ -336,8 +378,8 @@ class ClientSession:
             keep_alive=self.keep_alive,
             clean_start=self.clean_start,
             session_expiry_interval=self.expiry_interval,
-            gateway=self._gateway.settings.name,
-            incarnation=self._gateway.incarnation,
+            gateway=self._context.me.gateway,
+            incarnation=self._context.me.incarnation,
             connected=disconnected_at_ms is None,
             connected_at_ms=self.connected_at_ms,
             disconnected_at_ms=disconnected_at_ms,
@@ -395,7 +437,7 @@ class ClientSession:
             for scan in progress.scans:
                 self.sender.retained.restore(scan)
             for history in progress.histories:
-                self._gateway.histories.restore(self, history)
+                self._context.histories.restore(self, history)
 
     def next_progress(self) -> ProgressRecord:
         """Return how far the session has come, for a record that is written now.
@@ -419,11 +461,11 @@ class ClientSession:
         for one in self.sender.exchanges():
             if one.message is not None and one.message.shared_filter in in_flight:
                 in_flight[one.message.shared_filter].append(_position(one.message))
-        self._gateway.share_log.save_member(self.key, self.epoch, in_flight)
+        self._context.share_log.save_member(self.key, self.epoch, in_flight)
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""
-        cursor = latest(self._gateway.next_offsets(), self.floor)
+        cursor = latest(self._context.delivered.next_offsets(), self.floor)
         waiting = self.sender.first_waiting()
         for partition, offset in waiting.items():
             cursor[partition] = min(cursor[partition], offset)
@@ -439,7 +481,7 @@ class ClientSession:
             ],
             incoming=self.incoming.held(),
             storing=storing,
-            storing_from=[offset + 1 for offset in self._gateway.publisher.acked]
+            storing_from=[offset + 1 for offset in self._context.publisher.acked]
             if storing
             else [],
             scans=self.sender.pending_retained(),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingest.gateway.authentication.certificates import username_of_certificate
 from ingest.gateway.authentication.login import Login
 from ingest.gateway.deadlines import UNWATCHED
+from ingest.gateway.opening import Opening
 from ingest.gateway.receiving import (
     Receiver,
     is_payload_as_told,
 )
 from ingest.gateway.subscribing import Subscriber
+from ingest.protocol.connection import ServerConnection
 from ingest.protocol.decoder import NEED_DATA
 from ingest.protocol.encoder import PINGRESP
 from ingest.protocol.errors import ProtocolViolation, RemoteProtocolError, UnsupportedProtocol
@@ -40,9 +43,18 @@ from mqlake.topics import SYSTEM_LEVEL, has_more_levels, is_system
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.gateway.authentication.authenticator import Authenticator
     from ingest.gateway.client_session import ClientSession
+    from ingest.gateway.connections import Connections
+    from ingest.gateway.context import Context
+    from ingest.gateway.deadlines import Deadlines
+    from ingest.gateway.draining import Draining
+    from ingest.gateway.listeners.info import ListenerInfo
+    from ingest.gateway.opening import OpeningContext
+    from ingest.gateway.receiving import ReceiverContext
+    from ingest.gateway.redirecting import Redirecting
     from ingest.gateway.sending import Sender
-    from ingest.gateway.server import Gateway
+    from ingest.gateway.subscribing import SubscriberContext
     from ingest.protocol.properties import Properties
 
 logger = logging.getLogger(__name__)
@@ -74,6 +86,64 @@ _ELSEWHERE: Final[frozenset[int]] = frozenset(
 """Reasons that come with a Server Reference (5.0: 4.13)."""
 
 
+class ConnectionContext:
+    """What all connections of a gateway use.
+
+    Args:
+        context: Of the gateway.
+        connections: All of them.
+        deadlines: Say when one is to be looked at.
+        draining: Says whether clients are let in.
+        authenticator: Says who they are.
+        redirecting: Says which are to go elsewhere; None: none.
+        openings: What those use that are on their way to their sessions.
+        receivers: What takes their messages.
+        subscribers: What takes their subscriptions.
+    """
+
+    __slots__ = (
+        "authenticator",
+        "connections",
+        "counters",
+        "deadlines",
+        "draining",
+        "incarnation",
+        "loop",
+        "openings",
+        "receivers",
+        "redirecting",
+        "sessions",
+        "settings",
+        "subscribers",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        connections: Connections,
+        deadlines: Deadlines,
+        draining: Draining,
+        authenticator: Authenticator,
+        redirecting: Redirecting | None,
+        openings: OpeningContext,
+        receivers: ReceiverContext,
+        subscribers: SubscriberContext,
+    ) -> None:
+        self.settings = context.settings
+        self.incarnation = context.me.incarnation
+        self.loop = context.loop
+        self.counters = context.counters
+        self.connections = connections
+        self.deadlines = deadlines
+        self.draining = draining
+        self.authenticator = authenticator
+        self.redirecting = redirecting
+        self.openings = openings
+        self.sessions = openings.sessions
+        self.receivers = receivers
+        self.subscribers = subscribers
+
+
 class ClientConnection(asyncio.Protocol):
     """The protocol object of one TCP connection.
 
@@ -83,7 +153,6 @@ class ClientConnection(asyncio.Protocol):
     per turn of the event loop.
 
     Attributes:
-        gateway: What the connections share.
         protocol: The protocol's state of this connection.
         client_id: Empty before CONNECT.
         tenant: Whose topics the client sees.
@@ -93,12 +162,17 @@ class ClientConnection(asyncio.Protocol):
         is_closing: Nothing more is read or sent.
         slot: Of `Deadlines`.
         needs_certificate: The client is who its certificate says.
+
+    Args:
+        context: What all connections use.
+        listener: Took the socket.
     """
 
     __slots__ = (
         "_asked_for_expiry",
         "_buffer",
         "_buffered_bytes",
+        "_context",
         "_held",
         "_last_received",
         "_login",
@@ -109,7 +183,6 @@ class ClientConnection(asyncio.Protocol):
         "_subscriber",
         "_transport",
         "client_id",
-        "gateway",
         "is_closing",
         "is_writable",
         "listener_kind",
@@ -121,15 +194,21 @@ class ClientConnection(asyncio.Protocol):
         "tenant",
     )
 
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
-        self.protocol = gateway.new_protocol()
+    def __init__(self, context: ConnectionContext, listener: ListenerInfo) -> None:
+        settings = context.settings
+        self._context = context
+        self.protocol = ServerConnection(
+            max_packet_bytes=settings.max_packet_bytes,
+            receive_maximum=settings.receive_maximum,
+            topic_alias_maximum=settings.topic_alias_maximum,
+        )
+        self.protocol.allowed_levels = listener.protocol_levels
         self.client_id = ""
-        self.tenant = gateway.settings.tenant
+        self.tenant = settings.tenant
         self.is_writable = True
         self.is_closing = False
-        self.listener_kind = ""
-        self.needs_certificate = False
+        self.listener_kind = listener.kind
+        self.needs_certificate = listener.use_identity_as_username
         self.peer = ""
         self.session: ClientSession | None = None
         self._sender: Sender  # these three from CONNECT on
@@ -143,7 +222,7 @@ class ClientConnection(asyncio.Protocol):
         self._last_received = 0.0
         self._login: Login | None = None
         self._number = 0
-        self._silence_limit = gateway.settings.connect_timeout_seconds
+        self._silence_limit = settings.connect_timeout_seconds
         self.slot = UNWATCHED
 
     # The socket
@@ -153,15 +232,15 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
-        high = self.gateway.settings.max_write_buffer_bytes
+        high = self._context.settings.max_write_buffer_bytes
         self._transport.set_write_buffer_limits(high=high)
-        self._last_received = self.gateway.loop.time()
-        self.gateway.deadlines.set(self, self._silence_limit)
-        self._number = self.gateway.connection_opened(self)
+        self._last_received = self._context.loop.time()
+        self._context.deadlines.set(self, self._silence_limit)
+        self._number = self._context.connections.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closing = True
-        self.gateway.deadlines.forget(self)
+        self._context.deadlines.forget(self)
         self._buffer.clear()
         if self._login is not None:
             self._login.cancel()
@@ -171,14 +250,14 @@ class ClientConnection(asyncio.Protocol):
             self._detach(reason)
         else:
             self._detach("")
-        self.gateway.connection_closed(self)
+        self._context.connections.closed(self)
 
     def data_received(self, data: bytes) -> None:
         if self.is_closing:
             return
         if self.session is not None:  # until then the time of a CONNECT runs, whatever trickles in
-            self._last_received = self.gateway.loop.time()
-        self.gateway.counters.bytes_received += len(data)
+            self._last_received = self._context.loop.time()
+        self._context.counters.bytes_received += len(data)
         if not self.is_writable:
             self._hold_if_overfull()
         self.protocol.receive_data(data)
@@ -197,7 +276,7 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes at the end of this turn of the loop."""
         if not self._buffer:
-            self.gateway.loop.call_soon(self._flush)
+            self._context.loop.call_soon(self._flush)
         self._buffer.append(data)
         self._buffered_bytes += len(data)
         if self._buffered_bytes > FLUSH_BYTES:
@@ -220,7 +299,7 @@ class ClientConnection(asyncio.Protocol):
     @property
     def connection_id(self) -> str:
         """What tells it apart in logs: from all others, of other gateways and runs too."""
-        return f"{self.gateway.incarnation:.8}-{self._number}"
+        return f"{self._context.incarnation:.8}-{self._number}"
 
     @property
     def is_answered(self) -> bool:
@@ -250,7 +329,7 @@ class ClientConnection(asyncio.Protocol):
         subscriber that is merely slow is still heard.
         """
         assert self._transport is not None
-        most = 2 * self.gateway.settings.max_write_buffer_bytes
+        most = 2 * self._context.settings.max_write_buffer_bytes
         if self._transport.get_write_buffer_size() > most:
             self.hold(HELD_BY_SOCKET)
 
@@ -270,7 +349,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._log("connection closed", reason=log_reason)
         properties: Properties = {"reason_string": log_reason}
-        reference = self.gateway.draining.server_reference
+        reference = self._context.draining.server_reference
         if reference and reason_code in _ELSEWHERE:
             properties["server_reference"] = reference
         last_words = self.protocol.close(reason_code, properties)
@@ -289,11 +368,11 @@ class ClientConnection(asyncio.Protocol):
         transport = self._transport
         if transport is not None:
             if lingers and last_words and transport.can_write_eof():
-                self.gateway.deadlines.set(self, LINGER_SECONDS)
+                self._context.deadlines.set(self, LINGER_SECONDS)
                 transport.write_eof()
                 transport.resume_reading()
             else:
-                self.gateway.deadlines.set(self, CLOSE_TIMEOUT_SECONDS)
+                self._context.deadlines.set(self, CLOSE_TIMEOUT_SECONDS)
                 transport.close()
 
     def _flush(self) -> None:
@@ -302,7 +381,7 @@ class ClientConnection(asyncio.Protocol):
             self._buffer = []
             self._buffered_bytes = 0
             data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
-            counters = self.gateway.counters
+            counters = self._context.counters
             counters.packets_sent += len(buffer)
             counters.bytes_sent += len(data)
             self._transport.write(data)
@@ -313,8 +392,8 @@ class ClientConnection(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.abort()
             return
-        deadlines, limit = self.gateway.deadlines, self._silence_limit
-        silent = self.gateway.loop.time() - self._last_received
+        deadlines, limit = self._context.deadlines, self._silence_limit
+        silent = self._context.loop.time() - self._last_received
         if self._held and HELD_BY_SOCKET not in self._held:
             deadlines.set(self, limit)  # while we do not read, the client's silence is ours
         elif silent < limit:
@@ -334,7 +413,7 @@ class ClientConnection(asyncio.Protocol):
                 packet = self.protocol.next_packet()
                 if packet is NEED_DATA:
                     return
-                self.gateway.counters.packets_received += 1
+                self._context.counters.packets_received += 1
                 if self.session is None and type(packet) not in _BEFORE_CONNACK:
                     raise ProtocolViolation(
                         DisconnectReasonCode.PROTOCOL_ERROR,
@@ -381,7 +460,7 @@ class ClientConnection(asyncio.Protocol):
         self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
     ) -> None:
         properties: Properties = {"reason_string": reason}
-        reference = server_reference or self.gateway.draining.server_reference
+        reference = server_reference or self._context.draining.server_reference
         if reference and reason_code in _ELSEWHERE:
             properties["server_reference"] = reference
         self._turn_away(self.protocol.refuse(reason_code, properties), reason)
@@ -391,13 +470,13 @@ class ClientConnection(asyncio.Protocol):
 
         [MQTT5-3.1.4-6] [MQTT5-3.2.2-7] [MQTT5-4.13.2-1] [MQTT311-3.1.4-5] [MQTT311-3.2.2-5]
         """
-        self.gateway.counters.connections_refused += 1
+        self._context.counters.connections_refused += 1
         self._log("connection refused", reason=reason)
         self._finish(last_words, reason, lingers=True)
 
     def _process_connect(self, connect: Connect) -> None:
         self.client_id = connect.client_id
-        self.gateway.counters.connects_received += 1
+        self._context.counters.connects_received += 1
         refusal = self._refusal_of(connect)
         if refusal is not None:
             self.refuse(*refusal)
@@ -411,7 +490,7 @@ class ClientConnection(asyncio.Protocol):
                 self.refuse(ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD, reason)
                 return
         address = self.peer.rpartition(":")[0]
-        self._login = Login(self, self.gateway.authenticator, address)
+        self._login = Login(self, self._context.authenticator, address)
         self._login.begin(connect, identity)
 
     def accept(
@@ -427,14 +506,14 @@ class ClientConnection(asyncio.Protocol):
         if self._login is not None and self._login.is_over:
             self._login = None  # without a method there is no AUTH [MQTT5-4.12.0-6]
         if not self.client_id:  # [MQTT5-3.1.3-6] [MQTT311-3.1.3-6]
-            self.client_id = self.gateway.assign_client_id()
-        elif (redirecting := self.gateway.redirecting) and connect.protocol_level == MQTT_5_0:
+            self.client_id = f"auto-{secrets.token_hex(12)}"  # nobody can guess it [MQTT5-3.2.2-16]
+        elif (redirecting := self._context.redirecting) and connect.protocol_level == MQTT_5_0:
             key = (self.tenant, self.client_id)
             if reference := redirecting.elsewhere(key, self.listener_kind):
                 reason = "another gateway owns the shard of this session"
                 self.refuse(ConnackReasonCode.USE_ANOTHER_SERVER, reason, reference)
                 return
-        self.gateway.sessions.open(self, connect, username, extra)
+        Opening(self._context.openings, self, connect, username, extra).proceed()
 
     def adopt(self, session: ClientSession, connect: Connect) -> None:
         """Take the session: from now on its end is to be told when the connection ends."""
@@ -442,28 +521,30 @@ class ClientConnection(asyncio.Protocol):
         wants_reasons = connect.properties.get("request_problem_information", 1) != 0
         self.session = session
         self._sender = session.sender
-        self._receiver = Receiver(self, session, wants_reasons=wants_reasons)
-        self._subscriber = Subscriber(self, session)
+        self._receiver = Receiver(
+            self._context.receivers, self, session, wants_reasons=wants_reasons
+        )
+        self._subscriber = Subscriber(self._context.subscribers, self, session)
 
     def welcome(self, connect: Connect, extra: Properties, *, session_present: bool) -> None:
         """Send CONNACK to a client that has its session: the first packet that it gets.
 
         [MQTT5-3.2.0-1] [MQTT311-3.2.0-1]
         """
-        gateway, protocol, session = self.gateway, self.protocol, self.session
+        context, protocol, session = self._context, self.protocol, self.session
         assert session is not None
         self._asked_for_expiry = bool(connect.properties.get("session_expiry_interval"))
-        keep_alive = gateway.settings.max_keep_alive_seconds  # [MQTT5-3.2.2-22]
+        keep_alive = context.settings.max_keep_alive_seconds  # [MQTT5-3.2.2-22]
         if not keep_alive or 0 < connect.keep_alive <= keep_alive:
             keep_alive = connect.keep_alive
-        self._last_received = gateway.loop.time()
+        self._last_received = context.loop.time()
         if protocol.protocol_level < MQTT_5_0:
             keep_alive = connect.keep_alive  # it cannot be told another
         self._silence_limit = keep_alive * KEEP_ALIVE_FACTOR
         if self._silence_limit:
-            gateway.deadlines.set(self, self._silence_limit)
+            context.deadlines.set(self, self._silence_limit)
         else:
-            gateway.deadlines.forget(self)
+            context.deadlines.forget(self)
         properties: Properties = {}
         if protocol.protocol_level == MQTT_5_0:
             properties = self._connack_properties(connect, session, keep_alive)
@@ -486,7 +567,7 @@ class ClientConnection(asyncio.Protocol):
         So not a word of QoS 2 and retained messages: there are both, for wills as well.
         [MQTT5-3.2.2-9] [MQTT5-3.2.2-12] [MQTT5-3.2.2-13]
         """
-        settings = self.gateway.settings
+        settings = self._context.settings
         properties: Properties = {
             "receive_maximum": settings.receive_maximum,
             "maximum_packet_size": settings.max_packet_bytes,
@@ -514,11 +595,11 @@ class ClientConnection(asyncio.Protocol):
             ProtocolViolation: It says what is not allowed.
         """
         level, will = connect.protocol_level, connect.will
-        refusal = self.gateway.draining.refusal()
+        refusal = self._context.draining.refusal()
         if refusal is not None:
             return refusal
-        if self.gateway.is_full:
-            if self.gateway.settings.server_reference:
+        if self._context.connections.is_full:
+            if self._context.settings.server_reference:
                 return ConnackReasonCode.USE_ANOTHER_SERVER, "too many connections"
             return ConnackReasonCode.SERVER_BUSY, "too many connections"
         needs_id = level < MQTT_3_1_1 or (level == MQTT_3_1_1 and not connect.clean_start)
@@ -533,7 +614,7 @@ class ClientConnection(asyncio.Protocol):
         if is_system(will.topic_name):
             reason = f"the will's topic is the server's, below {SYSTEM_LEVEL}"
             return ConnackReasonCode.NOT_AUTHORIZED, reason
-        most = self.gateway.settings.max_topic_levels
+        most = self._context.settings.max_topic_levels
         if has_more_levels(will.topic_name, most):
             reason = f"the will's topic has more than {most} levels"
             return ConnackReasonCode.TOPIC_NAME_INVALID, reason
@@ -582,7 +663,8 @@ class ClientConnection(asyncio.Protocol):
             self._turn_away(b"", "the client has given its login up")
             return
         if expiry is not None:
-            session.expiry_interval = min(expiry, self.gateway.settings.max_session_expiry_interval)
+            most = self._context.settings.max_session_expiry_interval
+            session.expiry_interval = min(expiry, most)
         if disconnect.reason_code is not DisconnectReasonCode.DISCONNECT_WITH_WILL_MESSAGE:
             # [MQTT5-3.1.2-10] [MQTT5-3.14.4-3] [MQTT311-3.1.2-10] [MQTT311-3.14.4-3]
             session.will = None
@@ -605,9 +687,9 @@ class ClientConnection(asyncio.Protocol):
         session, self.session = self.session, None
         if session is not None:
             self._receiver.close()
-            self.gateway.sessions.connection_lost(session, reason)
+            self._context.sessions.connection_lost(session, reason)
         elif self.client_id:
-            self.gateway.sessions.connection_gone(self)
+            self._context.sessions.connection_gone(self)
 
     def _log(self, event: str, **values: Any) -> None:
         if logger.isEnabledFor(logging.INFO):

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
-    from ingest.gateway.connection import ClientConnection
+    from ingest.gateway.connections import Connections, Socket
     from ingest.gateway.context import Context
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Draining:
     def __init__(
         self,
         context: Context,
-        connections: Collection[ClientConnection],
+        connections: Connections,
         is_idle: Callable[[], bool],
     ) -> None:
         self._context = context
@@ -76,9 +76,9 @@ class Draining:
         self._drain: Drain | None = None
         self._is_drained = False
         self._begun = asyncio.Event()
-        self._next: list[ClientConnection] = []
+        self._next: list[Socket] = []
         # Those that are read no further, and when they go at the latest.
-        self._held: dict[ClientConnection, float] = {}
+        self._held: dict[Socket, float] = {}
 
     @property
     def state(self) -> str:

@@ -19,7 +19,7 @@ import logging
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ingest.gateway.catching_up import CatchingUp, Pages, give, match
 from ingest.protocol.reason_codes import SubackReasonCode
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ingest.gateway.catching_up import Take
-    from ingest.gateway.client_session import ClientSession
     from ingest.gateway.context import Context
+    from ingest.gateway.progress import Progress
+    from ingest.gateway.sending import Sender
     from ingest.protocol.packets import Subscribe
+    from ingest.session.subscriptions import ClientSubscription
     from mqlake.log.contract import LogRecord
 
 logger = logging.getLogger(__name__)
@@ -85,6 +87,18 @@ def read_time(text: str) -> int:
     return max(0, round(moment.timestamp() * 1000))
 
 
+class HistorySession(Protocol):
+    """Implemented by `ingest.gateway.client_session.ClientSession`, which describes it."""
+
+    tenant: str
+    client_id: str
+    sender: Sender
+    subscriptions: dict[str, ClientSubscription[Sender]]
+    progress: Progress | None
+
+    def begin_history(self, history: History) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class History:
     """What subscriptions of one SUBSCRIBE have not got yet.
@@ -99,7 +113,7 @@ class History:
             where reading stopped: whoever brings the session back must not read that again.
     """
 
-    session: ClientSession
+    session: HistorySession
     topic_filters: dict[str, None]
     from_ms: int
     missed: Missed
@@ -177,7 +191,7 @@ class Histories:
             return Wish(0, SubackReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(exc))
 
     def open(
-        self, session: ClientSession, topic_filters: Iterable[str], from_ms: int, starts: list[int]
+        self, session: HistorySession, topic_filters: Iterable[str], from_ms: int, starts: list[int]
     ) -> History:
         """Take subscriptions out of force until they have their history; `start` reads it."""
         missed = _missed([0] * len(starts), starts)
@@ -185,7 +199,7 @@ class Histories:
         session.begin_history(history)
         return history
 
-    def restore(self, session: ClientSession, record: HistoryRecord) -> None:
+    def restore(self, session: HistorySession, record: HistoryRecord) -> None:
         """Take a history up that was begun on an earlier connection."""
         filters = dict.fromkeys(one for one in record.topic_filters if one in session.subscriptions)
         cursor = list(record.cursor)

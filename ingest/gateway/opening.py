@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ingest.gateway.client import Client
 from ingest.gateway.client_session import ClientSession, StoredSession
+from ingest.gateway.sessions import HELD_BY_SESSION
 from ingest.protocol.packets import MQTT_5_0
 from ingest.protocol.reason_codes import ConnackReasonCode
 from ingest.session.checkpoint import Before
@@ -29,9 +31,10 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from ingest.gateway.connection import ClientConnection
+    from ingest.gateway.client_session import SessionContext
+    from ingest.gateway.context import Context
+    from ingest.gateway.resuming import Resumer
     from ingest.gateway.routes import RouteRequest
-    from ingest.gateway.server import Gateway
     from ingest.gateway.sessions import Sessions
     from ingest.protocol.packets import Connect
     from ingest.protocol.properties import Properties
@@ -39,18 +42,64 @@ if TYPE_CHECKING:
     from ingest.session.holder import Grant
     from mqlake.shard_records import Key
 
-HELD_BY_SESSION: Final = "session"
-
 _LATER: Final = object()
 """An effect that is not over: `proceed` tells of its end."""
+
+
+class Entrant(Client, Protocol):
+    """A connection whose client may be let in.
+
+    Implemented by `ingest.gateway.connection.ClientConnection`, which describes it.
+    """
+
+    def refuse(
+        self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
+    ) -> None: ...
+    def adopt(self, session: ClientSession, connect: Connect) -> None: ...
+    def welcome(self, connect: Connect, extra: Properties, *, session_present: bool) -> None: ...
+
+
+class OpeningContext:
+    """What all openings of a gateway use.
+
+    Args:
+        context: Of the gateway.
+        of_session: What the sessions use.
+        sessions: Where they belong.
+        resumer: Brings those back that were stored.
+    """
+
+    __slots__ = (
+        "delivered",
+        "events",
+        "histories",
+        "max_expiry_interval",
+        "of_session",
+        "resumer",
+        "sessions",
+        "share_groups",
+        "subscriptions",
+    )
+
+    def __init__(
+        self, context: Context, of_session: SessionContext, sessions: Sessions, resumer: Resumer
+    ) -> None:
+        self.max_expiry_interval = context.settings.max_session_expiry_interval
+        self.events = context.events
+        self.of_session = of_session
+        self.delivered = of_session.delivered
+        self.histories = of_session.histories
+        self.share_groups = of_session.share_groups
+        self.subscriptions = of_session.subscriptions
+        self.sessions = sessions
+        self.resumer = resumer
 
 
 class Opening:
     """A connection between CONNECT and the first packet that its client is heard with.
 
     Args:
-        gateway: Whose.
-        sessions: Where the session belongs.
+        context: What all openings use.
         connection: Of the client.
         connect: What it asked for.
         username: Who it is.
@@ -62,11 +111,10 @@ class Opening:
     """
 
     __slots__ = (
+        "_context",
         "_cursor",
         "_extra",
-        "_gateway",
         "_session",
-        "_sessions",
         "_stored",
         "_username",
         "_work",
@@ -78,21 +126,17 @@ class Opening:
 
     def __init__(
         self,
-        gateway: Gateway,
-        sessions: Sessions,
-        connection: ClientConnection,
+        context: OpeningContext,
+        connection: Entrant,
         connect: Connect,
         username: str | None,
         extra: Properties,
     ) -> None:
-        self._gateway = gateway
-        self._sessions = sessions
+        self._context = context
         self.connection = connection
         self.connect = connect
         self.key: Key = (connection.tenant, connection.client_id)
-        self.expiry_interval = _expiry_interval(
-            connect, gateway.settings.max_session_expiry_interval
-        )
+        self.expiry_interval = _expiry_interval(connect, context.max_expiry_interval)
         self._username = username
         self._extra = extra
         self._session: ClientSession  # from `Load` on
@@ -122,18 +166,22 @@ class Opening:
     # The effects
 
     def _claim(self, _: Claim) -> Any:
-        self._sessions.claim(self)
+        self._context.sessions.claim(self)
         return _LATER
 
     def _load(self, load: Load) -> Any:
         self._stored = stored = _stored(load.grant)
         session = self._session = ClientSession(  # [MQTT5-3.1.2-6]
-            self._gateway, self.connection, self.connect, self._username, self.expiry_interval
+            self._context.of_session,
+            self.connection,
+            self.connect,
+            self._username,
+            self.expiry_interval,
         )
         session.become(State.CLAIMED)
         if stored is not None:  # [MQTT5-3.1.2-5] [MQTT311-3.1.2-4]
             session.restore(stored)
-        self._sessions.add(session)
+        self._context.sessions.add(session)
         self.connection.adopt(session, self.connect)
         return stored is not None
 
@@ -154,7 +202,7 @@ class Opening:
 
     def _saved(self, error: LogError | None) -> None:
         if error is None and self._session.is_written:
-            self._sessions.saved(self._session)
+            self._context.sessions.saved(self._session)
         if self.connection.is_closing:
             return
         if error is None:
@@ -166,7 +214,7 @@ class Opening:
 
     def _welcome(self, welcome: Welcome) -> Any:
         session, connection = self._session, self.connection
-        self._gateway.events.add(
+        self._context.events.add(
             "client.connected",
             session.tenant,
             session.client_id,
@@ -187,7 +235,7 @@ class Opening:
         assert stored is not None
         session.become(State.ROUTING)
         if stored.progress is None:  # before anything is routed: it may miss nothing from now on
-            self._cursor = self._gateway.next_offsets()
+            self._cursor = self._context.delivered.next_offsets()
         else:
             self._cursor = stored.progress.cursor
         routes = session.routes(session.subscriptions)
@@ -195,7 +243,7 @@ class Opening:
         def counted(ends: asyncio.Future[list[int]]) -> None:
             if session.is_ended:  # it did not know of its routes yet
                 for route in routes:
-                    self._gateway.share_groups.unsubscribe(route)
+                    self._context.share_groups.unsubscribe(route)
                 return
             session.become(State.CATCHING_UP)
             self.proceed(ends.result())
@@ -203,12 +251,12 @@ class Opening:
         def entered(request: RouteRequest) -> None:
             request.counted.add_done_callback(counted)
 
-        self._gateway.share_groups.announce(routes, entered)
+        self._context.share_groups.announce(routes, entered)
         return _LATER
 
     def _catch_up(self, catch_up: CatchUp) -> Any:
         assert self._stored is not None
-        self._gateway.resumer.resume(
+        self._context.resumer.resume(
             self._session, self._stored, self._cursor, catch_up.ends, self.proceed
         )
         return _LATER
@@ -222,18 +270,18 @@ class Opening:
         session.sender.attach(connection)
         connection.release(HELD_BY_SESSION)
         for history in session.histories():
-            self._gateway.histories.start(history)
+            self._context.histories.start(history)
 
     def _join(self, starts: Sequence[int]) -> None:
         """Put the subscriptions of a session in force that has all it missed up to `starts`."""
         session = self._session
         session.floor = list(starts)
         session.sender.caught_up(session.floor)
-        self._sessions.wait_for_offsets(session)
+        self._context.sessions.wait_for_offsets(session)
         for subscription in session.subscriptions.values():
             if not session.is_catching_up(subscription.topic_filter):
                 subscription.starts = latest(starts, subscription.starts)
-                self._gateway.subscriptions.add(session.tenant, subscription)
+                self._context.subscriptions.add(session.tenant, subscription)
         if session.progress is not None:
             session.progress.touch()
 

@@ -25,8 +25,12 @@ from mqlake.topics import SYSTEM_LEVEL, has_more_levels, is_system
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.gateway.client import Client
     from ingest.gateway.client_session import ClientSession
-    from ingest.gateway.connection import ClientConnection
+    from ingest.gateway.context import Context
+    from ingest.gateway.log_room import LogRoom
+    from ingest.gateway.lookup import Lookup
+    from ingest.gateway.publishing import Publisher
     from ingest.protocol.properties import Properties
     from mqlake.log.contract import AppendCallback
 
@@ -84,12 +88,36 @@ class _PendingExchange(_PendingPublish):
         self._receiver.stored(self._packet_id, 2, -1, -1, None if is_there else error)
 
 
+class ReceiverContext:
+    """What all receivers of a gateway use.
+
+    Args:
+        context: Of the gateway.
+        publisher: Appends to the log.
+        lookup: Finds messages there.
+        log_room: Where those wait who found the log full.
+    """
+
+    __slots__ = ("counters", "log_room", "lookup", "most_levels", "publisher", "window")
+
+    def __init__(
+        self, context: Context, publisher: Publisher, lookup: Lookup, log_room: LogRoom
+    ) -> None:
+        self.counters = context.counters
+        self.window = context.settings.receive_maximum
+        self.most_levels = context.settings.max_topic_levels
+        self.publisher = publisher
+        self.lookup = lookup
+        self.log_room = log_room
+
+
 class Receiver:
     """Takes PUBLISH and PUBREL of one client and gives each QoS its answer.
 
     [MQTT5-3.3.4-1] [MQTT311-3.3.4-1]
 
     Args:
+        context: What all receivers use.
         connection: The client's.
         session: Its session; knows the QoS 2 messages of earlier connections.
         wants_reasons: Whether a 5.0 client may be told reason strings. [MQTT5-3.1.2-29]
@@ -97,6 +125,7 @@ class Receiver:
 
     __slots__ = (
         "_connection",
+        "_context",
         "_counters",
         "_deferred",
         "_exchanges",
@@ -113,15 +142,20 @@ class Receiver:
     )
 
     def __init__(
-        self, connection: ClientConnection, session: ClientSession, *, wants_reasons: bool
+        self,
+        context: ReceiverContext,
+        connection: Client,
+        session: ClientSession,
+        *,
+        wants_reasons: bool,
     ) -> None:
-        gateway = connection.gateway
+        self._context = context
         self._connection = connection
         self._protocol = connection.protocol
-        self._publisher = gateway.publisher
-        self._counters = gateway.counters
-        self._window = gateway.settings.receive_maximum
-        self._most_levels = gateway.settings.max_topic_levels
+        self._publisher = context.publisher
+        self._counters = context.counters
+        self._window = context.window
+        self._most_levels = context.most_levels
         self._key_prefix = connection.tenant + "/"
         self._session = session
         self._incoming = session.incoming
@@ -241,7 +275,7 @@ class Receiver:
         self, exchange: bytes, starts: list[int], on_found: Callable[[bool], None]
     ) -> None:
         """Find out whether the log has a message that it has not answered for."""
-        self._connection.gateway.lookup.ask(exchange, starts, on_found)
+        self._context.lookup.ask(exchange, starts, on_found)
 
     def _complete(self, packet_id: int) -> None:
         if not self._connection.is_closing:
@@ -303,7 +337,7 @@ class Receiver:
         except LogFull:
             self._deferred = deque([publish])
             self._connection.hold(HELD_BY_LOG)
-            self._connection.gateway.wait_for_log(self)
+            self._context.log_room.wait(self.log_has_room)
         except LogError as error:
             self._refuse(packet_id, qos, str(error))
 

@@ -11,7 +11,8 @@ What waits already goes first. [MQTT5-3.3.1-9] [MQTT311-3.3.1-6]
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ingest.gateway.retained import to_outbound
 from ingest.gateway.store.scanning import just_after
@@ -19,11 +20,15 @@ from mqlake.records import message_key
 from mqlake.topics import is_system
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import asyncio
+    from collections.abc import Callable, Sequence
 
-    from ingest.gateway.retained_questions import Question
-    from ingest.gateway.sending import Sender
-    from ingest.gateway.server import Gateway
+    from ingest.gateway.delivered import Delivered
+    from ingest.gateway.outbound import OutboundMessage
+    from ingest.gateway.peers import Lease
+    from ingest.gateway.retained import Retained
+    from ingest.gateway.retained_questions import Question, RetainedQuestions
+    from ingest.gateway.system_topics import SystemTopics
     from mqlake.session_records import RetainedScan
 
 RETAINED_PAGE: Final = 100
@@ -46,29 +51,62 @@ SCAN_RETRY_SECONDS: Final = 0.1
 """Until it is looked again whether a copy here is new enough, and this gateway heard of."""
 
 
+class Recipient(Protocol):
+    """Implemented by `ingest.gateway.sending.Sender`, which describes it."""
+
+    tenant: str
+
+    def retained_room(self, qos: int) -> int: ...
+    def send_retained(self, message: OutboundMessage, scan: RetainedScan) -> bool: ...
+    def retained_sent(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedSources:
+    """Where retained messages come from, for all clients of a gateway.
+
+    Attributes:
+        loop: Of the gateway.
+        own: The copies that are here.
+        questions: Ask the gateways that have others.
+        system_topics: What the gateway tells of itself.
+        lease: Of this gateway.
+        delivered: How far this gateway has come.
+        shard_of: Returns the shard of a message's key.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    own: Retained
+    questions: RetainedQuestions
+    system_topics: SystemTopics
+    lease: Lease
+    delivered: Delivered
+    shard_of: Callable[[bytes], int]
+
+
 class RetainedScans:
     """What one session is still owed.
 
     Args:
-        gateway: Where the session is.
-        sender: Of the session.
+        sources: Where they come from.
+        recipient: Of the session.
     """
 
     __slots__ = (
         "_asking",
         "_floor",
-        "_gateway",
         "_is_due",
         "_next",
         "_owed",
         "_questions",
+        "_recipient",
         "_scans",
-        "_sender",
+        "_sources",
     )
 
-    def __init__(self, gateway: Gateway, sender: Sender) -> None:
-        self._gateway = gateway
-        self._sender = sender
+    def __init__(self, sources: RetainedSources, recipient: Recipient) -> None:
+        self._sources = sources
+        self._recipient = recipient
         # What waits for the router, and what is being sent.
         self._owed: list[RetainedScan] = []
         self._scans: list[RetainedScan] = []
@@ -90,8 +128,8 @@ class RetainedScans:
         if self._scans or self._questions or is_system(scan.topic_filter):
             return
         shards = self._shards(scan)
-        is_here = self._gateway.retained.is_complete(scan.shard)
-        if not is_here and self._sender.retained_room(scan.qos):
+        is_here = self._sources.own.is_complete(scan.shard)
+        if not is_here and self._recipient.retained_room(scan.qos):
             self._ask_shards(scan, shards)
 
     def restore(self, scan: RetainedScan) -> None:
@@ -126,19 +164,19 @@ class RetainedScans:
         self._asking = None
         self._next = 0
         for question in questions:
-            self._gateway.retained_questions.close(question)
+            self._sources.questions.close(question)
 
     def go_on(self) -> None:
         """Look in a later turn of the loop what can be sent."""
         if self._scans and not self._is_due:
             self._is_due = True
-            self._gateway.loop.call_soon(self._step)
+            self._sources.loop.call_soon(self._step)
 
     def _step(self) -> None:
         self._is_due = False
         if not self._scans:
             return
-        if not self._gateway.lease.holds():  # the session may be another gateway's by now
+        if not self._sources.lease.holds():  # the session may be another gateway's by now
             self._look_later()
             return
         scan = self._scans[0]
@@ -151,15 +189,15 @@ class RetainedScans:
 
     def _look_later(self) -> None:
         self._is_due = True
-        self._gateway.loop.call_later(SCAN_RETRY_SECONDS, self._step)
+        self._sources.loop.call_later(SCAN_RETRY_SECONDS, self._step)
 
     def _send_system(self, scan: RetainedScan) -> bool:
-        room = self._sender.retained_room(scan.qos)
+        room = self._recipient.retained_room(scan.qos)
         if not room:
             return False  # goes on by `send_waiting`
-        page = self._gateway.system_topics.page(scan.topic_filter, scan.position, room)
+        page = self._sources.system_topics.page(scan.topic_filter, scan.position, room)
         for message in page.messages:
-            if not self._sender.send_retained(message, scan):
+            if not self._recipient.send_retained(message, scan):
                 return False
             scan.position = just_after(message.topic_name)
         scan.position = page.position
@@ -174,9 +212,9 @@ class RetainedScans:
             if scan.shard >= shards.stop:
                 self._end(scan)
                 return True
-            if not self._sender.retained_room(scan.qos):
+            if not self._recipient.retained_room(scan.qos):
                 return False  # goes on by `send_waiting`
-            if not self._gateway.retained.is_complete(scan.shard):
+            if not self._sources.own.is_complete(scan.shard):
                 return self._send_asked(scan, shards)
             self.close_questions()
             if not self._is_new_enough(scan):
@@ -191,7 +229,7 @@ class RetainedScans:
         count = len(scan.limits)
         if "+" in scan.topic_filter or "#" in scan.topic_filter:
             return range(count)
-        shard = self._gateway.shard_of_topic(message_key(self._sender.tenant, scan.topic_filter))
+        shard = self._sources.shard_of(message_key(self._recipient.tenant, scan.topic_filter))
         if scan.shard < shard:
             scan.shard, scan.position = shard, None
         return range(shard, shard + 1)
@@ -201,23 +239,23 @@ class RetainedScans:
 
         The session may have begun at another gateway, which was ahead of this one.
         """
-        reached = self._gateway.next_offsets()[scan.shard]
+        reached = self._sources.delivered.next_offsets()[scan.shard]
         floor = 0 if self._floor is None else self._floor[scan.shard]
         return reached >= max(scan.limits[scan.shard], floor)
 
     def _send_own(self, scan: RetainedScan) -> bool:
         """Send a page of this gateway's copy; return whether that was the rest of the shard."""
         shard = scan.shard
-        page = self._gateway.retained.page(
+        page = self._sources.own.page(
             shard,
-            self._sender.tenant,
+            self._recipient.tenant,
             scan.topic_filter,
             scan.position,
-            self._sender.retained_room(scan.qos),
+            self._recipient.retained_room(scan.qos),
             PAGE_BYTES,
         )
         for message in page.messages:
-            if message.offset < scan.limits[shard] and not self._sender.send_retained(
+            if message.offset < scan.limits[shard] and not self._recipient.send_retained(
                 to_outbound(message, shard), scan
             ):
                 return False
@@ -232,7 +270,7 @@ class RetainedScans:
 
     def _send_asked(self, scan: RetainedScan, shards: range) -> bool:
         """Send of the page that another gateway has given, or ask for it."""
-        questions = self._gateway.retained_questions
+        questions = self._sources.questions
         if self._asking is not scan or (self._questions and questions.is_void(self._questions[0])):
             self.close_questions()
         self._ask_shards(scan, shards)
@@ -246,7 +284,7 @@ class RetainedScans:
             is_sent = (
                 message.offset >= scan.limits[scan.shard]
                 or questions.is_overtaken(question, message)
-                or self._sender.send_retained(to_outbound(message, scan.shard), scan)
+                or self._recipient.send_retained(to_outbound(message, scan.shard), scan)
             )
             if not is_sent:
                 return False  # goes on by `send_waiting`
@@ -269,8 +307,8 @@ class RetainedScans:
         *,
         first: bool = False,
     ) -> None:
-        question = self._gateway.retained_questions.ask(
-            self._sender.tenant,
+        question = self._sources.questions.ask(
+            self._recipient.tenant,
             shard,
             scan.topic_filter,
             position,
@@ -289,11 +327,11 @@ class RetainedScans:
             scan.shard + len(self._questions), min(scan.shard + 1 + AHEAD, shards.stop)
         )
         for shard in following:
-            if self._gateway.retained.is_complete(shard):
+            if self._sources.own.is_complete(shard):
                 break
             self._ask(scan, shard, None, AHEAD_PAGE, AHEAD_BYTES)
 
     def _end(self, scan: RetainedScan) -> None:
         self.close_questions()
         del self._scans[0]
-        self._sender.retained_sent()
+        self._recipient.retained_sent()

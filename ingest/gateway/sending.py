@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ingest.gateway.delivery_events import ACKED, DELIVERED
 from ingest.gateway.drops import DropReason
+from ingest.gateway.group_step import GroupStep, SavedGroups
 from ingest.gateway.outbound import LOCAL, OutboundMessage
-from ingest.gateway.retained_scans import RETAINED_PAGE, RetainedScans
-from ingest.gateway.share_saving import GroupStep
+from ingest.gateway.retained_scans import RETAINED_PAGE, RetainedScans, RetainedSources
 from ingest.protocol.encoder import encode_pubrel
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Pubrec, Pubrel
@@ -28,9 +28,10 @@ from ingest.session.outgoing import Exchange, Offer, OutgoingMessages
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ingest.gateway.connection import ClientConnection
+    from ingest.gateway.client import Client
+    from ingest.gateway.context import Context
+    from ingest.gateway.delivery_events import DeliveryEvents
     from ingest.gateway.progress import Progress
-    from ingest.gateway.server import Gateway
     from ingest.session.checkpoint import Saved
     from ingest.session.share_parts import GroupKey
     from ingest.session.subscriptions import Copy
@@ -51,6 +52,38 @@ class Outgoing(NamedTuple):
     """The shared subscription that the client got it for."""
 
 
+class Groups(SavedGroups, Protocol):
+    """Implemented by `ingest.gateway.share_groups.ShareGroups`."""
+
+    def member_moved(self, sender: Sender) -> None:
+        """Give a member what waits for it in its groups, if it has room now."""
+        ...
+
+
+class SenderContext:
+    """What all senders of a gateway use.
+
+    Args:
+        context: Of the gateway.
+        told: Whether anybody wants to hear of deliveries.
+        groups: Give members of share groups their messages.
+        retained: Where retained messages come from.
+    """
+
+    __slots__ = ("clock", "counters", "drops", "groups", "retained", "settings", "told")
+
+    def __init__(
+        self, context: Context, told: DeliveryEvents, groups: Groups, retained: RetainedSources
+    ) -> None:
+        self.settings = context.settings
+        self.clock = context.clock
+        self.counters = context.counters
+        self.drops = context.drops
+        self.told = told
+        self.groups = groups
+        self.retained = retained
+
+
 class Sender:
     """Sends messages to one client and takes its answers.
 
@@ -58,6 +91,11 @@ class Sender:
     little of what the client has acknowledged, or the client is not there. QoS 0 does not wait: it
     is dropped and recorded. Other packets than PUBLISH do not wait for the window.
     [MQTT5-3.3.4-10] [MQTT5-4.9.0-3]
+
+    Args:
+        context: What all senders use.
+        tenant: Of the client.
+        client_id: Of the client.
 
     Attributes:
         groups: Share groups that it is a member of: they are told when it may have room.
@@ -67,9 +105,9 @@ class Sender:
         "_aliases",
         "_clock",
         "_connection",
+        "_context",
         "_counters",
         "_drops",
-        "_gateway",
         "_has_shared",
         "_level",
         "_max_aliases",
@@ -85,21 +123,21 @@ class Sender:
         "tenant",
     )
 
-    def __init__(self, gateway: Gateway, tenant: str, client_id: str) -> None:
+    def __init__(self, context: SenderContext, tenant: str, client_id: str) -> None:
         self.tenant = tenant
         self.client_id = client_id
-        self._gateway = gateway
-        self._counters = gateway.counters
-        self._drops = gateway.drops
-        self._told = gateway.delivery_events
-        self._clock = gateway.clock
-        self._connection: ClientConnection | None = None
+        self._context = context
+        self._counters = context.counters
+        self._drops = context.drops
+        self._told = context.told
+        self._clock = context.clock
+        self._connection: Client | None = None
         self._level = 0
         self._max_packet_bytes: int | None = None
         self._max_aliases = 0
         self._aliases: dict[str, int] | None = None
         self._messages: OutgoingMessages[Outgoing] = OutgoingMessages(
-            window=1, max_queued=gateway.settings.max_offline_messages
+            window=1, max_queued=context.settings.max_offline_messages
         )
         # Made when first needed: what the session is owed of the retained messages.
         self._retained: RetainedScans | None = None
@@ -141,9 +179,9 @@ class Sender:
             self._room.clear()
             await self._room.wait()
 
-    def attach(self, connection: ClientConnection) -> None:
+    def attach(self, connection: Client) -> None:
         """Take a connection whose CONNACK is on its way; what was in flight is sent again."""
-        settings = self._gateway.settings
+        settings = self._context.settings
         protocol = connection.protocol
         self._connection = connection
         self._level = protocol.protocol_level
@@ -164,7 +202,7 @@ class Sender:
         """Let go of the connection; what is in flight is kept."""
         self._connection = None
         self._save_queue = None
-        self._messages.max_queued = self._gateway.settings.max_offline_messages
+        self._messages.max_queued = self._context.settings.max_offline_messages
         if self._retained is not None:
             self._retained.close_questions()
 
@@ -233,7 +271,7 @@ class Sender:
         identifiers = copy.identifiers if self._level == MQTT_5_0 else ()
         connection = self._connection
         if connection is None or connection.is_closing:
-            if qos or self._gateway.settings.keep_qos_0_offline:
+            if qos or self._context.settings.keep_qos_0_offline:
                 self._keep(Outgoing(message, qos, retain, copy.identifiers, copy.shared_filter))
                 if self.progress is not None:
                     self.progress.touch()
@@ -285,13 +323,13 @@ class Sender:
         if self._retained is not None:
             self._retained.go_on()
         if self.groups:
-            self._gateway.share_groups.member_moved(self)
+            self._context.groups.member_moved(self)
 
     @property
     def retained(self) -> RetainedScans:
         """What the session is owed of the retained messages."""
         if self._retained is None:
-            self._retained = RetainedScans(self._gateway, self)
+            self._retained = RetainedScans(self._context.retained, self)
         return self._retained
 
     def caught_up(self, floor: Sequence[int]) -> None:
@@ -398,14 +436,14 @@ class Sender:
                 "MQTT5-4.13.1-1" if self._level == MQTT_5_0 else "MQTT311-4.8.0-1",
             )
 
-    def _takes_more(self, connection: ClientConnection) -> bool:
+    def _takes_more(self, connection: Client) -> bool:
         """Whether QoS 1 and 2 messages may leave: the log knows of most that were acknowledged."""
         return connection.is_writable and (self.progress is None or self.progress.has_room)
 
     def _keep(self, outgoing: Outgoing) -> None:
         """Queue a message for a client that is not there."""
         messages = self._messages
-        if messages.is_full and self._gateway.settings.drop_when_offline == "oldest":
+        if messages.is_full and self._context.settings.drop_when_offline == "oldest":
             oldest = messages.drop_oldest()
             if oldest is not None:
                 self._drop(DropReason.QUEUE_FULL, oldest.message, oldest.qos)
@@ -461,7 +499,7 @@ class Sender:
         self._has_shared = self._has_shared or shared_filter != ""
         if not self._has_shared or (self.progress is None and not shared_filter):
             return self.progress
-        groups = self._gateway.share_groups
+        groups = self._context.groups
         return GroupStep(groups, self.tenant, shared_filter, self.progress)
 
     def _alias(self, topic_name: str) -> tuple[int, bool]:
@@ -499,6 +537,6 @@ class Sender:
         self._drops.add(reason, self.tenant, self.client_id, message.topic_name, qos)
 
 
-def _write_if_open(connection: ClientConnection, data: bytes) -> None:
+def _write_if_open(connection: Client, data: bytes) -> None:
     if not connection.is_closing:
         connection.write(data)

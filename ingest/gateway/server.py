@@ -4,13 +4,15 @@ import asyncio
 import logging
 import secrets
 import shutil
-from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.catching_up import CatchingUp
-from ingest.gateway.connection import ClientConnection
+from ingest.gateway.client_session import SessionContext
+from ingest.gateway.connection import ClientConnection, ConnectionContext
+from ingest.gateway.connections import Connections
 from ingest.gateway.context import Context
 from ingest.gateway.control import Control
 from ingest.gateway.counters import Counters
@@ -27,20 +29,23 @@ from ingest.gateway.histories import Histories
 from ingest.gateway.hosts import Host, LinuxHost
 from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.latency import GatewayLatencies
-from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.listeners.listeners import Listeners
 from ingest.gateway.listeners.settings import advertised
+from ingest.gateway.log_room import LogRoom
 from ingest.gateway.lookup import Lookup
+from ingest.gateway.opening import OpeningContext
 from ingest.gateway.partitions import Partitions
 from ingest.gateway.peers import Lease, Peers
 from ingest.gateway.publishing import Publisher
-from ingest.gateway.receiving import Receiver
+from ingest.gateway.receiving import ReceiverContext
 from ingest.gateway.redirecting import Redirecting
 from ingest.gateway.resuming import Resumer
 from ingest.gateway.retained import Retained
 from ingest.gateway.retained_questions import RetainedAnswers, RetainedQuestions
+from ingest.gateway.retained_scans import RetainedSources
 from ingest.gateway.retained_shards import RetainedShards
 from ingest.gateway.routes import Routes
+from ingest.gateway.sending import Sender, SenderContext
 from ingest.gateway.session_log import SessionLog
 from ingest.gateway.sessions import Sessions
 from ingest.gateway.settings import GatewaySettings
@@ -49,13 +54,12 @@ from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.share_log import ShareLog
 from ingest.gateway.share_settling import ShareSettler
 from ingest.gateway.store.database import Database
+from ingest.gateway.subscribing import SubscriberContext
 from ingest.gateway.system_topics import Counted, SystemTopics
 from ingest.gateway.tasks import Tasks
 from ingest.gateway.tracing import TracingDelivery, TracingPublisher
 from ingest.gateway.wanted_events import WantedEvents
 from ingest.gateway.wills import Wills
-from ingest.protocol.connection import ServerConnection
-from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.share_groups import SHARE
 from ingest.session.subscriptions import Subscriptions
 from mqlake.clock import Clock
@@ -82,7 +86,6 @@ from mqlake.records import (
 from mqlake.shard_records import Run
 
 if TYPE_CHECKING:
-    from ingest.gateway.sending import Sender
     from ingest.session.effects import Ended
     from ingest.session.share_parts import GroupKey
     from mqlake.tracing import Tracer
@@ -91,9 +94,6 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.25
 """How often the disk is looked at, subscriptions settle, wills and expiries are due."""
-
-LOG_CHECK_SECONDS: Final = 0.01
-"""How often clients held up by a full log look whether it has room again."""
 
 STUCK_SECONDS: Final = 5.0
 """An unanswered barrier older than this means that deliveries do not flow."""
@@ -152,7 +152,7 @@ class Gateway:
         self._reader = log.open_reader()
         self._ends = Ends(self._reader)
         self.delivered = Delivered(partitions.inbound)
-        self._connections: set[ClientConnection] = set()
+        self.connections = Connections(self.counters, settings.max_connections)
         self.delivery_events = DeliveryEvents(
             self.events,
             log.writer,
@@ -211,7 +211,7 @@ class Gateway:
         self._lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.lookup = Lookup(log.ranges, self._ends.inbound, clock)
         catching_up = CatchingUp(
-            log.ranges, self._lake, self.next_offsets, self._ends.inbound, self.drops
+            log.ranges, self._lake, self.delivered.next_offsets, self._ends.inbound, self.drops
         )
         gaps = Gaps(context, catching_up)
         self.share_groups = ShareGroups(
@@ -245,8 +245,15 @@ class Gateway:
                 told=self.told,
             ),
         )
-        self.sessions: Sessions = Sessions(
-            self, self.me, self.session_log, self.share_log, self.shards
+        self.sessions = Sessions(
+            context,
+            self.session_log,
+            self.share_log,
+            self.shards,
+            self.share_groups,
+            self.delivered,
+            self.peers,
+            self.lease,
         )
         self.system_topics = SystemTopics(
             context, Counted(self.sessions, self.subscriptions, self.retained)
@@ -268,10 +275,10 @@ class Gateway:
         )
         self.resumer = Resumer(context, catching_up, gaps, self.lookup, self._lake)
         self.histories = Histories(context, self.subscriptions, catching_up)
-        self.draining = Draining(context, self._connections, lambda: self.is_idle)
-        self.redirecting: Redirecting | None = None
+        self.draining = Draining(context, self.connections, lambda: self.is_idle)
+        redirecting = None
         if settings.redirect_clients:
-            self.redirecting = Redirecting(
+            redirecting = Redirecting(
                 settings.name, lambda: self.shards.places, self.peers.address, clock
             )
         self._control = Control(
@@ -303,10 +310,55 @@ class Gateway:
             if tracer is None
             else TracingDelivery(*outward, tracer=tracer, gateway=settings.name)
         )
-        self._held_by_log: list[Receiver] = []
-        self._last_closed: asyncio.Future[None] | None = None  # while shutting down
-        self._is_closing = False
-        self._log_check: asyncio.TimerHandle | None = None
+        self.log_room = LogRoom(self.loop)
+        senders = SenderContext(
+            context,
+            self.delivery_events,
+            self.share_groups,
+            RetainedSources(
+                self.loop,
+                self.retained,
+                self.retained_questions,
+                self.system_topics,
+                self.lease,
+                self.delivered,
+                lambda key: writer.partition_of(key, partitions.inbound),
+            ),
+        )
+        of_session = SessionContext(
+            self.me,
+            self.origin,
+            clock,
+            senders,
+            self.subscriptions,
+            self.share_groups,
+            self.histories,
+            self.publisher,
+            self.delivered,
+            self.session_log,
+            self.share_log,
+            self.sessions.release_if_stored,
+        )
+        of_connection = ConnectionContext(
+            context,
+            self.connections,
+            self.deadlines,
+            self.draining,
+            self.authenticator,
+            redirecting,
+            OpeningContext(context, of_session, self.sessions, self.resumer),
+            ReceiverContext(context, self.publisher, self.lookup, self.log_room),
+            SubscriberContext(
+                context,
+                self.tasks,
+                self.routes,
+                self.share_groups,
+                self.histories,
+                self.publisher,
+                self.delivered,
+            ),
+        )
+        self._make_connection = partial(ClientConnection, of_connection)
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
         )
@@ -370,15 +422,6 @@ class Gateway:
     # What connections ask of the gateway
 
     @property
-    def is_full(self) -> bool:
-        return len(self._connections) > self.settings.max_connections
-
-    @property
-    def connections(self) -> Collection[ClientConnection]:
-        """All sockets, also those that were not let in."""
-        return self._connections
-
-    @property
     def is_idle(self) -> bool:
         """Whether no client is here and the log has everything of those that were."""
         return (
@@ -389,45 +432,6 @@ class Gateway:
             and self.shards.is_idle
             and not self._writer.queued()
         )
-
-    def new_protocol(self) -> ServerConnection:
-        return ServerConnection(
-            max_packet_bytes=self.settings.max_packet_bytes,
-            receive_maximum=self.settings.receive_maximum,
-            topic_alias_maximum=self.settings.topic_alias_maximum,
-        )
-
-    def assign_client_id(self) -> str:
-        """Return a client identifier that nobody can guess or hold [MQTT5-3.2.2-16]."""
-        return f"auto-{secrets.token_hex(12)}"
-
-    def connection_opened(self, connection: ClientConnection) -> int:
-        """Take note of a socket; return the how-manieth it is."""
-        self.counters.connections_opened += 1
-        self._connections.add(connection)
-        if self._is_closing:
-            self._close(connection)
-        return self.counters.connections_opened
-
-    def connection_closed(self, connection: ClientConnection) -> None:
-        self._connections.discard(connection)
-        if not self._connections and self._last_closed is not None:
-            self._last_closed.set_result(None)
-            self._last_closed = None
-
-    def next_offsets(self) -> list[int]:
-        """Return per partition of `mqlake.inbound` the first offset not yet delivered here."""
-        return self.delivered.next_offsets()
-
-    def shard_of_topic(self, key: bytes) -> int:
-        """Return the partition of `mqlake.inbound` in which a topic's messages are."""
-        return self._writer.partition_of(key, len(self.delivered.marks))
-
-    def wait_for_log(self, receiver: Receiver) -> None:
-        """Call `log_has_room` of a client's receiver when the log takes records again."""
-        self._held_by_log.append(receiver)
-        if self._log_check is None:
-            self._log_check = self.loop.call_later(LOG_CHECK_SECONDS, self._check_log)
 
     # Health
 
@@ -523,13 +527,6 @@ class Gateway:
         self.system_topics.process_due()
         await self.listeners.start(self._make_connection)
         self._problem = ""
-
-    def _make_connection(self, listener: ListenerInfo) -> ClientConnection:
-        connection = ClientConnection(self)
-        connection.protocol.allowed_levels = listener.protocol_levels
-        connection.listener_kind = listener.kind
-        connection.needs_certificate = listener.use_identity_as_username
-        return connection
 
     async def _own_shards(self) -> None:
         """Wait until this gateway owns the shards that it is to own.
@@ -639,13 +636,6 @@ class Gateway:
             )
             self.publisher.is_refusing = problem
 
-    def _check_log(self) -> None:
-        """Let clients go on, oldest first, until the log is full again."""
-        self._log_check = None
-        held, self._held_by_log = self._held_by_log, []
-        for receiver in held:
-            receiver.log_has_room()
-
     def _report_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Show an exception that nothing was prepared for: what it interrupted is not done.
 
@@ -692,7 +682,7 @@ class Gateway:
         self._is_confirming = True
         self.share_groups.suspend()
         self.shards.reclaim()
-        self.sessions.confirm()
+        self.sessions.confirm(self.confirmed)
 
     def confirmed(self) -> None:
         """Go on: the sessions that are left are this gateway's."""
@@ -761,21 +751,14 @@ class Gateway:
             self._stop.set()
 
     def _close_connections(self) -> None:
-        """Close all sockets, those that are being accepted just now too."""
-        self._is_closing = True
         self.listeners.stop_accepting()
-        for connection in list(self._connections):
-            self._close(connection)
-
-    def _close(self, connection: ClientConnection) -> None:
-        connection.close(DisconnectReasonCode.SERVER_SHUTTING_DOWN, log_reason="the gateway stops")
+        self.connections.close_all()
 
     async def _shut_down(self) -> None:
         """Answer what the clients have sent, tell them, withdraw the routes."""
         self._problem = "stopping"
         self.listeners.stop_accepting()
-        for connection in self._connections:
-            connection.hold("stopping")
+        self.connections.hold_all()
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
                 await self._writer.flush(SHUTDOWN_SECONDS)
@@ -796,8 +779,6 @@ class Gateway:
                 self.peers.leave()
                 await self.routes.close()
                 await self._writer.flush(SHUTDOWN_SECONDS)
-                if self._connections:
-                    self._last_closed = self.loop.create_future()
-                    await self._last_closed
+                await self.connections.wait_closed()
         except (TimeoutError, LogError) as exc:
             logger.warning("not all could be told", extra={"fields": {"reason": str(exc)}})

@@ -16,9 +16,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ingest.gateway.opening import HELD_BY_SESSION, Opening
 from ingest.gateway.progress import Progress, ProgressSaver
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.acts import CONFIRM, GRANT, REFUSE, RELEASE, REWRITE
@@ -26,20 +25,22 @@ from ingest.session.checkpoint import Before, Kind, write
 from ingest.session.holder import Holder
 from ingest.session.states import State
 from mqlake.offsets import have_reached
-from mqlake.shard_records import Key, Run, shard_of
+from mqlake.shard_records import Key, shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ingest.gateway.client import Client
     from ingest.gateway.client_session import ClientSession
-    from ingest.gateway.connection import ClientConnection
+    from ingest.gateway.context import Context
+    from ingest.gateway.delivered import Delivered
+    from ingest.gateway.peers import Lease, Peers
     from ingest.gateway.sending import Outgoing as OutgoingMessage
-    from ingest.gateway.server import Gateway
     from ingest.gateway.session_log import SessionLog
     from ingest.gateway.shards import Shards
+    from ingest.gateway.share_groups import ShareGroups
     from ingest.gateway.share_log import ShareLog
     from ingest.protocol.packets import Connect
-    from ingest.protocol.properties import Properties
     from ingest.session.holder import Grant
     from mqlake.errors import LogError
     from mqlake.records import Headers
@@ -53,30 +54,62 @@ MARKS_SECONDS: Final = 1.0
 """How often it is written how far all sessions have come; nothing is repeated for want of it."""
 
 
+HELD_BY_SESSION: Final = "session"
+
+
+class Claimant(Protocol):
+    """Implemented by `ingest.gateway.opening.Opening`, which describes it."""
+
+    key: Key
+    connect: Connect
+
+    @property
+    def connection(self) -> Client: ...
+    @property
+    def is_kept(self) -> bool: ...
+    def proceed(self, result: Any = None, error: LogError | None = None) -> None: ...
+    def refuse(self, reason_code: ConnackReasonCode, reason: str) -> None: ...
+
+
 class Sessions:
     """The sessions of a gateway by tenant and client identifier. Implements `HolderHost`.
 
     Args:
-        gateway: Whose sessions.
-        me: This run of it.
+        context: Of the gateway.
         log: Where they are written.
         share_log: Where it is written what they share.
         shards: Those that this gateway owns.
+        share_groups: Those that sessions here are members of.
+        delivered: How far this gateway has come.
+        peers: Know the time by the log's clock.
+        lease: Of this gateway.
     """
 
     def __init__(
-        self, gateway: Gateway, me: Run, log: SessionLog, share_log: ShareLog, shards: Shards
+        self,
+        context: Context,
+        log: SessionLog,
+        share_log: ShareLog,
+        shards: Shards,
+        share_groups: ShareGroups,
+        delivered: Delivered,
+        peers: Peers,
+        lease: Lease,
     ) -> None:
-        self._gateway = gateway
+        self._context = context
+        self._share_groups = share_groups
+        self._delivered = delivered
+        self._peers = peers
+        self._lease = lease
         self._log = log
         self._share_log = share_log
         self._shards = shards
         self._saver = ProgressSaver(
             log,
-            gateway.loop,
-            max_repeated_messages=gateway.settings.max_repeated_messages,
+            context.loop,
+            max_repeated_messages=context.settings.max_repeated_messages,
         )
-        self._holder: Holder[Opening] = Holder(me, shards.count, self)
+        self._holder: Holder[Claimant] = Holder(context.me, shards.count, self)
         self._saved_marks: list[int] = []
         self._marks_at = 0.0
         self._sessions: dict[Key, ClientSession] = {}
@@ -86,6 +119,7 @@ class Sessions:
         # How many sessions with progress are in each shard: only there marks mean something.
         self._in_shards: Counter[int] = Counter()
         self._unstored_count = 0
+        self._on_confirmed: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         """Return how many sessions this gateway knows: stored in its shards, or only connected."""
@@ -121,20 +155,7 @@ class Sessions:
 
     # A client comes
 
-    def open(
-        self,
-        connection: ClientConnection,
-        connect: Connect,
-        username: str | None,
-        extra: Properties,
-    ) -> None:
-        """Give a connection the session of its client.
-
-        It is told by `welcome`, at once or when the log knows.
-        """
-        Opening(self._gateway, self, connection, connect, username, extra).proceed()
-
-    def claim(self, opening: Opening) -> None:
+    def claim(self, opening: Claimant) -> None:
         """Have an opening proceed when the session is held; an older connection is closed.
 
         [MQTT5-3.1.2-5] [MQTT5-3.1.4-4] [MQTT311-3.1.2-4] [MQTT311-3.1.4-3]
@@ -163,16 +184,16 @@ class Sessions:
             shard = self._shards.owned_shard(key)
             if (
                 shard is not None
-                and self._gateway.lease.is_certain()
+                and self._lease.is_certain()
                 and shard.take(key, holder.next_number)
             ):
                 holder.open_free(key, opening)
                 return
         opening.connection.hold(HELD_BY_SESSION)
-        now = self._gateway.loop.time()
+        now = self._context.loop.time()
         holder.open(key, opening, now, clean_start=opening.connect.clean_start)
 
-    def connection_gone(self, connection: ClientConnection) -> None:
+    def connection_gone(self, connection: Client) -> None:
         """Forget a connection that did not wait for its session."""
         key = (connection.tenant, connection.client_id)
         opening = self._holder.waits(key)
@@ -199,13 +220,13 @@ class Sessions:
     ) -> None:
         self._log.append_claim(shard, key, value, headers, on_appended)
 
-    def begin(self, key: Key, opening: Opening, grant: Grant | None) -> None:
+    def begin(self, key: Key, opening: Claimant, grant: Grant | None) -> None:
         if opening.connection.is_closing:
             self._holder.release(key, lambda epoch: self._holder.end_claim_of(key, epoch))
         else:
             opening.proceed(grant)
 
-    def refuse(self, key: Key, opening: Opening, reason: str, *, is_superseded: bool) -> None:
+    def refuse(self, key: Key, opening: Claimant, reason: str, *, is_superseded: bool) -> None:
         code = ConnackReasonCode.SERVER_UNAVAILABLE
         if is_superseded:
             code, reason = ConnackReasonCode.SERVER_BUSY, "taken over at another gateway"
@@ -244,7 +265,7 @@ class Sessions:
             )
 
     def confirmed(self) -> None:
-        self._gateway.confirmed()
+        self._on_confirmed()
 
     # What an opening needs
 
@@ -282,7 +303,7 @@ class Sessions:
         session.connection = None
         session.end_reason = reason
         session.sender.detach()  # what is in flight is kept, of share groups too [MQTT5-4.8.2-4]
-        self._gateway.events.add(
+        self._context.events.add(
             "client.disconnected", session.tenant, session.client_id, reason=reason
         )
         if session.progress is None:
@@ -304,9 +325,9 @@ class Sessions:
         self._drop_subscriptions(session, State.ENDED)
         # Others of the share groups get what it was not done with (5.0: 4.8.2).
         left = session.sender.take_shared(is_ended=True)
-        self._gateway.share_groups.pass_on(session.tenant, left)
+        self._share_groups.pass_on(session.tenant, left)
         self._close_progress(session)
-        now_ms = self._gateway.clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         key, record = session.key, session.record(disconnected_at_ms=now_ms)
 
         def write_last(epoch: int) -> None:
@@ -336,9 +357,9 @@ class Sessions:
             shared = session.sender.take_shared(is_ended=False)
             progress = session.next_progress()
         self._close_progress(session)
-        record = session.record(disconnected_at_ms=self._gateway.clock.now_ms())
+        record = session.record(disconnected_at_ms=self._context.clock.now_ms())
         self._drop_subscriptions(session, State.STORED)
-        self._gateway.share_groups.pass_on(session.tenant, shared)
+        self._share_groups.pass_on(session.tenant, shared)
         self._share_log.let_go(key)
 
         def write_last(epoch: int) -> None:
@@ -367,18 +388,19 @@ class Sessions:
 
     def tick(self) -> None:
         """Repeat what nobody has answered; turn away who has waited too long."""
-        self._holder.tick(self._gateway.loop.time(), OPEN_SECONDS)
+        self._holder.tick(self._context.loop.time(), OPEN_SECONDS)
 
-    def confirm(self) -> None:
-        """Find out which sessions this gateway still holds; the gateway is told."""
-        self._holder.confirm(self._gateway.loop.time())
+    def confirm(self, on_confirmed: Callable[[], None]) -> None:
+        """Find out which sessions this gateway still holds; tell when that is known."""
+        self._on_confirmed = on_confirmed
+        self._holder.confirm(self._context.loop.time())
 
     def save_marks(self) -> None:
         """Write what has changed, and how far all sessions have come."""
         write(
             Before.MARKS,
             {
-                Kind.PART: self._gateway.share_groups.save_all,
+                Kind.PART: self._share_groups.save_all,
                 Kind.PROGRESS: self._save_progress_if_due,
                 Kind.MARKS: self._write_marks,
             },
@@ -386,22 +408,22 @@ class Sessions:
 
     def _save_progress_if_due(self) -> bool:
         """Write the progress of all sessions; False when no marks are to follow."""
-        next_offsets = self._gateway.next_offsets()
+        next_offsets = self._delivered.next_offsets()
         if next_offsets == self._saved_marks:
             return False
         for session in list(self._behind):
             if self._has_come_past(session, next_offsets):
                 del self._behind[session]
-        now = self._gateway.clock.monotonic()
+        now = self._context.clock.monotonic()
         return now - self._marks_at >= MARKS_SECONDS and self._saver.save_all()
 
     def _write_marks(self) -> None:
-        next_offsets = self._gateway.next_offsets()
+        next_offsets = self._delivered.next_offsets()
         marks = [offset - 1 for offset in next_offsets]
-        shards = self._in_shards.keys() | self._gateway.share_groups.shards()
-        self._log.save_marks(shards, marks, self._gateway.delivered.next)
+        shards = self._in_shards.keys() | self._share_groups.shards()
+        self._log.save_marks(shards, marks, self._delivered.next)
         self._saved_marks = next_offsets
-        self._marks_at = self._gateway.clock.monotonic()
+        self._marks_at = self._context.clock.monotonic()
 
     def _has_come_past(self, session: ClientSession, next_offsets: Sequence[int]) -> bool:
         """Note what the gateway has come past; return whether nothing of the session is left."""
@@ -417,10 +439,10 @@ class Sessions:
         """End the session of an absent client, if it is this gateway that owns its shard."""
         shard = self._shards.owned_shard(key)
         if shard is not None:
-            shard.end_stored(key, self._gateway.peers.log_now_ms())
+            shard.end_stored(key, self._peers.log_now_ms())
 
 
-BETWEEN_GATEWAYS: Final[dict[str, Callable[[Holder[Opening], dict[str, Any]], None]]] = {
+BETWEEN_GATEWAYS: Final[dict[str, Callable[[Holder[Claimant], dict[str, Any]], None]]] = {
     GRANT: Holder.granted,
     REFUSE: Holder.refused,
     RELEASE: Holder.asked_to_let_go,

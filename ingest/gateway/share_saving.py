@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mqlake.errors import LogError
@@ -13,8 +12,6 @@ from mqlake.errors import LogError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.gateway.progress import Progress
-    from ingest.gateway.share_groups import ShareGroups
     from ingest.gateway.share_log import ShareLog
     from ingest.gateway.share_part import SharePart
 
@@ -33,28 +30,6 @@ class _Urgent:
     waiting: list[Callable[[], None]] = field(default_factory=list)
     left: int | None = None
     """How many records are on their way; None before they are written."""
-
-
-@dataclass(slots=True)
-class GroupStep:
-    """A step with a message of a share group. Implements `ingest.session.checkpoint.Saved`.
-
-    The message is the client's before it leaves the record of the part: a crash between the
-    two finds it in both, and it stays the client's.
-    """
-
-    groups: ShareGroups
-    tenant: str
-    shared_filter: str
-    progress: Progress | None
-    """Of a session that outlives its connection."""
-
-    def after_saved(self, proceed: Callable[[], None]) -> None:
-        in_part = partial(self.groups.after_saved, self.tenant, self.shared_filter, proceed)
-        if self.progress is None:
-            in_part()
-        else:
-            self.progress.after_saved(in_part)
 
 
 class PartSaver:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.routes import RouteRequest
+from ingest.gateway.routes import RouteRequest, Routes
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import (
     MQTT_3_1_1,
@@ -31,10 +31,15 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
+    from ingest.gateway.client import Client
     from ingest.gateway.client_session import ClientSession
-    from ingest.gateway.connection import ClientConnection
-    from ingest.gateway.histories import History, Wish
+    from ingest.gateway.context import Context
+    from ingest.gateway.delivered import Delivered
+    from ingest.gateway.histories import Histories, History, Wish
+    from ingest.gateway.publishing import Publisher
     from ingest.gateway.sending import Sender
+    from ingest.gateway.share_groups import ShareGroups
+    from ingest.gateway.tasks import Tasks
     from ingest.protocol.properties import Properties
 
 logger = logging.getLogger(__name__)
@@ -74,15 +79,63 @@ def check_topic_filter(topic_filter: str, protocol_level: int) -> None:
         ) from exc
 
 
+class SubscriberContext:
+    """What all subscribers of a gateway use.
+
+    Args:
+        context: Of the gateway.
+        tasks: Owns what waits for the log and the router.
+        routes: Of the gateway.
+        share_groups: The share groups that it has members of.
+        histories: Reads history for those who ask for it.
+        publisher: Knows what the log has confirmed.
+        delivered: How far the gateway has come.
+    """
+
+    __slots__ = (
+        "delivered",
+        "events",
+        "histories",
+        "loop",
+        "publisher",
+        "routes",
+        "settings",
+        "share_groups",
+        "tasks",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        tasks: Tasks,
+        routes: Routes,
+        share_groups: ShareGroups,
+        histories: Histories,
+        publisher: Publisher,
+        delivered: Delivered,
+    ) -> None:
+        self.settings = context.settings
+        self.loop = context.loop
+        self.events = context.events
+        self.tasks = tasks
+        self.routes = routes
+        self.share_groups = share_groups
+        self.histories = histories
+        self.publisher = publisher
+        self.delivered = delivered
+
+
 class Subscriber:
     """Takes SUBSCRIBE and UNSUBSCRIBE of one connection for its session."""
 
-    __slots__ = ("_connection", "_gateway", "_session")
+    __slots__ = ("_connection", "_context", "_session")
 
-    def __init__(self, connection: ClientConnection, session: ClientSession) -> None:
+    def __init__(
+        self, context: SubscriberContext, connection: Client, session: ClientSession
+    ) -> None:
+        self._context = context
         self._connection = connection
         self._session = session
-        self._gateway = connection.gateway
 
     def process_subscribe(self, subscribe: Subscribe) -> None:
         """Subscribe; SUBACK goes out when the router has the routes.
@@ -96,7 +149,7 @@ class Subscriber:
             check_topic_filter(asked.topic_filter, self._connection.protocol.protocol_level)
         session = self._session
         identifiers = subscribe.properties.get("subscription_identifier")
-        wish = self._gateway.histories.wish(subscribe)
+        wish = self._context.histories.wish(subscribe)
         new: dict[str, ClientSubscription[Sender]] = {}
         replaced: dict[str, None] = {}
         for asked in subscribe.subscriptions:
@@ -124,7 +177,7 @@ class Subscriber:
         routes = session.routes(new)
         # SUBACK waits for the router also where an earlier SUBSCRIBE for the filter still does.
         also = session.routes(replaced)
-        is_routed = self._gateway.routes.are_routed([*routes, *also])
+        is_routed = self._context.routes.are_routed([*routes, *also])
         added = list(new.values())
 
         def entered(request: RouteRequest) -> None:
@@ -134,15 +187,15 @@ class Subscriber:
             """
             if wish is None:  # else history comes first
                 self._take_up(added, request.starts)
-            self._gateway.tasks.start(
+            self._context.tasks.start(
                 self._complete(subscribe, wish, added, request, was_routed=is_routed)
             )
 
         if routes or also:
-            self._gateway.share_groups.subscribe(routes, entered)
+            self._context.share_groups.subscribe(routes, entered)
         else:  # what the gateway itself says: nothing of it comes through the log
             request = RouteRequest(
-                routes, [offset + 1 for offset in self._gateway.publisher.acked], self._gateway.loop
+                routes, [offset + 1 for offset in self._context.publisher.acked], self._context.loop
             )
             request.count(request.starts)
             request.finish()
@@ -206,7 +259,7 @@ class Subscriber:
             if scan.topic_filter in self._session.subscriptions:
                 self._session.sender.retained.send(scan)
         if history is not None:
-            self._gateway.histories.start(history)
+            self._context.histories.start(history)
 
     def process_unsubscribe(self, unsubscribe: Unsubscribe) -> None:
         """Unsubscribe; after UNSUBACK nothing is sent for these filters [MQTT5-3.10.4-2].
@@ -246,7 +299,7 @@ class Subscriber:
 
     def _tell(self, event: str, **fields: Any) -> None:
         session = self._session
-        self._gateway.events.add(event, session.tenant, session.client_id, **fields)
+        self._context.events.add(event, session.tenant, session.client_id, **fields)
 
     def _grant(self, asked: Subscription, wish: Wish | None) -> SubackReasonCode:
         """Return the answer to a subscription that the log has taken.
@@ -263,10 +316,10 @@ class Subscriber:
         What a gateway says of itself every gateway says: there is nothing to share. Neither has it
         a history, nor has a share group one that would be a member's.
         """
-        if asked.topic_filter in self._gateway.settings.refused_topic_filters:
+        if asked.topic_filter in self._context.settings.refused_topic_filters:
             return SubackReasonCode.UNSPECIFIED_ERROR  # [MQTT5-3.9.3-2]
         share_name, plain = split_shared(asked.topic_filter)
-        if has_more_levels(plain, self._gateway.settings.max_topic_levels):
+        if has_more_levels(plain, self._context.settings.max_topic_levels):
             return SubackReasonCode.TOPIC_FILTER_INVALID
         if share_name and is_system(plain):
             return SubackReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
@@ -294,7 +347,7 @@ class Subscriber:
         ]
         if not granted:
             return None
-        return self._gateway.histories.open(self._session, granted, wish.from_ms, starts)
+        return self._context.histories.open(self._session, granted, wish.from_ms, starts)
 
     async def _save(self, *, is_owed: bool) -> None:
         """Write the session, what it is owed before that; then its client is heard again.
@@ -303,7 +356,7 @@ class Subscriber:
             LogError: The log does not have it.
         """
         progress = self._session.progress
-        saved: asyncio.Future[None] = self._gateway.loop.create_future()
+        saved: asyncio.Future[None] = self._context.loop.create_future()
 
         def report(error: LogError | None) -> None:
             if saved.done():  # the gateway stops
@@ -320,7 +373,7 @@ class Subscriber:
 
         owes = is_owed and progress is not None
         self._session.save(report, before=Before.SUBACK, progress=save_progress if owes else None)
-        self._gateway.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
+        self._context.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
         await saved
 
     def _owe_retained(
@@ -336,7 +389,7 @@ class Subscriber:
         """
         scans = []
         fresh = {subscription.topic_filter: subscription for subscription in new}
-        next_offsets = self._gateway.next_offsets()
+        next_offsets = self._context.delivered.next_offsets()
         for one in asked:
             if one.retain_handling == RETAINED_NEVER or split_shared(one.topic_filter).share_name:
                 continue
@@ -369,7 +422,7 @@ class Subscriber:
     def _unroute(self, subscriptions: list[ClientSubscription[Sender]]) -> None:
         """Let go of the routes of subscriptions that were never taken up."""
         for route in self._session.routes(one.topic_filter for one in subscriptions):
-            self._gateway.share_groups.unsubscribe(route)
+            self._context.share_groups.unsubscribe(route)
 
     def _answer(
         self, packet_id: int, reason_codes: list[SubackReasonCode], reason: str = ""
@@ -382,7 +435,7 @@ class Subscriber:
         properties: Properties = {"reason_string": reason} if reason else {}
         self._connection.send(Suback(packet_id, reason_codes, properties))
         if self._session.sender.groups:
-            self._gateway.share_groups.member_moved(self._session.sender)
+            self._context.share_groups.member_moved(self._session.sender)
 
     def _fail(
         self,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Sized
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ingest.gateway.outbound import LOCAL, OutboundMessage
 from ingest.gateway.store.scanning import FilterScan, just_after
@@ -20,11 +21,10 @@ from mqlake import VERSION
 from mqlake.topics import SYSTEM_LEVEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sized
+    from collections.abc import Callable
 
     from ingest.gateway.context import Context
     from ingest.gateway.counters import Counters
-    from ingest.gateway.sessions import Sessions
     from ingest.session.subscriptions import Subscriptions
 
 PREFIX: Final = f"{SYSTEM_LEVEL}/broker/"
@@ -71,10 +71,21 @@ COUNTS: Final[dict[str, Callable[[Counters], int]]] = {
 """Since the gateway's start. Messages are control packets of all types, as Mosquitto has it."""
 
 
+class CountedSessions(Sized, Protocol):
+    """Implemented by `ingest.gateway.sessions.Sessions`, which describes it."""
+
+    @property
+    def connected_count(self) -> int: ...
+    @property
+    def offline_count(self) -> int: ...
+    @property
+    def waiting_count(self) -> int: ...
+
+
 class Counted(NamedTuple):
     """What a gateway has now."""
 
-    sessions: Sessions
+    sessions: CountedSessions
     subscriptions: Subscriptions[Any]
     retained: Sized
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ingest.gateway.authentication.exchange import EnhancedAuthentication
 from ingest.gateway.authentication.outcomes import Accepted, Challenge, Outcome, Refused
+from ingest.gateway.client import Client
 from ingest.protocol.packets import Auth, Connect
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import (
@@ -18,7 +19,19 @@ from ingest.protocol.reason_codes import (
 if TYPE_CHECKING:
     from ingest.gateway.authentication.authenticator import Authenticator
     from ingest.gateway.authentication.outcomes import Verdict
-    from ingest.gateway.connection import ClientConnection
+    from ingest.protocol.properties import Properties
+
+
+class Applicant(Client, Protocol):
+    """A connection whose client is to log in.
+
+    Implemented by `ingest.gateway.connection.ClientConnection`, which describes it.
+    """
+
+    def refuse(
+        self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
+    ) -> None: ...
+    def accept(self, connect: Connect, username: str | None, extra: Properties) -> None: ...
 
 
 class Login:
@@ -35,9 +48,7 @@ class Login:
 
     __slots__ = ("_address", "_authenticator", "_checking", "_connect", "_connection", "_enhanced")
 
-    def __init__(
-        self, connection: ClientConnection, authenticator: Authenticator, address: str
-    ) -> None:
+    def __init__(self, connection: Applicant, authenticator: Authenticator, address: str) -> None:
         self._connection = connection
         self._authenticator = authenticator
         self._address = address

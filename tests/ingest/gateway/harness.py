@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from itertools import count, cycle
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
+from ingest.gateway.connection import ClientConnection
 from ingest.gateway.partitions import count_partitions
 from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
@@ -487,6 +488,14 @@ class Harness:
     def counters(self) -> Any:
         return self.gateway.counters
 
+    def connections(self) -> list[ClientConnection]:
+        """Return the gateway's end of each socket."""
+        return [cast("ClientConnection", one) for one in self.gateway.connections]
+
+    def connection(self, client_id: str) -> ClientConnection:
+        """Return the gateway's end of a client's socket."""
+        return next(one for one in self.connections() if one.client_id == client_id)
+
     def inbound(self) -> list[LogRecord]:
         """Return the messages in `mqlake.inbound`, barriers left out."""
         return [
@@ -499,7 +508,7 @@ class Harness:
         """End the gateway as kill -9 does: nothing more reaches the log, nobody is told."""
         self.writer.kill()
         self.host.kill()
-        for connection in list(self.gateway._connections):
+        for connection in self.connections():
             transport = connection._transport
             if transport is not None:
                 transport.abort()
@@ -626,7 +635,7 @@ async def running_gateway(
         finally:
             while _opened:
                 _opened.pop().cut()
-            await until(lambda: not gateway._connections)
+            await until(lambda: not gateway.connections)
             await turns()
             await ranges.close()
             await writer.close()

@@ -198,7 +198,7 @@ async def test_client_that_does_not_wait_for_the_verdict_leaves_nothing(path: Pa
             client.send(Connect("c", 4, username="alice", password=b"wrong"))
             client.cut()
         await until(lambda: harness.counters.connections_opened == 20)
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
         assert harness.gateway.authenticator._waiting == 0
         assert harness.gateway.health()[0]
 
@@ -391,7 +391,7 @@ async def test_client_may_give_the_exchange_up(path: Path) -> None:
         client.send(ScramLogin(client).connect_packet("c", will=will))
         await client.expect(Auth)
         client.cut()
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
         assert harness.inbound() == []
 
 

@@ -154,9 +154,13 @@ async def test_a_full_gateway_says_so(level: int) -> None:
         assert await second.is_closed()
         await first.expect_nothing()
         second.close()
-        await until(lambda: not harness.gateway.is_full and len(harness.gateway._connections) == 1)
+        await until(
+            lambda: (
+                not harness.gateway.connections.is_full and len(harness.gateway.connections) == 1
+            )
+        )
         await first.disconnect()
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
         await Client.connect(harness.port, "third")
 
 
@@ -213,7 +217,7 @@ async def test_what_is_no_connect_is_cut(data: bytes) -> None:
         client = await Client.open(harness.port)
         client.send_bytes(data)
         assert await client.is_closed()
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
         assert harness.counters.connections_refused == 1
 
 
@@ -245,7 +249,7 @@ async def test_a_connection_without_connect_is_cut_in_time() -> None:
     async with running_gateway(connect_timeout_seconds=0.05) as harness:
         client = await Client.open(harness.port)
         assert await client.is_closed()
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
 
 
 async def test_a_connect_that_trickles_in_is_cut_in_time() -> None:
@@ -319,7 +323,7 @@ async def test_a_will_is_dropped_by_disconnect(level: int) -> None:
     async with running_gateway() as harness:
         client = await Client.connect(harness.port, "alice", level=level, will=Will("w", b""))
         await client.disconnect()
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
         assert harness.inbound() == []
 
 
@@ -359,9 +363,9 @@ async def test_nothing_is_kept_of_500_clients_that_came_and_went() -> None:
                 client.cut()
             else:
                 await client.disconnect()
-        await until(lambda: not gateway._connections)
+        await until(lambda: not gateway.connections)
         await until(lambda: len(gateway.sessions) == 0)
-        assert gateway._held_by_log == []
+        assert len(gateway.log_room) == 0
         assert len(gateway.subscriptions) == 0
         assert gateway.subscriptions._settling == {}
         await until(lambda: len(gateway.routes) == PARTITIONS)  # those of retained messages
@@ -389,4 +393,4 @@ async def test_a_client_at_fault_may_go_on_sending_until_it_has_read_why() -> No
         disconnect = decoder.next_packet()
         assert isinstance(disconnect, Disconnect)
         assert disconnect.reason_code is DisconnectReasonCode.MALFORMED_PACKET
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)

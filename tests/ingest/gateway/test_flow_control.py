@@ -25,12 +25,6 @@ ANSWER_BYTES = 64
 """At most, of the answer to it: it comes with a reason string."""
 
 
-def connection_of(harness: Harness, client_id: str) -> ClientConnection:
-    connection = harness.gateway.sessions.get("default", client_id).connection
-    assert connection is not None
-    return connection
-
-
 def unsent(connection: ClientConnection) -> int:
     """Return how many bytes the gateway holds for a client's socket."""
     assert connection._transport is not None
@@ -58,7 +52,7 @@ async def test_a_slow_subscriber_does_not_slow_a_fast_one() -> None:
         slow = await Client.connect(harness.port, "slow")
         await slow.subscribe("a")
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        connection = connection_of(harness, "slow")
+        connection = harness.connection("slow")
         publisher = await Client.connect(harness.port, "publisher")
         most = 0
         for number in range(count):
@@ -106,7 +100,7 @@ async def hold(client: Client, connection: ClientConnection) -> int:
 async def test_a_publisher_that_reads_no_answers_is_read_no_further() -> None:
     async with running_gateway(max_write_buffer_bytes=BUFFER) as harness:
         client = await connect_deaf(harness.port, "deaf")
-        connection = connection_of(harness, "deaf")
+        connection = harness.connection("deaf")
         sent = await hold(client, connection)
         bound = 2 * BUFFER + READ_AT_ONCE // len(REFUSED) * ANSWER_BYTES
         assert 2 * BUFFER < unsent(connection) < bound
@@ -128,7 +122,7 @@ async def test_a_publisher_that_reads_no_answers_is_read_no_further() -> None:
 async def test_a_client_that_reads_nothing_at_all_is_silent() -> None:
     async with running_gateway(max_write_buffer_bytes=BUFFER) as harness:
         client = await connect_deaf(harness.port, "deaf", keep_alive=1)
-        connection = connection_of(harness, "deaf")
+        connection = harness.connection("deaf")
         await hold(client, connection)
         await until(lambda: connection.session is None)  # 1.5 s
         assert len(harness.gateway.sessions) == 0
@@ -138,7 +132,7 @@ async def test_a_client_that_reads_nothing_at_all_is_silent() -> None:
 async def test_a_slow_subscriber_is_still_heard() -> None:
     async with running_gateway(max_write_buffer_bytes=BUFFER) as harness:
         slow = await connect_deaf(harness.port, "slow")
-        connection = connection_of(harness, "slow")
+        connection = harness.connection("slow")
         slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
         await slow.subscribe("a")
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]

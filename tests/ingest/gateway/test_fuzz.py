@@ -176,7 +176,7 @@ def forget_log(harness: Harness) -> None:
 async def settle(harness: Harness) -> None:
     """Wait until the gateway has let go of everybody but the bystanders."""
     gateway = harness.gateway
-    await until(lambda: len(gateway._connections) == 2)
+    await until(lambda: len(gateway.connections) == 2)
     await harness.delivered()
     await until(
         lambda: len(gateway.routes) == 1 + PARTITIONS
@@ -234,6 +234,6 @@ def assert_nothing_is_left(harness: Harness) -> None:
     assert len(gateway.sessions) == gateway.sessions.connected_count == 2
     assert len(gateway.subscriptions) == 1
     assert gateway.subscriptions.shared_count == 0
-    assert gateway._held_by_log == []
+    assert len(gateway.log_room) == 0
     assert gateway.wills.waiting == 0
     assert sum(len(slot) for slot in gateway.deadlines._slots.values()) == 0

@@ -307,7 +307,7 @@ async def test_marks_pass_no_message_that_no_record_tells_of(qos: int) -> None:
             await client.subscribe("a/b", qos)
             publisher = await Client.connect(harness.port, "publisher")
             await harness.saved()
-            assert marks_of(log) == harness.gateway.next_offsets()
+            assert marks_of(log) == harness.gateway.delivered.next_offsets()
             log.hold_reports(SESSIONS)
             progress = harness.gateway.sessions.get("default", "alice").progress
             assert progress is not None
@@ -318,7 +318,7 @@ async def test_marks_pass_no_message_that_no_record_tells_of(qos: int) -> None:
             await harness.rounds_are_over()
             harness.gateway.sessions.save_marks()
             log.release_reports()
-            await until(lambda: marks_of(log) == harness.gateway.next_offsets())
+            await until(lambda: marks_of(log) == harness.gateway.delivered.next_offsets())
             await harness.kill()
         async with running_gateway(log=log, router=router) as harness:
             client, _ = await resume(harness)

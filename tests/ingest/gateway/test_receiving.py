@@ -132,9 +132,9 @@ async def test_reading_stops_while_the_log_is_full_and_nothing_is_lost(
         for number in range(100):
             packet_id = number + 1 if qos else 0
             client.send(Publish("a", b"%d" % number, qos, packet_id=packet_id))
-        await until(lambda: harness.gateway._held_by_log)
+        await until(lambda: harness.gateway.log_room)
         other.send(Publish("b", b"other", 1, packet_id=1))
-        await until(lambda: len(harness.gateway._held_by_log) == 2)
+        await until(lambda: len(harness.gateway.log_room) == 2)
         assert harness.writer.queued() == 5
         assert harness.inbound() == []
         harness.log.release_reports()
@@ -154,10 +154,10 @@ async def test_a_client_that_is_closed_while_it_waits_for_the_log_is_forgotten()
         client = await Client.connect(harness.port, "alice")
         harness.log.hold_reports()
         client.send(*(Publish("a", b"%d" % number) for number in range(MANY)))
-        await until(lambda: harness.gateway._held_by_log)
+        await until(lambda: harness.gateway.log_room)
         await Client.connect(harness.port, "alice")
         harness.log.release_reports()
-        await until(lambda: not harness.gateway._held_by_log)
+        await until(lambda: not harness.gateway.log_room)
         stored = [record.value for record in harness.inbound()]
         assert 0 < len(stored) <= FEW
         assert stored == [b"%d" % number for number in range(len(stored))]
@@ -169,7 +169,7 @@ async def test_a_will_waits_for_room_in_the_log() -> None:
         other = await Client.connect(harness.port, "other")
         harness.log.hold_reports()
         other.send(*(Publish("a", b"%d" % number) for number in range(MANY)))
-        await until(lambda: harness.gateway._held_by_log)
+        await until(lambda: harness.gateway.log_room)
         client.cut()
         await until(lambda: not harness.gateway.session_log.is_saved)
         harness.log.release_reports()
@@ -183,9 +183,9 @@ async def test_a_will_that_waits_for_room_is_stored_before_the_gateway_stops() -
         await Client.connect(harness.port, "bob", will=Will("w", b"gone too"))
         harness.log.hold_reports()
         client.send(*(Publish("a", b"%d" % number) for number in range(MANY)))
-        await until(lambda: harness.gateway._held_by_log)
+        await until(lambda: harness.gateway.log_room)
         harness.stop.set()
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
     values = {record.value for record in harness.inbound()}
     assert values >= {b"0", b"gone", b"gone too"}
 
@@ -330,7 +330,7 @@ async def test_a_3x_client_refused_at_the_edge_of_its_window_is_closed(tmp_path:
         client = await Client.connect(harness.port, "alice", level=4)
         client.send(Publish("a", b"x", 1, packet_id=1))
         assert await client.is_closed()
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ class Site:
         return next(one for one in self.living if one not in self.holders(topic))
 
     def shard(self, topic: str) -> int:
-        return self.living[0].gateway.shard_of_topic(message_key("default", topic))
+        return self.living[0].writer.partition_of(message_key("default", topic), PARTITIONS)
 
     def questions(self) -> int:
         return sum(
@@ -406,7 +406,7 @@ async def test_a_copy_behind_what_a_session_was_given_of_the_past_waits() -> Non
         await retain(harness, {topic: b"1"})
         client = await Client.connect(harness.port)
         (session,) = harness.gateway.sessions._sessions.values()
-        next_offsets = harness.gateway.next_offsets()
+        next_offsets = harness.gateway.delivered.next_offsets()
         scan = RetainedScan(topic, 1, (), next_offsets, here.shard(topic))
         floor = list(next_offsets)
         floor[here.shard(topic)] += 2  # it has got two messages that this gateway has not

@@ -206,8 +206,7 @@ async def test_a_slow_client_costs_bounded_memory_and_holds_up_nobody(qos: int) 
         slow = await Client.connect(harness.port, "slow", level=4)
         await slow.subscribe("a", qos)
         slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        connection = harness.gateway.sessions.get("default", "slow").connection
-        assert connection is not None
+        connection = harness.connection("slow")
         transport = connection._transport
         assert transport is not None
         publisher = await Client.connect(harness.port, "publisher", level=4)

@@ -376,8 +376,7 @@ async def test_a_session_that_others_settle_while_it_leaves_is_gone_without_a_tr
         harness.log.hold_reports(INBOUND)
         client.send(Publish("t", b"2", 2, packet_id=9))
         sessions = harness.gateway.sessions
-        connection = sessions.get("default", "alice").connection
-        assert connection is not None
+        connection = harness.connection("alice")
         await until(lambda: not connection.is_answered)
         await client.disconnect()
         assert not sessions.is_idle

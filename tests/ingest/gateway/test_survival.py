@@ -41,6 +41,7 @@ from mqlake.records import (
 from mqlake.session_records import decode_session, encode_session, session_key
 from mqlake.shard_records import shard_of, stamp_headers
 from tests.ingest.gateway.harness import (
+    PARTITIONS,
     SHARDS,
     Client,
     Harness,
@@ -484,7 +485,7 @@ async def test_a_gateway_that_ends_keeps_no_client_that_connects_just_then() -> 
                 harness.gateway._fail(OperationalError("the store is full"))
                 with pytest.raises(OperationalError, match="the store is full"):
                     await harness.task
-                await until(lambda: not harness.gateway._connections, seconds=5)
+                await until(lambda: not harness.gateway.connections, seconds=5)
                 for one in late:
                     one.close()
 
@@ -763,11 +764,12 @@ async def test_what_is_retained_goes_on_at_another_gateway_where_it_stopped(
     topics = [f"a/{number:03}" for number in range(30)]
     async with site() as (log, router):
         async with running_gateway(log=log, router=router, lease_seconds=2) as harness:
-            shard_of = harness.gateway.shard_of_topic
+            shard_of = harness.writer.partition_of
             # Those that come last: shard by shard.
-            changed = sorted(topics, key=lambda one: (shard_of(message_key("default", one)), one))[
-                -5:
-            ]
+            changed = sorted(
+                topics,
+                key=lambda one: (shard_of(message_key("default", one), PARTITIONS), one),
+            )[-5:]
             publisher = await Client.connect(harness.port, "publisher")
             for topic in topics:
                 await publisher.publish(topic, b"old", qos, retain=True)

@@ -249,7 +249,7 @@ class _Player:
     async def _act(self, text: str) -> None:
         if found := re.fullmatch(r"([\w'-]+) is cut", text):
             self._forget(found[1]).cut()
-            await until(lambda: len(self._harness.gateway._connections) <= len(self._clients))
+            await until(lambda: len(self._harness.gateway.connections) <= len(self._clients))
         elif found := re.fullmatch(r"(\d+(?:\.\d+)?) seconds? pass(es)?", text):
             # What was done before has its time in the log.
             await until(lambda: not self._harness.writer.queued())

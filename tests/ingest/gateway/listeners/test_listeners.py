@@ -269,7 +269,7 @@ async def test_connections_beyond_the_limit_are_closed_at_once(
         await first.expect_nothing()
         await second.expect_nothing()
         first.cut()
-        await until(lambda: len(harness.gateway._connections) == 2)
+        await until(lambda: len(harness.gateway.connections) == 2)
         third = await connect("third")
         await third.expect_nothing()
     assert "connection refused" in caplog.messages

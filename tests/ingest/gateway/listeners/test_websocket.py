@@ -140,7 +140,7 @@ async def test_a_text_frame_ends_the_connection() -> None:
         await client.mqtt().handshake("alice")
         client.send(TextMessage("hello"))
         await client.expect_close(1003)
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
 
 
 @pytest.mark.clause("MQTT5-6.0.0-4", "MQTT311-6.0.0-4")
@@ -302,7 +302,7 @@ async def test_pings_are_answered_and_closing_is_polite() -> None:
         assert await client.receive() == Pong(b"1")
         client.send(CloseConnection(1001, "bye"))
         await client.expect_close(1001)
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
 
 
 async def test_the_gateway_closes_politely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,10 +317,10 @@ async def test_the_gateway_closes_politely(monkeypatch: pytest.MonkeyPatch) -> N
         event = await client.receive()
         assert isinstance(event, CloseConnection)
         assert event.code == 1000
-        assert harness.gateway._connections  # the socket is open until the client has answered
+        assert harness.gateway.connections  # the socket is open until the client has answered
         client.send(event.response())
         assert await client.receive() is None
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
 
 
 async def test_a_client_that_does_not_answer_a_close_is_cut() -> None:
@@ -351,7 +351,7 @@ async def test_malformed_frames_end_the_connection(frame: bytes, code: int) -> N
         await client.mqtt().handshake("alice")
         client.writer.write(frame)
         await client.expect_close(code)
-        await until(lambda: not harness.gateway._connections)
+        await until(lambda: not harness.gateway.connections)
         assert harness.gateway.health()[0]
 
 
@@ -414,7 +414,7 @@ async def test_a_client_that_does_not_read_holds_up_nobody_and_nothing_grows(
         socket_transport.pause_reading()
         bob = await Client.connect(harness.port, "bob")
         await bob.subscribe("a")
-        (connection,) = [one for one in harness.gateway._connections if one.client_id == "alice"]
+        connection = harness.connection("alice")
         payload = bytes(50_000)
         while connection.is_writable:
             await bob.publish("a", payload)
@@ -443,7 +443,7 @@ async def test_a_client_is_not_read_while_the_gateway_holds_it() -> None:
         await alice.handshake("alice")
         harness.log.hold_reports()
         client.send(BytesMessage(encode(Publish("a", bytes(1000)), 5) * 20))
-        (connection,) = harness.gateway._connections
+        (connection,) = harness.connections()
         await until(lambda: connection._held)
         client.send(BytesMessage(encode(Publish("a", b"last"), 5)))
         harness.log.release_reports()
@@ -471,6 +471,6 @@ async def test_mutated_handshakes_and_frames_harm_nobody() -> None:
             await read_to_end(client)
             client.writer.close()
         await bystander.expect_nothing()
-        await until(lambda: len(harness.gateway._connections) == 1)
+        await until(lambda: len(harness.gateway.connections) == 1)
         assert not harness.gateway.listeners._in_handshake
         assert harness.gateway.health()[0]

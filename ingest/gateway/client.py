@@ -1,0 +1,31 @@
+"""A client's connection, as those see it who send its packets and take them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ingest.protocol.connection import ServerConnection
+    from ingest.protocol.packets import Packet
+    from ingest.protocol.reason_codes import DisconnectReasonCode
+
+
+class Client(Protocol):
+    """Implemented by `ingest.gateway.connection.ClientConnection`, which describes it."""
+
+    protocol: ServerConnection
+    client_id: str
+    tenant: str
+    peer: str
+    is_writable: bool
+    is_closing: bool
+
+    @property
+    def connection_id(self) -> str: ...
+    def write(self, data: bytes) -> None: ...
+    def send(self, packet: Packet) -> None: ...
+    def hold(self, why: str) -> None: ...
+    def release(self, why: str) -> None: ...
+    def close(
+        self, reason_code: DisconnectReasonCode, *, log_reason: str, lingers: bool = False
+    ) -> None: ...

@@ -1,0 +1,97 @@
+"""All sockets of a gateway, also those whose clients were not let in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ingest.protocol.reason_codes import DisconnectReasonCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ingest.gateway.counters import Counters
+
+HELD_BY_END: Final = "stopping"
+
+
+class Socket(Protocol):
+    """Implemented by `ingest.gateway.connection.ClientConnection`."""
+
+    is_closing: bool
+
+    @property
+    def session(self) -> object | None:
+        """What its client has once it was let in."""
+        ...
+
+    @property
+    def is_answered(self) -> bool: ...
+    def hold(self, why: str) -> None: ...
+    def release(self, why: str) -> None: ...
+    def close(
+        self, reason_code: DisconnectReasonCode, *, log_reason: str, lingers: bool = False
+    ) -> None: ...
+
+
+class Connections:
+    """Knows the sockets from `connection_made` to `connection_lost`.
+
+    Args:
+        counters: Of the gateway.
+        max_connections: More are let in no further than CONNECT.
+    """
+
+    def __init__(self, counters: Counters, max_connections: int) -> None:
+        self._counters = counters
+        self._max_connections = max_connections
+        self._sockets: set[Socket] = set()
+        self._is_closing = False
+        self._last_closed: asyncio.Future[None] | None = None  # while somebody waits for that
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def __iter__(self) -> Iterator[Socket]:
+        return iter(self._sockets)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the last one was one too many."""
+        return len(self._sockets) > self._max_connections
+
+    def opened(self, socket: Socket) -> int:
+        """Take note of a socket; return the how-manieth it is."""
+        self._counters.connections_opened += 1
+        self._sockets.add(socket)
+        if self._is_closing:
+            _close(socket)
+        return self._counters.connections_opened
+
+    def closed(self, socket: Socket) -> None:
+        """Forget a socket."""
+        self._sockets.discard(socket)
+        if not self._sockets and self._last_closed is not None:
+            self._last_closed.set_result(None)
+            self._last_closed = None
+
+    def hold_all(self) -> None:
+        """Read no more from anybody."""
+        for socket in self._sockets:
+            socket.hold(HELD_BY_END)
+
+    def close_all(self) -> None:
+        """Close all sockets, and those that are being accepted just now."""
+        self._is_closing = True
+        for socket in list(self._sockets):
+            _close(socket)
+
+    async def wait_closed(self) -> None:
+        """Wait until there is none."""
+        if self._sockets:
+            self._last_closed = asyncio.get_running_loop().create_future()
+            await self._last_closed
+
+
+def _close(socket: Socket) -> None:
+    socket.close(DisconnectReasonCode.SERVER_SHUTTING_DOWN, log_reason="the gateway stops")
