@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from ingest.federation.envelope import ChainKey, Message
+from ingest.federation.events import Limits
 
 UNKNOWN: Final = -1
 """The mark of a chain of which it is not known yet where it begins for this site."""
@@ -36,6 +37,7 @@ class Hole(NamedTuple):
     """The last sequence that may be missing."""
     source: int
     """The neighbour from which the message above the hole came."""
+    times_asked: int
 
 
 @dataclass(slots=True)
@@ -46,7 +48,7 @@ class _Chain:
     source: int = 0
     hole_since: float = 0.0
     asked_at: float = 0.0
-    lacking: set[int] = field(default_factory=set)
+    times_asked: int = 0
 
 
 class Marks(Protocol):
@@ -77,8 +79,16 @@ class Marks(Protocol):
         """Return what waited in vain for longer than it may, in order."""
         ...
 
-    def lack(self, key: ChainKey, neighbour: int, neighbours: Iterable[int]) -> list[Message]:
-        """Hear that a neighbour has nothing for a hole; return what need not wait any longer."""
+    def hole(self, key: ChainKey) -> Hole | None:
+        """Return the hole of a chain, if it has one."""
+        ...
+
+    def hurry(self, key: ChainKey) -> None:
+        """Let the hole of a chain be asked for again at once."""
+        ...
+
+    def lack(self, key: ChainKey, upto: int) -> list[Message]:
+        """Hear that nobody has anything for a hole; return what need not wait any longer."""
         ...
 
     def behind(self, key: ChainKey, sequence: int) -> int | None:
@@ -177,8 +187,7 @@ class Chains:
         self._waiting += 1
         if key not in self._with_holes:
             self._with_holes[key] = chain
-            chain.hole_since = now
-            chain.asked_at = now + self._ask - self._again
+            self._leave_alone(chain, now)
             chain.source = sender
         ready = self._close(key, chain, now)
         if self._waiting > self._most_waiting:
@@ -189,13 +198,15 @@ class Chains:
         for key, chain in self._with_holes.items():
             if now - chain.asked_at >= self._again:
                 chain.asked_at = now
-                chain.lacking.clear()
                 yield self._hole(key, chain)
+                chain.times_asked += 1
 
     def hole(self, key: ChainKey) -> Hole | None:
-        """Return the hole of a chain, if it has one."""
         chain = self._with_holes.get(key)
         return None if chain is None else self._hole(key, chain)
+
+    def hurry(self, key: ChainKey) -> None:
+        self._with_holes[key].asked_at = float("-inf")
 
     def give_up(self, now: float) -> list[Message]:
         due = [
@@ -205,23 +216,25 @@ class Chains:
         ]
         return [one for key in due for one in self._release(key, given_up=True)]
 
-    def lack(self, key: ChainKey, neighbour: int, neighbours: Iterable[int]) -> list[Message]:
-        """Hear that a neighbour has nothing for a hole.
+    def lack(self, key: ChainKey, upto: int) -> list[Message]:
+        """Hear that nobody has anything for a hole.
 
-        A chain whose beginning is not known begins above the hole when no neighbour has anything
-        below; a hole in a known chain is waited for, another neighbour may still get it.
+        A chain whose beginning is not known begins above it; a hole in a known chain is waited for,
+        somebody may come who has it.
         """
         chain = self._with_holes.get(key)
-        if chain is None:
+        if chain is None or chain.mark != UNKNOWN or self._hole(key, chain).upto != upto:
             return []
-        chain.lacking.add(neighbour)
-        if chain.mark == UNKNOWN and chain.lacking.issuperset((chain.source, *neighbours)):
-            return self._release(key, given_up=False)
-        return []
+        return self._release(key, given_up=False)
+
+    def _leave_alone(self, chain: _Chain, now: float) -> None:
+        chain.hole_since = now
+        chain.asked_at = now + self._ask - self._again
+        chain.times_asked = 0
 
     def _hole(self, key: ChainKey, chain: _Chain) -> Hole:
         above = chain.waiting[min(chain.waiting)]
-        return Hole(key, max(chain.mark, 0), above.after, chain.source)
+        return Hole(key, max(chain.mark, 0), above.after, chain.source, chain.times_asked)
 
     def _close(self, key: ChainKey, chain: _Chain, now: float) -> list[Message]:
         """Return what stands on the mark without a hole."""
@@ -235,8 +248,7 @@ class Chains:
         if ready:
             self._waiting -= len(ready)
             self.changed[key] = chain.mark
-            chain.lacking.clear()
-            chain.hole_since = now
+            self._leave_alone(chain, now)
             if not chain.waiting:
                 del self._with_holes[key]
         return ready
@@ -246,7 +258,6 @@ class Chains:
         chain = self._with_holes.pop(key)
         ready = [chain.waiting[sequence] for sequence in sorted(chain.waiting)]
         chain.waiting.clear()
-        chain.lacking.clear()
         self._waiting -= len(ready)
         self.given_up += given_up
         chain.mark = self.changed[key] = ready[-1].sequence
@@ -301,8 +312,27 @@ class RecentIds:
     def give_up(self, now: float) -> list[Message]:
         return NOT_SEEN
 
-    def lack(self, key: ChainKey, neighbour: int, neighbours: Iterable[int]) -> list[Message]:
+    def hole(self, key: ChainKey) -> Hole | None:
+        return None
+
+    def hurry(self, key: ChainKey) -> None:
+        """Nothing is asked for."""
+
+    def lack(self, key: ChainKey, upto: int) -> list[Message]:
         return NOT_SEEN
 
     def behind(self, key: ChainKey, sequence: int) -> int | None:
         return None
+
+
+def new_marks(limits: Limits) -> Chains | RecentIds:
+    """Return what keeps order and finds duplicates, as the limits say."""
+    if not limits.keep_order:
+        return RecentIds(limits.cache_size)
+    return Chains(
+        limits.most_chains,
+        ask_seconds=limits.ask_seconds,
+        again_seconds=limits.again_seconds,
+        patience_seconds=limits.patience_seconds,
+        most_waiting=limits.most_waiting,
+    )

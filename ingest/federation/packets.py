@@ -79,6 +79,15 @@ class Head(NamedTuple):
     """Of the latest retained message of the topic, if this is it, else 0."""
 
 
+class Wave(NamedTuple):
+    """One round of asking everybody: each site takes part once."""
+
+    site: int
+    """That began it."""
+    epoch: int
+    number: int
+
+
 class Want(NamedTuple):
     """A site asks for messages of a chain."""
 
@@ -86,14 +95,19 @@ class Want(NamedTuple):
     after: int
     upto: int
     within_ms: int
-    """Only what was published so long ago at most; 0: whatever there is."""
+    """Only `upto`, and what was published so long ago at most; 0: whatever there is."""
+    wave: Wave | None = None
+    """None: the answer is wanted at once. Else who has nothing asks its own neighbours first."""
 
 
 class Lack(NamedTuple):
-    """The answer when not all that was wanted is there."""
+    """The answer when what was wanted is not there."""
 
     key: ChainKey
     upto: int
+    """The last sequence that is not."""
+    wave: Wave | None = None
+    """The one of the Want: nor has anybody else whom who says this could ask."""
 
 
 Word = Announcement | Membership | Search | Head | Want | Lack
@@ -194,6 +208,10 @@ def _announcement(
     )
 
 
+def _wave(value: Any) -> Wave | None:
+    return None if value is None else Wave(*map(_number, value))
+
+
 _READERS: Final[dict[type, Any]] = {
     Announcement: _announcement,
     Membership: lambda topic_filter, site, epoch, wanted_ms, has_left: Membership(
@@ -201,6 +219,8 @@ _READERS: Final[dict[type, Any]] = {
     ),
     Search: lambda topic_filter, core: Search(_filter(topic_filter), _core(core)),
     Head: lambda key, *numbers: Head(_key(key), *map(_number, numbers)),
-    Want: lambda key, *numbers: Want(_key(key), *map(_number, numbers)),
-    Lack: lambda key, upto: Lack(_key(key), _number(upto)),
+    Want: lambda key, after, upto, within, wave: Want(
+        _key(key), _number(after), _number(upto), _number(within), _wave(wave)
+    ),
+    Lack: lambda key, upto, wave: Lack(_key(key), _number(upto), _wave(wave)),
 }

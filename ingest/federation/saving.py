@@ -8,8 +8,8 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from ingest.federation.core import Saved
 from ingest.federation.envelope import ChainKey, InvalidEnvelope, Message, read, write
+from ingest.federation.events import Saved
 from mqlake.errors import OperationalError
 
 SCHEMA: Final = """

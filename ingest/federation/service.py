@@ -14,10 +14,19 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingest.federation import packets
-from ingest.federation.core import (
+from ingest.federation.core import Federator
+from ingest.federation.echoes import Echoes
+from ingest.federation.envelope import (
+    ROUTED,
+    ROUTING,
+    InvalidEnvelope,
+    Message,
+    from_mqtt,
+    to_mqtt,
+)
+from ingest.federation.events import (
     Beacon,
     Deliver,
-    Federator,
     Gone,
     Limits,
     LinkDown,
@@ -28,15 +37,6 @@ from ingest.federation.core import (
     Routed,
     Send,
     StepEvent,
-)
-from ingest.federation.echoes import Echoes
-from ingest.federation.envelope import (
-    ROUTED,
-    ROUTING,
-    InvalidEnvelope,
-    Message,
-    from_mqtt,
-    to_mqtt,
 )
 from ingest.federation.filters import covers, disjoint
 from ingest.federation.links import Link

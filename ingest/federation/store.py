@@ -79,13 +79,15 @@ class Store:
             key: The chain.
             after: Only what comes after this sequence.
             upto: And not after this one.
-            since: And was published since then; None: whenever.
+            since: And was published since then; None: whenever. `upto` itself counts whenever it
+                was: who asks knows of it, and two clocks need not agree.
             most: How many at once.
         """
         found = [
             one
             for one in self._chains.get(key, ())
-            if after < one.sequence <= upto and (since is None or one.since >= since)
+            if after < one.sequence <= upto
+            and (since is None or one.since >= since or one.sequence == upto)
         ]
         # What was repaired has come out of order.
         found.sort(key=_sequence)

@@ -127,6 +127,7 @@ FEDERATION: Final = (
     _counter("federation_delivered", "messages of other sites for local subscribers"),
     _counter("federation_unwanted", "messages that no local subscriber wants"),
     _counter("federation_repaired", "messages sent again to neighbours that missed them"),
+    _counter("federation_waves", "times that everybody was asked for what one neighbour had not"),
     _counter("federation_over_hop_limit", "messages that have come too far to be passed on"),
     _counter("federation_control_sent", "control packets to neighbours"),
     _counter("federation_control_received", "control packets from neighbours"),

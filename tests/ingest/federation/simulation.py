@@ -27,10 +27,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation import packets
-from ingest.federation.core import (
+from ingest.federation.core import Federator
+from ingest.federation.envelope import ChainKey, Message, from_mqtt, to_mqtt
+from ingest.federation.events import (
     Beacon,
     Deliver,
-    Federator,
     Limits,
     LinkDown,
     LinkUp,
@@ -41,7 +42,6 @@ from ingest.federation.core import (
     Send,
     StepEvent,
 )
-from ingest.federation.envelope import ChainKey, Message, from_mqtt, to_mqtt
 from ingest.federation.meshes import State, Timing
 from mqlake.matching import filter_matches
 

@@ -42,9 +42,11 @@ def test_a_hole_is_asked_for_again_and_given_up() -> None:
     marks.admit(message(1, 0), 2, 0.0, -1.0)
     assert marks.admit(message(5, 3), 2, 0.0, -1.0) == []
     assert list(marks.holes(0.05)) == []
-    assert list(marks.holes(0.1)) == [Hole(KEY, 1, 3, 2)]
+    assert list(marks.holes(0.1)) == [Hole(KEY, 1, 3, source=2, times_asked=0)]
     assert list(marks.holes(0.5)) == []
-    assert list(marks.holes(1.1)) == [Hole(KEY, 1, 3, 2)]
+    assert list(marks.holes(1.1)) == [Hole(KEY, 1, 3, source=2, times_asked=1)]
+    marks.hurry(KEY)
+    assert list(marks.holes(1.2)) == [Hole(KEY, 1, 3, source=2, times_asked=2)]
     assert [one.sequence for one in marks.give_up(10.0)] == [5]
     assert marks.given_up == 1
     assert marks.has_seen(message(3, 1))
@@ -53,9 +55,17 @@ def test_a_hole_is_asked_for_again_and_given_up() -> None:
 def test_the_beginning_is_not_waited_for_when_nobody_has_it() -> None:
     marks = chains()
     assert marks.admit(message(5, 3, since=50.0), 2, 50.0, 0.0) == []
-    assert marks.lack(KEY, 2, (2, 3)) == []
-    assert [one.sequence for one in marks.lack(KEY, 3, (2, 3))] == [5]
+    assert marks.lack(KEY, 2) == []  # asked for when the hole was another one
+    assert [one.sequence for one in marks.lack(KEY, 3)] == [5]
     assert marks.given_up == 0
+
+
+def test_a_hole_in_a_known_chain_is_waited_for_though_nobody_has_it() -> None:
+    marks = chains()
+    marks.admit(message(1, 0), 2, 0.0, -1.0)
+    marks.admit(message(5, 3), 2, 0.0, -1.0)
+    assert marks.lack(KEY, 3) == []
+    assert [one.sequence for one in marks.admit(message(3, 1), 2, 0.0, -1.0)] == [3, 5]
 
 
 def test_the_quietest_chain_is_forgotten_and_counted() -> None:

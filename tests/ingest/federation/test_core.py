@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from ingest.federation import packets
-from ingest.federation.core import (
+from ingest.federation.core import Federator
+from ingest.federation.envelope import Message, from_mqtt, to_mqtt
+from ingest.federation.events import (
     Beacon,
     Deliver,
-    Federator,
     Gone,
     Limits,
     LinkDown,
@@ -22,7 +23,6 @@ from ingest.federation.core import (
     Send,
     StepEvent,
 )
-from ingest.federation.envelope import Message, from_mqtt, to_mqtt
 from ingest.federation.meshes import State
 
 
@@ -214,6 +214,38 @@ def test_a_core_that_dies_is_replaced_and_what_was_published_meanwhile_arrives()
     assert net.sites[4].meshes["t"].core.site == 2
     assert net.sites[2].meshes["t"].state is State.CORE
     assert net.delivered[2] == [b"meanwhile"]
+
+
+def test_a_neighbour_that_waits_for_a_message_is_not_taken_for_one_that_lacks_it() -> None:
+    net = Net({(1, 2), (2, 3)})
+    net.want(2, "t")
+    net.want(3, "t")
+    net.wait(1)
+    net.cut.add(frozenset((1, 2)))  # unnoticed
+    net.publish(1, b"first")
+    net.cut.clear()
+    net.publish(1, b"second")
+    net.wait(0.3)
+    assert net.delivered[2] == net.delivered[3] == [b"first", b"second"]
+
+
+def test_a_site_between_fetches_what_was_published_before_it_knew_of_subscribers() -> None:
+    net = Net({(1, 2), (1, 3)})
+    net.want(2, "t")
+    net.wait(1)
+    net.down(1, 2)
+    net.down(1, 3)
+    net.publish(3, b"first")
+    net.wait(1)
+    net.start(1, epoch=2)
+    net.want(1, "t")
+    net.wait(1)
+    net.publish(3, b"second")
+    net.up(1, 3)
+    net.up(1, 2)
+    net.wait(2)
+    assert net.delivered[1] == [b"second"]
+    assert net.delivered[2] == [b"first", b"second"]
 
 
 def test_a_dead_neighbour_is_noticed_when_its_broker_says_so() -> None:

@@ -9,16 +9,22 @@ from typing import Any, Final
 
 import pytest
 
-from ingest.federation import core, envelope, meshes
+from ingest.federation import core, envelope, events, meshes
 from ingest.federation.chains import Chains
-from ingest.federation.core import Federator, Saved
+from ingest.federation.core import Federator
+from ingest.federation.events import Saved
 from ingest.federation.meshes import Mesh
-from ingest.federation.packets import Core
+from ingest.federation.neighbours import Neighbourhood
+from ingest.federation.packets import Core, Lack
+from ingest.federation.repair import Repair
 from ingest.federation.store import Store
 from tests.ingest.federation.simulation import Violation, run, topologies_wanted
 
 SAMPLE: Final = 120
-SEEDS: Final = (0, 10, 19, 50, 52, 86, 99, *range(100, 200))
+FOUND: Final = (3207, 3213, 3906, 4213)
+"""Topologies that have shown faults of the protocol."""
+
+SEEDS: Final = (0, 10, 19, 50, 52, 86, 99, *FOUND, *range(100, 200))
 """Topologies in one of which a defect has to show; the first ones show these."""
 
 
@@ -27,6 +33,11 @@ def test_random_federations_keep_their_promises() -> None:
     for seed in range(topologies_wanted(SAMPLE)):
         packets += run(seed).packets
     assert packets > SAMPLE * 100
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_fault_that_was_found_stays_mended(seed: int) -> None:
+    run(seed)
 
 
 def test_a_seed_tells_all_that_happens() -> None:
@@ -49,9 +60,9 @@ def send_back(patch: pytest.MonkeyPatch) -> None:
 
     def pass_on_twice(self: Any, event: Any, now: float) -> None:
         process(self, event, now)
-        self._pass_on(event.message, self.site, now)
+        self._pass_on(event.message, self.targets(event.message.topic))
 
-    patch.setitem(core._STEPS, core.Routed, pass_on_twice)
+    patch.setitem(core._STEPS, events.Routed, pass_on_twice)
 
 
 def only_upwards(patch: pytest.MonkeyPatch) -> None:
@@ -71,7 +82,7 @@ def first_mesh_only(patch: pytest.MonkeyPatch) -> None:
 
 def no_heads(patch: pytest.MonkeyPatch) -> None:
     """Nobody tells how far chains have come: the last message before a quiet time stays lost."""
-    patch.setattr(Federator, "_say_head", lambda *_: None)
+    patch.setattr(Repair, "_say_head", lambda *_: None)
 
 
 def no_heads_on_new_edges(patch: pytest.MonkeyPatch) -> None:
@@ -139,7 +150,7 @@ def marks_without_messages(patch: pytest.MonkeyPatch) -> None:
 
 def deaf_to_links(patch: pytest.MonkeyPatch) -> None:
     """That a link breaks is not noticed, nor that a neighbour is silent."""
-    patch.setattr(Federator, "_lose", lambda *_: None)
+    patch.setattr(Neighbourhood, "_lose", lambda *_: None)
 
 
 def no_greeting(patch: pytest.MonkeyPatch) -> None:
@@ -172,8 +183,32 @@ def origin_lost_on_3_1_1(patch: pytest.MonkeyPatch) -> None:
 
 def holes_are_left(patch: pytest.MonkeyPatch) -> None:
     """What is missing is noticed and not asked for."""
-    patch.setattr(Federator, "_ask", lambda *_: None)
-    patch.setattr(Federator, "_process_head", lambda *_: None)
+    patch.setattr(Repair, "_ask", lambda *_, **__: None)
+
+
+def asked_once(patch: pytest.MonkeyPatch) -> None:
+    """What a neighbour told of is asked for once; a link that breaks then loses it."""
+    fetch = Repair._fetch
+
+    def fetch_once(self: Repair, key: Any, tail: Any, now: float) -> None:
+        if tail.asked_at == float("-inf"):
+            fetch(self, key, tail, now)
+
+    patch.setattr(Repair, "_fetch", fetch_once)
+
+
+def nobody_asks_on(patch: pytest.MonkeyPatch) -> None:
+    """That a neighbour has nothing is taken for that nobody has."""
+
+    def lack(self: Repair, sender: int, want: Any, wave: Any, _now: float) -> None:
+        self._host.say(sender, Lack(want.key, want.upto, wave))
+
+    patch.setattr(Repair, "_take_part", lack)
+
+
+def nothing_below_marks(patch: pytest.MonkeyPatch) -> None:
+    """A site asks for others what is below its own marks, and drops it as a duplicate."""
+    patch.setattr(Repair, "is_missing", lambda *_: False)
 
 
 def store_of_one(patch: pytest.MonkeyPatch) -> None:
@@ -209,9 +244,9 @@ def subscribers_for_ever(patch: pytest.MonkeyPatch) -> None:
     """What a mesh brings is delivered whether anybody wants it or not."""
 
     def deliver(self: Federator, message: Any) -> None:
-        self._effects.append(core.Deliver(message, False))
+        self._effects.append(events.Deliver(message, False))
 
-    patch.setattr(Federator, "_deliver", deliver)
+    patch.setattr(Federator, "deliver", deliver)
 
 
 DEFECTS: Final[tuple[Patch, ...]] = (
@@ -232,6 +267,9 @@ DEFECTS: Final[tuple[Patch, ...]] = (
     no_greeting,
     origin_lost_on_3_1_1,
     holes_are_left,
+    asked_once,
+    nobody_asks_on,
+    nothing_below_marks,
     store_of_one,
     retained_by_arrival,
     members_unheard,
