@@ -8,10 +8,12 @@ from typing import Final
 
 import uvloop
 
+from ingest.gateway.gateway import Gateway
 from ingest.gateway.metrics import GatewayMetrics
 from ingest.gateway.partitions import count_partitions
-from ingest.gateway.server import Gateway
+from ingest.gateway.process import Process
 from ingest.gateway.settings import GatewaySettings
+from ingest.gateway.status import Status
 from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
@@ -21,7 +23,7 @@ from mqlake.log.contract import LogAccess
 from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.tracing import open_tracer
+from mqlake.tracing import Tracer, open_tracer
 
 logger = logging.getLogger(__name__)
 
@@ -80,31 +82,41 @@ async def _run(settings: GatewaySettings) -> None:
     ranges = KafkaRangeReader(servers, client_id=settings.name)
     log = LogAccess(writer, partial(KafkaLogReader, servers, client_id=settings.name), ranges)
     tracer = open_tracer(settings.tracing, settings.name)
-    reader = log.open_reader()
-    partitions = await count_partitions(reader)
-    await reader.close()
-    gateway = Gateway(settings, log, partitions, SystemClock(), tracer)
-    loop.add_signal_handler(signal.SIGHUP, gateway.reload)
-    shown = GatewayMetrics(gateway)
-    registry = new_registry(settings.name, shown.is_healthy, shown.read)
-    metrics = MetricsServer(settings.metrics, registry)
-    beat = asyncio.create_task(_beat(gateway, settings))
     try:
-        await gateway.run(stop)
+        await _serve(settings, log, tracer, stop)
     finally:
-        beat.cancel()
-        await asyncio.to_thread(metrics.close)
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
         await ranges.close()
         await writer.close()
 
 
-async def _beat(gateway: Gateway, settings: GatewaySettings) -> None:
+async def _serve(
+    settings: GatewaySettings, log: LogAccess, tracer: Tracer | None, stop: asyncio.Event
+) -> None:
+    reader = log.open_reader()
+    try:
+        partitions = await count_partitions(reader)
+    finally:
+        await reader.close()
+    gateway = Gateway(settings, log, partitions, stop, SystemClock(), tracer)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gateway.reloading.begin)
+    shown = GatewayMetrics(gateway.status)
+    registry = new_registry(settings.name, shown.is_healthy, shown.read)
+    metrics = MetricsServer(settings.metrics, registry)
+    beat = asyncio.create_task(_beat(gateway.status, settings))
+    try:
+        await Process(gateway, stop).run()
+    finally:
+        beat.cancel()
+        await asyncio.to_thread(metrics.close)
+
+
+async def _beat(status: Status, settings: GatewaySettings) -> None:
     path = settings.heartbeat_file
     while path is not None:
-        healthy, detail = gateway.health()
-        figures = gateway.figures()
+        healthy, detail = status.health()
+        figures = status.figures()
         try:
             await asyncio.to_thread(
                 write_heartbeat,

@@ -481,9 +481,7 @@ class ClientSession:
             ],
             incoming=self.incoming.held(),
             storing=storing,
-            storing_from=[offset + 1 for offset in self._context.publisher.acked]
-            if storing
-            else [],
+            storing_from=self._context.publisher.next_offsets() if storing else [],
             scans=self.sender.pending_retained(),
             shared={
                 one.packet_id: one.message.shared_filter

@@ -1,6 +1,6 @@
 """What every part of a gateway may know of it: who it is, what it allows, and what it counts.
 
-Whoever needs more is given just that: nobody holds the whole gateway.
+Whoever needs more is given just that: nobody but its process holds the whole gateway.
 """
 
 from __future__ import annotations
@@ -40,3 +40,8 @@ class Context:
     counters: Counters
     events: Events
     drops: Drops
+
+    @property
+    def origin(self) -> str:
+        """Where messages come from that it accepts: `<site>/<gateway>`."""
+        return f"{self.settings.site}/{self.settings.name}"

@@ -4,10 +4,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.counters import Counters
+from ingest.gateway.context import Context
 from ingest.gateway.delivered import Delivered
 from ingest.gateway.delivery_events import DeliveryEvents
-from ingest.gateway.drops import Drops
 from ingest.gateway.latency import GatewayLatencies
 from ingest.gateway.outbound import deliver_copies, note_origin, read_message
 from ingest.gateway.retained import Retained
@@ -15,7 +14,6 @@ from ingest.gateway.routes import Routes
 from ingest.gateway.sending import Sender
 from ingest.session.share_parts import GroupKey
 from ingest.session.subscriptions import Copy, Subscriptions
-from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord, OperationalError
 from mqlake.log.contract import LogRecord
 from mqlake.records import (
@@ -55,14 +53,12 @@ class Delivery:
     partition has been here before.
 
     Args:
+        context: Of the gateway.
         delivered: How far that has come.
         subscriptions: Who wants what.
         share_groups: Who gets what was given to this gateway for a share group.
         retained: Is kept up to date by what comes.
         routes: Waits for the barriers.
-        counters: For what comes.
-        drops: For what nobody gets.
-        clock: For message expiry.
         on_control: Told what somebody asks of this gateway.
         on_question: Takes what another gateway asks about retained messages.
         told: Whether anybody wants to hear of deliveries.
@@ -73,14 +69,12 @@ class Delivery:
 
     def __init__(
         self,
+        context: Context,
         delivered: Delivered,
         subscriptions: Subscriptions[Sender],
         share_groups: "ShareGroups",
         retained: Retained,
         routes: Routes,
-        counters: Counters,
-        drops: Drops,
-        clock: Clock,
         on_control: ControlCallback,
         on_question: Callable[[bytes], None],
         told: DeliveryEvents,
@@ -93,9 +87,9 @@ class Delivery:
         self._share_groups = share_groups
         self._retained = retained
         self._routes = routes
-        self._counters = counters
-        self._drops = drops
-        self._clock = clock
+        self._counters = context.counters
+        self._drops = context.drops
+        self._clock = context.clock
         self._on_control = on_control
         self._on_question = on_question
         self._told = told

@@ -12,6 +12,7 @@ from mqlake.log.contract import LogFull
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.gateway.ending import Ending
     from mqlake.log.contract import LogWriter
     from mqlake.records import Headers
 
@@ -26,14 +27,16 @@ class KeyedWriter:
     Args:
         writer: Appends to the log.
         log_topic: Where to.
-        run_report: Runs a report, now or once it may count; without it, now.
+        ending: Of this run: what is not to be trusted is not written.
+        run_report: Runs a report, now or once it may count.
     """
 
     def __init__(
         self,
         writer: LogWriter,
         log_topic: str,
-        run_report: Callable[[Callable[[], None]], None] = lambda report: report(),
+        ending: Ending,
+        run_report: Callable[[Callable[[], None]], None],
     ) -> None:
         self._writer = writer
         self._log_topic = log_topic
@@ -41,20 +44,12 @@ class KeyedWriter:
         self._last_number = 0
         # Key -> number of its last record that the log has not confirmed.
         self._pending: dict[bytes, int] = {}
-        self._is_closed = False
-
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
+        self._ending = ending
 
     @property
     def is_saved(self) -> bool:
         """Whether the log has confirmed all that was written."""
         return not self._pending
-
-    def close(self) -> None:
-        """Write nothing more."""
-        self._is_closed = True
 
     def append(
         self,
@@ -69,7 +64,7 @@ class KeyedWriter:
         Raises:
             LogError: The log does not take it.
         """
-        if self._is_closed:
+        if not self._ending.is_trusted:
             return
         self._last_number = number = self._last_number + 1
 

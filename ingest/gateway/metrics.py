@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from mqlake.latency import BOUNDS_MS
 
 if TYPE_CHECKING:
-    from ingest.gateway.server import Gateway
+    from ingest.gateway.status import Status
     from mqlake.metrics.families import Families
 
 ANSWER_SECONDS: Final = 5.0
@@ -42,12 +42,12 @@ _BOUNDS_SECONDS: Final = [bound / 1000 for bound in BOUNDS_MS]
 class GatewayMetrics:
     """Adds the figures of a gateway to a look; in the event loop, which alone may touch it."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, status: Status) -> None:
+        self._status = status
         self._loop = asyncio.get_running_loop()
 
     def is_healthy(self) -> bool:
-        return self._gateway.health()[0]
+        return self._status.health()[0]
 
     def read(self, families: Families) -> None:
         """Look from another thread.
@@ -70,22 +70,12 @@ class GatewayMetrics:
 
     def add(self, families: Families) -> None:
         """Add all there is to tell."""
-        gateway, counters = self._gateway, self._gateway.counters
-        sessions = gateway.sessions
-        gauges = {
-            "connections": len(gateway.connections),
-            "clients": sessions.connected_count,
-            "sessions": len(sessions),
-            "subscriptions": len(gateway.subscriptions),
-            "retained_messages": len(gateway.retained),
-            "waiting_messages": sessions.waiting_count,
-            **gateway.queues(),
-        }
-        for name, value in gauges.items():
+        status, counters = self._status, self._status.counters
+        for name, value in status.gauges().items():
             families.add(f"mqlake_gateway_{name}", value)
         for counter, name in COUNTERS.items():
             families.add(f"mqlake_gateway_{name}_total", getattr(counters, counter))
-        families.add("mqlake_gateway_session_records_ignored_total", gateway.shards.ignored_count)
+        families.add("mqlake_gateway_session_records_ignored_total", status.ignored_session_records)
         for direction in ("received", "sent"):
             of_all, of_1, of_2 = (
                 getattr(counters, f"messages_{direction}{suffix}")
@@ -101,7 +91,7 @@ class GatewayMetrics:
                     getattr(counters, counter),
                     counter.removeprefix(_DROPPED),
                 )
-        for stage, latencies in gateway.latencies.stages.items():
+        for stage, latencies in status.latencies.stages.items():
             families.add_histogram(
                 f"mqlake_gateway_{stage}_seconds",
                 _BOUNDS_SECONDS,

@@ -91,6 +91,10 @@ class Lease:
     def holds(self) -> bool:
         if self._is_confirmed and self._clock.monotonic() >= self._until:
             self._is_confirmed = False
+            logger.warning(
+                "this gateway was not heard of, nothing is delivered",
+                extra={"fields": {"lease_seconds": self.seconds}},
+            )
             self._on_lost()
         return self._is_confirmed
 
@@ -126,15 +130,14 @@ class Peers:
         clock: Its monotonic time counts.
         lease: Of this gateway; others have one as long.
         host: Tells runs of this machine apart.
+        use_version: Called with the version of records that is in force, whenever that changes.
+        fail: Called with the reason why this gateway has to end: its name is another's, or it does
+            not know the version in force.
         records: The newest version of records that this gateway knows.
 
     Attributes:
         epoch: Of this run, one higher than that of the run before under this name.
         version: Of records, in force for all gateways; never goes back.
-        on_superseded: Called when another run has our name.
-        on_version: Called with a version when it comes into force.
-        on_outdated: Called with a reason when a version is in force that this gateway does not
-            know.
     """
 
     def __init__(
@@ -145,6 +148,8 @@ class Peers:
         clock: Clock,
         lease: Lease,
         host: Host,
+        use_version: Callable[[int], None],
+        fail: Callable[[OperationalError], None],
         records: int = RECORD_VERSION,
     ) -> None:
         self._writer = writer
@@ -167,9 +172,9 @@ class Peers:
         self.epoch = 1
         self._records = records
         self.version = OLDEST_READ
-        self.on_superseded: Callable[[], None] = lambda: None
-        self.on_version: Callable[[int], None] = lambda _version: None
-        self.on_outdated: Callable[[str], None] = lambda _reason: None
+        self._use_version = use_version
+        self._fail = fail
+        use_version(self.version)
 
     async def open(self) -> None:
         """Begin to listen, and take the name.
@@ -332,7 +337,8 @@ class Peers:
             # Of two that took the name at once the first one to say so has it.
             least = self.epoch if self._is_read else self.epoch - 1
             if record.offset >= self._named_from and found.get("epoch", 0) > least:
-                self.on_superseded()
+                name = self._me.gateway
+                self._fail(OperationalError(f"another gateway named {name} has started"))
             return
         said_at = self._said.pop(found.get("number", 0), None)
         if said_at is None:
@@ -386,7 +392,7 @@ class Peers:
             )
         if version > self.version:
             self.version = version
-            self.on_version(version)
+            self._use_version(version)
         return ""
 
     def _append(self, key: bytes, value: bytes | None) -> None:
@@ -399,7 +405,7 @@ class Peers:
         for record in records:
             if record.key == VERSION_KEY:
                 if reason := self._take_version(record):
-                    self.on_outdated(reason)
+                    self._fail(OperationalError(reason))
                 continue
             name = (record.key or b"").decode(errors="replace")
             if name == self._me.gateway:

@@ -7,11 +7,10 @@ record, and only then PUBACK or PUBREC may go out.
 from functools import lru_cache
 from typing import Final
 
-from ingest.gateway.counters import Counters
+from ingest.gateway.context import Context
 from ingest.gateway.latency import GatewayLatencies
 from ingest.gateway.routes import Routes
 from ingest.protocol.packets import Publish
-from mqlake.clock import Clock
 from mqlake.errors import LogError
 from mqlake.identifiers import MessageIdentifiers
 from mqlake.log.contract import AppendCallback, LogWriter
@@ -61,11 +60,10 @@ class Publisher:
     """Appends the messages of all clients of a gateway to `mqlake.inbound`.
 
     Args:
+        context: Of the gateway.
         log: Where they go.
         routes: Its barriers go before messages that came after them.
         identifiers: For the messages.
-        counters: For what becomes of them.
-        clock: For their times.
         partitions: Of `mqlake.inbound`.
         latencies: Measures messages that wait for an answer.
 
@@ -76,19 +74,18 @@ class Publisher:
 
     def __init__(
         self,
+        context: Context,
         log: LogWriter,
         routes: Routes,
         identifiers: MessageIdentifiers,
-        counters: Counters,
-        clock: Clock,
         partitions: int,
         latencies: GatewayLatencies,
     ) -> None:
         self._log = log
         self._routes = routes
         self._identifiers = identifiers
-        self._counters = counters
-        self._clock = clock
+        self._counters = context.counters
+        self._clock = context.clock
         self.acked = [-1] * partitions
         self.latencies = latencies
         self.is_refusing = ""
@@ -133,6 +130,10 @@ class Publisher:
             on_appended,
             timestamp_ms=now_ms,
         )
+
+    def next_offsets(self) -> list[int]:
+        """Return per partition the first offset that the log has not confirmed to this gateway."""
+        return [offset + 1 for offset in self.acked]
 
     def count_appended(self, partition: int, offset: int, error: LogError | None) -> None:
         """Note what became of a message that nobody waits for (QoS 0)."""

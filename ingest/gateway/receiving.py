@@ -319,7 +319,7 @@ class Receiver:
         if qos == 2 and self._session.progress is not None:
             exchange = self._session.exchange(packet_id)
             headers = [*headers, (HEADER_EXCHANGE, exchange)]
-            starts = [offset + 1 for offset in publisher.acked]
+            starts = publisher.next_offsets()
             on_appended = _PendingExchange(self, packet_id, exchange, starts)
         elif qos:
             on_appended = _PendingPublish(self, packet_id, qos)

@@ -32,6 +32,7 @@ from mqlake.shard_records import Key, Run, shard_of, stamp_headers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ingest.gateway.ending import Ending
     from ingest.gateway.peers import Lease
     from mqlake.records import Headers
 
@@ -43,20 +44,20 @@ class SessionLog:
         writer: Appends to the log.
         me: This run of this gateway.
         lease: Of this gateway.
+        ending: Of this run: says when nothing may be written any more.
         shards: How many there are.
     """
 
-    def __init__(self, writer: LogWriter, me: Run, lease: Lease, shards: int) -> None:
+    def __init__(
+        self, writer: LogWriter, me: Run, lease: Lease, ending: Ending, shards: int
+    ) -> None:
         self._shards = shards
+        self._ending = ending
         self._writer = writer
         self._me = me
         self._reports = Reports(lease.holds)
-        self._records = KeyedWriter(writer, SESSIONS, self._reports.run)
+        self._records = KeyedWriter(writer, SESSIONS, ending, self._reports.run)
         self._headers = stamp_headers(me.incarnation)
-
-    def close(self) -> None:
-        """Write nothing more: what this process knows is not to be trusted."""
-        self._records.close()
 
     @property
     def is_saved(self) -> bool:
@@ -84,7 +85,7 @@ class SessionLog:
             on_appended(offset, error)
 
         loop = asyncio.get_running_loop()
-        if self._records.is_closed:
+        if not self._ending.is_trusted:
             return
         try:
             self._writer.append(SESSIONS, key, value, headers, report, partition=shard)

@@ -27,6 +27,7 @@ from mqlake.shard_records import Key, Run, stamp_headers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from ingest.gateway.ending import Ending
     from ingest.gateway.peers import Lease
     from ingest.session.open_work import Position
     from mqlake.errors import LogError
@@ -40,26 +41,25 @@ class ShareLog:
         writer: Appends to the log.
         me: This run of this gateway.
         lease: Of this gateway.
+        ending: Of this run: says when nothing may be written any more.
         shards: How many there are.
 
     Attributes:
         is_asking: It is not known which parts are this gateway's.
     """
 
-    def __init__(self, writer: LogWriter, me: Run, lease: Lease, shards: int) -> None:
+    def __init__(
+        self, writer: LogWriter, me: Run, lease: Lease, ending: Ending, shards: int
+    ) -> None:
         self.shards = shards
         self.is_asking = False
         self._writer = writer
         self._me = me
         self._headers = stamp_headers(me.incarnation)
         self._reports = Reports(lambda: lease.holds() and not self.is_asking)
-        self._records = KeyedWriter(writer, SESSIONS, self._reports.run)
+        self._records = KeyedWriter(writer, SESSIONS, ending, self._reports.run)
         # What sessions have in flight, by shared subscription, as the log has it.
         self._written: dict[Key, dict[str, list[Position]]] = {}
-
-    def close(self) -> None:
-        """Write nothing more: what this process knows is not to be trusted."""
-        self._records.close()
 
     @property
     def is_saved(self) -> bool:

@@ -195,7 +195,7 @@ class Subscriber:
             self._context.share_groups.subscribe(routes, entered)
         else:  # what the gateway itself says: nothing of it comes through the log
             request = RouteRequest(
-                routes, [offset + 1 for offset in self._context.publisher.acked], self._context.loop
+                routes, self._context.publisher.next_offsets(), self._context.loop
             )
             request.count(request.starts)
             request.finish()

@@ -19,6 +19,7 @@ from mqlake.records import (
 )
 
 if TYPE_CHECKING:
+    from ingest.gateway.context import Context
     from ingest.protocol.packets import Publish
     from mqlake.errors import LogError
     from mqlake.log.contract import AppendCallback, LogRecord
@@ -36,15 +37,15 @@ class TracingPublisher(Publisher):
     """A publisher whose sampled messages bear a `traceparent`; its span ends with the log's answer.
 
     Args:
-        arguments: Of `Publisher`.
+        context: Of the gateway.
+        arguments: The others of `Publisher`.
         tracer: Makes spans.
-        gateway: Name of this gateway.
     """
 
-    def __init__(self, *arguments: Any, tracer: Tracer, gateway: str) -> None:
-        super().__init__(*arguments)
+    def __init__(self, context: Context, *arguments: Any, tracer: Tracer) -> None:
+        super().__init__(context, *arguments)
         self._tracer = tracer
-        self._gateway = gateway
+        self._gateway = context.me.gateway
 
     def publish(
         self,
@@ -84,15 +85,15 @@ class TracingDelivery(Delivery):
     """A delivery that tells how sampled messages were routed and who got them.
 
     Args:
-        arguments: Of `Delivery`.
+        context: Of the gateway.
+        arguments: The others of `Delivery`.
         tracer: Makes spans.
-        gateway: Name of this gateway.
     """
 
-    def __init__(self, *arguments: Any, tracer: Tracer, gateway: str) -> None:
-        super().__init__(*arguments)
+    def __init__(self, context: Context, *arguments: Any, tracer: Tracer) -> None:
+        super().__init__(context, *arguments)
         self._tracer = tracer
-        self._gateway = gateway
+        self._gateway = context.me.gateway
 
     def _receive(self, record: LogRecord, now_ms: int) -> None:
         counters = self._counters

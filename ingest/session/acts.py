@@ -7,7 +7,7 @@ published only after it was. Whoever finds it begun looks whether it is there.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.session.effects import (
     Append,
@@ -40,7 +40,7 @@ from mqlake.topics import SHARE_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ingest.session.ownership import Entry, Shard
+    from mqlake.session_records import MarksRecord
     from mqlake.shard_records import Claim, Key, Run
 
 # Actions of control records between gateways.
@@ -52,6 +52,37 @@ REWRITE: Final = "rewrite"
 
 KEYS_AT_ONCE: Final = 500
 """Sessions in one record, or settled together."""
+
+
+class StoredEntry(Protocol):
+    """Implemented by `ingest.session.ownership.Entry`, which describes it."""
+
+    epoch: int
+    granted: Claim | None
+    session: bytes | None
+    session_epoch: int
+
+
+class StoredEntries(Protocol):
+    """Implemented by `ingest.session.ownership.ShardStore`."""
+
+    def get(self, key: Key) -> StoredEntry | None: ...
+    def progress(self, key: Key) -> bytes | None: ...
+    def held_by(self, run: Run, limit: int | None = None) -> list[Key]: ...
+
+
+class OwnedShard(Protocol):
+    """Implemented by `ingest.session.ownership.Shard`, which describes it and begins the acts."""
+
+    me: Run
+    owner_epoch: int
+
+    @property
+    def store(self) -> StoredEntries: ...
+    def session(self, key: Key) -> SessionRecord | None: ...
+    def marks_of(self, run: Run) -> MarksRecord | None: ...
+    def forget(self, key: Key) -> None: ...
+    def settled(self, run: Run) -> None: ...
 
 
 async def ask(gateway: str, action: str, key: Key, epoch: int) -> None:
@@ -80,7 +111,7 @@ async def confirm(shard: int, run: Run, number: int, keys: Sequence[Key]) -> Non
         await Tell(run.gateway, CONFIRM, value)
 
 
-async def hand_over(shard: Shard, key: Key, claim: Claim) -> None:
+async def hand_over(shard: OwnedShard, key: Key, claim: Claim) -> None:
     """Give a claimant the session: what is stored of it, or nothing.
 
     Before that what is stored ends if the client wants nothing of it, or its time is over
@@ -117,7 +148,7 @@ async def hand_over(shard: Shard, key: Key, claim: Claim) -> None:
     await Tell(claim.run.gateway, GRANT, told)
 
 
-async def settle(shard: Shard, run: Run, now_ms: int, late: Collection[Key]) -> None:
+async def settle(shard: OwnedShard, run: Run, now_ms: int, late: Collection[Key]) -> None:
     """Write for a dead gateway what it could not: where its sessions stand, and that it let go.
 
     Its QoS 2 messages that were on their way into the log are looked for there; the marks that it
@@ -155,10 +186,10 @@ async def settle(shard: Shard, run: Run, now_ms: int, late: Collection[Key]) -> 
 
 
 def _settled(
-    shard: Shard,
+    shard: OwnedShard,
     run: Run,
     key: Key,
-    entry: Entry,
+    entry: StoredEntry,
     progress: ProgressRecord | None,
     found: set[bytes],
     now_ms: int,
@@ -190,7 +221,7 @@ def _settled(
     return records
 
 
-async def process_due(shard: Shard, keys: Sequence[Key], now_ms: int) -> None:
+async def process_due(shard: OwnedShard, keys: Sequence[Key], now_ms: int) -> None:
     """Publish wills and end sessions whose time has come [MQTT5-4.1.0-2]."""
     ended, wills = [], []
     for key in keys:
@@ -209,7 +240,7 @@ async def process_due(shard: Shard, keys: Sequence[Key], now_ms: int) -> None:
         await end(shard, ended, now_ms, is_expired=True)
 
 
-async def end(shard: Shard, keys: Sequence[Key], now_ms: int, *, is_expired: bool) -> None:
+async def end(shard: OwnedShard, keys: Sequence[Key], now_ms: int, *, is_expired: bool) -> None:
     """End stored sessions; a will that still waits is published now [MQTT5-3.1.2-8].
 
     What they were to get goes with them, messages of share groups too. [MQTT5-4.8.2-5]
@@ -240,7 +271,7 @@ async def end(shard: Shard, keys: Sequence[Key], now_ms: int, *, is_expired: boo
     await Append(records)
 
 
-async def _publish_due_wills(shard: Shard, keys: Sequence[Key]) -> None:
+async def _publish_due_wills(shard: OwnedShard, keys: Sequence[Key]) -> None:
     await _publish_wills(shard, keys)
     records = []
     for key in keys:
@@ -251,7 +282,7 @@ async def _publish_due_wills(shard: Shard, keys: Sequence[Key]) -> None:
     await Append(records)
 
 
-async def _publish_wills(shard: Shard, keys: Sequence[Key]) -> None:
+async def _publish_wills(shard: OwnedShard, keys: Sequence[Key]) -> None:
     """Publish each will once, whoever has begun to [MQTT5-3.1.2-8] [MQTT311-3.1.2-8]."""
     begun: list[tuple[Key, SessionRecord]] = []
     fresh: list[tuple[Key, SessionRecord]] = []
@@ -281,7 +312,7 @@ def _is_will_due(session: SessionRecord, now_ms: int) -> bool:
     )
 
 
-def _progress(shard: Shard, key: Key, entry: Entry) -> ProgressRecord | None:
+def _progress(shard: OwnedShard, key: Key, entry: StoredEntry) -> ProgressRecord | None:
     """Return the progress of the session that an entry holds, if it is that session's."""
     value = shard.store.progress(key)
     session = shard.session(key)
@@ -291,11 +322,11 @@ def _progress(shard: Shard, key: Key, entry: Entry) -> ProgressRecord | None:
     return progress if progress.session_id == session.session_id else None
 
 
-def _session_record(shard: Shard, key: Key, session: SessionRecord) -> ShardRecord:
+def _session_record(shard: OwnedShard, key: Key, session: SessionRecord) -> ShardRecord:
     return ShardRecord(session_key(*key), encode_session(session), _stamp(shard, key))
 
 
-def _stamp(shard: Shard, key: Key) -> list[tuple[str, bytes]]:
+def _stamp(shard: OwnedShard, key: Key) -> list[tuple[str, bytes]]:
     entry = shard.store.get(key)
     assert entry is not None
     return stamp_headers(shard.me.incarnation, entry.session_epoch, shard.owner_epoch)

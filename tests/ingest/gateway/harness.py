@@ -17,8 +17,9 @@ from itertools import count, cycle
 from typing import Any, ClassVar, TypeVar, cast
 
 from ingest.gateway.connection import ClientConnection
+from ingest.gateway.gateway import Gateway
 from ingest.gateway.partitions import count_partitions
-from ingest.gateway.server import Gateway
+from ingest.gateway.process import Process
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import encode
@@ -479,6 +480,7 @@ class Harness:
     router: MemoryRouter
     writer: MemoryLogWriter
     gateway: Gateway
+    process: Process
     port: int
     stop: asyncio.Event
     task: asyncio.Task[None]
@@ -603,28 +605,33 @@ async def running_gateway(
     if clock is not None:
         log.now_ms = clock.now_ms
     host = FakeHost()
+    stop = asyncio.Event()
     gateway = Gateway(
         GatewaySettings(**settings),
         access,
         await count_partitions(MemoryLogReader(log)),
+        stop,
         clock or SystemClock(),
         tracer,
         host,
         records,
     )
-    stop = asyncio.Event()
-    task = asyncio.create_task(gateway.run(stop))
+    process = Process(gateway, stop)
+    task = asyncio.create_task(process.run())
     try:
         await until(
             lambda: (
                 task.done()
-                or gateway.health()[0]
-                or (not answered and gateway.health()[1] == "waiting for the router's first answer")
+                or gateway.status.health()[0]
+                or (
+                    not answered
+                    and gateway.status.health()[1] == "waiting for the router's first answer"
+                )
             )
         )
         if task.done():
             task.result()
-        yield Harness(log, router, writer, gateway, port, stop, task, host)
+        yield Harness(log, router, writer, gateway, process, port, stop, task, host)
     finally:
         log.release_reports()
         stop.set()

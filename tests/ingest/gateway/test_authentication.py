@@ -16,9 +16,9 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from pydantic import ValidationError
 from scramp import ScramClient
 
+from ingest.gateway.gateway import Gateway
 from ingest.gateway.listeners.settings import TcpListener
 from ingest.gateway.partitions import Partitions
-from ingest.gateway.server import Gateway
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.packets import (
     Auth,
@@ -200,7 +200,7 @@ async def test_client_that_does_not_wait_for_the_verdict_leaves_nothing(path: Pa
         await until(lambda: harness.counters.connections_opened == 20)
         await until(lambda: not harness.gateway.connections)
         assert harness.gateway.authenticator._waiting == 0
-        assert harness.gateway.health()[0]
+        assert harness.gateway.status.health()[0]
 
 
 async def test_who_is_refused_takes_nothing_over(path: Path) -> None:
@@ -241,7 +241,7 @@ async def test_users_are_read_anew_and_nobody_is_cut(
         bob = await Client.connect(harness.port, "b", username="bob", password=PASSWORD)
         remove_user(path, "bob")
         set_user(path, "carol", make_verifier("carol's", iterations=4096))
-        harness.gateway.reload()
+        harness.gateway.reloading.begin()
         await until(lambda: "credentials reloaded" in caplog.messages)
         await Client.connect(harness.port, "c", username="carol", password=b"carol's")
         again = await Client.open(harness.port)
@@ -249,7 +249,7 @@ async def test_users_are_read_anew_and_nobody_is_cut(
         assert connack.reason_code is ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD
         await bob.expect_nothing()
         write(path, "carol\n")
-        harness.gateway.reload()
+        harness.gateway.reloading.begin()
         await until(lambda: "credentials not reloaded, the old ones stay" in caplog.messages)
         await Client.connect(harness.port, "d", username="carol", password=b"carol's")
 
@@ -266,6 +266,7 @@ async def test_gateway_does_not_start_without_its_users(tmp_path: Path) -> None:
             settings,
             LogAccess(MemoryLogWriter(log), lambda: MemoryLogReader(log), MemoryRangeReader(log)),
             Partitions(1, 1),
+            asyncio.Event(),
             SystemClock(),
         )
 

@@ -121,7 +121,7 @@ async def test_each_malformed_row_gets_its_answer_and_its_clause_in_the_log(
         assert wrong == []
         await bystander.publish("a", b"unharmed")
         assert await bystander.payloads(1) == [b"unharmed"]
-        assert harness.gateway._bug == ""
+        assert harness.gateway.status.bug == ""
         assert violations.worse == []
 
 

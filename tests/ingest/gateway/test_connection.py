@@ -44,9 +44,9 @@ async def test_a_client_is_welcomed(level: int) -> None:
             }
         client.send(Pingreq())
         await client.expect(Pingresp)
-        assert harness.gateway.figures()["clients"] == 1
+        assert harness.gateway.status.figures()["clients"] == 1
         await client.disconnect()
-        assert harness.gateway.figures()["clients"] == 0
+        assert harness.gateway.status.figures()["clients"] == 0
 
 
 async def test_a_session_that_was_to_last_longer_than_allowed_is_told_how_long() -> None:
@@ -102,7 +102,7 @@ async def test_an_empty_client_id_is_replaced(level: int) -> None:
         other = await Client.connect(harness.port, "", level=level)
         await client.expect_nothing()
         await other.expect_nothing()
-        assert harness.gateway.figures()["clients"] == 2
+        assert harness.gateway.status.figures()["clients"] == 2
 
 
 @pytest.mark.parametrize(("level", "clean_start"), [(3, True), (4, False)])
@@ -293,7 +293,7 @@ async def test_a_client_id_is_taken_over(level: int) -> None:
         await second.subscribe("b", 1)
         await second.publish("b", b"x", 0)
         assert await second.payloads(1) == [b"x"]
-        assert harness.gateway.figures()["clients"] == 1
+        assert harness.gateway.status.figures()["clients"] == 1
         assert len(harness.gateway.subscriptions) == 1
 
 

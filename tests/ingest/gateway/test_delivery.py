@@ -254,8 +254,8 @@ async def test_deliveries_behind_the_last_answer_of_owners_are_handed_over() -> 
         await harness.delivered()
         gateway = harness.gateway
         gateway.lease._is_confirmed = False
-        delivery = gateway._delivery
-        delivery._on_control = lambda _action, _value: gateway.confirmed()
+        delivery = gateway.delivery
+        delivery._on_control = lambda _action, _value: gateway.renewal.confirmed()
         keys = [b"default/before", b"\0control/confirm", b"default/behind"]
         delivery.receive_records(
             [

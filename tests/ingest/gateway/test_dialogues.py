@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from ingest.gateway.server import TICK_SECONDS
+from ingest.gateway.process import TICK_SECONDS
 from mqlake.clock import ManualClock
 from tests.ingest.gateway.dialogues import (
     LIMITS,

@@ -41,7 +41,7 @@ async def test_clients_are_told_where_to_go() -> None:
         assert await new.is_closed()
         await old.expect_disconnect(DisconnectReasonCode.USE_ANOTHER_SERVER)
         await drained(harness)
-        assert harness.gateway.health() == (True, "0 clients, 0 subscriptions, drained")
+        assert harness.gateway.status.health() == (True, "0 clients, 0 subscriptions, drained")
 
 
 @pytest.mark.parametrize(

@@ -214,9 +214,9 @@ async def test_mutated_packets_harm_nobody_and_leave_nothing() -> None:
                 await settle(harness)
                 stop.set()
             assert standing_by.result() > 100
-            assert gateway._bug == ""
+            assert gateway.status.bug == ""
             assert errors.messages == []
-            assert gateway.health()[0]
+            assert gateway.status.health()[0]
             assert_nothing_is_left(harness)
             assert len(asyncio.all_tasks()) < running  # the bystanders' has ended
             forget_log(harness)

@@ -21,7 +21,7 @@ def samples(families: Families) -> dict[tuple[str, str], float]:
 
 async def test_a_gateway_tells_all_that_is_in_the_table() -> None:
     async with running_gateway() as harness:
-        shown = GatewayMetrics(harness.gateway)
+        shown = GatewayMetrics(harness.gateway.status)
         client = await Client.connect(harness.port, "alice")
         await client.subscribe("a/#", 1)
         for qos in (0, 1, 2, 2):
@@ -68,6 +68,6 @@ async def test_every_counter_is_told() -> None:
 async def test_a_stuck_gateway_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingest.gateway.metrics.ANSWER_SECONDS", 0.01)
     async with running_gateway() as harness:
-        shown = GatewayMetrics(harness.gateway)
+        shown = GatewayMetrics(harness.gateway.status)
         with pytest.raises(TimeoutError):
             shown.read(Families())  # in the loop's own thread: it cannot answer meanwhile

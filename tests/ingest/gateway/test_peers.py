@@ -30,13 +30,22 @@ class Gateway:
         self.host = FakeHost()
         self.lease = Lease(clock, LEASE_SECONDS, self._lose)
         self.reader = MemoryLogReader(log)
-        self.peers = Peers(MemoryLogWriter(log), self.reader, run, clock, self.lease, self.host)
-        self.peers.on_superseded = self._supersede
+        self.peers = Peers(
+            MemoryLogWriter(log),
+            self.reader,
+            run,
+            clock,
+            self.lease,
+            self.host,
+            lambda _version: None,
+            self._fail,
+        )
 
     def _lose(self) -> None:
         self.lost += 1
 
-    def _supersede(self) -> None:
+    def _fail(self, failure: OperationalError) -> None:
+        assert "has started" in str(failure)
         self.superseded += 1
 
     async def beat(self, state: str = "serving") -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from ingest.gateway.ending import Ending
 from ingest.gateway.peers import Lease
 from ingest.gateway.progress import (
     MAX_SAVES_UNDER_WAY,
@@ -16,7 +17,7 @@ from ingest.protocol.packets import Puback, Publish
 from ingest.session.checkpoint import SaveQueue
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.log.memory import MemoryLog, MemoryLogWriter
+from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
 from mqlake.records import SESSIONS
 from mqlake.session_records import ProgressRecord, decode_marks, decode_progress
 from mqlake.shard_records import Run
@@ -35,7 +36,8 @@ class Steps:
         self.log = new_log()
         writer = MemoryLogWriter(self.log)
         lease = Lease(ManualClock(), 10, lambda: None)
-        self.session_log = SessionLog(writer, Run("gateway-1", "1"), lease, 1)
+        ending = Ending(asyncio.Event(), MemoryLogReader(self.log))
+        self.session_log = SessionLog(writer, Run("gateway-1", "1"), lease, ending, 1)
         self.saver = ProgressSaver(
             self.session_log, asyncio.get_running_loop(), max_repeated_messages=MAX_REPEATED
         )

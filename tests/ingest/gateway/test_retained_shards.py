@@ -69,7 +69,7 @@ class Site:
         """Let a second pass in which the living hear each other."""
         self.clock.advance(1)
         for one in self.living:
-            one.gateway._beat()
+            one.process.beat()
         await until(
             lambda: all(one.gateway.peers._echo_at == self.clock.monotonic() for one in self.living)
         )
@@ -426,14 +426,14 @@ async def test_a_question_that_is_lost_is_asked_again() -> None:
         await retain(here.living[0], {topic: b"1"})
         owner, standby = here.holders(topic)
         stranger = here.stranger(topic)
-        owner.gateway._reader.pause()  # it is alive and hears nothing
+        owner.gateway.reader.pause()  # it is alive and hears nothing
         client = await Client.connect(stranger.port)
         await client.subscribe(topic, 1)
         await until(lambda: len(stranger.gateway.retained_questions) == 1)
         await client.expect_nothing()
         await here.second()
         assert await every(client, 1) == {topic: b"1"}
-        owner.gateway._reader.resume()
+        owner.gateway.reader.resume()
         await owner.delivered()
         await standby.delivered()
         await stranger.delivered()
@@ -466,7 +466,7 @@ async def test_a_page_that_is_overtaken_by_a_live_message_is_not_sent() -> None:
         await client.subscribe(topic, 1)
         await until(lambda: here.questions() == 1)
         for one in here.holders(topic):
-            await until(lambda one=one: not one.gateway._retained_answers._waiting)  # type: ignore[misc]
+            await until(lambda one=one: not one.gateway.retained_answers._waiting)  # type: ignore[misc]
         publisher = await Client.connect(here.living[0].port)
         await publisher.publish(topic, b"2", 1, retain=True)
         message = await client.message()

@@ -451,7 +451,7 @@ async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing() -> Non
         await second.delivered()
         # As a stopped process: it neither speaks nor reads.
         readers = [
-            first.gateway._reader,
+            first.gateway.reader,
             first.gateway.peers._reader,
             first.gateway.shards._reader,
         ]

@@ -99,7 +99,7 @@ def paused(harness: Harness) -> Iterator[None]:
     """Have a gateway neither speak, nor read, nor notice time, as a process that was stopped."""
     gateway = harness.gateway
     readers = [
-        gateway._reader,
+        gateway.reader,
         gateway.peers._reader,
         gateway.shards._reader,
     ]
@@ -118,7 +118,7 @@ async def seconds_pass(clock: ManualClock, *living: Harness) -> None:
     """Let a second pass in which the living hear each other."""
     clock.advance(1)
     for one in living:
-        one.gateway._beat()
+        one.process.beat()
     await until(lambda: all(one.gateway.peers._echo_at == clock.monotonic() for one in living))
     for one in living:
         one.gateway.shards.tick()
@@ -448,7 +448,7 @@ async def test_a_gateway_whose_store_fails_ends_and_its_next_run_knows_everythin
                 def fail(_sql: str, _values: object = ()) -> int:
                     raise OperationalError("the gateway's store: database or disk is full")
 
-                harness.gateway._database.write = fail  # type: ignore[method-assign, assignment]
+                harness.gateway.database.write = fail  # type: ignore[method-assign, assignment]
                 other = await Client.open(harness.port)
                 other.send(Connect("bob", 5, clean_start=False, properties=NEVER))
                 with pytest.raises(OperationalError, match="disk is full"):
@@ -482,7 +482,7 @@ async def test_a_gateway_that_ends_keeps_no_client_that_connects_just_then() -> 
             async with running_gateway(log=log, router=router) as harness:
                 await Client.connect(harness.port, "alice")
                 late = [socket.create_connection(("127.0.0.1", harness.port)) for _ in range(3)]
-                harness.gateway._fail(OperationalError("the store is full"))
+                harness.gateway.ending.fail(OperationalError("the store is full"))
                 with pytest.raises(OperationalError, match="the store is full"):
                     await harness.task
                 await until(lambda: not harness.gateway.connections, seconds=5)

@@ -88,7 +88,9 @@ async def test_many_listeners_serve_at_once(authority: Authority, tmp_path: Path
         publisher = await Client.connect(harness.port, "publisher")
         await publisher.publish("all", b"to all", 1)
         assert [(await client.message()).payload for client in clients] == [b"to all"] * 10
-        assert harness.gateway.figures()["listeners"] == list(harness.gateway.listeners.addresses)
+        assert harness.gateway.status.figures()["listeners"] == list(
+            harness.gateway.listeners.addresses
+        )
         assert harness.gateway.listeners.addresses == (
             f"mqtt://127.0.0.1:{harness.port}",
             f"mqtt://127.0.0.1:{ports[0]}",

@@ -112,7 +112,7 @@ async def test_client_certificates_are_as_the_listener_wants(
         assert await is_welcome(authority.client_context("press-7"))
         assert await is_welcome(authority.client_context()) == (asked != "required")
         assert await is_welcome(stranger) == (asked == "none")
-        assert harness.gateway.health()[0]
+        assert harness.gateway.status.health()[0]
 
 
 async def test_certificates_are_new_and_clients_stay(
@@ -163,7 +163,7 @@ async def test_files_that_cannot_be_used_leave_the_old_ones_in_force(
         after = await open_tls(port, authority.client_context("after"))
         assert certificate_of(after) == first
         await after.handshake("after")
-        assert harness.gateway.health()[0]
+        assert harness.gateway.status.health()[0]
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert record.getMessage() == "certificate not reloaded, the old one stays"
     assert "cannot be used: " in cast("Any", record).fields["reason"]
@@ -242,7 +242,7 @@ async def test_who_does_not_speak_tls_is_cut(authority: Authority) -> None:
         except ConnectionResetError:
             answer = b""
         assert answer in (b"", ALERT)
-        assert harness.gateway.health()[0]
+        assert harness.gateway.status.health()[0]
 
 
 ALERT = b"\x15\x03\x01\x00\x02\x02\x46"
@@ -321,7 +321,7 @@ async def test_the_process_reloads_at_sighup(authority: Authority) -> None:
     port, settings = listening(authority)
     async with running_gateway(**settings) as harness:
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, harness.gateway.reload)
+        loop.add_signal_handler(signal.SIGHUP, harness.gateway.reloading.begin)
         try:
             first = certificate_of(await open_tls(port, authority.client_context()))
             authority.issue()

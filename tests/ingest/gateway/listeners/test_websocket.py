@@ -264,7 +264,7 @@ async def test_what_is_no_handshake_is_answered_and_closed(request_: bytes, stat
         answer = await read_to_end(client)
         assert answer[9:12] == status
         assert not status or b"\r\nconnection: close\r\n" in answer.lower()
-        assert harness.gateway.health()[0]
+        assert harness.gateway.status.health()[0]
 
 
 async def read_to_end(client: WebSocketClient) -> bytes:
@@ -352,7 +352,7 @@ async def test_malformed_frames_end_the_connection(frame: bytes, code: int) -> N
         client.writer.write(frame)
         await client.expect_close(code)
         await until(lambda: not harness.gateway.connections)
-        assert harness.gateway.health()[0]
+        assert harness.gateway.status.health()[0]
 
 
 async def test_a_frame_that_claims_to_be_huge_is_bounded_by_the_largest_packet() -> None:
@@ -473,4 +473,4 @@ async def test_mutated_handshakes_and_frames_harm_nobody() -> None:
         await bystander.expect_nothing()
         await until(lambda: len(harness.gateway.connections) == 1)
         assert not harness.gateway.listeners._in_handshake
-        assert harness.gateway.health()[0]
+        assert harness.gateway.status.health()[0]

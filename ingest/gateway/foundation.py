@@ -1,0 +1,127 @@
+"""The lower parts of a gateway: the log, its own name, and where messages go in."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ingest.gateway.context import Context
+from ingest.gateway.counters import Counters
+from ingest.gateway.delivered import Delivered
+from ingest.gateway.delivery_events import DeliveryEvents
+from ingest.gateway.disk import DiskWatch
+from ingest.gateway.drops import Drops
+from ingest.gateway.ending import Ending
+from ingest.gateway.ends import Ends
+from ingest.gateway.events import Events
+from ingest.gateway.hosts import Host, LinuxHost
+from ingest.gateway.lake.reader import LakeReader
+from ingest.gateway.latency import GatewayLatencies
+from ingest.gateway.peers import Lease, Peers
+from ingest.gateway.publishing import Publisher
+from ingest.gateway.retained import Retained
+from ingest.gateway.routes import Routes
+from ingest.gateway.store.database import Database
+from ingest.gateway.tasks import Tasks
+from ingest.gateway.tracing import TracingPublisher
+from ingest.gateway.wanted_events import WantedEvents
+from ingest.gateway.wills import Wills
+from ingest.session.subscriptions import Subscriptions
+from mqlake.identifiers import MessageIdentifiers, machine_number
+from mqlake.log.versioned_writer import VersionedWriter
+from mqlake.shard_records import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.gateway.partitions import Partitions
+    from ingest.gateway.sending import Sender
+    from ingest.gateway.settings import GatewaySettings
+    from mqlake.clock import Clock
+    from mqlake.log.contract import LogAccess
+    from mqlake.tracing import Tracer
+
+
+class Foundation:
+    """The lower parts of a gateway, made and not begun.
+
+    Args:
+        settings: Who it is and what it allows.
+        log: Where messages, routes, barriers and sessions go and come from.
+        partitions: Of the log's topics.
+        stop: Set when it is to end; it may do that itself.
+        clock: For message times and timeouts.
+        tracer: Makes spans of messages; without one there are none.
+        host: Tells processes of this machine apart.
+        records: The newest version of records that it knows; the one of this release.
+        on_lease_lost: Called when others may take this gateway for dead.
+    """
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        log: LogAccess,
+        partitions: Partitions,
+        stop: asyncio.Event,
+        clock: Clock,
+        tracer: Tracer | None,
+        host: Host | None,
+        records: int,
+        on_lease_lost: Callable[[], None],
+    ) -> None:
+        self.settings = settings
+        self.me = me = Run(settings.name, secrets.token_hex(8))
+        self.loop = loop = asyncio.get_running_loop()
+        self.writer = writer = VersionedWriter(log.writer)
+        self.log = log = replace(log, writer=writer)
+        self.reader = log.open_reader()
+        self.ends = Ends(self.reader)
+        self.partitions = partitions
+        self.counters = counters = Counters()
+        events = Events(writer, settings.name, counters, clock)
+        self.drops = Drops(counters, events)
+        self.context = Context(settings, me, clock, loop, counters, events, self.drops)
+        self.tasks = Tasks(loop)
+        self.ending = Ending(stop, self.reader)
+        self.lease = lease = Lease(clock, settings.lease_seconds, on_lease_lost)
+        use_version, fail = writer.use, self.ending.fail
+        identity = host or LinuxHost()
+        self.peers = Peers(
+            writer, log.open_reader(), me, clock, lease, identity, use_version, fail, records
+        )
+        self.delivered = Delivered(partitions.inbound)
+        self.subscriptions: Subscriptions[Sender] = Subscriptions(settings.share_strategy)
+        self.database = Database(settings.store_dir)
+        self.retained = Retained(self.database, clock)
+        self.lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
+        self.latencies = GatewayLatencies(clock)
+        self.delivery_events = told = DeliveryEvents(
+            events, writer, counters, settings.delivery_events_per_second, loop
+        )
+        self.wanted_events = WantedEvents(log.open_reader(), lambda: told.want(self.wanted_events))
+        self._make_publishing(tracer)
+
+    def _make_publishing(self, tracer: Tracer | None) -> None:
+        """Make what messages go through on their way in."""
+        context, settings, partitions = self.context, self.settings, self.partitions.inbound
+        self.routes = Routes(
+            settings.name,
+            self.me.incarnation,
+            self.writer,
+            partitions,
+            linger_seconds=settings.route_linger_seconds,
+            barrier_timeout_seconds=settings.barrier_timeout_seconds,
+            clock=context.clock,
+            share_strategy=settings.share_strategy,
+        )
+        identifiers = MessageIdentifiers(
+            context.clock, datacenter=settings.datacenter, machine=machine_number()
+        )
+        inward = (context, self.writer, self.routes, identifiers, partitions, self.latencies)
+        self.publisher = (
+            Publisher(*inward) if tracer is None else TracingPublisher(*inward, tracer=tracer)
+        )
+        self.wills = Wills(self.publisher, context.origin)
+        self.disk = DiskWatch(settings, self.publisher)

@@ -1,0 +1,248 @@
+"""The parts of a gateway and what each of them uses; `ingest.gateway.process` runs them.
+
+Nothing else knows all of this: each part is given what it calls. Where two need each other, the
+lower one is given a function.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ingest.gateway.authentication.authenticator import Authenticator
+from ingest.gateway.catching_up import CatchingUp
+from ingest.gateway.client_session import SessionContext
+from ingest.gateway.connection import ClientConnection, ConnectionContext
+from ingest.gateway.connections import Connections
+from ingest.gateway.control import Control
+from ingest.gateway.deadlines import Deadlines
+from ingest.gateway.delivery import Delivery
+from ingest.gateway.draining import Draining
+from ingest.gateway.ended import Ended
+from ingest.gateway.foundation import Foundation
+from ingest.gateway.gaps import Gaps
+from ingest.gateway.histories import Histories
+from ingest.gateway.listeners.listeners import Listeners
+from ingest.gateway.log_room import LogRoom
+from ingest.gateway.lookup import Lookup
+from ingest.gateway.opening import OpeningContext
+from ingest.gateway.receiving import ReceiverContext
+from ingest.gateway.redirecting import Redirecting
+from ingest.gateway.reloading import Reloading
+from ingest.gateway.renewal import Renewal
+from ingest.gateway.resuming import Resumer
+from ingest.gateway.retained_questions import RetainedAnswers, RetainedQuestions
+from ingest.gateway.retained_scans import RetainedSources
+from ingest.gateway.retained_shards import RetainedShards
+from ingest.gateway.sending import SenderContext
+from ingest.gateway.session_log import SessionLog
+from ingest.gateway.sessions import Sessions
+from ingest.gateway.shards import Actions, Shards
+from ingest.gateway.share_groups import ShareGroups
+from ingest.gateway.share_log import ShareLog
+from ingest.gateway.share_settling import ShareSettler
+from ingest.gateway.status import Status
+from ingest.gateway.subscribing import SubscriberContext
+from ingest.gateway.system_topics import Counted, SystemTopics
+from ingest.gateway.tracing import TracingDelivery
+from ingest.session.share_groups import SHARE
+from mqlake.record_versions import RECORD_VERSION
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ingest.gateway.hosts import Host
+    from ingest.gateway.partitions import Partitions
+    from ingest.gateway.settings import GatewaySettings
+    from mqlake.clock import Clock
+    from mqlake.log.contract import LogAccess
+    from mqlake.tracing import Tracer
+
+
+class Gateway(Foundation):
+    """All parts of a gateway; arguments as of `Foundation`."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        log: LogAccess,
+        partitions: Partitions,
+        stop: asyncio.Event,
+        clock: Clock,
+        tracer: Tracer | None = None,
+        host: Host | None = None,
+        records: int = RECORD_VERSION,
+    ) -> None:
+        lost = self._suspend
+        super().__init__(settings, log, partitions, stop, clock, tracer, host, records, lost)
+        self._make_sessions()
+        self._make_retained()
+        self._make_doors()
+        self._make_delivery(tracer)
+        self._make_clients()
+
+    def _make_sessions(self) -> None:
+        """Make what keeps sessions and share groups, held here or owned."""
+        context, log, writer, lease = self.context, self.log, self.writer, self.lease
+        me, ends, count = self.me, self.ends, self.partitions.sessions
+        subscriptions, delivered, lake = self.subscriptions, self.delivered, self.lake
+        self.session_log = SessionLog(writer, me, lease, self.ending, count)
+        self.share_log = ShareLog(writer, me, lease, self.ending, count)
+        self.lookup = lookup = Lookup(log.ranges, ends.inbound, context.clock)
+        catching_up = CatchingUp(log.ranges, lake, delivered.next_offsets, ends.inbound, self.drops)
+        gaps = Gaps(context, catching_up)
+        self.resumer = Resumer(context, catching_up, gaps, lookup, lake)
+        self.histories = Histories(context, subscriptions, catching_up)
+        self.share_groups = groups = ShareGroups(
+            context, self.share_log, self.routes, subscriptions, delivered, ends, lookup, gaps
+        )
+        ended = Ended(context, self.share_log)
+        settler = ShareSettler(context, log, ends, self.partitions.inbound)
+        actions = Actions(
+            find=lookup.find,
+            next_offsets=self.publisher.next_offsets,
+            publish_wills=self.wills.publish,
+            pass_on=groups.pass_on_stored,
+            ended=ended.session,
+            withdraw=settler.withdraw,
+            group_ended=ended.group,
+            told=self._told,
+        )
+        reader, loader, database = log.open_reader(), log.open_reader(), self.database
+        self.shards = shards = Shards(
+            me, count, writer, reader, loader, database, self.peers, lease, context.clock, actions
+        )
+        logs = self.session_log, self.share_log
+        self.sessions = Sessions(context, *logs, shards, groups, delivered, self.peers, lease)
+
+    def _make_retained(self) -> None:
+        """Make what keeps retained messages, those of the gateway itself too."""
+        name, retained, inbound = self.settings.name, self.retained, self.partitions.inbound
+        counted = Counted(self.sessions, self.subscriptions, retained)
+        self.system_topics = SystemTopics(self.context, counted)
+        self.retained_shards = shards = RetainedShards(
+            name, retained, self.peers, self.log.ranges, self.lake, self.routes, inbound
+        )
+        self.retained_questions = RetainedQuestions(
+            self.me, self.writer, retained, shards, self.context.clock
+        )
+        self.retained_answers = RetainedAnswers(name, self.writer, retained, self.loop)
+
+    def _make_doors(self) -> None:
+        """Make what says who comes in, and who is in."""
+        settings = self.settings
+        self.connections = Connections(self.counters, settings.max_connections)
+        self.draining = Draining(self.context, self.connections, self._is_idle)
+        self.authenticator = Authenticator(
+            settings.credentials_file,
+            allow_anonymous=settings.allow_anonymous,
+            failed_logins_per_minute=settings.failed_logins_per_minute,
+            clock=self.context.clock,
+        )
+        self.listeners = Listeners(
+            settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
+        )
+        self.reloading = Reloading(self.listeners, self.authenticator, self.tasks)
+        address, clock, shards = self.peers.address, self.context.clock, self.shards
+        elsewhere = Redirecting(settings.name, lambda: shards.places, address, clock)
+        self.redirecting = elsewhere if settings.redirect_clients else None
+
+    def _make_delivery(self, tracer: Tracer | None) -> None:
+        """Make what messages go through on their way out, and what is asked along with them."""
+        context, subscriptions, sessions = self.context, self.subscriptions, self.sessions
+        reload, on_answer = self.reloading.begin, self.retained_questions.receive_answer
+        control = Control(
+            context, sessions, subscriptions, self.draining, reload, on_answer, self._told
+        )
+        outward = (
+            context,
+            self.delivered,
+            subscriptions,
+            self.share_groups,
+            self.retained,
+            self.routes,
+            control.process,
+            self.retained_answers.receive_question,
+            self.delivery_events,
+            self.latencies,
+            self.lease,
+        )
+        self.delivery = (
+            Delivery(*outward) if tracer is None else TracingDelivery(*outward, tracer=tracer)
+        )
+        groups, shards = self.share_groups, self.shards
+        self.renewal = Renewal(
+            self.lease, shards, groups, sessions, self.session_log, self.delivery
+        )
+        counted = Counted(sessions, subscriptions, self.retained)
+        inward = self.publisher, self.wills, self.routes
+        doors = self.connections, self.listeners, self.draining
+        self.status = Status(
+            context, self.writer, counted, *doors, *inward, shards, self.peers, self.latencies
+        )
+
+    def _make_clients(self) -> None:
+        """Make what each client's connection and session are made with."""
+        context, publisher, delivered = self.context, self.publisher, self.delivered
+        groups, histories, sessions = self.share_groups, self.histories, self.sessions
+        self.log_room = LogRoom(self.loop)
+        self.deadlines = Deadlines(self.loop)
+        sources = RetainedSources(
+            self.loop,
+            self.retained,
+            self.retained_questions,
+            self.system_topics,
+            self.lease,
+            delivered,
+            partial(self.writer.partition_of, partitions=self.partitions.inbound),
+        )
+        of_session = SessionContext(
+            self.me,
+            context.origin,
+            context.clock,
+            SenderContext(context, self.delivery_events, groups, sources),
+            self.subscriptions,
+            groups,
+            histories,
+            publisher,
+            delivered,
+            self.session_log,
+            self.share_log,
+            sessions.release_if_stored,
+        )
+        of_connection = ConnectionContext(
+            context,
+            self.connections,
+            self.deadlines,
+            self.draining,
+            self.authenticator,
+            self.redirecting,
+            OpeningContext(context, of_session, sessions, self.resumer),
+            ReceiverContext(context, publisher, self.lookup, self.log_room),
+            SubscriberContext(
+                context, self.tasks, self.routes, groups, histories, publisher, delivered
+            ),
+        )
+        self.make_connection = partial(ClientConnection, of_connection)
+
+    # What lower parts call
+
+    def _suspend(self) -> None:
+        self.shards.suspend()
+
+    def _is_idle(self) -> bool:
+        """Tell whether no client is here and the log has everything of those that were."""
+        are_idle = all(one.is_idle for one in (self.sessions, self.share_groups, self.shards))
+        are_saved = self.session_log.is_saved and self.share_log.is_saved
+        return are_idle and are_saved and not self.writer.queued()
+
+    def _told(self, action: str, value: dict[str, Any]) -> None:
+        """Take what the owner of a shard says.
+
+        Raises:
+            InvalidRecord: A member is missing.
+        """
+        if action == SHARE:
+            self.share_groups.told(value)
+        else:
+            self.sessions.told(action, value)

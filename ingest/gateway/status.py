@@ -1,0 +1,156 @@
+"""What a gateway says of itself: whether messages flow, and what it counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.gateway.counters import Counters
+from ingest.gateway.draining import SERVING
+from ingest.gateway.listeners.settings import advertised
+
+if TYPE_CHECKING:
+    from ingest.gateway.connections import Connections
+    from ingest.gateway.context import Context
+    from ingest.gateway.draining import Draining
+    from ingest.gateway.latency import GatewayLatencies
+    from ingest.gateway.listeners.listeners import Listeners
+    from ingest.gateway.peers import Peers
+    from ingest.gateway.publishing import Publisher
+    from ingest.gateway.routes import Routes
+    from ingest.gateway.shards import Shards
+    from ingest.gateway.system_topics import Counted
+    from ingest.gateway.wills import Wills
+    from mqlake.log.contract import LogWriter
+
+STUCK_SECONDS: Final = 5.0
+"""An unanswered barrier older than this means that deliveries do not flow."""
+
+
+class Status:
+    """Looks at the parts of a gateway.
+
+    Args:
+        context: Of the gateway.
+        writer: Has a queue.
+        counted: Sessions, subscriptions and retained messages.
+        connections: All sockets.
+        listeners: Where clients come in.
+        draining: Whether they are let in.
+        publisher: May refuse messages.
+        wills: May wait for the log.
+        routes: May wait for the router.
+        shards: Those that the gateway owns.
+        peers: Know how far our clock is ahead.
+        latencies: How long messages take.
+
+    Attributes:
+        problem: Why nothing flows just now, or "".
+        bug: Likewise, of an exception that nothing was prepared for.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        writer: LogWriter,
+        counted: Counted,
+        connections: Connections,
+        listeners: Listeners,
+        draining: Draining,
+        publisher: Publisher,
+        wills: Wills,
+        routes: Routes,
+        shards: Shards,
+        peers: Peers,
+        latencies: GatewayLatencies,
+    ) -> None:
+        self.problem = "starting"
+        self.bug = ""
+        self.counters = context.counters
+        self.latencies = latencies
+        self._settings = context.settings
+        self._writer = writer
+        self._counted = counted
+        self._connections = connections
+        self._listeners = listeners
+        self._publisher = publisher
+        self._wills = wills
+        self._routes = routes
+        self._draining = draining
+        self._shards = shards
+        self._peers = peers
+
+    def health(self) -> tuple[bool, str]:
+        """Return whether messages flow, and one line about it."""
+        problem = self.problem or self.bug or self._hindrance()
+        if problem:
+            return False, problem
+        has = self._counted
+        state = "" if self._draining.state == SERVING else f", {self._draining.state}"
+        clients, subscriptions = has.sessions.connected_count, len(has.subscriptions)
+        return True, f"{clients} clients, {subscriptions} subscriptions{state}"
+
+    def _hindrance(self) -> str:
+        waited = self._routes.oldest_wait_seconds
+        if not self._routes.is_answered:
+            return "waiting for the router's first answer"
+        if waited > STUCK_SECONDS:
+            return f"no answer from the router for {waited:.0f} s"
+        if self._publisher.is_refusing:
+            return f"publishers are refused: {self._publisher.is_refusing}"
+        return ""
+
+    def figures(self) -> dict[str, Any]:
+        """Return what is worth showing of this gateway."""
+        return {
+            "address": f"{self._settings.host}:{self._settings.port}",
+            "listeners": list(self._listeners.addresses),
+            **self._load(),
+            "retained": len(self._counted.retained),
+            **self._counts(),
+        }
+
+    def gauges(self) -> dict[str, float]:
+        """Return what there is at the moment, and what waits, by name."""
+        sessions = self._counted.sessions
+        return {
+            "connections": len(self._connections),
+            **self._load(),
+            "retained_messages": len(self._counted.retained),
+            "waiting_messages": sessions.waiting_count,
+            "log_queue_records": self._writer.queued(),
+            "clock_ahead_seconds": self._peers.clock_ahead_seconds,
+            "waiting_wills": self._wills.waiting,
+            "refusing_publishers": int(bool(self._publisher.is_refusing)),
+            "route_wait_seconds": self._routes.oldest_wait_seconds,
+        }
+
+    def word(self) -> dict[str, Any]:
+        """Return what the other gateways are told twice a second."""
+        settings = self._settings
+        return {
+            "site": settings.site,
+            "state": self._draining.state,
+            "listeners": self._listeners.addresses,
+            "addresses": advertised(settings.all_listeners, settings.advertised_host),
+            "shards": self._shards.owned,
+            "shard_count": self._shards.count,
+            **self._load(),
+            "counters": self._counts(),
+            "latency": self.latencies.counts(),
+        }
+
+    @property
+    def ignored_session_records(self) -> int:
+        """How many records of sessions could not be read."""
+        return self._shards.ignored_count
+
+    def _load(self) -> dict[str, int]:
+        has = self._counted
+        return {
+            "clients": has.sessions.connected_count,
+            "sessions": len(has.sessions),
+            "subscriptions": len(has.subscriptions),
+        }
+
+    def _counts(self) -> dict[str, int]:
+        return {name: getattr(self.counters, name) for name in Counters.__slots__}
