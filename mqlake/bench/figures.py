@@ -41,12 +41,23 @@ _OF_STORED_SESSIONS: Final = {
 }
 """However many there are."""
 
+_OF_ROUTES: Final = {
+    "match of a topic seen before": 0.5,
+    "match of a new topic": 1.5,
+    "memory of a filter": 150,
+}
+
 GOALS: Final[Mapping[str, tuple[float, bool]]] = {
     "codec, decode PUBLISH 3.1.1, QoS 0": (400_000, True),
     "codec, decode PUBLISH 5.0, QoS 1": (400_000, True),
     "codec, encode PUBLISH 3.1.1, QoS 0": (400_000, True),
     "codec, encode PUBLISH 5.0, QoS 1": (400_000, True),
     "codec, decode and encode again PUBLISH 5.0, QoS 1": (400_000, True),
+    **{
+        f"route function, {filters:,} filters, {what}": (goal, False)
+        for filters in (100_000, 1_000_000)
+        for what, goal in _OF_ROUTES.items()
+    },
     "ready": (30, False),
     "idle CPU, whole system": (35, False),
     "memory, whole system": (2098, False),

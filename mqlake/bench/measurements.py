@@ -14,6 +14,7 @@ from mqlake.bench.painting import measure_first_paint
 from mqlake.bench.processes import cpu_percent_of, processes_of, usage_of
 from mqlake.bench.querying import measure_sql_day, measure_sql_point
 from mqlake.bench.resuming import measure_resume, measure_resume_crowd, measure_resume_history
+from mqlake.bench.routing import measure_route_match
 from mqlake.bench.rules import (
     measure_rules_300,
     measure_rules_500,
@@ -41,6 +42,7 @@ FAN_OUT_WINDOW: Final = 50
 SUSTAINED_SECONDS: Final = 10.0
 SUSTAINED_STEPS: Final = 4
 """Bisections between nothing and what a closed loop reached: the answer is good to a sixteenth."""
+CODEC_REPETITIONS: Final = 5
 MOST_LATE_SECONDS: Final = 0.5
 """A rate is sustained when the last message came at most so long after the end of publishing."""
 LEAST_PACE: Final = 0.98
@@ -233,9 +235,11 @@ def times(count: int, take: Callable[[Bench], Figures]) -> Measurement:
     return lambda bench: [take(bench) for _ in range(count)]
 
 
-WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Figures]]] = {"codec": measure_codec}
+WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Sequence[Figures]]]] = {
+    "codec": lambda: [measure_codec() for _ in range(CODEC_REPETITIONS)],
+    "route-match": lambda: [measure_route_match()],
+}
 """Taken before a system is started."""
-REPETITIONS_WITHOUT_SYSTEM: Final = 5
 
 COLD: Final = frozenset({"ready", "idle"})
 """Of a system that has just started."""

@@ -16,7 +16,6 @@ from rich.console import Console
 from mqlake.bench.measurements import (
     COLD,
     MEASUREMENTS,
-    REPETITIONS_WITHOUT_SYSTEM,
     WITHOUT_SYSTEM,
     warm_up,
 )
@@ -97,7 +96,7 @@ def command(
                 of_runs = f" (run {run} of {runs})" if runs > 1 else ""
                 for name, take in alone.items():
                     bar.update(step, description=f"measuring {name}{of_runs}")
-                    results += [take() for _ in range(REPETITIONS_WITHOUT_SYSTEM)]
+                    results += take()
                     bar.advance(step)
                 if sizes:
                     bar.update(step, description=f"measuring connects{of_runs}")

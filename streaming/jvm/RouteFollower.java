@@ -15,7 +15,7 @@ import org.slf4j.LoggerFactory;
  *
  * There is one per JVM and log, whatever the number of queries and sessions.
  */
-public final class RouteFollower extends LogFollower {
+public final class RouteFollower extends LogFollower implements LogTopics {
     private static final Logger LOG = LoggerFactory.getLogger(RouteFollower.class);
     private static final ConcurrentHashMap<String, RouteFollower> FOLLOWERS =
             new ConcurrentHashMap<String, RouteFollower>();

@@ -1,11 +1,9 @@
 package mqlake.streaming;
 
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Iterator;
-import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.api.java.UDF6;
@@ -25,10 +23,15 @@ public final class RouteFunction implements UDF6 {
     private static final byte[] QUESTION = "\0question/".getBytes(StandardCharsets.US_ASCII);
     private static final int FLAG_RETAIN = 4;
 
+    private static final byte[] NO_BYTES = new byte[0];
+
     private final Map<String, String> consumerConfig;
     private final String routesTopic;
     private final String deliveryPrefix;
     private final String inboundTopic;
+    /** Gateway to its log topic, made once. */
+    private final ConcurrentHashMap<String, String> logTopics =
+            new ConcurrentHashMap<String, String>();
     private transient volatile RouteFollower follower;
     private transient volatile Positions positions;
 
@@ -46,23 +49,25 @@ public final class RouteFunction implements UDF6 {
             Object keyBytes,
             Object mqtt,
             Object clientId,
-            Object partition,
-            Object offset,
-            Object timestampMs) {
+            Object partitionNumber,
+            Object offsetNumber,
+            Object timestamp) {
         byte[] key = (byte[]) keyBytes;
+        int partition = ((Integer) partitionNumber).intValue();
+        long offset = ((Long) offsetNumber).longValue();
+        long timestampMs = ((Long) timestamp).longValue();
         RouteFollower routes = follower;
         if (routes == null) {
             routes = RouteFollower.of(consumerConfig, routesTopic);
             positions = Positions.of("router", inboundTopic);
             follower = routes;
         }
-        positions.reach(((Integer) partition).intValue(), ((Long) offset).longValue());
+        positions.reach(partition, offset);
         if (key == null) {
             return NOBODY;
         }
-        String position = partition + ":" + offset + ":" + timestampMs;
         if (begins(key, BARRIER)) {
-            return answer(key, position, routes);
+            return answer(key, position(partition, offset, timestampMs), routes);
         }
         if (begins(key, QUESTION)) {
             String gateway =
@@ -71,7 +76,7 @@ public final class RouteFunction implements UDF6 {
                             QUESTION.length,
                             key.length - QUESTION.length,
                             StandardCharsets.US_ASCII);
-            return deliver(gateway, position, routes);
+            return deliver(gateway, position(partition, offset, timestampMs), routes);
         }
         int slash = 0;
         while (slash < key.length && key[slash] != '/') {
@@ -80,38 +85,43 @@ public final class RouteFunction implements UDF6 {
         if (slash == key.length) {
             return NOBODY; // not ours: somebody else wrote to the topic
         }
-        String tenant = new String(key, 0, slash, StandardCharsets.UTF_8);
-        String topicName = new String(key, slash + 1, key.length - slash - 1, StandardCharsets.UTF_8);
-        String publisher =
-                clientId == null ? "" : new String((byte[]) clientId, StandardCharsets.UTF_8);
-        LinkedHashMap<String, ArrayList<String>> found =
-                routes.table()
-                        .match(
-                                tenant,
-                                topicName,
-                                isRetained((byte[]) mqtt),
-                                publisher,
-                                ((Integer) partition).intValue(),
-                                ((Long) offset).longValue());
-        if (found == null) {
+        return message(
+                key, (byte[]) mqtt, (byte[]) clientId, partition, offset, timestampMs,
+                routes.table(), routes);
+    }
+
+    /** Return the deliveries of a message. */
+    Row[] message(
+            byte[] key, byte[] mqtt, byte[] publisher, int partition, long offset,
+            long timestampMs, RouteTable table, LogTopics existing) {
+        RouteTable.Recipients recipients = table.match(
+                key, isRetained(mqtt), publisher == null ? NO_BYTES : publisher, partition, offset);
+        String[] gateways = recipients.gateways;
+        if (gateways.length == 0) {
             return NOBODY;
         }
-        Row[] deliveries = new Row[found.size()];
+        byte[] position = position(partition, offset, timestampMs);
+        Row[] deliveries = new Row[gateways.length];
         int count = 0;
-        Iterator<Map.Entry<String, ArrayList<String>>> each = found.entrySet().iterator();
-        while (each.hasNext()) {
-            Map.Entry<String, ArrayList<String>> entry =
-                    (Map.Entry<String, ArrayList<String>>) each.next();
-            String logTopic = deliveryPrefix + (String) entry.getKey();
-            if (routes.exists(logTopic)) {
-                deliveries[count++] =
-                        delivery(logTopic, position, (ArrayList<String>) entry.getValue());
+        for (int i = 0; i < gateways.length; i++) {
+            String logTopic = logTopic(gateways[i]);
+            if (existing.exists(logTopic)) {
+                deliveries[count++] = delivery(logTopic, position, recipients.sharedFilters(i));
             }
         }
         return count == deliveries.length ? deliveries : (Row[]) Arrays.copyOf(deliveries, count);
     }
 
-    private Row[] answer(byte[] key, String position, RouteFollower routes) {
+    private String logTopic(String gateway) {
+        String logTopic = (String) logTopics.get(gateway);
+        if (logTopic == null) {
+            logTopic = deliveryPrefix + gateway;
+            logTopics.put(gateway, logTopic);
+        }
+        return logTopic;
+    }
+
+    private Row[] answer(byte[] key, byte[] position, RouteFollower routes) {
         String[] parts =
                 new String(key, BARRIER.length, key.length - BARRIER.length, StandardCharsets.US_ASCII)
                         .split("/");
@@ -134,23 +144,24 @@ public final class RouteFunction implements UDF6 {
         return deliver(parts[0], position, routes);
     }
 
-    private Row[] deliver(String gateway, String position, RouteFollower routes) {
+    private Row[] deliver(String gateway, byte[] position, RouteFollower routes) {
         String logTopic = deliveryPrefix + gateway;
         return routes.exists(logTopic) ? new Row[] {delivery(logTopic, position, null)} : NOBODY;
     }
 
-    private static Row delivery(
-            String logTopic, String position, ArrayList<String> sharedFilters) {
-        String source = position;
+    private static Row delivery(String logTopic, byte[] position, byte[] sharedFilters) {
+        byte[] source = position;
         if (sharedFilters != null) {
-            StringBuilder lines = new StringBuilder(position);
-            for (int i = 0; i < sharedFilters.size(); i++) {
-                lines.append('\n').append((String) sharedFilters.get(i));
-            }
-            source = lines.toString();
+            source = Arrays.copyOf(position, position.length + sharedFilters.length);
+            System.arraycopy(sharedFilters, 0, source, position.length, sharedFilters.length);
         }
-        return RowFactory.create(
-                new Object[] {logTopic, source.getBytes(StandardCharsets.UTF_8)});
+        return RowFactory.create(new Object[] {logTopic, source});
+    }
+
+    /** Return the position as text: `<partition>:<offset>:<timestamp>`. */
+    private static byte[] position(int partition, long offset, long timestampMs) {
+        String text = partition + ":" + offset + ":" + timestampMs;
+        return text.getBytes(StandardCharsets.ISO_8859_1);
     }
 
     /** The header is three bytes: record version, protocol level, flags; records of others have none. */

@@ -3,16 +3,18 @@ package mqlake.streaming;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.LinkedHashMap;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.zip.CRC32;
 
 /**
- * Which gateways have subscribers for a topic: one trie of topic filters per tenant.
+ * Which gateways have subscribers for a topic.
  *
- * The twin of mqlake/matching.py and mqlake/sharing.py; they pass the same generated cases. One
- * thread writes, any number read without a lock, as TopicTrie has it. A reader that starts after
- * apply() returned sees its effect, which is all that a barrier needs.
+ * The twin of mqlake/matching.py; they pass the same generated cases. One
+ * thread writes, any number read without a lock, as TopicFilters has it. A reader that starts after
+ * apply() returned sees its effect, which is all that a barrier needs. A topic that was asked for not
+ * long ago is looked up in a cache, of which a change takes out what its filter may match.
  *
  * Written for Janino: casts where generics would infer, no lambdas.
  */
@@ -24,6 +26,12 @@ public final class RouteTable {
      */
     private static final String RETAINED = "\0retained/";
     private static final String[] NONE = new String[0];
+    private static final ShareGroup[] NO_GROUPS = new ShareGroup[0];
+    private static final Targets NOWHERE = new Targets(NONE, NO_GROUPS);
+    /** So many combinations of gateways are kept to be shared between filters. */
+    private static final int COMBINATIONS = 4096;
+    /** What leads to more is not kept for a topic. */
+    private static final int MOST_KEPT = 64;
 
     // The strategies of share groups; their names are those of mqlake/sharing.py.
     public static final int ROUND_ROBIN = 0;
@@ -33,85 +41,44 @@ public final class RouteTable {
     public static final int HASH_CLIENT_ID = 4;
     private static final String[] STRATEGIES =
             new String[] {"round_robin", "random", "sticky", "hash_topic", "hash_client_id"};
-    /** 2^64 divided by the golden ratio: multiples of it spread evenly, whatever their distance. */
-    private static final long GOLDEN = 0x9e3779b97f4a7c15L;
 
-    /** What one filter leads to; immutable. */
-    private static final class Targets {
-        /** Gateways with subscribers that are not shared; sorted. */
+    /** Who gets a message; immutable. */
+    public static final class Recipients {
+        /** Each once. */
         final String[] gateways;
-        final Group[] groups;
+        /**
+         * By gateway the shared filters that it was chosen for, UTF-8, each behind a line feed; null where
+         * it was for none, and instead of all when no gateway was for any.
+         */
+        final byte[][] sharedFilters;
 
-        Targets(String[] gateways, Group[] groups) {
+        Recipients(String[] gateways, byte[][] sharedFilters) {
+            this.gateways = gateways;
+            this.sharedFilters = sharedFilters;
+        }
+
+        public String[] gateways() {
+            return gateways;
+        }
+
+        /** Return the lines of a gateway; null when it was chosen for no shared filter. */
+        public byte[] sharedFilters(int gateway) {
+            return sharedFilters == null ? null : sharedFilters[gateway];
+        }
+    }
+
+    /** What a filter, or a topic, leads to; immutable. */
+    private static final class Targets {
+        /** Gateways with subscribers that are not shared; sorted, of a filter. */
+        final String[] gateways;
+        final ShareGroup[] groups;
+        /** The gateways, as every message gets them that no group has a part in. */
+        final Recipients plain;
+
+        Targets(String[] gateways, ShareGroup[] groups) {
             this.gateways = gateways;
             this.groups = groups;
-        }
-    }
-
-    /** What the route of a share group says of its gateway; immutable. */
-    private static final class Weight {
-        final int members;
-        final int strategy;
-        /** When the gateway joined the group: the strategy of the first one counts for all. */
-        final long since;
-
-        Weight(int members, int strategy, long since) {
-            this.members = members;
-            this.strategy = strategy;
-            this.since = since;
-        }
-    }
-
-    /** One share group: `$share/name/filter` over all its gateways; immutable. */
-    private static final class Group {
-        final String sharedFilter;
-        /** Sorted, so that the choice does not depend on the order in which routes came. */
-        final String[] gateways;
-        final Weight[] weights;
-        final long total;
-        /** The gateway that joined first; -1 without any. */
-        final int first;
-        final long salt;
-
-        Group(String sharedFilter, String[] gateways, Weight[] weights) {
-            this.sharedFilter = sharedFilter;
-            this.gateways = gateways;
-            this.weights = weights;
-            long sum = 0;
-            int earliest = -1;
-            for (int i = 0; i < weights.length; i++) {
-                sum += weights[i].members;
-                if (earliest < 0 || weights[i].since < weights[earliest].since) {
-                    earliest = i;
-                }
-            }
-            this.total = sum;
-            this.first = earliest;
-            this.salt = crc32(sharedFilter) << 32;
-        }
-
-        /** The gateway for a message: in proportion to its members, always the same for one message. */
-        String choose(String topicName, String publisher, int partition, long offset) {
-            int strategy = weights[first].strategy;
-            long pick;
-            if (strategy == STICKY) {
-                return gateways[first];
-            } else if (strategy == ROUND_ROBIN) {
-                long turn = offset * GOLDEN + mix((partition + 1) ^ salt);
-                pick = ((turn >>> 33) * total) >>> 31;
-            } else if (strategy == RANDOM) {
-                pick = Long.remainderUnsigned(mix(mix(partition + 1) ^ offset ^ salt), total);
-            } else {
-                String value = strategy == HASH_TOPIC ? topicName : publisher;
-                pick = Long.remainderUnsigned(mix(crc32(value) ^ salt), total);
-            }
-            for (int i = 0; i < weights.length; i++) {
-                pick -= weights[i].members;
-                if (pick < 0) {
-                    return gateways[i];
-                }
-            }
-            throw new IllegalStateException("share group without members");
+            this.plain = new Recipients(gateways, null);
         }
     }
 
@@ -128,8 +95,10 @@ public final class RouteTable {
 
     /** Gateway to its last run: an earlier one sends no barriers any more. */
     private final ConcurrentHashMap<String, Run> runs = new ConcurrentHashMap<String, Run>();
-    private final ConcurrentHashMap<String, TopicTrie> tenants =
-            new ConcurrentHashMap<String, TopicTrie>();
+    private final TopicFilters filters = new TopicFilters();
+    private final TopicCache cache = new TopicCache();
+    /** The writer's own: what has no groups, by its gateways. Most filters lead to few combinations. */
+    private final HashMap<List<String>, Targets> combinations = new HashMap<List<String>, Targets>();
     /** Partition to the gateways that want its retain-flagged messages, sorted; never an empty array. */
     private final ConcurrentHashMap<Integer, String[]> retained =
             new ConcurrentHashMap<Integer, String[]>();
@@ -152,27 +121,21 @@ public final class RouteTable {
             applyRetained(gateway, topicFilter.substring(RETAINED.length()), members);
             return;
         }
-        String sharedFilter = null;
+        byte[] sharedFilter = null;
         String plain = topicFilter;
         if (topicFilter.startsWith(SHARE_PREFIX)) {
             int end = topicFilter.indexOf('/', SHARE_PREFIX.length());
             if (end >= 0) {
-                sharedFilter = topicFilter;
+                sharedFilter = topicFilter.getBytes(StandardCharsets.UTF_8);
                 plain = topicFilter.substring(end + 1);
             }
         }
-        TopicTrie trie = (TopicTrie) tenants.get(tenant);
-        if (trie == null) {
-            if (members == 0) {
-                return;
-            }
-            trie = new TopicTrie();
-            tenants.put(tenant, trie);
-        }
-        Weight weight = new Weight(members, strategy, since);
-        trie.put(plain, replace((Targets) trie.get(plain), gateway, sharedFilter, weight));
-        if (trie.isEmpty()) {
-            tenants.remove(tenant, trie);
+        byte[] key = TopicFilters.key(tenant, plain);
+        Targets old = (Targets) filters.get(key);
+        ShareGroup.Weight weight = new ShareGroup.Weight(members, strategy, since);
+        Targets changed = replace(old, gateway, sharedFilter, weight);
+        if (changed != old) {
+            filters.put(key, changed);
         }
     }
 
@@ -209,124 +172,161 @@ public final class RouteTable {
     }
 
     /**
-     * Find the gateways that get a message, each once.
+     * Find who gets a message.
      *
+     * @param topic `<tenant>/<topic name>`, UTF-8.
      * @param isRetained True for a message flagged RETAIN: those that want all of its partition
      *     get it too.
-     * @param publisher Client identifier: with the next two it decides in each share group.
+     * @param publisher Client identifier, UTF-8: with the next two it decides in each share group.
      * @param partition Where the message is in the log.
      * @param offset Likewise.
-     * @return Gateway to the shared filters it was chosen for (none for plain subscriptions, so the
-     *     value may be null); null when nobody subscribed.
      */
-    public LinkedHashMap<String, ArrayList<String>> match(
-            String tenant,
-            String topicName,
-            boolean isRetained,
-            String publisher,
-            int partition,
-            long offset) {
-        LinkedHashMap<String, ArrayList<String>> found =
-                matchFilters(tenant, topicName, publisher, partition, offset);
-        String[] gateways = isRetained ? (String[]) retained.get(Integer.valueOf(partition)) : null;
-        if (gateways == null) {
-            return found;
-        }
-        if (found == null) {
-            found = new LinkedHashMap<String, ArrayList<String>>();
-        }
-        addAll(found, gateways);
-        return found;
+    public Recipients match(
+            byte[] topic, boolean isRetained, byte[] publisher, int partition, long offset) {
+        Targets targets = targets(topic);
+        Recipients found = targets.groups.length == 0
+                ? targets.plain : choose(targets, topic, publisher, partition, offset);
+        String[] more = isRetained ? (String[]) retained.get(Integer.valueOf(partition)) : null;
+        return more == null ? found : with(found, more);
     }
 
-    private LinkedHashMap<String, ArrayList<String>> matchFilters(
-            String tenant, String topicName, String publisher, int partition, long offset) {
-        TopicTrie trie = (TopicTrie) tenants.get(tenant);
-        if (trie == null) {
-            return null;
+    private Targets targets(byte[] topic) {
+        int hash = TopicFilters.hash(topic);
+        Object known = cache.get(topic, hash, filters);
+        if (known != null) {
+            return (Targets) known;
         }
-        ArrayList<Object> matching = new ArrayList<Object>();
-        trie.match(topicName, matching);
-        if (matching.isEmpty()) {
-            return null;
+        TopicFilters.Topic levels = new TopicFilters.Topic(topic, hash);
+        // Before the search: a change that comes meanwhile makes what it finds too old to be kept.
+        long stamp = filters.stamp(hash, levels.stripes);
+        ArrayList<Object> found = new ArrayList<Object>(4);
+        filters.match(levels, found);
+        Targets targets = together(found);
+        if (targets.gateways.length + targets.groups.length <= MOST_KEPT) {
+            cache.put(levels, stamp, targets);
         }
-        LinkedHashMap<String, ArrayList<String>> found =
-                new LinkedHashMap<String, ArrayList<String>>();
-        for (int i = 0; i < matching.size(); i++) {
-            collect((Targets) matching.get(i), topicName, publisher, partition, offset, found);
+        return targets;
+    }
+
+    /** Return what several filters lead to together. */
+    private static Targets together(ArrayList<Object> found) {
+        if (found.isEmpty()) {
+            return NOWHERE;
         }
-        return found;
+        Targets first = (Targets) found.get(0);
+        if (found.size() == 1) {
+            return first;
+        }
+        LinkedHashSet<String> gateways = new LinkedHashSet<String>();
+        ArrayList<ShareGroup> groups = new ArrayList<ShareGroup>();
+        for (int i = 0; i < found.size(); i++) {
+            Targets one = (Targets) found.get(i);
+            gateways.addAll(Arrays.asList(one.gateways));
+            groups.addAll(Arrays.asList(one.groups));
+        }
+        if (gateways.size() == first.gateways.length && groups.size() == first.groups.length) {
+            return first;
+        }
+        return new Targets(
+                (String[]) gateways.toArray(NONE), (ShareGroup[]) groups.toArray(NO_GROUPS));
+    }
+
+    private static Recipients choose(
+            Targets targets, byte[] topic, byte[] publisher, int partition, long offset) {
+        int most = targets.gateways.length + targets.groups.length;
+        String[] gateways = (String[]) Arrays.copyOf(targets.gateways, most);
+        byte[][] shared = new byte[most][];
+        int count = targets.gateways.length;
+        for (int i = 0; i < targets.groups.length; i++) {
+            ShareGroup group = targets.groups[i];
+            String gateway = group.choose(topic, publisher, partition, offset);
+            int at = 0;
+            while (at < count && !gateways[at].equals(gateway)) {
+                at++;
+            }
+            if (at == count) {
+                gateways[count++] = gateway;
+            }
+            shared[at] = withLine(shared[at], group.sharedFilter);
+        }
+        return new Recipients((String[]) Arrays.copyOf(gateways, count), shared);
+    }
+
+    private static byte[] withLine(byte[] lines, byte[] line) {
+        int length = lines == null ? 0 : lines.length;
+        byte[] longer = lines == null
+                ? new byte[line.length + 1] : Arrays.copyOf(lines, length + line.length + 1);
+        longer[length] = '\n';
+        System.arraycopy(line, 0, longer, length + 1, line.length);
+        return longer;
+    }
+
+    private static Recipients with(Recipients found, String[] more) {
+        LinkedHashSet<String> gateways = new LinkedHashSet<String>(Arrays.asList(found.gateways));
+        gateways.addAll(Arrays.asList(more));
+        byte[][] shared = found.sharedFilters;
+        return new Recipients(
+                (String[]) gateways.toArray(NONE),
+                shared == null ? null : (byte[][]) Arrays.copyOf(shared, gateways.size()));
     }
 
     /** True when no filter is held, that is, when everything was pruned. */
     public boolean isEmpty() {
-        return tenants.isEmpty() && retained.isEmpty();
+        return filters.isEmpty() && retained.isEmpty();
     }
 
-    private static void collect(
-            Targets targets,
-            String topicName,
-            String publisher,
-            int partition,
-            long offset,
-            LinkedHashMap<String, ArrayList<String>> found) {
-        addAll(found, targets.gateways);
-        for (int i = 0; i < targets.groups.length; i++) {
-            Group group = targets.groups[i];
-            String gateway = group.choose(topicName, publisher, partition, offset);
-            ArrayList<String> sharedFilters = (ArrayList<String>) found.get(gateway);
-            if (sharedFilters == null) {
-                sharedFilters = new ArrayList<String>(2);
-                found.put(gateway, sharedFilters);
-            }
-            sharedFilters.add(group.sharedFilter);
-        }
-    }
-
-    private static void addAll(
-            LinkedHashMap<String, ArrayList<String>> found, String[] gateways) {
-        for (int i = 0; i < gateways.length; i++) {
-            if (!found.containsKey(gateways[i])) {
-                found.put(gateways[i], null);
-            }
-        }
-    }
-
-    private static Targets replace(
-            Targets old, String gateway, String sharedFilter, Weight weight) {
+    private Targets replace(
+            Targets old, String gateway, byte[] sharedFilter, ShareGroup.Weight weight) {
         String[] gateways = old == null ? NONE : old.gateways;
-        Group[] groups = old == null ? new Group[0] : old.groups;
+        ShareGroup[] groups = old == null ? NO_GROUPS : old.groups;
         if (sharedFilter == null) {
             gateways =
                     weight.members > 0 ? with(gateways, gateway) : without(gateways, gateway);
         } else {
             int at = 0;
-            while (at < groups.length && !groups[at].sharedFilter.equals(sharedFilter)) {
+            while (at < groups.length && !Arrays.equals(groups[at].sharedFilter, sharedFilter)) {
                 at++;
             }
-            Group group = at < groups.length ? groups[at] : new Group(sharedFilter, NONE, new Weight[0]);
-            Group changed = replace(group, gateway, weight);
-            ArrayList<Group> kept = new ArrayList<Group>(Arrays.asList(groups));
+            ShareGroup group = at < groups.length
+                    ? groups[at] : new ShareGroup(sharedFilter, NONE, new ShareGroup.Weight[0]);
+            ShareGroup changed = replace(group, gateway, weight);
+            ArrayList<ShareGroup> kept = new ArrayList<ShareGroup>(Arrays.asList(groups));
             if (at < groups.length) {
                 kept.remove(at);
             }
             if (changed.total > 0) {
                 kept.add(changed);
             }
-            groups = (Group[]) kept.toArray(new Group[kept.size()]);
+            groups = (ShareGroup[]) kept.toArray(new ShareGroup[kept.size()]);
         }
-        return gateways.length == 0 && groups.length == 0 ? null : new Targets(gateways, groups);
+        if (groups.length > 0) {
+            return new Targets(gateways, groups);
+        }
+        return gateways.length == 0 ? null : combination(gateways);
     }
 
-    private static Group replace(Group old, String gateway, Weight weight) {
+    private Targets combination(String[] gateways) {
+        List<String> names = Arrays.asList(gateways);
+        Targets targets = (Targets) combinations.get(names);
+        if (targets == null) {
+            if (combinations.size() >= COMBINATIONS) {
+                combinations.clear();
+            }
+            targets = new Targets(gateways, NO_GROUPS);
+            combinations.put(names, targets);
+        }
+        return targets;
+    }
+
+    private static ShareGroup replace(ShareGroup old, String gateway, ShareGroup.Weight weight) {
         String[] gateways =
                 weight.members > 0 ? with(old.gateways, gateway) : without(old.gateways, gateway);
-        Weight[] weights = new Weight[gateways.length];
+        ShareGroup.Weight[] weights = new ShareGroup.Weight[gateways.length];
         for (int i = 0; i < gateways.length; i++) {
             int before = Arrays.binarySearch(old.gateways, gateways[i]);
             weights[i] = gateways[i].equals(gateway) ? weight : old.weights[before];
         }
-        return new Group(old.sharedFilter, gateways, weights);
+        return new ShareGroup(old.sharedFilter, gateways, weights);
     }
 
     private static String[] with(String[] sorted, String added) {
@@ -358,18 +358,5 @@ public final class RouteTable {
             }
         }
         return -1;
-    }
-
-    static long crc32(String text) {
-        CRC32 crc = new CRC32();
-        crc.update(text.getBytes(StandardCharsets.UTF_8));
-        return crc.getValue();
-    }
-
-    /** The finalizer of SplitMix64: neighbouring seeds give unrelated results. */
-    static long mix(long value) {
-        value = (value ^ (value >>> 30)) * 0xbf58476d1ce4e5b9L;
-        value = (value ^ (value >>> 27)) * 0x94d049bb133111ebL;
-        return value ^ (value >>> 31);
     }
 }

@@ -64,17 +64,15 @@ public final class RuleFilter implements UDF5 {
         if (!table.hasRules(tenant)) {
             return Boolean.FALSE;
         }
-        String topicName;
+        byte[] topic = key;
         if (isEvent) {
             MessageRow.Event event = MessageRow.Event.read((byte[]) value);
             if (event == null) {
                 return Boolean.FALSE;
             }
-            topicName = event.topicName;
-        } else {
-            topicName = new String(key, slash + 1, key.length - slash - 1, StandardCharsets.UTF_8);
+            topic = TopicFilters.key(tenant, event.topicName);
         }
-        return Boolean.valueOf(table.matches(tenant, topicName));
+        return Boolean.valueOf(table.matches(topic));
     }
 
     /** Tell whether a key is that of the barrier of a change. */

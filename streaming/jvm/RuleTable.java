@@ -9,8 +9,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 
 /**
- * Which rules are to be evaluated on a record: by tenant a trie of topic filters, at each filter the
- * versions that have it.
+ * Which rules are to be evaluated on a record: topic filters, at each the versions that have it.
  *
  * One thread writes, any number read without a lock. What stands at a filter is replaced as a whole,
  * and a version keeps its filters, so a reader finds a version that counts before and after as well as
@@ -31,9 +30,10 @@ public final class RuleTable {
 
     private static final Comparator BY_RULE = new ByRule();
 
-    /** Tenant to its trie of RuleSet. */
-    private final ConcurrentHashMap<String, TopicTrie> tries =
-            new ConcurrentHashMap<String, TopicTrie>();
+    /** At each filter its RuleSet. */
+    private final TopicFilters filters = new TopicFilters();
+    /** Tenant to how many filters it has; none without. */
+    private final ConcurrentHashMap<String, Integer> tenants = new ConcurrentHashMap<String, Integer>();
     /** `<tenant>/<rule>` to its versions. */
     private final ConcurrentHashMap<String, RuleVersion[]> rules =
             new ConcurrentHashMap<String, RuleVersion[]>();
@@ -86,38 +86,27 @@ public final class RuleTable {
         if (old == null) {
             old = NONE;
         }
-        TopicTrie trie = (TopicTrie) tries.get(tenant);
-        if (trie == null) {
-            if (versions.length == 0) {
-                return;
-            }
-            trie = new TopicTrie();
-            tries.put(tenant, trie);
-        }
         for (int i = 0; i < versions.length; i++) {
             for (int j = 0; j < versions[i].filters.length; j++) {
-                set(trie, versions[i].filters[j], rule, versions);
+                set(tenant, versions[i].filters[j], rule, versions);
             }
         }
         for (int i = 0; i < old.length; i++) {
             for (int j = 0; j < old[i].filters.length; j++) {
-                set(trie, old[i].filters[j], rule, versions);
+                set(tenant, old[i].filters[j], rule, versions);
             }
         }
         if (versions.length == 0) {
             rules.remove(name);
-            if (trie.isEmpty()) {
-                tries.remove(tenant);
-            }
         } else {
             rules.put(name, versions);
         }
     }
 
     /** Set what a rule has at one filter to those of its versions that name it. */
-    private static void set(
-            TopicTrie trie, String filter, String rule, RuleVersion[] versions) {
-        RuleSet before = (RuleSet) trie.get(filter);
+    private void set(String tenant, String filter, String rule, RuleVersion[] versions) {
+        byte[] key = TopicFilters.key(tenant, filter);
+        RuleSet before = (RuleSet) filters.get(key);
         ArrayList<RuleVersion> after = new ArrayList<RuleVersion>();
         for (int i = 0; before != null && i < before.versions.length; i++) {
             if (!before.versions[i].rule.equals(rule)) {
@@ -131,20 +120,32 @@ public final class RuleTable {
         }
         RuleVersion[] sorted = (RuleVersion[]) after.toArray(new RuleVersion[after.size()]);
         Arrays.sort(sorted, BY_RULE);
-        trie.put(filter, sorted.length == 0 ? null : new RuleSet(sorted));
+        if (before == null && sorted.length > 0) {
+            count(tenant, 1);
+        }
+        filters.put(key, sorted.length == 0 ? null : new RuleSet(sorted));
         if (before != null) {
             before.isReplaced = true;
+            if (sorted.length == 0) {
+                count(tenant, -1);
+            }
         }
     }
 
-    /** Tell whether any rule, at whatever position, has a filter that matches. */
-    boolean matches(String tenant, String topicName) {
-        TopicTrie trie = (TopicTrie) tries.get(tenant);
-        if (trie == null) {
-            return false;
+    private void count(String tenant, int more) {
+        Integer before = (Integer) tenants.get(tenant);
+        int after = (before == null ? 0 : before.intValue()) + more;
+        if (after == 0) {
+            tenants.remove(tenant);
+        } else {
+            tenants.put(tenant, Integer.valueOf(after));
         }
+    }
+
+    /** Tell whether any rule, at whatever position, has a filter that matches `<tenant>/<topic name>`. */
+    boolean matches(byte[] topic) {
         ArrayList<Object> found = new ArrayList<Object>(4);
-        trie.match(topicName, found);
+        filters.match(new TopicFilters.Topic(topic), found);
         return !found.isEmpty();
     }
 
@@ -161,7 +162,7 @@ public final class RuleTable {
 
     /** Tell whether any rule, with memory or without, reads an event by its topic. */
     boolean isRead(String tenant, String eventTopic) {
-        if (matches(tenant, eventTopic)) {
+        if (matches(TopicFilters.key(tenant, eventTopic))) {
             return true;
         }
         Iterator<RuleVersion[]> each = runs.values().iterator();
@@ -178,7 +179,7 @@ public final class RuleTable {
     }
 
     boolean hasRules(String tenant) {
-        return tries.containsKey(tenant);
+        return tenants.containsKey(tenant);
     }
 
     /**
@@ -186,12 +187,8 @@ public final class RuleTable {
      * rule once, in order, without those of which it is known already that they have no result.
      */
     void match(String tenant, String topicName, String logTopic, Lane lane) {
-        TopicTrie trie = (TopicTrie) tries.get(tenant);
-        if (trie == null) {
-            return;
-        }
         ArrayList<Object> found = new ArrayList<Object>(4);
-        trie.match(topicName, found);
+        filters.match(new TopicFilters.Topic(TopicFilters.key(tenant, topicName)), found);
         MessageRow row = lane.row;
         // Of what came through rules each is to say whether it goes round in a loop; and a rule that may
         // be found at several filters would be asked at each.
@@ -239,6 +236,6 @@ public final class RuleTable {
     }
 
     public boolean isEmpty() {
-        return tries.isEmpty() && rules.isEmpty() && runs.isEmpty();
+        return filters.isEmpty() && rules.isEmpty() && runs.isEmpty();
     }
 }

@@ -13,7 +13,7 @@ public final class StreamFilter implements UDF3 {
 
     private final String spec;
     private transient volatile StreamSpec stream;
-    private transient volatile TopicTrie trie;
+    private transient volatile TopicFilters filters;
 
     public StreamFilter(String spec) {
         this.spec = spec;
@@ -25,9 +25,9 @@ public final class StreamFilter implements UDF3 {
         if (key == null) {
             return Boolean.FALSE;
         }
-        TopicTrie filters = trie;
-        if (filters == null) {
-            filters = read();
+        TopicFilters wanted = filters;
+        if (wanted == null) {
+            wanted = read();
         }
         if (!stream.logTopic.equals(logTopic)) {
             return Boolean.FALSE;
@@ -40,29 +40,27 @@ public final class StreamFilter implements UDF3 {
                 || !stream.tenant.equals(new String(key, 0, slash, StandardCharsets.UTF_8))) {
             return Boolean.FALSE;
         }
-        String topicName;
+        byte[] topic = key;
         if (stream.isEvents) {
             MessageRow.Event event = MessageRow.Event.read((byte[]) value);
             if (event == null) {
                 return Boolean.FALSE;
             }
-            topicName = event.topicName;
-        } else {
-            topicName = new String(key, slash + 1, key.length - slash - 1, StandardCharsets.UTF_8);
+            topic = TopicFilters.key(stream.tenant, event.topicName);
         }
         ArrayList<Object> found = new ArrayList<Object>(2);
-        filters.match(topicName, found);
+        wanted.match(new TopicFilters.Topic(topic), found);
         return Boolean.valueOf(!found.isEmpty());
     }
 
-    private TopicTrie read() {
+    private TopicFilters read() {
         StreamSpec known = StreamSpec.read(spec);
-        TopicTrie filters = new TopicTrie();
+        TopicFilters read = new TopicFilters();
         for (int i = 0; i < known.filters.length; i++) {
-            filters.put(known.filters[i], Boolean.TRUE);
+            read.put(TopicFilters.key(known.tenant, known.filters[i]), Boolean.TRUE);
         }
         stream = known;
-        trie = filters;
-        return filters;
+        filters = read;
+        return read;
     }
 }

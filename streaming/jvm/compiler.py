@@ -19,7 +19,8 @@ from streaming.jvm.process import java_executable
 SOURCES: Final = Path(__file__).parent
 _COMPILER: Final = "org.codehaus.commons.compiler.samples.CompilerDemo"
 _COMPILER_JARS: Final = ("janino-*.jar", "commons-compiler-*.jar")
-_TIMEOUT_SECONDS: Final = 60
+_TIMEOUT_SECONDS: Final = 180
+"""Five on two processors that have nothing else to do."""
 
 
 def build_routing_jar(target_dir: Path, jars: list[Path]) -> Path:
@@ -32,9 +33,23 @@ def build_routing_jar(target_dir: Path, jars: list[Path]) -> Path:
     Raises:
         OperationalError: The source does not compile.
     """
-    sources = sorted(SOURCES.glob("*.java"))
+    return build_jar("mqlake-routing", sorted(SOURCES.glob("*.java")), target_dir, jars)
+
+
+def build_jar(name: str, sources: list[Path], target_dir: Path, jars: list[Path]) -> Path:
+    """Return the jar of some classes; compiled once for each state of the source.
+
+    Args:
+        name: What the jar's name begins with.
+        sources: Each holds a class of its name.
+        target_dir: Where the jar is kept; its name carries the hash of the source.
+        jars: What the classes need beside pyspark's.
+
+    Raises:
+        OperationalError: The source does not compile.
+    """
     digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources))
-    jar = target_dir / f"mqlake-routing-{digest.hexdigest()[:16]}.jar"
+    jar = target_dir / f"{name}-{digest.hexdigest()[:16]}.jar"
     if jar.is_file():
         return jar
     target_dir.mkdir(parents=True, exist_ok=True)
@@ -47,14 +62,19 @@ def build_routing_jar(target_dir: Path, jars: list[Path]) -> Path:
             *("-g:source,lines,vars", "-d", classes, "-classpath", os.pathsep.join(class_path)),
             *map(str, sources),
         ]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
-        )
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise OperationalError(
+                f"{name}: the classes were not compiled in {_TIMEOUT_SECONDS} s"
+            ) from exc
         compiled = sorted(Path(classes).rglob("*.class"))
         # The compiler exits with 0 whatever it found; Java may say other things on standard error.
         missing = {source.stem for source in sources} - {path.stem for path in compiled}
         if done.returncode or missing or "CompileException" in done.stderr:
-            raise OperationalError(f"the routing classes do not compile: {done.stderr.strip()}")
+            raise OperationalError(f"{name}: the classes do not compile: {done.stderr.strip()}")
         temporary = jar.with_suffix(f".{os.getpid()}.tmp")
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in compiled:

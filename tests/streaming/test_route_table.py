@@ -1,31 +1,38 @@
 """The Java route table and `mqlake.matching` give the same answers: the unit of truth."""
 
+import os
+import subprocess
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mqlake.matching import TopicFilterTrie
+from mqlake.matching import TopicFilterTrie, filter_matches
 from mqlake.records import Barrier, retained_route, route_headers
 from mqlake.sharing import ShareStrategy, ShareWeight, choose_gateway, decode_weight, encode_weight
 from mqlake.topics import split_shared, validate_topic_filter
+from streaming.jvm.compiler import build_jar
+from streaming.jvm.jars import PYSPARK_JARS
+from streaming.jvm.process import java_executable
 from tests.ingest.gateway.harness import RouteNumbers
 
 pytestmark = pytest.mark.spark
 
 TENANTS = ("default", "other")
 GATEWAYS = ("g1", "g2", "g3")
+_CHANGES_CLASS = "mqlake.streaming.RouteChanges"
 _level = st.sampled_from(["", "a", "b", "$SYS", "$", "ä€𝄞"])
 _filter_level = st.one_of(_level, st.just("+"))
 
-topic_names = st.lists(_level, min_size=1, max_size=5).map("/".join).filter(bool)
+topic_names = st.lists(_level, min_size=1, max_size=7).map("/".join).filter(bool)
 
 
 @st.composite
 def topic_filters(draw: st.DrawFn) -> str:
-    levels = draw(st.lists(_filter_level, max_size=4))
+    levels = draw(st.lists(_filter_level, max_size=6))
     if not levels or draw(st.booleans()):
         levels.append("#")
     share = draw(st.sampled_from(["", "", "$share/s/", "$share/group two/"]))
@@ -66,8 +73,18 @@ def _match(
     publisher: str = "",
     partition: int = 0,
 ) -> dict[str, list[str]]:
-    found = table.match(tenant, topic_name, retained, publisher, partition, offset)
-    return {} if found is None else {gateway: list(found[gateway] or ()) for gateway in found}
+    found = table.match(
+        f"{tenant}/{topic_name}".encode(), retained, publisher.encode(), partition, offset
+    )
+    return {
+        gateway: _filters(found.sharedFilters(at)) for at, gateway in enumerate(found.gateways())
+    }
+
+
+def _filters(lines: bytes | None) -> list[str]:
+    before, *filters = (lines or b"").decode().split("\n")
+    assert not before
+    return filters
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
@@ -78,7 +95,18 @@ def test_the_java_trie_answers_like_the_python_trie(
     table = _new_table(routing_jvm)
     tries = {tenant: TopicFilterTrie[tuple[str, str]]() for tenant in TENANTS}
     members: dict[tuple[str, str, str], int] = {}
-    for (gateway, tenant, topic_filter), count in changes:
+
+    def compare(tenant: str, topic_name: str) -> None:
+        found = _match(table, tenant, topic_name, seed % 2**63)
+        matching = tries[tenant].match(topic_name)
+        unshared = {gateway for gateway, name in matching if not split_shared(name).share_name}
+        groups = {name for _, name in matching if split_shared(name).share_name}
+        chosen = [(name, gateway) for gateway, names in found.items() for name in names]
+        assert set(found) == unshared | {gateway for _, gateway in chosen}
+        assert sorted(name for name, _ in chosen) == sorted(groups), "one gateway a group"
+        assert all(members[gateway, tenant, name] > 0 for name, gateway in chosen)
+
+    for turn, ((gateway, tenant, topic_filter), count) in enumerate(changes):
         _apply(table, gateway, tenant, topic_filter, count)
         members[gateway, tenant, topic_filter] = count
         plain = split_shared(topic_filter).topic_filter
@@ -86,17 +114,11 @@ def test_the_java_trie_answers_like_the_python_trie(
             tries[tenant].insert(plain, (gateway, topic_filter))
         else:
             tries[tenant].remove(plain, (gateway, topic_filter))
+        compare(tenant, topics[turn % len(topics)])  # known from now on, and changed again
 
-    for tenant, trie in tries.items():
+    for tenant in tries:
         for topic_name in topics:
-            found = _match(table, tenant, topic_name, seed % 2**63)
-            matching = trie.match(topic_name)
-            unshared = {gateway for gateway, name in matching if not split_shared(name).share_name}
-            groups = {name for _, name in matching if split_shared(name).share_name}
-            chosen = [(name, gateway) for gateway, names in found.items() for name in names]
-            assert set(found) == unshared | {gateway for _, gateway in chosen}
-            assert sorted(name for name, _ in chosen) == sorted(groups), "one gateway a group"
-            assert all(members[gateway, tenant, name] > 0 for name, gateway in chosen)
+            compare(tenant, topic_name)
 
     for (gateway, tenant, topic_filter), _ in changes:
         _apply(table, gateway, tenant, topic_filter, 0)
@@ -118,6 +140,52 @@ def test_the_choice_does_not_depend_on_the_order_in_which_routes_came(
     assert {g: sorted(names) for g, names in found.items()} == {
         g: sorted(names) for g, names in again.items()
     }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_change_is_seen_by_whoever_asks_after_it(routing_jars: list[Path], seed: int) -> None:
+    source = Path(__file__).parent / "RouteChanges.java"
+    jar = build_jar("changes", [source], routing_jars[-1].parent, routing_jars)
+    class_path = [str(jar), *map(str, routing_jars), str(PYSPARK_JARS / "*")]
+    done = subprocess.run(
+        [java_executable(), "-cp", os.pathsep.join(class_path), _CHANGES_CLASS, str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "right"
+
+
+def test_of_known_topics_a_change_forgets_those_that_its_filter_may_match(
+    routing_jvm: Any,
+) -> None:
+    table = _new_table(routing_jvm)
+    for topic_filter in ("a/b/c/d/e/f", "a/b/c/d/e/+", "a/+/c/#", "+", "#", "$SYS/a", "$SYS/+"):
+        for members in (1, 0):
+            expected: dict[str, list[str]] = {"g1": []} if members else {}
+            _apply(table, "g1", "default", topic_filter, members)
+            for topic_name in ("a/b/c/d/e/f", "a/b/c", "a", "$SYS/a", "x"):
+                matched = expected if filter_matches(topic_filter, topic_name) else {}
+                assert _match(table, "default", topic_name) == matched
+                assert _match(table, "other", topic_name) == {}
+
+
+def test_topics_that_are_too_long_to_be_known_and_more_than_are_kept_are_matched(
+    routing_jvm: Any,
+) -> None:
+    table = _new_table(routing_jvm)
+    long_name = "ä" * 300
+    _apply(table, "g1", "default", f"+/{long_name}", 1)
+    for members in (1, 0):
+        _apply(table, "g1", "default", f"+/{long_name}", members)
+        for number in range(3):
+            expected: dict[str, list[str]] = {"g1": []} if members else {}
+            assert _match(table, "default", f"{number}/{long_name}") == expected
+    for number in range(100):  # more than are kept for one topic
+        _apply(table, f"g{number}", "default", "a/+", 1)
+    for _ in range(2):
+        assert len(_match(table, "default", "a/b")) == 100
 
 
 def test_a_share_group_spreads_in_proportion_to_its_members(routing_jvm: Any) -> None:

@@ -1,0 +1,6 @@
+package mqlake.streaming;
+
+/** Which log topics there are. */
+interface LogTopics {
+    boolean exists(String logTopic);
+}

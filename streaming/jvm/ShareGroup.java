@@ -1,0 +1,100 @@
+package mqlake.streaming;
+
+import java.util.zip.CRC32;
+
+/**
+ * One share group, `$share/name/filter`, over all its gateways; immutable.
+ *
+ * The twin of mqlake/sharing.py; both pass the same generated cases.
+ */
+final class ShareGroup {
+    /** 2^64 divided by the golden ratio: multiples of it spread evenly, whatever their distance. */
+    private static final long GOLDEN = 0x9e3779b97f4a7c15L;
+
+    /** What the route of a share group says of its gateway; immutable. */
+    static final class Weight {
+        final int members;
+        final int strategy;
+        /** When the gateway joined the group: the strategy of the first one counts for all. */
+        final long since;
+
+        Weight(int members, int strategy, long since) {
+            this.members = members;
+            this.strategy = strategy;
+            this.since = since;
+        }
+    }
+
+    final byte[] sharedFilter;
+    /** Sorted, so that the choice does not depend on the order in which routes came. */
+    final String[] gateways;
+    final Weight[] weights;
+    final long total;
+    /** The gateway that joined first; -1 without any. */
+    final int first;
+    final long salt;
+
+    ShareGroup(byte[] sharedFilter, String[] gateways, Weight[] weights) {
+        this.sharedFilter = sharedFilter;
+        this.gateways = gateways;
+        this.weights = weights;
+        long sum = 0;
+        int earliest = -1;
+        for (int i = 0; i < weights.length; i++) {
+            sum += weights[i].members;
+            if (earliest < 0 || weights[i].since < weights[earliest].since) {
+                earliest = i;
+            }
+        }
+        this.total = sum;
+        this.first = earliest;
+        this.salt = crc32(sharedFilter, 0) << 32;
+    }
+
+    /** The gateway for a message: in proportion to its members, always the same for one message. */
+    String choose(byte[] topic, byte[] publisher, int partition, long offset) {
+        int strategy = weights[first].strategy;
+        long pick;
+        if (strategy == RouteTable.STICKY) {
+            return gateways[first];
+        } else if (strategy == RouteTable.ROUND_ROBIN) {
+            long turn = offset * GOLDEN + mix((partition + 1) ^ salt);
+            pick = ((turn >>> 33) * total) >>> 31;
+        } else if (strategy == RouteTable.RANDOM) {
+            pick = Long.remainderUnsigned(mix(mix(partition + 1) ^ offset ^ salt), total);
+        } else {
+            long hash = strategy == RouteTable.HASH_TOPIC
+                    ? crc32(topic, nameStart(topic)) : crc32(publisher, 0);
+            pick = Long.remainderUnsigned(mix(hash ^ salt), total);
+        }
+        for (int i = 0; i < weights.length; i++) {
+            pick -= weights[i].members;
+            if (pick < 0) {
+                return gateways[i];
+            }
+        }
+        throw new IllegalStateException("share group without members");
+    }
+
+    private static long crc32(byte[] bytes, int from) {
+        CRC32 crc = new CRC32();
+        crc.update(bytes, from, bytes.length - from);
+        return crc.getValue();
+    }
+
+    /** Return where the topic name begins behind its tenant. */
+    private static int nameStart(byte[] topic) {
+        int at = 0;
+        while (topic[at] != '/') {
+            at++;
+        }
+        return at + 1;
+    }
+
+    /** The finalizer of SplitMix64: neighbouring seeds give unrelated results. */
+    static long mix(long value) {
+        value = (value ^ (value >>> 30)) * 0xbf58476d1ce4e5b9L;
+        value = (value ^ (value >>> 27)) * 0x94d049bb133111ebL;
+        return value ^ (value >>> 31);
+    }
+}
