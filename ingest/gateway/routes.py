@@ -632,6 +632,8 @@ class Routes:
 
     def _collect_unused(self) -> None:
         now = self._clock.monotonic()
+        if not self._has_lingered(now):
+            return
         for route in list(self._unused):
             entry = self._entries[route]
             if now - entry.unused_since < self._linger_seconds:
@@ -640,6 +642,12 @@ class Routes:
                 continue  # a round still announces it
             del self._entries[route], self._unused[route]
             self._changed[route] = None
+
+    def _has_lingered(self, now: float) -> bool:
+        """Tell whether the filter that is unused for longest is to go: rounds ask that often."""
+        for route in self._unused:
+            return now - self._entries[route].unused_since >= self._linger_seconds
+        return False
 
 
 def _is_shared(route: Route) -> bool:

@@ -8,10 +8,19 @@ import psutil
 
 from mqlake.bench.connector import hold_connections, run_cycles
 from mqlake.bench.figures import Figures, figure, percentiles
+from mqlake.bench.programs import Programs
 from mqlake.bench.system import Bench, fresh_gateway
 
 CYCLES: Final = 6_000
 CYCLES_IN_FLIGHT: Final = 100
+
+KINDS: Final = {
+    "clean": (False, False),
+    "sessions that outlive it": (True, False),
+    "clean, one subscription each": (False, True),
+    "sessions that outlive it, one subscription each": (True, True),
+}
+"""Whether a session outlives its connection, and whether its client subscribes."""
 
 FIRST_CONNECTIONS: Final = 2_500
 IDLE_CONNECTIONS: Final = 5_000
@@ -22,14 +31,49 @@ KIB: Final = 1024
 
 
 def measure_connects(bench: Bench) -> Figures:
-    """CONNECT, CONNACK, DISCONNECT, closed by the gateway: 3.1, 3.1.1 and 5.0 in turn, no TLS."""
-    bench.await_quiet()
+    """Connects at one gateway of the system, which owns its part of the shards."""
+    figures: Figures = {}
+    gateway = bench.state.gateways[0]
+    pid = next(one.pid for one in bench.state.processes if one.name == gateway.name)
+    assert pid is not None
+    for kind in KINDS:
+        bench.await_quiet()
+        address = f"127.0.0.1:{gateway.port}"
+        figures |= connects(bench.programs, address, pid, "connects, one gateway", kind)
+    return figures
+
+
+def connects(programs: Programs, address: str, pid: int, what: str, kind: str) -> Figures:
+    """CONNECT, CONNACK, perhaps SUBSCRIBE and SUBACK, DISCONNECT, closed by the gateway; no TLS.
+
+    3.1, 3.1.1 and 5.0 in turn. The load tool shares the processor: so it is told, too, what a
+    connect takes of the gateway's own time.
+
+    Args:
+        programs: Of the bench.
+        address: Of the gateway.
+        pid: Its process.
+        what: Names the figures.
+        kind: Of `KINDS`.
+    """
+    process = psutil.Process(pid)
+    keep, subscribe = KINDS[kind]
+    before = process.cpu_times()
     done = run_cycles(
-        bench.programs.connector, bench.gateways[:1], cycles=CYCLES, in_flight=CYCLES_IN_FLIGHT
+        programs.connector,
+        [address],
+        cycles=CYCLES,
+        in_flight=CYCLES_IN_FLIGHT,
+        keep=keep,
+        subscribe=subscribe,
     )
-    figures = {figure("connects, one gateway", "connections/s"): done.per_second}
-    name = f"connect to CONNACK, {CYCLES_IN_FLIGHT} at once"
-    return figures | percentiles(name, done.connack_ms)
+    after = process.cpu_times()
+    seconds = after.user + after.system - before.user - before.system
+    return {
+        figure(f"{what}, {kind}", "connections/s"): done.per_second,
+        figure(f"{what}, {kind}, its processor", "us"): seconds / CYCLES * 1e6,
+        **percentiles(f"{kind}, CONNACK, {CYCLES_IN_FLIGHT} at once", done.connack_ms),
+    }
 
 
 def measure_connection_memory(bench: Bench) -> Figures:

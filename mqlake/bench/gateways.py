@@ -69,7 +69,8 @@ class Fleet:
         """
         began_at = time.monotonic()
         for name in names:
-            self._running[name] = Gateway.start(self.folder / name, name, self.kafka)
+            servers = self.kafka.bootstrap_servers
+            self._running[name] = Gateway.start(self.folder / name, name, servers)
         for name in names:
             self._running[name].await_healthy()
         return time.monotonic() - began_at
@@ -98,7 +99,7 @@ class Gateway:
     process: "subprocess.Popen[bytes]"
 
     @classmethod
-    def start(cls, folder: Path, name: str, kafka: KafkaServer) -> "Gateway":
+    def start(cls, folder: Path, name: str, bootstrap_servers: str) -> "Gateway":
         """Start one; nothing of an earlier run of that name is kept."""
         folder.mkdir(exist_ok=True)
         (port,) = free_ports(1)
@@ -109,7 +110,7 @@ class Gateway:
             "MQLAKE_GATEWAY_HOST": "127.0.0.1",
             "MQLAKE_GATEWAY_PORT": str(port),
             "MQLAKE_GATEWAY_STORE_DIR": str(folder / "store"),
-            "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": bootstrap_servers,
             "MQLAKE_GATEWAY_HEARTBEAT_FILE": str(folder / "heartbeat.json"),
             "MQLAKE_GATEWAY_LOG_FILE": str(folder / "gateway.log"),
         }
@@ -123,6 +124,10 @@ class Gateway:
             preexec_fn=die_with_parent,
         )
         return cls(name, f"127.0.0.1:{port}", folder, process)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     def heartbeat(self) -> Heartbeat | None:
         return read_heartbeat(self.folder / "heartbeat.json")

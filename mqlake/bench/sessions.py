@@ -16,6 +16,7 @@ from typing import Final
 import psutil
 from confluent_kafka import Producer
 
+from mqlake.bench.connections import KINDS, connects
 from mqlake.bench.connector import Names, hold_connections, run_cycles
 from mqlake.bench.figures import Figures, figure, percentiles
 from mqlake.bench.gateways import INBOUND_PARTITIONS, SHARDS, Fleet, running_fleet
@@ -44,9 +45,6 @@ BUSY_SECONDS: Final = 10.0
 PACE_SECONDS: Final = 0.02
 BUSY_EPOCH: Final = 1
 """Of the busy sessions: before every claim that stands in a log with so many records."""
-
-CYCLES: Final = 6_000
-CYCLES_IN_FLIGHT: Final = 100
 
 CROWD: Final = 2_000
 CROWD_IN_FLIGHT: Final = 100
@@ -309,22 +307,10 @@ async def _come_back(
 
 def _rates(fleet: Fleet, programs: Programs) -> Figures:
     figures: Figures = {}
-    for what, keep, subscribe in (
-        ("clean", False, False),
-        ("sessions that outlive it", True, False),
-        ("clean, one subscription each", False, True),
-        ("sessions that outlive it, one subscription each", True, True),
-    ):
-        done = run_cycles(
-            programs.connector,
-            fleet.addresses(),
-            cycles=CYCLES,
-            in_flight=CYCLES_IN_FLIGHT,
-            levels="4",
-            keep=keep,
-            subscribe=subscribe,
-        )
-        figures[figure(f"connects, one gateway alone, {what}", "connections/s")] = done.per_second
+    gateway = fleet.gateway(GATEWAY_NAMES[0])
+    for kind in KINDS:
+        what = "connects, one gateway alone"
+        figures |= connects(programs, gateway.address, gateway.pid, what, kind)
     return figures
 
 

@@ -1,8 +1,5 @@
 """The system under measurement and the programs that put the load on it."""
 
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -11,13 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mqlake.bench.gateways import Gateway
 from mqlake.bench.loader import Load, LoadResult, run_load
 from mqlake.bench.processes import cpu_percent_of, processes_of
 from mqlake.bench.programs import Programs
-from mqlake.errors import OperationalError
-from mqlake.heartbeat import read_heartbeat
-from mqlake.local.child import die_with_parent
-from mqlake.local.ports import free_ports
 from mqlake.local.testing import LocalSystem
 from mqlake.status import SystemState, read_state
 
@@ -26,8 +20,6 @@ QUIET_SECONDS: Final = 20.0
 """How long to wait at most until the system has done what an earlier load left it to do."""
 
 GATEWAY_NAME: Final = "bench"
-GATEWAY_START_SECONDS: Final = 30.0
-GATEWAY_STOP_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,66 +62,20 @@ class Bench:
                 return
 
 
-@dataclass(frozen=True, slots=True)
-class FreshGateway:
-    """A gateway process that has served nobody yet."""
-
-    pid: int
-    address: str
-
-
 @contextmanager
-def fresh_gateway(state: SystemState) -> Iterator[FreshGateway]:
-    """Add a gateway to the system for the length of a `with` block.
+def fresh_gateway(state: SystemState) -> Iterator[Gateway]:
+    """Add a gateway that has served nobody yet to the system for the length of a `with` block.
 
     It has default settings and the environment of those that the launcher starts.
 
     Raises:
         OperationalError: It does not become healthy.
     """
-    (port,) = free_ports(1)
     with tempfile.TemporaryDirectory(prefix="mqlake-bench-gateway-") as name:
-        folder = Path(name)
-        heartbeat, log = folder / "heartbeat.json", folder / "gateway.log"
-        environment = {
-            "MALLOC_ARENA_MAX": "2",
-            "MQLAKE_GATEWAY_NAME": GATEWAY_NAME,
-            "MQLAKE_GATEWAY_HOST": "127.0.0.1",
-            "MQLAKE_GATEWAY_PORT": str(port),
-            "MQLAKE_GATEWAY_STORE_DIR": str(folder / "store"),
-            "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": state.bootstrap_servers,
-            "MQLAKE_GATEWAY_HEARTBEAT_FILE": str(heartbeat),
-            "MQLAKE_GATEWAY_LOG_FILE": str(log),
-        }
-        process = subprocess.Popen(
-            (sys.executable, "-P", "-m", "mqlake", "gateway"),
-            cwd=folder,
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=die_with_parent,
-        )
+        gateway = Gateway.start(Path(name), GATEWAY_NAME, state.bootstrap_servers)
         try:
-            _await_healthy(process, heartbeat, log)
-            yield FreshGateway(process.pid, f"127.0.0.1:{port}")
+            gateway.await_healthy()
+            yield gateway
         finally:
-            process.terminate()
-            try:
-                process.wait(GATEWAY_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _await_healthy(process: "subprocess.Popen[bytes]", heartbeat: Path, log: Path) -> None:
-    deadline = time.monotonic() + GATEWAY_START_SECONDS
-    while True:
-        beat = read_heartbeat(heartbeat)
-        if beat is not None and beat.healthy:
-            return
-        if process.poll() is not None or time.monotonic() > deadline:
-            lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-            words = lines[-1] if lines else f"exit code {process.returncode}"
-            raise OperationalError(f"a gateway for the measurement does not start: {words}")
-        time.sleep(0.05)
+            gateway.process.terminate()
+            gateway.await_end()

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import logging
 import re
@@ -114,3 +115,49 @@ def test_lines_are_counted_by_level(tmp_path: Path) -> None:
         **dict.fromkeys(LEVELS, 0),
         "ERROR": 1,
     }
+
+
+def test_lines_of_one_turn_of_an_event_loop_are_written_together(tmp_path: Path) -> None:
+    log_file = tmp_path / "x.log"
+    set_up_logging("INFO", log_file)
+
+    async def write() -> None:
+        logging.getLogger("x").info("one")
+        logging.getLogger("x").info("two")
+        assert log_file.read_text(encoding="utf-8") == ""
+        await asyncio.sleep(0)
+        assert len(log_file.read_text(encoding="utf-8").splitlines()) == 2
+
+    asyncio.run(write())
+
+
+def test_a_warning_and_what_was_before_it_is_written_at_once(tmp_path: Path) -> None:
+    log_file = tmp_path / "x.log"
+    set_up_logging("INFO", log_file)
+
+    async def write() -> None:
+        logging.getLogger("x").info("one")
+        logging.getLogger("x").warning("two")
+        assert len(log_file.read_text(encoding="utf-8").splitlines()) == 2
+
+    asyncio.run(write())
+
+
+def test_lines_are_written_after_an_event_loop_has_ended_in_the_middle_of_a_turn(
+    tmp_path: Path,
+) -> None:
+    log_file = tmp_path / "x.log"
+    set_up_logging("INFO", log_file)
+
+    def stop_at_once() -> None:
+        logging.getLogger("x").info("last words")
+        raise KeyboardInterrupt
+
+    loop = asyncio.new_event_loop()
+    loop.call_soon(stop_at_once)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_forever()
+    loop.close()
+    logging.getLogger("x").info("after it")
+    lines = log_file.read_text(encoding="utf-8").splitlines()
+    assert [line.split(" x ")[1] for line in lines] == ["last words", "after it"]
