@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingest.gateway.authentication.certificates import username_of_certificate
 from ingest.gateway.authentication.login import Login
+from ingest.gateway.connecting import connack_properties, refusal_of
 from ingest.gateway.deadlines import UNWATCHED
 from ingest.gateway.opening import Opening
 from ingest.gateway.receiving import (
     Receiver,
-    is_payload_as_told,
 )
 from ingest.gateway.subscribing import Subscriber
 from ingest.protocol.connection import ServerConnection
@@ -38,7 +38,6 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from mqlake.topics import SYSTEM_LEVEL, has_more_levels, is_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -477,7 +476,10 @@ class ClientConnection(asyncio.Protocol):
     def _process_connect(self, connect: Connect) -> None:
         self.client_id = connect.client_id
         self._context.counters.connects_received += 1
-        refusal = self._refusal_of(connect)
+        context = self._context
+        refusal = context.draining.refusal() or refusal_of(
+            connect, context.settings, is_full=context.connections.is_full
+        )
         if refusal is not None:
             self.refuse(*refusal)
             return
@@ -547,7 +549,9 @@ class ClientConnection(asyncio.Protocol):
             context.deadlines.forget(self)
         properties: Properties = {}
         if protocol.protocol_level == MQTT_5_0:
-            properties = self._connack_properties(connect, session, keep_alive)
+            properties = connack_properties(
+                connect, self.client_id, session.expiry_interval, keep_alive, context.settings
+            )
             properties.update(extra)
         self._log("client connected", protocol_level=connect.protocol_level)
         accepted = protocol.accept(session_present=session_present, properties=properties)
@@ -558,73 +562,6 @@ class ClientConnection(asyncio.Protocol):
             )
             return
         self.write(accepted)
-
-    def _connack_properties(
-        self, connect: Connect, session: ClientSession, keep_alive: int
-    ) -> Properties:
-        """Return what a 5.0 client is told: what differs from what it takes for granted.
-
-        So not a word of QoS 2 and retained messages: there are both, for wills as well.
-        [MQTT5-3.2.2-9] [MQTT5-3.2.2-12] [MQTT5-3.2.2-13]
-        """
-        settings = self._context.settings
-        properties: Properties = {
-            "receive_maximum": settings.receive_maximum,
-            "maximum_packet_size": settings.max_packet_bytes,
-            "topic_alias_maximum": settings.topic_alias_maximum,
-        }
-        if not connect.client_id:  # [MQTT5-3.1.3-7]
-            properties["assigned_client_identifier"] = self.client_id
-        if connect.properties.get("session_expiry_interval", 0) != session.expiry_interval:
-            properties["session_expiry_interval"] = session.expiry_interval
-        if keep_alive != connect.keep_alive:  # [MQTT5-3.1.2-21] [MQTT5-3.2.2-21]
-            properties["server_keep_alive"] = keep_alive
-        prefix = settings.response_topic_prefix
-        # [MQTT5-3.1.2-28]
-        if prefix and connect.properties.get("request_response_information"):
-            properties["response_information"] = f"{prefix}{self.client_id}/"
-        return properties
-
-    def _refusal_of(self, connect: Connect) -> tuple[ConnackReasonCode, str] | None:
-        """Return why a well-formed CONNECT is turned away, or None when it is welcome.
-
-        [MQTT5-3.1.4-2] No client identifier is, but the empty one without clean session.
-        [MQTT5-3.1.3-5] [MQTT5-3.1.3-8] [MQTT311-3.1.3-5] [MQTT311-3.1.3-9]
-
-        Raises:
-            ProtocolViolation: It says what is not allowed.
-        """
-        level, will = connect.protocol_level, connect.will
-        refusal = self._context.draining.refusal()
-        if refusal is not None:
-            return refusal
-        if self._context.connections.is_full:
-            if self._context.settings.server_reference:
-                return ConnackReasonCode.USE_ANOTHER_SERVER, "too many connections"
-            return ConnackReasonCode.SERVER_BUSY, "too many connections"
-        needs_id = level < MQTT_3_1_1 or (level == MQTT_3_1_1 and not connect.clean_start)
-        if not connect.client_id and needs_id:  # [MQTT311-3.1.3-8]
-            raise ProtocolViolation(
-                ConnackReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-                "empty client identifier",
-                "MQTT311-3.1.3-8" if level == MQTT_3_1_1 else "MQTT31-3.1",
-            )
-        if will is None:
-            return None
-        if is_system(will.topic_name):
-            reason = f"the will's topic is the server's, below {SYSTEM_LEVEL}"
-            return ConnackReasonCode.NOT_AUTHORIZED, reason
-        most = self._context.settings.max_topic_levels
-        if has_more_levels(will.topic_name, most):
-            reason = f"the will's topic has more than {most} levels"
-            return ConnackReasonCode.TOPIC_NAME_INVALID, reason
-        if will.properties and not is_payload_as_told(will.properties, will.payload):
-            raise ProtocolViolation(
-                ConnackReasonCode.PAYLOAD_FORMAT_INVALID,
-                "the will's payload is not UTF-8",
-                "MQTT5-3.1.3.2.3",
-            )
-        return None
 
     def _process_publish(self, publish: Publish) -> None:
         self._receiver.process_publish(publish)

@@ -1,0 +1,94 @@
+"""What CONNECT is answered: why a client is turned away, and what CONNACK tells one that is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingest.gateway.receiving import is_payload_as_told
+from ingest.protocol.errors import ProtocolViolation
+from ingest.protocol.packets import MQTT_3_1_1
+from ingest.protocol.reason_codes import ConnackReasonCode
+from mqlake.topics import SYSTEM_LEVEL, has_more_levels, is_system
+
+if TYPE_CHECKING:
+    from ingest.gateway.settings import GatewaySettings
+    from ingest.protocol.packets import Connect
+    from ingest.protocol.properties import Properties
+
+
+def refusal_of(
+    connect: Connect, settings: GatewaySettings, *, is_full: bool
+) -> tuple[ConnackReasonCode, str] | None:
+    """Return why a well-formed CONNECT is turned away, or None when it is welcome.
+
+    [MQTT5-3.1.4-2] No client identifier is, but the empty one without clean session.
+    [MQTT5-3.1.3-5] [MQTT5-3.1.3-8] [MQTT311-3.1.3-5] [MQTT311-3.1.3-9]
+
+    Raises:
+        ProtocolViolation: It says what is not allowed.
+    """
+    level, will = connect.protocol_level, connect.will
+    if is_full:
+        if settings.server_reference:
+            return ConnackReasonCode.USE_ANOTHER_SERVER, "too many connections"
+        return ConnackReasonCode.SERVER_BUSY, "too many connections"
+    needs_id = level < MQTT_3_1_1 or (level == MQTT_3_1_1 and not connect.clean_start)
+    if not connect.client_id and needs_id:  # [MQTT311-3.1.3-8]
+        raise ProtocolViolation(
+            ConnackReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+            "empty client identifier",
+            "MQTT311-3.1.3-8" if level == MQTT_3_1_1 else "MQTT31-3.1",
+        )
+    if will is None:
+        return None
+    if is_system(will.topic_name):
+        reason = f"the will's topic is the server's, below {SYSTEM_LEVEL}"
+        return ConnackReasonCode.NOT_AUTHORIZED, reason
+    most = settings.max_topic_levels
+    if has_more_levels(will.topic_name, most):
+        reason = f"the will's topic has more than {most} levels"
+        return ConnackReasonCode.TOPIC_NAME_INVALID, reason
+    if will.properties and not is_payload_as_told(will.properties, will.payload):
+        raise ProtocolViolation(
+            ConnackReasonCode.PAYLOAD_FORMAT_INVALID,
+            "the will's payload is not UTF-8",
+            "MQTT5-3.1.3.2.3",
+        )
+    return None
+
+
+def connack_properties(
+    connect: Connect,
+    client_id: str,
+    expiry_interval: int,
+    keep_alive: int,
+    settings: GatewaySettings,
+) -> Properties:
+    """Return what a 5.0 client is told: what differs from what it takes for granted.
+
+    So not a word of QoS 2 and retained messages: there are both, for wills as well.
+    [MQTT5-3.2.2-9] [MQTT5-3.2.2-12] [MQTT5-3.2.2-13]
+
+    Args:
+        connect: What it asked for.
+        client_id: Which it has now.
+        expiry_interval: How long its session outlives the connection, in seconds.
+        keep_alive: How long it may be silent, in seconds.
+        settings: Of the gateway.
+    """
+    properties: Properties = {
+        "receive_maximum": settings.receive_maximum,
+        "maximum_packet_size": settings.max_packet_bytes,
+        "topic_alias_maximum": settings.topic_alias_maximum,
+    }
+    if not connect.client_id:  # [MQTT5-3.1.3-7]
+        properties["assigned_client_identifier"] = client_id
+    if connect.properties.get("session_expiry_interval", 0) != expiry_interval:
+        properties["session_expiry_interval"] = expiry_interval
+    if keep_alive != connect.keep_alive:  # [MQTT5-3.1.2-21] [MQTT5-3.2.2-21]
+        properties["server_keep_alive"] = keep_alive
+    prefix = settings.response_topic_prefix
+    # [MQTT5-3.1.2-28]
+    if prefix and connect.properties.get("request_response_information"):
+        properties["response_information"] = f"{prefix}{client_id}/"
+    return properties
