@@ -15,6 +15,7 @@ from sqlglot import exp
 from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from api.sql.costs import call_problem, sets_problem
 from api.sql.dialect import DIALECT, HistoryParser, Verbatim, first_place, path_of, to_sql
 from api.sql.errors import QueryError, error_at
 from api.sql.functions import ALLOWED, GENERATORS, HINTS, PATTERN_FUNCTIONS, TABLE_FUNCTIONS
@@ -365,6 +366,8 @@ class _Checker:
             self._refuse(node, f"function {name} is not allowed here", HINTS.get(name, ""))
         elif name in _WITH_UNITS and len(node.expressions) == 3:
             self._check_unit(node)
+        elif (problem := call_problem(name, node.expressions)) is not None:
+            self._refuse(node, f"{name}: {problem}")
         elif name == "range" and not isinstance(node.parent, exp.Table):
             self._refuse(node, "range stands after FROM only")
 
@@ -456,6 +459,11 @@ class _Checker:
         if node.args.get("recursive"):
             self._refuse(node, "WITH RECURSIVE is not allowed here")
 
+    def check_group(self, node: exp.Group) -> None:
+        problem = sets_problem(node)
+        if problem is not None:
+            self._refuse(node, problem)
+
     def check_lateral(self, node: exp.Lateral) -> None:
         inner = node.this
         is_generator = isinstance(inner, exp.Anonymous) and inner.name.lower() in GENERATORS
@@ -502,4 +510,5 @@ _CHECKS: Final[dict[type[exp.Expr], Callable[..., None]]] = {
     exp.JSONExtract: _Checker.check_path,
     exp.With: _Checker.check_with,
     exp.Lateral: _Checker.check_lateral,
+    exp.Group: _Checker.check_group,
 }

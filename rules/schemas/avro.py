@@ -16,6 +16,8 @@ PRIMITIVES: Final = frozenset(
 MAX_TYPES: Final = 5_000
 MAX_DEPTH: Final = 64
 MAX_FIXED: Final = 16_777_216
+MAX_SCALE: Final = 38
+"""Of a decimal; its digits are written out."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -64,7 +66,7 @@ class _Types:
                 return self._collection(schema, namespace, where, depth)
             case "bytes" if schema.get("logicalType") == "decimal":
                 scale = schema.get("scale", 0)
-                return self._list({"type": "bytes", "scale": _number(scale, f"scale of {where}")})
+                return self._list({"type": "bytes", "scale": _scale(scale, where)})
         if not isinstance(kind, str):
             raise SchemaError(f"{where} has the type {_shown(kind)}, expected a name")
         return self._by_name(kind, namespace, where)
@@ -141,7 +143,7 @@ class _Types:
             raise SchemaError(f"size of {where} is {size}, at most {MAX_FIXED}")
         described: dict[str, Any] = {"type": "fixed", "size": size}
         if schema.get("logicalType") == "decimal":
-            described["scale"] = _number(schema.get("scale", 0), f"scale of {where}")
+            described["scale"] = _scale(schema.get("scale", 0), where)
         place = self._list(described)
         self._define(schema, namespace, where, place)
         return place
@@ -178,6 +180,13 @@ def _number(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise SchemaError(f"{what} is {_shown(value)}, expected a number from 0")
     return value
+
+
+def _scale(value: Any, where: str) -> int:
+    scale = _number(value, f"scale of {where}")
+    if scale > MAX_SCALE:
+        raise SchemaError(f"scale of {where} is {scale}, at most {MAX_SCALE}")
+    return scale
 
 
 def _shown(value: Any) -> str:

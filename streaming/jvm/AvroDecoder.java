@@ -1,8 +1,6 @@
 package mqlake.streaming;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import java.math.BigDecimal;
-import java.math.BigInteger;
 import java.util.ArrayList;
 import org.apache.spark.types.variant.VariantBuilder;
 import org.apache.spark.unsafe.types.VariantVal;
@@ -204,7 +202,7 @@ final class AvroDecoder implements PayloadDecoder.Format {
         } else if (value.length == 0) {
             throw new Undecodable("a decimal is empty");
         } else {
-            out.decimal(new BigDecimal(new BigInteger(value), type.scale));
+            out.decimal(value, type.scale);
         }
     }
 

@@ -12,10 +12,6 @@ import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.zip.InflaterInputStream;
-import org.apache.spark.sql.catalyst.util.ArrayBasedMapData;
-import org.apache.spark.sql.catalyst.util.GenericArrayData;
-import org.apache.spark.sql.errors.QueryExecutionErrors$;
-import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.unsafe.types.VariantVal;
 
 /**
@@ -119,12 +115,7 @@ public final class PayloadDecoder implements Serializable {
     }
 
     private RuntimeException failure(String reason) {
-        Object[] names = {UTF8String.fromString("errorMessage")};
-        Object[] values = {
-            UTF8String.fromString("the payload does not decode by " + label + ": " + reason)};
-        return QueryExecutionErrors$.MODULE$.raiseError(
-                UTF8String.fromString("USER_RAISED_EXCEPTION"),
-                new ArrayBasedMapData(new GenericArrayData(names), new GenericArrayData(values)));
+        return Budget.raised("the payload does not decode by " + label + ": " + reason);
     }
 
     private Format format() {

@@ -155,6 +155,7 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
         if (depth > VariantWriter.MOST_DEPTH) {
             throw new Undecodable("messages are nested too deeply");
         }
+        out.countPlaces(type.fields.length);
         Object[] values = new Object[type.fields.length];
         while (!in.isAtEnd()) {
             long tag = in.varint();
@@ -393,9 +394,11 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
                 break;
             case GROUP:
             case MESSAGE:
-                message(
-                        field.of,
-                        value == null ? new Object[field.of.fields.length] : (Object[]) value, out);
+                if (value == null) {
+                    out.countPlaces(field.of.fields.length);
+                    value = new Object[field.of.fields.length];
+                }
+                message(field.of, (Object[]) value, out);
                 break;
             default:
                 out.integer(value == null ? 0 : ((Long) value).longValue());

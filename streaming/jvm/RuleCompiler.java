@@ -195,7 +195,7 @@ public final class RuleCompiler {
     }
 
     private static Expression executable(Expression resolved) {
-        LogicalPlan plan = ReplaceExpressions$.MODULE$.apply(project(resolved));
+        LogicalPlan plan = ReplaceExpressions$.MODULE$.apply(project(Bounds.of(resolved)));
         plan = ConstantFolding$.MODULE$.apply(plan);
         return (Expression) expression(plan).transformUp(new Binding());
     }

@@ -5,6 +5,7 @@ import java.util.ArrayList;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * What the rules of a table make of a record. A rule that throws gives a dead letter, and no other rule
@@ -14,6 +15,8 @@ public final class RuleEvaluation {
     private static final Row[] NOTHING = new Row[0];
     private static final byte[] EMPTY = new byte[0];
     static final int MAX_CHAIN = 16;
+    /** Bytes that all rules together may write for one record: it becomes one row of Spark's. */
+    private static final long MOST_BYTES = 32L * 1024 * 1024;
     static final String FAILED = "rule.failed";
     static final String FAILED_TOPIC = "$events/rule_failed";
 
@@ -69,6 +72,8 @@ public final class RuleEvaluation {
         boolean isTimed = (lane.row.offset % RuleCounters.SAMPLE) == 0;
         long begin = isTimed ? System.nanoTime() : 0;
         int count = writer.rows.size();
+        Budget budget = Budget.current();
+        budget.begin();
         try {
             if (isLoop) {
                 throw new IllegalStateException(
@@ -81,7 +86,9 @@ public final class RuleEvaluation {
             int index = 0;
             for (int i = 0; found != null && i < found.numElements(); i++) {
                 if (!found.isNullAt(i)) {
-                    writer.output(rule, index++, found.getUTF8String(i).getBytes());
+                    UTF8String output = found.getUTF8String(i);
+                    writer.need(output.numBytes());
+                    writer.output(rule, index++, output.getBytes());
                 }
             }
             if (index == 0) {
@@ -96,6 +103,8 @@ public final class RuleEvaluation {
             failed(rule, error, count, table, writer);
         } catch (LinkageError error) {
             failed(rule, error, count, table, writer);
+        } finally {
+            budget.end();
         }
         if (isTimed) {
             counters.evaluationNs.add((System.nanoTime() - begin) * RuleCounters.SAMPLE);
@@ -105,9 +114,7 @@ public final class RuleEvaluation {
     private static void failed(
             RuleVersion rule, Throwable error, int count, RuleTable table, Writer writer) {
         rule.counters.failed.increment();
-        while (writer.rows.size() > count) { // a rule gives all of its rows or none
-            writer.rows.remove(writer.rows.size() - 1);
-        }
+        writer.takeBack(count); // a rule gives all of its rows or none
         String text = RuleCompiler.reason(error);
         writer.deadLetter(rule, text);
         if (!writer.isOfFailure() && table.isRead(rule.tenant, FAILED_TOPIC)) {
@@ -131,6 +138,7 @@ public final class RuleEvaluation {
         private final byte[] ts;
         private final byte[] chain;
         private final String[] rules;
+        private long written;
 
         Writer(MessageRow row, String tenant, String topicName, ArrayList<Row> rows) {
             this.row = row;
@@ -144,6 +152,14 @@ public final class RuleEvaluation {
             this.rules = chain == null || chain.length == 0
                     ? new String[0] : new String(chain, StandardCharsets.UTF_8).split(",");
             this.clientId = row.clientIdBytes();
+        }
+
+        /** Fail a rule whose output would make the row of this record too long. */
+        void need(long bytes) {
+            if (written + bytes > MOST_BYTES) {
+                throw new IllegalStateException("the outputs of all rules for this message have "
+                        + (written + bytes) + " bytes, " + MOST_BYTES + " are allowed");
+            }
         }
 
         boolean isLoop(String rule) {
@@ -183,7 +199,20 @@ public final class RuleEvaluation {
             add(outputsTopic, row.partition, rule.key, outputRow, headers);
         }
 
+        void takeBack(int count) {
+            while (rows.size() > count) {
+                written -= ((byte[]) ((Row) rows.remove(rows.size() - 1)).get(3)).length;
+            }
+        }
+
+        /** Without its payload when there is no room for it any more. */
         void deadLetter(RuleVersion rule, String error) {
+            byte[] payload = row.value == null ? EMPTY : row.value;
+            if (written + payload.length > MOST_BYTES) {
+                error = error + " (the payload of " + payload.length
+                        + " bytes is left out: other rules wrote too much for this message)";
+                payload = EMPTY;
+            }
             ArrayList<Row> headers = new ArrayList<Row>(6);
             headers.add(header("rule", rule.versionHeader));
             headers.add(header("output", (position + 0).getBytes(StandardCharsets.US_ASCII)));
@@ -191,7 +220,7 @@ public final class RuleEvaluation {
             headers.add(header("error", error.getBytes(StandardCharsets.UTF_8)));
             headers.add(header("topic", topic));
             headers.add(header("client_id", clientId));
-            add(deadLettersTopic, 0, rule.key, row.value == null ? EMPTY : row.value, headers);
+            add(deadLettersTopic, 0, rule.key, payload, headers);
         }
 
         /** Write an event that tells of so many failures, with what the message has come through. */
@@ -210,6 +239,7 @@ public final class RuleEvaluation {
         private void add(
                 String logTopic, int partition, byte[] key, byte[] value,
                 ArrayList<Row> headers) {
+            written += value.length;
             rows.add(RowFactory.create(new Object[] {
                 logTopic, Integer.valueOf(partition), key, value,
                 headers.toArray(new Row[headers.size()])}));

@@ -86,6 +86,8 @@ final class StreamEvaluation {
         boolean isTimed = (row.offset % RuleCounters.SAMPLE) == 0;
         long begin = isTimed ? System.nanoTime() : 0;
         Row[] found = NOTHING;
+        Budget budget = Budget.current();
+        budget.begin();
         try {
             if (isLoop) {
                 throw new IllegalStateException("loop: the message has come through "
@@ -103,6 +105,8 @@ final class StreamEvaluation {
             failed(row, error, isLoop);
         } catch (LinkageError error) {
             failed(row, error, isLoop);
+        } finally {
+            budget.end();
         }
         if (isTimed) {
             counters.evaluationNs.add((System.nanoTime() - begin) * RuleCounters.SAMPLE);

@@ -18,9 +18,16 @@ final class VariantWriter {
     /** Of values inside each other. */
     static final int MOST_DEPTH = 64;
     private static final int DECIMAL_DIGITS = 38;
+    /** Of the digits of a decimal: the time to write them out grows faster than their number. */
+    private static final int MOST_DECIMAL_BYTES = 1024;
+    /** Memory of one payload while it is decoded, roughly: of the values, their names and their text. */
+    private static final long MOST_BYTES = 64L * 1024 * 1024;
+    private static final int VALUE_BYTES = 40;
+    private static final int POINTER_BYTES = 4;
 
     private final VariantBuilder builder = new VariantBuilder(true);
     private int left = MOST_VALUES;
+    private long bytesLeft = MOST_BYTES;
 
     VariantVal result() {
         Variant made = builder.result();
@@ -32,6 +39,20 @@ final class VariantWriter {
         if (--left < 0) {
             throw new Undecodable("the payload has more than " + MOST_VALUES + " values");
         }
+        take(VALUE_BYTES);
+    }
+
+    /** Count the places that a message has for its fields, whether they come or not. */
+    void countPlaces(int places) {
+        take(VALUE_BYTES + (long) POINTER_BYTES * places);
+    }
+
+    private void take(long bytes) {
+        bytesLeft -= bytes;
+        if (bytesLeft < 0) {
+            throw new Undecodable(
+                    "the payload takes more than " + MOST_BYTES + " bytes when it is decoded");
+        }
     }
 
     int position() {
@@ -41,6 +62,7 @@ final class VariantWriter {
     /** Begin a field of the object that began at a position. */
     void key(String name, int start, ArrayList<VariantBuilder.FieldEntry> fields) {
         count();
+        take(name.length());
         int id = builder.addKey(name);
         fields.add(new VariantBuilder.FieldEntry(name, id, builder.getWritePos() - start));
     }
@@ -96,19 +118,28 @@ final class VariantWriter {
         }
     }
 
-    void decimal(BigDecimal value) {
-        if (value.precision() > DECIMAL_DIGITS || value.scale() > DECIMAL_DIGITS) {
-            builder.appendString(value.toPlainString());
+    /** Write a number of so many digits behind the point; the bytes are its digits, the highest first. */
+    void decimal(byte[] unscaled, int scale) {
+        if (scale > DECIMAL_DIGITS || unscaled.length > MOST_DECIMAL_BYTES) {
+            throw new Undecodable("a decimal has a scale of " + scale + " and " + unscaled.length
+                    + " bytes, at most " + DECIMAL_DIGITS + " and " + MOST_DECIMAL_BYTES
+                    + " are read");
+        }
+        BigDecimal value = new BigDecimal(new BigInteger(unscaled), scale);
+        if (value.precision() > DECIMAL_DIGITS) {
+            text(value.toPlainString());
         } else {
             builder.appendDecimal(value);
         }
     }
 
     void text(String value) {
+        take(value.length());
         builder.appendString(value);
     }
 
     void bytes(byte[] value) {
+        take(value.length * 2L);
         builder.appendString(Base64.getEncoder().encodeToString(value));
     }
 }

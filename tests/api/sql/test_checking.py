@@ -200,3 +200,44 @@ def test_reference_tables_are_the_tenants_own() -> None:
     for name in ("reference_machines__0123456789ab", "reference_", "reference_Ä"):
         with pytest.raises(QueryError, match="there is no table"):
             check(f"SELECT * FROM {name}", tenant="default")
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        (f"SELECT 1 FROM messages GROUP BY CUBE({', '.join(f'qos + {n}' for n in range(24))})",
+         "grouped by 16777216 sets"),
+        (f"SELECT 1 FROM messages GROUP BY {', '.join(f'qos + {n}' for n in range(7))} WITH CUBE",
+         "grouped by 128 sets"),
+        ("SELECT 1 FROM messages GROUP BY CUBE(qos, topic, retain, dup), CUBE(id, ts, tenant)",
+         "grouped by 128 sets"),
+        ("SELECT window(ts, '10000 days', '1 second') FROM messages", "more than 100 windows"),
+        ("SELECT window(ts, INTERVAL '9' DAY, '1 second') FROM messages", "more than 100 windows"),
+        ("SELECT window(ts, client_id, '1 second') FROM messages", "written out"),
+        ("SELECT approx_count_distinct(qos, 0.0002) FROM messages", "from 0.01 to 1"),
+        ("SELECT approx_count_distinct(qos, rand()) FROM messages", "from 0.01 to 1"),
+        ("SELECT approx_percentile(qos, 0.5, 2000000000) FROM messages", "from 1 to 100000"),
+        ("SELECT ntile(2000000000) OVER (ORDER BY qos) FROM messages", "from 1 to 100000"),
+        ("SELECT stack(2000000000, 1)", "from 1 to 1000"),
+        (f"SELECT json_tuple(client_id{', client_id' * 50}) FROM messages", "at most 50"),
+    ],
+)  # fmt: skip
+def test_what_costs_too_much_for_each_row_is_refused(query: str, problem: str) -> None:
+    with pytest.raises(QueryError, match=problem):
+        check(query, "t")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1 FROM messages GROUP BY CUBE(qos, topic, retain)",
+        "SELECT 1 FROM messages GROUP BY qos, topic WITH ROLLUP",
+        "SELECT 1 FROM messages GROUP BY GROUPING SETS ((qos), (topic), ())",
+        "SELECT window(ts, '1 hour', '1 minute'), count(*) FROM messages GROUP BY 1",
+        "SELECT window(ts, '10 minutes') FROM messages",
+        "SELECT approx_count_distinct(qos), approx_count_distinct(qos, 0.05) FROM messages",
+        "SELECT ntile(4) OVER (ORDER BY qos) FROM messages",
+    ],
+)
+def test_what_is_usual_is_not(query: str) -> None:
+    check(query, "t")

@@ -1,0 +1,115 @@
+"""What a query may ask of Spark for each row, where its arguments say how much.
+
+What makes values longer is counted when it runs (`streaming/jvm/Bounds.java`). Here is what Spark
+does before or beside that: it copies a row for each window it is in and each set it is grouped by,
+and keeps what an aggregate asks for.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from rules.language.durations import InvalidDuration, milliseconds
+
+MOST_WINDOWS: Final = 100
+"""That one row is in, as in rules."""
+MOST_SETS: Final = 64
+"""That the rows are grouped by."""
+
+_MANY: Final = (exp.Cube, exp.Rollup, exp.GroupingSets)
+
+Problem = str | None
+
+
+def call_problem(name: str, arguments: Sequence[exp.Expr]) -> Problem:
+    """Return why a call of a function costs too much, None when it does not."""
+    check = _CALLS.get(name)
+    return None if check is None else check(arguments)
+
+
+def sets_problem(group: exp.Group) -> Problem:
+    """Return why a GROUP BY costs too much, None when it does not."""
+    plain = [one for one in group.expressions if not isinstance(one, _MANY)]
+    sets = 1
+    for one in group.expressions:
+        sets *= _sets_in(one)
+    if group.args.get("cube"):  # WITH CUBE, of all that is there
+        sets *= 2 ** min(len(plain), 64)
+    if group.args.get("rollup"):
+        sets *= 1 + len(plain)
+    for listed in group.args.get("grouping_sets") or ():
+        sets *= _sets_in(listed)
+    if sets <= MOST_SETS:
+        return None
+    return f"the rows are grouped by {sets} sets of expressions, at most {MOST_SETS} may be"
+
+
+def _sets_in(listed: exp.Expr) -> int:
+    if isinstance(listed, exp.Cube):
+        return 1 << min(len(listed.expressions), 64)
+    if isinstance(listed, exp.Rollup):
+        return 1 + len(listed.expressions)
+    if isinstance(listed, exp.GroupingSets):
+        return sum(map(_sets_in, listed.expressions))
+    return 1
+
+
+def _window(arguments: Sequence[exp.Expr]) -> Problem:
+    lengths = [found for one in arguments[1:] if (found := _milliseconds(one)) is not None]
+    if len(lengths) < len(arguments) - 1:
+        return "the lengths of window are written out, as '10 minutes'"
+    if len(lengths) < 2:
+        return None
+    length, distance = lengths[:2]
+    if distance and length <= distance * MOST_WINDOWS:
+        return None
+    return f"a row is in more than {MOST_WINDOWS} windows: they are too long for their distance"
+
+
+def _milliseconds(argument: exp.Expr) -> int | None:
+    if isinstance(argument, exp.Interval):
+        text = f"{argument.this.name if argument.this else ''} {argument.args.get('unit') or ''}"
+    elif isinstance(argument, exp.Literal | exp.RawString):
+        text = str(argument.this)
+    else:
+        return None
+    try:
+        return milliseconds(text)
+    except InvalidDuration:
+        return None
+
+
+def _number_from(place: int, low: float, high: float, what: str) -> Callable[..., Problem]:
+    def check(arguments: Sequence[exp.Expr]) -> Problem:
+        if len(arguments) <= place:
+            return None
+        given = arguments[place]
+        text = str(given.this) if isinstance(given, exp.Literal) and not given.is_string else ""
+        if re.fullmatch(r"[0-9]*\.?[0-9]+", text) and low <= float(text) <= high:
+            return None
+        return f"{what} is a number written out, from {low:g} to {high:g}"
+
+    return check
+
+
+def _at_most(count: int) -> Callable[..., Problem]:
+    def check(arguments: Sequence[exp.Expr]) -> Problem:
+        if len(arguments) <= count:
+            return None
+        return f"it has {len(arguments)} arguments, at most {count} may be"
+
+    return check
+
+
+_ACCURACY: Final = _number_from(2, 1, 100_000, "the accuracy")
+_CALLS: Final[Mapping[str, Callable[[Sequence[exp.Expr]], Problem]]] = {
+    "window": _window,
+    "approx_count_distinct": _number_from(1, 0.01, 1, "the error that is allowed"),
+    "approx_percentile": _ACCURACY,
+    "percentile_approx": _ACCURACY,
+    "ntile": _number_from(0, 1, 100_000, "the number of buckets"),
+    "stack": _number_from(0, 1, 1_000, "the number of rows"),
+    "json_tuple": _at_most(50),
+}

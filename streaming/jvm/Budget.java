@@ -1,0 +1,77 @@
+package mqlake.streaming;
+
+import org.apache.spark.sql.catalyst.util.ArrayBasedMapData;
+import org.apache.spark.sql.catalyst.util.GenericArrayData;
+import org.apache.spark.sql.errors.QueryExecutionErrors$;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/**
+ * The bytes that a rule may make of one message, counted before memory is taken: when memory has run
+ * out, the JVM ends, and with it all rules and the routing.
+ *
+ * A budget is a thread's and open while it evaluates a rule. What is evaluated without one, constants of
+ * a rule that is compiled, has a fixed share for each of its functions (Bound).
+ */
+final class Budget {
+    /** What a rule makes of one message. */
+    static final long MOST_BYTES = 32L * 1024 * 1024;
+
+    private static final ThreadLocal<Budget> OF_THREAD = new ThreadLocal<Budget>() {
+        protected Budget initialValue() {
+            return new Budget();
+        }
+    };
+
+    private boolean isOpen;
+    private long left;
+
+    private Budget() {
+    }
+
+    /** Return this thread's budget. */
+    static Budget current() {
+        return (Budget) OF_THREAD.get();
+    }
+
+    /** Begin anew: what is taken until the end counts together. */
+    void begin() {
+        isOpen = true;
+        left = MOST_BYTES;
+    }
+
+    void end() {
+        isOpen = false;
+    }
+
+    boolean isOpen() {
+        return isOpen;
+    }
+
+    /** Return what is left. */
+    long left() {
+        return left;
+    }
+
+    /**
+     * Take bytes from what is left.
+     *
+     * @param what Makes them, for people.
+     * @throws RuntimeException There are not so many left.
+     */
+    void take(long bytes, String what) {
+        if (bytes > left) {
+            throw raised(what + " brings what the rule makes of this message to "
+                    + (MOST_BYTES - left + bytes) + " bytes, " + MOST_BYTES + " are allowed");
+        }
+        left -= bytes;
+    }
+
+    /** Return an error as raise_error gives it. */
+    static RuntimeException raised(String reason) {
+        Object[] names = {UTF8String.fromString("errorMessage")};
+        Object[] values = {UTF8String.fromString(reason)};
+        return QueryExecutionErrors$.MODULE$.raiseError(
+                UTF8String.fromString("USER_RAISED_EXCEPTION"),
+                new ArrayBasedMapData(new GenericArrayData(names), new GenericArrayData(values)));
+    }
+}
