@@ -81,8 +81,8 @@ class Claim:
     """When it was appended, by the log's time."""
     clean_start: bool = False
     """The client wants nothing of what is stored."""
-    has_begun: bool = False
-    """The owner of the shard has begun the session already, and given it to nobody before."""
+    goes_on: bool = False
+    """The session began before, without a claim: whoever has come since has it instead."""
 
 
 class Stamp(NamedTuple):
@@ -137,7 +137,7 @@ def read_stamp(headers: Iterable[tuple[str, bytes]]) -> Stamp:
     return Stamp(by, epoch, owner)
 
 
-def encode_claim(run: Run, number: int, *, clean_start: bool, has_begun: bool = False) -> bytes:
+def encode_claim(run: Run, number: int, *, clean_start: bool, goes_on: bool = False) -> bytes:
     members = {
         "v": RECORD_VERSION,
         "gateway": run.gateway,
@@ -145,8 +145,8 @@ def encode_claim(run: Run, number: int, *, clean_start: bool, has_begun: bool = 
         "number": number,
         "clean_start": clean_start,
     }
-    if has_begun:
-        members["begun"] = True
+    if goes_on:
+        members["goes_on"] = True
     return _dump(members)
 
 
@@ -160,8 +160,8 @@ def decode_claim(value: bytes, epoch: int, at_ms: int) -> Claim:
     try:
         run = Run(str(found["gateway"]), str(found["incarnation"]))
         clean_start = bool(found.get("clean_start", False))
-        has_begun = bool(found.get("begun", False))
-        return Claim(run, int(found["number"]), epoch, at_ms, clean_start, has_begun)
+        goes_on = bool(found.get("goes_on", False))
+        return Claim(run, int(found["number"]), epoch, at_ms, clean_start, goes_on)
     except (KeyError, TypeError, ValueError) as exc:
         raise InvalidRecord(f"claim is malformed: {exc!r}") from exc
 

@@ -63,8 +63,8 @@ class Delivery:
         on_question: Takes what another gateway asks about retained messages.
         told: Whether anybody wants to hear of deliveries.
         latencies: Measures messages that clients get.
-        lease: While it does not hold, messages wait and only control records are taken: others may
-            have taken over the sessions that the messages are for.
+        lease: While it does not hold, or is not sure, messages wait and only control records are
+            taken: others may have taken over the sessions that the messages are for.
     """
 
     def __init__(
@@ -104,15 +104,16 @@ class Delivery:
         Raises:
             OperationalError: Too many wait for the lease.
         """
-        if self._lease.holds():
+        if self._lease.may_deliver():
             self._receive_all(records)
             return
         self._let_wait(records)
-        if self._lease.holds():  # one of these has confirmed it: what is behind that waits no more
-            self.confirmed()
+        self.confirmed()  # one of these may have confirmed it: what is behind that waits no more
 
     def confirmed(self) -> None:
-        """Hand over what has waited: the sessions that are here are this gateway's."""
+        """Hand over what has waited, once the sessions that are here are this gateway's."""
+        if not self._lease.may_deliver():
+            return
         waiting, self._waiting = self._waiting, []
         self._receive_all(waiting)
 

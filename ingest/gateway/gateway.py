@@ -172,7 +172,7 @@ class Gateway(Foundation):
         )
         groups, shards = self.share_groups, self.shards
         self.renewal = Renewal(
-            self.lease, shards, groups, sessions, self.session_log, self.delivery
+            self.lease, shards, groups, sessions, self.session_log, self.delivery, self.tasks
         )
         counted = Counted(sessions, subscriptions, self.retained)
         inward = self.publisher, self.wills, self.routes

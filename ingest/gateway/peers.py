@@ -45,6 +45,9 @@ costs it nothing; its sessions stay its own until its lease is over."""
 DEAF_SECONDS: Final = 2.0
 """When our own word has not come back for so long, time stops; with a beat less than silent."""
 
+SURE_SECONDS: Final = SILENT_SECONDS - BEAT_SECONDS
+"""When our own word has not come back for so long, others may own our shards before we know it."""
+
 GRACE_SECONDS: Final = 1.0
 """A lease is over for others so much later than for its holder: who holds it stops first."""
 
@@ -87,6 +90,7 @@ class Lease:
         self._on_lost = on_lost
         self._until = clock.monotonic() + seconds
         self._is_confirmed = True
+        self._is_sure = True
 
     def holds(self) -> bool:
         if self._is_confirmed and self._clock.monotonic() >= self._until:
@@ -97,6 +101,10 @@ class Lease:
             )
             self._on_lost()
         return self._is_confirmed
+
+    def may_deliver(self) -> bool:
+        """Tell whether no client of this gateway can be another one's by now."""
+        return self.is_sure() and self.holds()
 
     def is_in_time(self) -> bool:
         """Tell whether others hear this gateway now, whatever was before."""
@@ -110,9 +118,28 @@ class Lease:
         now = self._clock.monotonic()
         return now < self._until and now < self._until - self.seconds + SILENT_SECONDS / 2
 
+    def is_sure(self) -> bool:
+        """Tell whether this gateway knows of each owner that has come after it.
+
+        Others act for its shards when they have not heard it for a while. So once that may have
+        been so, the answer is no until it has read what they have done (`assure`).
+        """
+        if self._is_sure and not self.is_heard():
+            self._is_sure = False
+        return self._is_sure
+
+    def is_heard(self) -> bool:
+        """Tell whether others cannot take this gateway for silent."""
+        return self._clock.monotonic() < self._until - self.seconds + SURE_SECONDS
+
+    def assure(self) -> None:
+        """Note that it is known what others have done while this gateway was not heard."""
+        self._is_sure = True
+
     def renew(self, said_at: float) -> None:
         """Note that a word has come back that was said then."""
         self.holds()  # that the time was over is not to be missed
+        self.is_sure()
         self._until = max(self._until, said_at + self.seconds)
 
     def confirm(self) -> None:

@@ -1,9 +1,16 @@
-"""The way back of a gateway whose lease was over: it acts again when it knows what others did."""
+"""The way back of a gateway that was not heard: it acts again when it knows what others did.
+
+After its lease others may have its sessions: it asks for them. After less than that they may have
+its shards, and with them sessions that it has begun without a record: it reads what they did.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from mqlake.errors import LogError
 
 if TYPE_CHECKING:
     from ingest.gateway.delivery import Delivery
@@ -12,8 +19,12 @@ if TYPE_CHECKING:
     from ingest.gateway.sessions import Sessions
     from ingest.gateway.shards import Shards
     from ingest.gateway.share_groups import ShareGroups
+    from ingest.gateway.tasks import Tasks
 
 logger = logging.getLogger(__name__)
+
+REACH_SECONDS: Final = 30.0
+"""How long it may take to read what others have done; then it is tried again."""
 
 
 class Renewal:
@@ -26,6 +37,7 @@ class Renewal:
         sessions: Are asked for.
         session_log: Goes on when they are known.
         delivery: Likewise.
+        tasks: Runs the reading.
     """
 
     def __init__(
@@ -36,6 +48,7 @@ class Renewal:
         sessions: Sessions,
         session_log: SessionLog,
         delivery: Delivery,
+        tasks: Tasks,
     ) -> None:
         self._lease = lease
         self._shards = shards
@@ -43,10 +56,16 @@ class Renewal:
         self._sessions = sessions
         self._session_log = session_log
         self._delivery = delivery
+        self._tasks = tasks
         self._is_asking = False
+        self._is_reading = False
 
     def tick(self) -> None:
         """Begin as soon as others hear this gateway again."""
+        self._ask()
+        self._become_sure()
+
+    def _ask(self) -> None:
         if self._lease.holds() or not self._lease.is_in_time() or self._is_asking:
             return
         self._is_asking = True
@@ -60,4 +79,29 @@ class Renewal:
         self._is_asking = False
         self._lease.confirm()
         self._session_log.confirmed()
+        self._become_sure()
         self._delivery.confirmed()
+
+    def _become_sure(self) -> None:
+        """Find out whether others have taken shards over."""
+        lease = self._lease
+        if lease.is_sure() or not lease.is_heard() or not lease.holds() or self._is_reading:
+            return
+        if self._shards.has_taken:
+            self._is_reading = True
+            self._tasks.start(self._read())
+        else:
+            lease.assure()
+            self._delivery.confirmed()
+
+    async def _read(self) -> None:
+        try:
+            async with asyncio.timeout(REACH_SECONDS):
+                is_reached = await self._shards.reach()
+            if is_reached and self._lease.is_heard():  # else others may have done more by now
+                self._lease.assure()
+                self._delivery.confirmed()
+        except (TimeoutError, LogError) as exc:
+            logger.warning("shards cannot be read", extra={"fields": {"reason": str(exc)}})
+        finally:
+            self._is_reading = False

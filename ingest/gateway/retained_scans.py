@@ -176,7 +176,7 @@ class RetainedScans:
         self._is_due = False
         if not self._scans:
             return
-        if not self._sources.lease.holds():  # the session may be another gateway's by now
+        if not self._sources.lease.may_deliver():  # the session may be another gateway's by now
             self._look_later()
             return
         scan = self._scans[0]

@@ -8,7 +8,7 @@ A session lives in memory while its client is connected here. One that outlives 
 has a will, is a record in its shard (`ingest.gateway.session_log`), written before CONNACK; whoever
 claims it next gets it. Nothing is queued for an absent client: what it missed is read from the log
 when it is back (`ingest.gateway.resuming`). Of a session that ends with its connection only the
-claim is written.
+claim is written, and not even that while this gateway owns its shard.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ class Sessions:
             max_repeated_messages=context.settings.max_repeated_messages,
         )
         self._holder: Holder[Claimant] = Holder(context.me, shards.count, self)
+        shards.free = self
         self._saved_marks: list[int] = []
         self._marks_at = 0.0
         self._sessions: dict[Key, ClientSession] = {}
@@ -185,6 +186,7 @@ class Sessions:
             if (
                 shard is not None
                 and self._lease.is_certain()
+                and self._lease.is_sure()
                 and shard.take(key, holder.next_number)
             ):
                 holder.open_free(key, opening)
@@ -233,14 +235,18 @@ class Sessions:
         opening.refuse(code, reason)
 
     def let_go(self, key: Key) -> None:
-        shard = self._shards.owned_shard(key)
-        if shard is not None:
-            shard.untake(key)
         session = self._sessions.get(key)
         if session is not None and session.connection is not None:
             session.connection.close(
                 DisconnectReasonCode.SESSION_TAKEN_OVER, log_reason="taken over at another gateway"
             )
+
+    def untake(self, key: Key) -> None:
+        self._shards.untake(key)
+
+    def claimed(self, key: Key, number: int, epoch: int) -> None:
+        """Note that the claim of a session was read that was begun without: see `FreeSessions`."""
+        self._holder.claimed(key, number, epoch)
 
     def rewrite(self, key: Key) -> None:
         session = self._sessions.get(key)

@@ -30,7 +30,7 @@ from ingest.session.effects import (
     SettledRun,
     Tell,
 )
-from ingest.session.ownership import Shard
+from ingest.session.ownership import NOBODY_IS_FREE, FreeSessions, Shard
 from ingest.session.placement import place
 from ingest.session.share_groups import GroupEnded, Withdraw
 from mqlake.errors import InvalidRecord, LogError, NewerRecord
@@ -125,6 +125,7 @@ class Shards:
 
     Attributes:
         count: How many shards there are.
+        free: Holds sessions that are begun without a claim; set before `open`.
         ignored_count: Records that cannot be read, passed over since the gateway has begun.
     """
 
@@ -151,6 +152,7 @@ class Shards:
         self._clock = clock
         self._actions = actions
         self.count = count
+        self.free: FreeSessions = NOBODY_IS_FREE
         self.ignored_count = 0
         self._followed: dict[int, _Followed] = {}
         self._loading: int | None = None
@@ -235,6 +237,32 @@ class Shards:
             return None
         return followed.shard
 
+    def untake(self, key: Key) -> None:
+        """Note that a session is over that was begun without a claim."""
+        followed = self._followed.get(shard_of(*key, self.count))
+        if followed is not None:
+            followed.shard.untake(key)
+
+    @property
+    def has_taken(self) -> bool:
+        """Whether sessions were begun that no record tells of."""
+        return any(one.shard.has_taken for one in self._followed.values())
+
+    async def reach(self) -> bool:
+        """Read what others have done to the shards of sessions that were begun without a claim.
+
+        Returns:
+            Whether the sessions that are left are this gateway's; else they are being claimed.
+
+        Raises:
+            LogError: The log does not answer.
+        """
+        taken = [one for one in self._followed.values() if one.shard.has_taken]
+        ends = await self._reader.end_offsets(SESSIONS)
+        for followed in taken:
+            await self._applied(followed.shard, ends[followed.shard.number] - 1)
+        return all(one.shard.owner == self._me or not one.shard.has_taken for one in taken)
+
     def tick(self) -> None:
         """Follow what placement says, claim what is to be owned, do what time brings."""
         if not self._peers.is_read or self._is_closed:
@@ -313,7 +341,9 @@ class Shards:
 
     def _new(self, number: int, end: int) -> _Followed:
         store = SqliteShardStore(self._database, number)
-        return _Followed(Shard(number, store, self._me, self._begin), store, end)
+        shard = Shard(number, store, self._me, self._begin)
+        shard.free = self.free
+        return _Followed(shard, store, end)
 
     def _can_drop(self, followed: _Followed) -> bool:
         owner = followed.shard.owner
@@ -527,8 +557,8 @@ class Shards:
 
     async def _applied(self, shard: Shard, offset: int) -> None:
         """Wait until a record of this gateway has been read."""
-        followed = self._followed[shard.number]
-        if shard.next_offset > offset:
+        followed = self._followed.get(shard.number)
+        if followed is None or followed.shard is not shard or shard.next_offset > offset:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waited += 1

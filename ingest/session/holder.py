@@ -1,9 +1,14 @@
 """The sessions that one gateway holds, or has asked for: its side of `ingest.session.ownership`.
 
     open ──► claiming ──grant──► held ──let go──► (released: the host writes where it stands)
-                │                 │
-                └─ refused,       └─ lost: others have settled it while this gateway was deaf
-                   given up
+                │                 │ ▲
+                └─ refused,       │ └─ claimed, when its shard changes its owner
+                   given up       │
+    open_free ──► free ───────────┘
+                                  └─ lost: others have settled it while this gateway was deaf
+
+A *free* session is one that this gateway has begun as owner of its shard, without a claim: nothing
+of it is in the log, and nothing is to be written when it ends.
 
 Nothing here reads the log or waits: what comes back from it comes in, what is to be done goes to
 the host. A claim is repeated until it is answered, so nothing depends on a single answer.
@@ -58,9 +63,7 @@ class _Claiming(Generic[Opening]):
 class _Held:
     number: int
     epoch: int | None
-    """None until the log has said where the claim stands."""
-    on_epoch: tuple[Callable[[int], None], ...] = ()
-    """Who waits for that; most sessions never have anybody."""
+    """None: it is free."""
 
 
 @dataclass(slots=True)
@@ -99,6 +102,10 @@ class HolderHost(Protocol[Opening_contra]):
 
     def let_go(self, key: Key) -> None:
         """Close the connection of a held session, and write where it stands."""
+        ...
+
+    def untake(self, key: Key) -> None:
+        """Tell the shard of a free session that it is over (`Shard.untake`)."""
         ...
 
     def rewrite(self, key: Key) -> None:
@@ -151,7 +158,7 @@ class Holder(Generic[Opening]):
         return bool(self._questions)
 
     def epoch(self, key: Key) -> int | None:
-        """Return the epoch of a held session; None until it is known."""
+        """Return the epoch of a held session; None of one that is free."""
         held = self._held.get(key)
         return None if held is None else held.epoch
 
@@ -171,16 +178,18 @@ class Holder(Generic[Opening]):
         return self._claims + 1
 
     def open_free(self, key: Key, opening: Opening) -> None:
-        """Begin a session that this gateway, the owner of its shard, has taken (`Shard.take`).
-
-        Its claim follows: whoever claims the session before that stands in the log is told that it
-        was too late, whoever does after it gets the session.
-        """
+        """Begin a session that this gateway, the owner of its shard, has taken (`Shard.take`)."""
         self._claims += 1
-        claiming = _Claiming(opening, self._claims, True, 0.0, 0.0)
-        held = self._hold(key, claiming)
+        self._held[key] = _Held(self._claims, None)
         self._host.begin(key, opening, None)
-        self._append_claim(key, claiming, held)
+
+    def claimed(self, key: Key, number: int, epoch: int) -> None:
+        """Note that a free session is claimed: its shard has another owner."""
+        held = self._held.get(key)
+        if held is not None and held.number == number:
+            held.epoch = epoch
+        else:
+            self._end_claim(key, epoch)
 
     def give_up(self, key: Key) -> None:
         """Forget who waits for a session, and the claim: its client has gone."""
@@ -204,7 +213,8 @@ class Holder(Generic[Opening]):
             return
         held = self._held.get(key)
         if held is not None and held.number == number:
-            self._learn(key, held, epoch)
+            held.epoch = epoch
+            self._host.untake(key)
             return
         claiming = self._claiming.get(key)
         if claiming is None or claiming.number != number:
@@ -212,10 +222,8 @@ class Holder(Generic[Opening]):
             return
         del self._claiming[key]
         if held is not None:
-            # The log has given the session on: ours was begun before its claim was read.
-            self._drop(key, held)
-        claiming.epoch = epoch
-        self._hold(key, claiming)
+            self._drop(key, held)  # it was free, and the log has given the session on
+        self._held[key] = _Held(number, epoch)
         self._host.begin(key, claiming.opening, Grant(value.get("session"), value.get("progress")))
 
     def refused(self, value: dict[str, Any]) -> None:
@@ -229,7 +237,9 @@ class Holder(Generic[Opening]):
             return
         held, claiming = self._held.get(key), self._claiming.get(key)
         if held is not None and held.number == number:
-            self._drop(key, held)  # it was begun before its claim was read
+            self._drop(key, held)  # it was free, and its claim came too late
+            if held.epoch is not None:
+                self._end_claim(key, held.epoch)
         elif claiming is not None and claiming.number == number:
             del self._claiming[key]
             self._host.refuse(key, claiming.opening, "taken over", is_superseded=True)
@@ -245,7 +255,7 @@ class Holder(Generic[Opening]):
         key, epoch = _key(value), _number(value, "epoch")
         held = self._held.get(key)
         if held is not None and held.epoch in {epoch, None}:
-            self._learn(key, held, epoch)
+            held.epoch = epoch
             self._host.let_go(key)
             return
         claiming = self._claiming.get(key)
@@ -271,15 +281,17 @@ class Holder(Generic[Opening]):
     def saved(self, key: Key) -> None:
         """Note that the log has a record of the session: its claim is of no use any more."""
         held = self._held.get(key)
-        if held is not None:
-            self._with_epoch(held, lambda epoch: self._end_claim(key, epoch))
+        if held is not None and held.epoch is not None:
+            self._end_claim(key, held.epoch)
 
     def release(self, key: Key, write: Callable[[int], None]) -> None:
-        """Let go of a session: `write` it under its epoch, now or when that is known."""
+        """Let go of a session: `write` it under its epoch, unless it is free."""
         held = self._held.pop(key, None)
         if held is None:
             return
-        self._with_epoch(held, write)
+        if held.epoch is not None:
+            write(held.epoch)
+        self._host.untake(key)
 
     def end_claim_of(self, key: Key, epoch: int) -> None:
         """Say that a session of which nothing is written is over."""
@@ -355,62 +367,31 @@ class Holder(Generic[Opening]):
         """Note that the log has taken a session from this gateway."""
         del self._held[key]
         self._host.abandon(key)
+        self._host.untake(key)
 
     # Claims
 
-    def _hold(self, key: Key, claiming: _Claiming[Opening]) -> _Held:
-        held = _Held(claiming.number, claiming.epoch)
-        self._held[key] = held
-        return held
-
-    def _append_claim(
-        self, key: Key, claiming: _Claiming[Opening], held: _Held | None = None
-    ) -> None:
-        value = encode_claim(
-            self._me,
-            claiming.number,
-            clean_start=claiming.clean_start,
-            has_begun=held is not None,
-        )
+    def _append_claim(self, key: Key, claiming: _Claiming[Opening]) -> None:
+        value = encode_claim(self._me, claiming.number, clean_start=claiming.clean_start)
         headers = stamp_headers(self._me.incarnation, claiming.epoch)
 
         def appended(offset: int, error: LogError | None) -> None:
             if error is not None:
-                self._claim_failed(key, claiming, held, error)
+                self._claim_failed(key, claiming, error)
                 return
             if claiming.epoch is None:
                 claiming.epoch = offset
-            if held is not None:
-                self._learn(key, held, claiming.epoch)
-            elif self._claiming.get(key) is not claiming:
+            if self._claiming.get(key) is not claiming:
                 current = self._held.get(key)
                 if current is None or current.number != claiming.number:
                     self._end_claim(key, claiming.epoch)  # given up meanwhile
 
         self._host.append(self._shard(key), claim_key(*key), value, headers, appended)
 
-    def _claim_failed(
-        self, key: Key, claiming: _Claiming[Opening], held: _Held | None, error: LogError
-    ) -> None:
-        if held is not None:
-            if self._held.get(key) is held:
-                self._host.let_go(key)
-        elif self._claiming.get(key) is claiming and claiming.epoch is None:
+    def _claim_failed(self, key: Key, claiming: _Claiming[Opening], error: LogError) -> None:
+        if self._claiming.get(key) is claiming and claiming.epoch is None:
             del self._claiming[key]
             self._host.refuse(key, claiming.opening, str(error), is_superseded=False)
-
-    def _learn(self, key: Key, held: _Held, epoch: int) -> None:
-        if held.epoch is None:
-            held.epoch = epoch
-            waiting, held.on_epoch = held.on_epoch, ()
-            for call in waiting:
-                call(epoch)
-
-    def _with_epoch(self, held: _Held, call: Callable[[int], None]) -> None:
-        if held.epoch is None:
-            held.on_epoch += (call,)
-        else:
-            call(held.epoch)
 
     def _end_claim(self, key: Key, epoch: int) -> None:
         headers = stamp_headers(self._me.incarnation, epoch)

@@ -21,7 +21,14 @@ decided anywhere else. For each client:
 One owner acts at a time, or a will that one is about to publish would be published by the next,
 which does not find it yet. So a new owner acts when those before it have left, a record behind
 their last act, or are silent; and an owner does what nobody can undo, publish a will or begin a
-session before its claim is read, only while it is certain to be heard (`PublishWills`).
+session that no record tells of, only while it is certain to be heard (`PublishWills`).
+
+A clean session whose shard its own gateway owns is *free*: while nothing is stored under its name,
+the owner begins it without a record, and remembers that it has (`Shard.take`). Whoever claims it is
+given it once the owner has let go of it. When the shard changes its owner, the one before claims
+what it has begun so, and leaves behind that; who came meanwhile has it instead. An owner that
+others may have taken for silent serves nobody before it has read what they have done, and before
+the next owner has answered these claims: that one may have begun the same sessions itself.
 
 A record that does not count may be the last under its key, and compaction would leave nothing else:
 then the owner writes what counts once more, or has the holder do it.
@@ -159,6 +166,26 @@ class ShardStore(Protocol):
         ...
 
 
+class FreeSessions(Protocol):
+    """Holds the sessions that a gateway has begun without a claim, as owner of their shard."""
+
+    def let_go(self, key: Key) -> None:
+        """End the connection of one that somebody claims; `Shard.untake` when that is done."""
+        ...
+
+    def claimed(self, key: Key, number: int, epoch: int) -> None:
+        """Note that the claim of one was read: it is free no more, if it is still there."""
+        ...
+
+
+class _NobodyIsFree:
+    def let_go(self, key: Key) -> None: ...
+    def claimed(self, key: Key, number: int, epoch: int) -> None: ...
+
+
+NOBODY_IS_FREE: Final[FreeSessions] = _NobodyIsFree()
+
+
 class Shard:
     """A shard as a gateway reads it, owned or stood by for.
 
@@ -175,6 +202,7 @@ class Shard:
         next_offset: The first offset that was not read.
         has_to_leave: It was this gateway's, and others do not know that it acts no more.
         groups: The share groups whose records are in it.
+        free: Holds the sessions that were begun without a claim.
     """
 
     def __init__(
@@ -205,8 +233,14 @@ class Shard:
         # Owners before this one that may not know it yet.
         self._before: set[Run] = set()
         self.has_to_leave = False
-        # Clients whose sessions this gateway has begun before its claims were read.
+        # Clients whose sessions this gateway has begun without a claim, with the number of the one
+        # that would be theirs.
         self._taken: dict[Key, int] = {}
+        # Numbers of the claims that follow after all, and were not read yet.
+        self._claimed: set[int] = set()
+        # Clients whose sessions go on under such a claim, which no owner has answered.
+        self._going_on: set[Key] = set()
+        self.free: FreeSessions = NOBODY_IS_FREE
         self._confirmed_at_ms: dict[Run, int] = {}
         self._asked_at_ms: dict[Key, int] = {}
         self.groups = GroupsOfShard(self)
@@ -253,15 +287,20 @@ class Shard:
         marks = None if value is None else decode_marks(value)
         return None if marks is None or marks.incarnation != run.incarnation else marks
 
-    def take(self, key: Key, number: int) -> bool:
-        """Take a session that nobody holds or has left, before a claim is read; False: claim it.
+    @property
+    def has_taken(self) -> bool:
+        """Whether sessions were begun for which no owner of the shard but this one answers."""
+        return bool(self._taken)
 
-        Whoever else has claimed it by then is refused when the claim of this gateway is read.
-        Only for an owner that is certain to be heard, as `PublishWills`.
+    def take(self, key: Key, number: int) -> bool:
+        """Take a session that nobody holds or has left, without a claim; False: claim it.
+
+        Whoever claims it is given it when it is let go of (`untake`). Only for an owner that is
+        certain to be heard, as `PublishWills`.
 
         Args:
             key: Whose.
-            number: Of the claim that follows.
+            number: Of the claim that follows if the shard changes its owner.
         """
         if not self.is_active or key in self._taken or self.store.get(key) is not None:
             return False
@@ -269,9 +308,9 @@ class Shard:
         return True
 
     def untake(self, key: Key) -> None:
-        """Note that no claim follows a session that was taken."""
-        self._taken.pop(key, None)
-        self.serve(key)
+        """Note that a session is over that was taken, or not free any more."""
+        if self._taken.pop(key, None) is not None:
+            self.serve(key)
 
     def session(self, key: Key) -> SessionRecord | None:
         """Return the stored session, its times those of the log."""
@@ -289,7 +328,6 @@ class Shard:
         self._busy.clear()
         self._settling.clear()
         self._late.clear()
-        self._taken.clear()
         self._asked_at_ms.clear()
         self._rest()
 
@@ -302,7 +340,20 @@ class Shard:
         self._activate()
 
     async def _leave(self) -> None:
+        """Claim what was taken, and say that this gateway acts no more."""
         stamp = stamp_headers(self.me.incarnation)
+        taken = list(self._taken.items())
+        self._claimed.update(number for _, number in taken)
+        await Append(
+            [
+                ShardRecord(
+                    claim_key(*key),
+                    encode_claim(self.me, number, clean_start=True, goes_on=True),
+                    stamp,
+                )
+                for key, number in taken
+            ]
+        )
         await Append([ShardRecord(left_key(self.me.gateway), encode_run(self.me), stamp)])
         self.has_to_leave = False
 
@@ -313,8 +364,9 @@ class Shard:
         self.has_to_leave = False
         for kind, key in list(self._shadowed):
             self._write_again(kind, key)
-        for key in self.store.waiting():
+        for key in (*self.store.waiting(), *self._going_on):
             self.serve(key)
+        self._going_on.clear()
         self.groups.begin()
 
     def _apply_marks(self, gateway: str, value: bytes | None) -> None:
@@ -330,6 +382,8 @@ class Shard:
             self._confirmed_at_ms[run] = record.timestamp_ms
             late = sorted(self._late.get(run, ()))
             keys = late if run in self._settling else self.store.held_by(run)
+            if run == self.me:
+                keys += self._taken
             self._act(acts.confirm(self.number, run, number, keys))
 
     def _apply_claim(self, key: Key, stamp: Stamp, record: LogRecord) -> None:
@@ -342,8 +396,15 @@ class Shard:
         epoch = record.offset if stamp.epoch == NO_EPOCH else stamp.epoch
         claim = decode_claim(record.value, epoch, record.timestamp_ms)
         self._shadowed.pop((CLAIM, key), None)
-        if claim.run == self.me and self._taken.get(key) == claim.number:
-            del self._taken[key]
+        if claim.goes_on and not self.is_active:
+            self._going_on.add(key)
+        if claim.run == self.me and claim.number in self._claimed:
+            self._claimed.discard(claim.number)
+            self.free.claimed(key, claim.number, epoch)
+            if entry is not None and entry.holder is not None:
+                self.free.let_go(key)
+        elif key in self._taken and self.owner != self.me:
+            self.free.let_go(key)  # it came before ours, and the next owner gives it away
         if entry is None:
             self._grant(key, Entry(is_proven=False), claim)
         elif _is_same(entry.granted, claim) or _is_same(entry.claim, claim):
@@ -358,12 +419,9 @@ class Shard:
                 self._shadow(CLAIM, key, entry)
         elif entry.holder is None:
             self._grant(key, entry, claim)
-        elif claim.has_begun and entry.granted is not None:
-            # The owner that began it has given it to none of those that stand before it.
-            for before in (entry.granted, entry.claim):
-                if before is not None and self.is_active:
-                    self._act(acts.refuse(key, before))
-            self._grant(key, entry, claim)
+        elif claim.goes_on:  # somebody has come since, and its gateway lets go of it
+            if entry.claim is not None:
+                self._shadow(CLAIM, key, entry)
         else:
             before, entry.claim = entry.claim, claim
             self.store.put(key, entry)
@@ -506,10 +564,7 @@ class Shard:
                 return
             record_key = claim_key(*key)
             value = encode_claim(
-                claim.run,
-                claim.number,
-                clean_start=claim.clean_start,
-                has_begun=claim.has_begun,
+                claim.run, claim.number, clean_start=claim.clean_start, goes_on=claim.goes_on
             )
             self._act(_append(ShardRecord(record_key, value, self._stamp(claim.epoch))))
             return
@@ -522,17 +577,23 @@ class Shard:
 
     def serve(self, key: Key) -> None:
         """Do what the claims of a client ask for: give the session, or ask its holder for it."""
-        if not self.is_active or key in self._busy or key in self._taken:
+        if not self.is_active or key in self._busy:
             return
         entry = self.store.get(key)
         if entry is None or entry.holder is None:
             return
-        if entry.claim is not None:
+        claim = entry.granted
+        if claim is not None and claim.goes_on and key in self._taken:
+            if claim.run != self.me:
+                self._act(acts.refuse(key, claim))
+                return
+            del self._taken[key]  # the shard is this gateway's again
+        if key in self._taken:
+            self.free.let_go(key)  # and then it is served
+        elif entry.claim is not None:
             self._asked_at_ms.setdefault(key, 0)
             self._act(acts.ask(entry.holder.gateway, "release", key, entry.epoch))
-        elif (claim := entry.granted) is not None and not (
-            claim.has_begun and claim.run == self.me
-        ):
+        elif claim is not None:
             self.start_for([key], acts.hand_over(self, key, claim), served=claim.epoch)
 
     def tick(

@@ -282,7 +282,7 @@ def _from_database(key: Key, found: tuple[Any, ...]) -> _Row:
 def _from_claim(claim: Claim | None) -> str | None:
     if claim is None:
         return None
-    at = (claim.number, claim.epoch, claim.at_ms, claim.clean_start, claim.has_begun)
+    at = (claim.number, claim.epoch, claim.at_ms, claim.clean_start, claim.goes_on)
     return json.dumps([*claim.run, *at])
 
 

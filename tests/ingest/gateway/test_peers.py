@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ingest.gateway.peers import GRACE_SECONDS, SILENT_SECONDS, Lease, Peers
+from ingest.gateway.peers import GRACE_SECONDS, SILENT_SECONDS, SURE_SECONDS, Lease, Peers
 from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
 from mqlake.log.contract import DELIVERY_SECONDS
@@ -155,6 +155,27 @@ async def test_only_who_was_heard_lately_is_certain_to_be_heard() -> None:
         clock.advance(SILENT_SECONDS / 2)
         assert one.lease.holds()
         assert not one.lease.is_certain()
+
+
+async def test_who_may_have_been_silent_is_not_sure_before_it_knows_what_others_have_done() -> None:
+    async with gateways(ONE) as (clock, _, (one,)):
+        clock.advance(SURE_SECONDS - 0.1)
+        assert one.lease.may_deliver()
+        clock.advance(0.1)
+        assert one.lease.holds()
+        assert not one.lease.may_deliver()
+        await one.beat()
+        assert one.lease.is_heard()
+        assert not one.lease.may_deliver()
+        one.lease.assure()
+        assert one.lease.may_deliver()
+
+
+async def test_a_silence_that_nobody_looked_at_counts() -> None:
+    async with gateways(ONE) as (clock, _, (one,)):
+        clock.advance(SURE_SECONDS)
+        await one.beat()
+        assert not one.lease.is_sure()
 
 
 async def test_a_name_is_taken_from_who_is_gone_with_a_higher_epoch() -> None:

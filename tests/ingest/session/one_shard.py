@@ -63,11 +63,14 @@ class OneShard:
     def own(self, run: Run) -> int:
         return self.append(OWNER_KEY, encode_run(run), stamp_headers(run.incarnation))
 
-    def claim(
-        self, run: Run, number: int = 1, epoch: int | None = None, *, has_begun: bool = False
-    ) -> int:
-        value = encode_claim(run, number, clean_start=False, has_begun=has_begun)
+    def claim(self, run: Run, number: int = 1, epoch: int | None = None) -> int:
+        value = encode_claim(run, number, clean_start=False)
         return self.append(claim_key(*KEY), value, stamp_headers(run.incarnation, epoch))
+
+    def goes_on(self, run: Run, number: int) -> int:
+        """Claim a session that was begun without a claim."""
+        value = encode_claim(run, number, clean_start=True, goes_on=True)
+        return self.append(claim_key(*KEY), value, stamp_headers(run.incarnation))
 
     def end_claim(self, run: Run, epoch: int, owner: int | None = None) -> int:
         stamp = stamp_headers(run.incarnation, epoch, owner)

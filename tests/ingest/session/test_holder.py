@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ingest.session.holder import Grant, Holder
-from mqlake.shard_records import Key, Run
+from mqlake.shard_records import Key, Run, claim_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +47,9 @@ class Host:
     def abandon(self, key: Key) -> None:
         self.did.append(("abandon",))
 
+    def untake(self, key: Key) -> None:
+        self.did.append(("untake",))
+
     def confirmed(self) -> None:
         self.did.append(("confirmed",))
 
@@ -72,21 +75,51 @@ def test_a_grant_from_before_the_gateway_was_deaf_counts_no_more() -> None:
     assert host.did == [("confirmed",), ("begin", "client")]
 
 
-def test_a_session_begun_before_its_claim_was_read_may_be_refused() -> None:
+def test_a_free_session_may_be_refused_when_it_is_claimed() -> None:
     host = Host()
     holder: Holder[str] = Holder(ME, 1, host)
     number = holder.next_number
     holder.open_free(KEY, "client")
     holder.refused(told(number))
-    assert host.did == [("begin", "client"), ("abandon",)]
+    assert host.did == [("begin", "client"), ("abandon",), ("untake",)]
     assert not holder.is_held(KEY)
 
 
-def test_a_grant_takes_the_place_of_a_session_begun_before_its_claim_was_read() -> None:
+def test_a_grant_takes_the_place_of_a_free_session() -> None:
     host = Host()
     holder: Holder[str] = Holder(ME, 1, host)
     holder.open_free(KEY, "one")
     holder.open(KEY, "two", 0.0, clean_start=True)
     holder.granted(told(2, 1))
-    assert host.did == [("begin", "one"), ("abandon",), ("begin", "two")]
+    assert host.did == [("begin", "one"), ("abandon",), ("untake",), ("begin", "two")]
     assert holder.epoch(KEY) == 1
+
+
+def test_of_a_free_session_nothing_is_written() -> None:
+    host = Host()
+    holder: Holder[str] = Holder(ME, 1, host)
+    holder.open_free(KEY, "client")
+    holder.release(KEY, lambda epoch: holder.end_claim_of(KEY, epoch))
+    assert host.did == [("begin", "client"), ("untake",)]
+    assert host.appended == []
+
+
+def test_a_free_session_that_was_claimed_is_released_under_its_epoch() -> None:
+    host = Host()
+    holder: Holder[str] = Holder(ME, 1, host)
+    number = holder.next_number
+    holder.open_free(KEY, "client")
+    holder.claimed(KEY, number, 7)
+    epochs: list[int] = []
+    holder.release(KEY, epochs.append)
+    assert epochs == [7]
+
+
+def test_the_claim_of_a_free_session_that_is_over_ends() -> None:
+    host = Host()
+    holder: Holder[str] = Holder(ME, 1, host)
+    number = holder.next_number
+    holder.open_free(KEY, "client")
+    holder.release(KEY, lambda epoch: None)
+    holder.claimed(KEY, number, 7)
+    assert [(key, value) for key, value, _ in host.appended] == [(claim_key(*KEY), None)]

@@ -160,28 +160,125 @@ def test_who_has_just_asked_what_it_holds_is_not_settled() -> None:
     assert session.connected
 
 
-def test_a_session_that_was_taken_is_given_to_nobody_before_its_claim() -> None:
-    one = OneShard()
+class Free:
+    """Holds what a shard has taken; lets go of nothing by itself."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.claims: list[tuple[int, int]] = []
+
+    def let_go(self, key: tuple[str, str]) -> None:
+        self.asked.append(key)
+
+    def claimed(self, key: tuple[str, str], number: int, epoch: int) -> None:
+        assert key == KEY
+        self.claims.append((number, epoch))
+
+
+def taken() -> tuple[OneShard, Free]:
+    """Return a shard with a session that its owner has begun without a claim."""
+    one, free = OneShard(), Free()
+    one.shard.free = free
+    written = len(one.log)
     assert one.shard.take(KEY, 2)
+    assert len(one.log) == written
+    return one, free
+
+
+def test_a_session_that_was_taken_is_given_on_once_it_was_let_go_of() -> None:
+    one, free = taken()
     assert not one.shard.take(KEY, 3)
     one.claim(OTHER)
-    one.claim(ME, number=1)  # an earlier one, given up since
-    assert ("g2", "grant") not in one.told_actions()
-    epoch = one.claim(ME, number=2, has_begun=True)
-    assert ("g2", "refuse") in one.told_actions()
-    assert ("g1", "grant") not in one.told_actions()  # it has begun
-    one.claim(THIRD)
-    assert one.told[-1][:2] == ("g1", "release")
-    assert one.told[-1][2]["epoch"] == epoch
-
-
-def test_a_session_that_was_taken_in_vain_is_given_on() -> None:
-    one = OneShard()
-    assert one.shard.take(KEY, 1)
-    one.claim(OTHER)
+    assert free.asked == [KEY]
+    assert one.told == []
     one.shard.untake(KEY)
     one.act()
     assert one.told_actions() == [("g2", "grant")]
+
+
+def test_a_session_that_was_taken_is_asked_for_again_when_its_claim_is_repeated() -> None:
+    one, free = taken()
+    epoch = one.claim(OTHER)
+    one.claim(OTHER, epoch=epoch)
+    assert free.asked == [KEY, KEY]
+
+
+def test_a_session_that_is_taken_and_over_leaves_nothing_in_the_log() -> None:
+    one, _ = taken()
+    written = len(one.log)
+    one.shard.untake(KEY)
+    one.act()
+    assert len(one.log) == written
+    assert one.shard.take(KEY, 3)
+
+
+def test_what_was_taken_is_claimed_before_its_owner_leaves() -> None:
+    one, free = taken()
+    one.own(OTHER)
+    kinds = [(record.key or b"").partition(b"/")[0] for record in one.log[-2:]]
+    assert kinds == [b"c", b"l"]
+    assert free.claims == [(2, len(one.log) - 2)]
+    assert one.shard.has_taken  # until the next owner has answered
+    entry = one.shard.store.get(KEY)
+    assert entry is not None
+    assert entry.holder == ME
+
+
+def test_what_was_taken_is_let_go_of_when_somebody_claims_it_behind_the_next_owner() -> None:
+    one, free = taken()
+    one.is_slow = True
+    one.own(OTHER)
+    one.claim(THIRD)
+    assert free.asked == [KEY]
+    one.shard.untake(KEY)  # as whoever holds it does
+    one.resume()
+    assert b"c/" not in (one.log[-1].key or b"")
+    entry = one.shard.store.get(KEY)
+    assert entry is not None
+    assert entry.holder == THIRD
+
+
+def test_the_next_owner_answers_for_what_goes_on() -> None:
+    one = OneShard()
+    one.own(OTHER)
+    epoch = one.goes_on(OTHER, number=2)
+    one.own(ME)
+    assert one.told == []  # the one before may act yet
+    one.append(left_key("g2"), encode_run(OTHER), stamp_headers("i2"))
+    assert one.told[-1][:2] == ("g2", "grant")
+    assert one.told[-1][2]["epoch"] == epoch
+
+
+def test_what_goes_on_is_refused_by_an_owner_that_has_begun_it_anew() -> None:
+    one, free = taken()
+    one.goes_on(OTHER, number=2)
+    assert one.told_actions() == [("g2", "refuse")]
+    assert free.asked == []
+
+
+def test_what_goes_on_gives_way_to_whoever_has_come_since() -> None:
+    one = OneShard()
+    one.write(a_session(THIRD), one.claim(THIRD))
+    one.told.clear()
+    one.goes_on(OTHER, number=2)
+    entry = one.shard.store.get(KEY)
+    assert entry is not None
+    assert (entry.holder, entry.claim) == (THIRD, None)
+    assert one.told == []
+
+
+def test_what_was_taken_stays_so_when_its_gateway_owns_the_shard_anew() -> None:
+    one, free = taken()
+    one.own(ME)
+    assert one.shard.has_taken
+    assert free.asked == []
+
+
+def test_a_gateway_that_was_deaf_still_holds_what_it_has_taken() -> None:
+    one, _ = taken()
+    one.append(question_key("g1"), encode_run(ME, 1), stamp_headers("i1"))
+    assert one.told[-1][:2] == ("g1", "confirm")
+    assert one.told[-1][2]["keys"] == [list(KEY)]
 
 
 def test_a_claim_that_is_written_again_does_not_take_the_place_of_a_later_one() -> None:

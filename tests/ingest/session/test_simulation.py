@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -18,6 +19,7 @@ from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.lease import SILENCE_MS
 from tests.ingest.session.simulation.schedule import (
     CLIENTS,
+    LATE_MS,
     Fault,
     Schedule,
     Step,
@@ -37,6 +39,9 @@ Patch = pytest.MonkeyPatch
 
 CHUNKS: Final = 20
 SCHEDULES: Final = schedules_wanted(20_000)
+
+FREE: Final = 300
+"""Schedules in which sessions that no record tells of change their gateway."""
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -70,6 +75,41 @@ def test_a_message_is_stored_twice_if_its_gateway_is_settled_before_it_can_come(
     monkeypatch.setattr(Process, "is_spent", Process.is_dead)
     found = [found for found in stand_still_while_publishing() if found is not None]
     assert {one.name for one in found} == {"exactly once"}
+
+
+def change_owners() -> Iterator[Violation | None]:
+    """Have a clean session's client move while the shard of its session changes its owner."""
+
+    def connect(at_ms: int, gateway: int, *, again: bool = False) -> Step:
+        return Step(at_ms, "connect", 0, gateway, clean=True, is_half_open=again)
+
+    for number in range(FREE):
+        random = Random(number)
+        at, gateway = 6_000, random.randrange(2)
+        moved_at = at + 300 + random.choice((3_000, 3_300, 3_800, 4_500, 6_000))
+        ms = moved_at - at + random.choice((-300, 0, 100, 300, 600, 1_000, 2_000))
+        event = random.randint(8, 12)  # just after it has subscribed, or a little later
+        faults: tuple[Fault, ...] = (
+            Fault(event, random.choice(("pause", "mute")), gateway, ms),
+            # Then it reads deliveries for a while before it reads shards.
+            Fault(event, "slow", gateway, ms + random.choice((-2_000, 200, 700, 1_500))),
+        )
+        steps = [connect(at, gateway), connect(moved_at, 1 - gateway, again=True)]
+        if random.random() < 0.3:  # the other one comes back, and owns the shard without a silence
+            faults = (Fault(5, "crash", 1 - gateway),)
+            moved_at = at + random.randrange(600)
+            steps[1] = connect(moved_at, 1 - gateway, again=True)
+            steps.append(Step(at - LATE_MS - random.randrange(600), "restart", 1 - gateway))
+        steps += [
+            Step(moved_at + random.choice((2, 10, 50, 90, 130)) * part, "message", qos=1)
+            for part in range(1, 30)
+        ]
+        ordered = tuple(sorted(steps, key=lambda step: step.at_ms))
+        yield run(Schedule(number, 2, 1, ordered, faults))
+
+
+def test_a_clean_session_has_one_holder_while_its_shard_changes_its_owner() -> None:
+    assert not [found for found in change_owners() if found is not None]
 
 
 def test_a_schedule_is_the_same_each_time() -> None:
@@ -249,6 +289,28 @@ def give_what_was_taken(patch: Patch) -> None:
     patch.setattr(Shard, "take", take)
 
 
+def leave_what_was_taken(patch: Patch) -> None:
+    """An owner leaves without a claim for the sessions that it has begun without one."""
+    leave = Shard._leave
+
+    async def leave_them(self: Shard) -> None:
+        self._taken.clear()
+        await leave(self)
+
+    patch.setattr(Shard, "_leave", leave_them)
+
+
+def deliver_unsure(patch: Patch) -> None:
+    """A gateway that was silent goes on to serve what it has begun without a claim."""
+    may_deliver = Process.may_deliver
+
+    def may_always(self: Process) -> bool:
+        may_deliver(self)
+        return self.may_act()
+
+    patch.setattr(Process, "may_deliver", may_always)
+
+
 def hand_over_twice(patch: Patch) -> None:
     """A claim that is repeated ends the session that its gateway has just begun."""
     hand_over = acts.hand_over
@@ -303,7 +365,7 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int]]] = [
     (save_steps_later, 81),
     (forget_that_there_was_a_session, 0),
     (settle_the_living, 99),
-    (give_what_was_taken, 149),
+    (give_what_was_taken, 8),
     (hand_over_twice, 1_447),
     (judge_by_the_claim, 6),
     (own_by_word, 717),
@@ -319,3 +381,11 @@ def test_a_planted_fault_is_found(
 ) -> None:
     plant(monkeypatch)
     assert search(range(max(0, seed - AROUND), seed + AROUND)) is not None
+
+
+@pytest.mark.parametrize("plant", [give_what_was_taken, leave_what_was_taken, deliver_unsure])
+def test_a_fault_with_sessions_that_no_record_tells_of_is_found(
+    monkeypatch: Patch, plant: Callable[[Patch], None]
+) -> None:
+    plant(monkeypatch)
+    assert {found.name for found in change_owners() if found is not None} == {"one holder"}

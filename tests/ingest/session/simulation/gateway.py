@@ -48,6 +48,8 @@ class Process(OwnerNode):
         self.serving: dict[Key, Serving] = {}
         self.marked = 0
         self.deferred: list[tuple[Serving, Callable[[], None]]] = []
+        for shard in self.shards:
+            shard.free = self
         for number in range(len(self.shards)):
             self.wake(number)
         self.wake("inbound")
@@ -64,9 +66,18 @@ class Process(OwnerNode):
     def confirmed(self) -> None:
         self.world.note(self, "goes on")
         self.is_isolated = self.is_confirming = False
+        self.go_on_for_clients()
+
+    def go_on_for_clients(self) -> None:
         deferred, self.deferred = self.deferred, []
         for serving, call in deferred:
             self.when_leased(serving, call)
+        self.take_inbound()
+
+    def serves(self, serving: Serving) -> bool:
+        """Tell whether the client of a session may be given something now."""
+        is_free = self.holder.epoch(serving.connection.client.key) is None
+        return self.is_leased and (not is_free or (self.is_sure and self.is_heard()))
 
     def when_leased(self, serving: Serving, call: Callable[[], None]) -> None:
         """Do something for a client, unless others may have its session already."""
@@ -136,7 +147,8 @@ class Process(OwnerNode):
         key, options = connection.client.key, connection.options
         shard = self.shards[self.shard_number(key)]
         is_plain = options.clean and options.will_delay is None and not options.expiry
-        if is_plain and self.is_certain() and shard.take(key, self.holder.next_number):
+        is_certain = self.is_certain() and self.may_deliver()
+        if is_plain and is_certain and shard.take(key, self.holder.next_number):
             self.holder.open_free(key, connection)
         else:
             self.holder.open(key, connection, self.world.now / 1000, clean_start=options.clean)
@@ -218,6 +230,12 @@ class Process(OwnerNode):
         serving = self.serving.get(key)
         if serving is not None and serving.is_open:
             self.end_connection(serving, is_asked=False)
+
+    def untake(self, key: Key) -> None:
+        self.shards[self.shard_number(key)].untake(key)
+
+    def claimed(self, key: Key, number: int, epoch: int) -> None:
+        self.holder.claimed(key, number, epoch)
 
     def abandon(self, key: Key) -> None:
         serving = self.serving.pop(key, None)

@@ -54,7 +54,7 @@ class Judge:
                 and serving is not None
                 and serving.connection.is_acked
                 and not serving.connection.is_closed
-                and process.is_leased
+                and process.serves(serving)
             ):
                 raise Violation("one holder", f"{connection} while {serving.connection}")
         must = client.session_id
@@ -155,6 +155,20 @@ class Judge:
                     fresh.apply(record)
                 if (found := _state(fresh, world.clients)) != expected:
                     raise Violation("one order", f"{name}: {found}, expected {expected}")
+
+    def delivered(self, connection: Connection) -> None:
+        """Judge a message that leaves on a connection."""
+        for other in connection.client.connections[connection.number + 1 :]:
+            serving = other.process.serving.get(connection.client.key)
+            if (
+                other.process is not connection.process
+                and other.is_acked
+                and serving is not None
+                and serving.connection is other
+                and serving.is_open
+                and other.process.serves(serving)
+            ):
+                raise Violation("one holder", f"a message on {connection} while {other}")
 
     def received(self, client: Client, sid: str, message: Message) -> None:
         client.received[sid, message.name] += 1

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 TICK_MS: Final = 1_000
 MARGIN_MS: Final = 1_000
 SILENCE_MS: Final = 3_000
+SURE_MS: Final = 2_500
+"""Less than the silence: what an owner has begun without a record is its own for so long."""
 
 
 class LeasedNode(Node):
@@ -37,6 +39,8 @@ class LeasedNode(Node):
         self.is_isolated = True
         """The lease was over, and what is held is not confirmed yet."""
         self.is_confirming = False
+        self.is_sure = True
+        """Others cannot have taken shards over without its knowledge."""
         self.heard: dict[Run, int] = {}
         self.latest: dict[str, Run] = {}
         self.started = world.now
@@ -49,6 +53,10 @@ class LeasedNode(Node):
 
     def tick_sessions(self) -> None:
         """Do what time brings for sessions."""
+        raise NotImplementedError
+
+    def go_on_for_clients(self) -> None:
+        """Do what waited until it was known which sessions are its own."""
         raise NotImplementedError
 
     # Time and heartbeats
@@ -69,6 +77,36 @@ class LeasedNode(Node):
             self.is_confirming = False
         return not self.is_isolated
 
+    def is_heard(self) -> bool:
+        """Tell whether nobody can take us for silent."""
+        return self.world.now - self.leased_from < SURE_MS
+
+    def may_deliver(self) -> bool:
+        """Tell whether no client can be another gateway's by now; note when one may be."""
+        if not self.is_heard():
+            self.is_sure = False
+        return self.may_act() and self.is_sure
+
+    def become_sure(self) -> None:
+        """Read what others have done, if they hear us and may have taken shards over."""
+        if self.may_deliver() or not self.may_act():
+            return
+        taken = [shard for shard in self.shards if shard.has_taken]
+        ends = {shard.number: self.world.logs[shard.number].next_offset for shard in taken}
+
+        def look() -> None:
+            is_read = all(
+                shard.next_offset >= ends[shard.number]
+                and (shard.owner == self.me or not shard.has_taken)
+                for shard in taken
+            )
+            if is_read and self.is_heard() and self.may_act():
+                self.world.note(self, "is sure again")
+                self.is_sure = True
+                self.go_on_for_clients()
+
+        self.world.at(5, look, process=self)
+
     def has_lease(self) -> bool:
         """Tell whether our own word has come back: what an owner needs, while a holder asks."""
         return self.world.now - self.leased_from < LEASE_MS and (
@@ -85,6 +123,8 @@ class LeasedNode(Node):
         self.may_act()
         if self.is_isolated and not self.is_confirming and now - self.leased_from < LEASE_MS:
             self.renew()
+        if self.is_heard():
+            self.become_sure()
         if self.has_lease():
             self.place()
         for shard in self.shards:

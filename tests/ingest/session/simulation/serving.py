@@ -169,7 +169,7 @@ class Serving:
     def pump(self) -> None:
         """Give the client what has come for it."""
         process, progress = self.process, self.progress
-        if not self.is_open or not self.connection.is_acked or not process.may_act():
+        if not self.is_open or not self.connection.is_acked or not process.may_deliver():
             return
         while progress.cursor[0] < process.inbound:
             offset = progress.cursor[0]
@@ -196,6 +196,7 @@ class Serving:
 
     def deliver(self, one: Outgoing) -> None:
         message, client = self.world.inbound[one.offset], self.connection.client
+        self.world.judge.delivered(self.connection)
         self.world.at(1, client.delivered, self.connection, one.packet_id, message)
 
     def take_puback(self, packet_id: int, _name: str) -> None:
