@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from mqlake.clock import Clock, SystemClock
 from mqlake.errors import LogError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
-from mqlake.log.admin import LogAdmin
+from mqlake.log.admin import KEPT_A_WEEK_BYTES, KEPT_A_WEEK_MS, LogAdmin
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
@@ -38,8 +38,11 @@ from streaming.figures import QueryFigures, Watched, read_heap, read_positions
 from streaming.functions import create_functions
 from streaming.jobs import history, outputs, router, rules, state, stateful
 from streaming.jvm.process import Jvm
+from streaming.log_retention import LogRetention, Retention
+from streaming.log_retention import figures as retention_figures
 from streaming.log_topics import partition_counts
 from streaming.metrics import add_queries
+from streaming.readers import Readers, RunnerPlaces
 from streaming.rules.controller import RuleController
 from streaming.rules.detections import detected
 from streaming.rules.evaluation import follow_rules
@@ -56,6 +59,7 @@ from streaming.spark import start_spark
 from streaming.state import State
 from streaming.supervision import QuerySupervisor
 from streaming.tables import create_tables
+from streaming.unread import Unread
 from streaming.upkeep import Upkeep
 
 _logger = logging.getLogger(__name__)
@@ -149,14 +153,23 @@ def _run(
         table_metrics,
         controller.run_names,
     )
+    unread = Unread(LogAdmin(settings.log.bootstrap_servers).begins, tables_log.append, clock)
     queries = QuerySupervisor(
         clock,
         {
-            router.NAME: partial(router.start, spark, settings, real_time=mode.real_time),
-            rules.NAME: partial(_start_rules, spark, settings, controller, mode, partitions),
-            history.NAME: partial(history.start, spark, settings),
-            state.NAME: partial(state.start, spark, settings, tables),
-            outputs.NAME: partial(outputs.start, spark, settings, rule_tables),
+            router.NAME: partial(_start_router, spark, settings, unread, mode),
+            rules.NAME: partial(
+                _start_rules, spark, settings, unread, controller, mode, partitions
+            ),
+            history.NAME: _telling(
+                unread, history.NAME, settings, partial(history.start, spark, settings)
+            ),
+            state.NAME: _telling(
+                unread, state.NAME, settings, partial(state.start, spark, settings, tables)
+            ),
+            outputs.NAME: _telling(
+                unread, outputs.NAME, settings, partial(outputs.start, spark, settings, rule_tables)
+            ),
         },
         {
             rules.NAME: lambda: controller.first is not None,
@@ -179,6 +192,10 @@ def _run(
     upkeep = Upkeep(spark, settings, tables, clock)
     # A daemon: what it does is ended with the JVM, and is done again another time.
     threading.Thread(target=upkeep.run, args=(stopping,), name="upkeep", daemon=True).start()
+    retention = _log_retention(spark, settings, controller, tables, unread, clock)
+    threading.Thread(
+        target=retention.run, args=(stopping,), name="log-retention", daemon=True
+    ).start()
     well = "routing" if mode.real_time else f"routing in micro-batches: {mode.reason}"
     measured = _figures(spark, settings, partitions, mode, queries, memory, clock)
     threading.Thread(target=measured.run, args=(stopping,), name="figures", daemon=True).start()
@@ -200,7 +217,7 @@ def _run(
         routing = not trouble and (routing or queries.is_processing(router.NAME))
         figures = {"java_pid": jvm.process.pid, "queries": measured.latest}
         figures["rules_with_memory"] = memory.figures()
-        figures |= asdict(measured.heap)
+        figures |= asdict(measured.heap) | retention_figures(retention)
         detail = trouble or (well if routing else "starting the queries")
         beat(healthy=routing, detail=detail, figures=figures)
         stopping.wait(INTERVAL_SECONDS if routing else INTERVAL_SECONDS / 5)
@@ -316,15 +333,71 @@ def _rules_mode(
     return rules_mode(settings, router, partitions[INBOUND], more)
 
 
+def _log_retention(
+    spark: SparkSession,
+    settings: StreamingSettings,
+    controller: RuleController,
+    tables: State,
+    unread: Unread,
+    clock: Clock,
+) -> LogRetention:
+    servers = settings.log.bootstrap_servers
+    readers = Readers(
+        settings,
+        controller,
+        lambda: tables.next_offsets,
+        partial(read_positions, spark),
+        RunnerPlaces(servers),
+    )
+    retention: dict[str, Retention] = {}
+    if settings.log_retention_hours is not None:
+        messages = Retention(
+            round(settings.log_retention_hours * 3_600_000), settings.log_retention_bytes
+        )
+        week = Retention(KEPT_A_WEEK_MS, KEPT_A_WEEK_BYTES)
+        retention = {INBOUND: messages, OUTPUTS: messages, EVENTS: week, DEAD_LETTERS: week}
+    return LogRetention(LogAdmin(servers), retention, readers, unread, clock, settings.log_dir)
+
+
+def _telling(
+    unread: Unread, name: str, settings: StreamingSettings, start: Callable[[], StreamingQuery]
+) -> Callable[[], StreamingQuery]:
+    """Tell first what a query will pass over, for it does so by itself."""
+
+    def tell_and_start() -> StreamingQuery:
+        unread.look(name, rules.committed(settings.data_dir.absolute() / "checkpoints" / name))
+        return start()
+
+    return tell_and_start
+
+
+def _start_router(
+    spark: SparkSession, settings: StreamingSettings, unread: Unread, mode: QueryMode
+) -> StreamingQuery:
+    first = unread.look(router.NAME, rules.committed(router.checkpoint(settings)))
+    return router.start(spark, settings, first, real_time=mode.real_time)
+
+
 def _start_rules(
     spark: SparkSession,
     settings: StreamingSettings,
+    unread: Unread,
     controller: RuleController,
     router: QueryMode,
     partitions: dict[str, int],
 ) -> StreamingQuery:
     mode = _rules_mode(settings, router, partitions)
-    return rules.start(spark, settings, controller.first or {}, real_time=mode.real_time)
+    first = controller.first or {}
+    # Nothing before `first` is wanted, so nothing of that is missed.
+    needed = rules.later(first, rules.committed(rules.checkpoint(settings)) or {})
+    reachable = unread.look(rules.NAME, needed)
+    return rules.start(
+        spark,
+        settings,
+        reachable or first,
+        real_time=mode.real_time,
+        anew=reachable is not None,
+    )
 
 
 def _beat(

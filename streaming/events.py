@@ -15,7 +15,8 @@ DROPPED: Final = "message.dropped"
 
 _EVENT: Final = """
     v int, event string, ts bigint, tenant string, client_id string, gateway string,
-    reason string, filter string, topic string, qos tinyint, count bigint
+    reason string, filter string, topic string, qos tinyint, count bigint,
+    detail string
 """
 
 

@@ -32,6 +32,22 @@ class StreamingSettings(ProcessSettings):
         default=15002, ge=1, le=65535, description="Spark Connect, on 127.0.0.1 only"
     )
     connect_token: SecretStr = Field(description="bearer token that Spark Connect asks for")
+    log_dir: Path | None = Field(
+        default=None,
+        description="folder of an embedded log with its partitions; without one the size of log "
+        "topics does not count, only age",
+    )
+    log_retention_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="messages older than this are deleted from the log once everybody who reads "
+        "them has; without it the log deletes by itself, whether they are read or not",
+    )
+    log_retention_bytes: int = Field(
+        default=10 * 1000**3,
+        ge=64 * 1024**2,
+        description="likewise what is beyond this of them all together, the oldest first",
+    )
     driver_memory_mb: int = Field(default=640, ge=384, description="Java heap of the driver, MiB")
     router_trigger: Literal["real-time", "micro-batch"] = Field(
         default="real-time",

@@ -23,8 +23,8 @@ def read_log(
         "subscribe": ",".join(log_topics),
         "startingOffsets": "earliest",
         "includeHeaders": "true",
-        # Retention may overtake a query that was down for long. What is gone is gone: it goes on
-        # with the oldest record left, and the connector logs a warning of what is missing.
+        # Nothing goes before it is read (`streaming.log_retention`). What somebody else deletes is
+        # gone: a query goes on with the oldest record left, and `streaming.unread` tells.
         "failOnDataLoss": "false",
         "kafka.allow.auto.create.topics": "false",
     }

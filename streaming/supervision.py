@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.clock import Clock
+from mqlake.errors import LogError
 from streaming.figures import Watched, progress_of
 
 _logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class QuerySupervisor:
             elif job.query is None and now >= job.retry_at:
                 try:
                     job.query = job.start()
-                except (PySparkException, Py4JError) as error:
+                except (PySparkException, Py4JError, LogError) as error:
                     self._failed(name, job, str(error))
                 else:
                     job.started_at = now

@@ -6,6 +6,8 @@ import logging
 import shutil
 from typing import TYPE_CHECKING
 
+from mqlake.log.files import taken_bytes
+
 if TYPE_CHECKING:
     from ingest.gateway.publishing import Publisher
     from ingest.gateway.settings import GatewaySettings
@@ -35,10 +37,12 @@ class DiskWatch:
         except OSError as exc:
             problem = f"the log's disk cannot be looked at: {exc.strerror}"
         else:
-            least = self._settings.min_free_disk_bytes
+            least, most = self._settings.min_free_disk_bytes, self._settings.max_log_bytes
             problem = ""
             if free < least:
                 problem = f"{free >> 20} MiB free on the log's disk, {least >> 20} MiB needed"
+            elif most is not None and (taken := taken_bytes(log_dir)) > most:
+                problem = f"{taken >> 20} MiB in the log, {most >> 20} MiB allowed"
         if problem != self._publisher.is_refusing:
             logger.warning(
                 "publishers are %s",

@@ -226,6 +226,11 @@ class GatewaySettings(ProcessSettings):
         ge=0,
         description="with less free space on the disk of log_dir, publishers are refused",
     )
+    max_log_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="with more than this in log_dir, publishers are refused; no limit without it",
+    )
 
     @property
     def all_listeners(self) -> tuple[ListenerSettings, ...]:

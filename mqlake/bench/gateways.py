@@ -34,7 +34,6 @@ from mqlake.records import (
 
 SHARDS: Final = 16
 INBOUND_PARTITIONS: Final = 2
-RETENTION_MS: Final = 3_600_000
 RETENTION_BYTES: Final = 2**30
 LOG_SECONDS: Final = 30.0
 START_SECONDS: Final = 180.0
@@ -168,7 +167,6 @@ def running_fleet(folder: Path) -> Iterator[Fleet]:
             kafka.bootstrap_servers,
             inbound_partitions=INBOUND_PARTITIONS,
             session_shards=SHARDS,
-            retention_ms=RETENTION_MS,
             retention_bytes=RETENTION_BYTES,
             timeout_seconds=LOG_SECONDS,
         )

@@ -77,8 +77,9 @@ log.cleaner.dedupe.buffer.size=4194304
 log.cleaner.io.buffer.size=262144
 metadata.max.idle.interval.ms=5000
 
-# Old records go within a minute of their time; space comes back in units of a segment.
-log.retention.check.interval.ms=60000
+# Old records go within seconds of their time; space comes back in units of a segment.
+log.retention.check.interval.ms=10000
+log.initial.task.delay.ms=10000
 log.segment.bytes=134217728
 """
 

@@ -248,6 +248,7 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         data,
         settings,
         kafka,
+        gateway.min_free_disk_bytes,
         connect_port,
         gateways,
         listeners,

@@ -1,7 +1,6 @@
 """Make the log ready for the gateways; apart, so that the supervisor stays small.
 
-python -m mqlake.local.log_topics SERVERS PARTITIONS SHARDS RETENTION_MS RETENTION_BYTES
-    TIMEOUT_SECONDS GATEWAY…
+python -m mqlake.local.log_topics SERVERS PARTITIONS SHARDS RETENTION_BYTES TIMEOUT_SECONDS GATEWAY…
 """
 
 import asyncio
@@ -15,15 +14,12 @@ from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
 
 def main(arguments: list[str]) -> int:
     """Return the exit code; the reason of a failure is the last line on standard error."""
-    servers, partitions, shards, retention_ms, retention_bytes, timeout_seconds, *gateways = (
-        arguments
-    )
+    servers, partitions, shards, retention_bytes, timeout_seconds, *gateways = arguments
     try:
         ensure_log_topics(
             servers,
             inbound_partitions=int(partitions),
             session_shards=int(shards),
-            retention_ms=int(retention_ms),
             retention_bytes=int(retention_bytes),
             timeout_seconds=float(timeout_seconds),
         )

@@ -5,6 +5,7 @@ The supervisor alone knows of a process that is down.
 
 import shutil
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -47,4 +48,11 @@ class SupervisorMetrics:
             }
             for name, value in values.items():
                 families.add(f"mqlake_process_{name}", value, process.name)
+            room = process.figures.get("room")
+            if room is not None:
+                families.add("mqlake_log_taken_bytes", room["taken_bytes"])
+                families.add("mqlake_log_room_bytes", room["room_bytes"])
+                if room["growth_bytes_per_second"] is not None:
+                    lasts = room["lasts_seconds"]
+                    families.add("mqlake_log_lasts_seconds", inf if lasts is None else lasts)
         families.add("mqlake_data_free_bytes", shutil.disk_usage(self._data_dir).free)

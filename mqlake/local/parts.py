@@ -12,6 +12,7 @@ from ingest.gateway.listeners.settings import ListenerSettings, to_json
 from mqlake.heartbeat import read_heartbeat
 from mqlake.local.child import Program
 from mqlake.local.kafka import KafkaServer
+from mqlake.local.log_room import LogRoomMeter
 from mqlake.local.paths import RUNTIME, DataDirectory
 from mqlake.local.settings import LocalSettings
 from mqlake.settings import MetricsSettings
@@ -67,6 +68,8 @@ class Plan:
     data: DataDirectory
     settings: LocalSettings
     kafka: KafkaServer
+    min_free_disk_bytes: int
+    """With less on the log's disk, gateways refuse publishers."""
     connect_port: int
     gateways: tuple[GatewayAddress, ...]
     listeners: Mapping[str, tuple[ListenerSettings, ...]]
@@ -99,7 +102,6 @@ class Plan:
             *_python("mqlake.local.log_topics", self.kafka.bootstrap_servers),
             str(settings.log_partitions),
             str(settings.session_shards),
-            str(round(settings.log_retention_hours * 3600 * 1000)),
             str(settings.log_retention_bytes),
             str(settings.ready_timeout_seconds),
             *(gateway.name for gateway in self.gateways),
@@ -119,10 +121,16 @@ class Plan:
             stop_timeout_seconds=STOP_TIMEOUT_SECONDS[LOG],
         )
 
+        meter = LogRoomMeter(kafka.log_dir, self.min_free_disk_bytes, self.settings.log_max_bytes)
+
         def probe(_pid: int) -> Health:
-            if kafka.is_serving():
-                return Health(True, f"serving {kafka.bootstrap_servers}")
-            return Health(False, "does not answer")
+            if not kafka.is_serving():
+                return Health(False, "does not answer")
+            room = meter.read()
+            serving = f"serving {kafka.bootstrap_servers}"
+            if room is None:
+                return Health(True, serving)
+            return Health(True, f"{serving}; {room.describe()}", {"room": room.figures})
 
         return Part(LOG, program, probe)
 
@@ -137,6 +145,8 @@ class Plan:
             "MQLAKE_GATEWAY_STORE_DIR": str(self.data.gateways / gateway.name),
             "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
         }
+        if self.settings.log_max_bytes is not None:
+            environment["MQLAKE_GATEWAY_MAX_LOG_BYTES"] = str(self.settings.log_max_bytes)
         return self._python_part("gateway", gateway.name, environment, needs_log_topics=True)
 
     def _streaming_environment(self) -> dict[str, str]:
@@ -144,6 +154,9 @@ class Plan:
             "MQLAKE_STREAMING_DATA_DIR": str(self.data.root),
             "MQLAKE_STREAMING_JARS_DIR": str(RUNTIME / "jars"),
             "MQLAKE_STREAMING_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
+            "MQLAKE_STREAMING_LOG_DIR": str(self.kafka.log_dir),
+            "MQLAKE_STREAMING_LOG_RETENTION_HOURS": str(self.settings.log_retention_hours),
+            "MQLAKE_STREAMING_LOG_RETENTION_BYTES": str(self.settings.log_retention_bytes),
             "MQLAKE_STREAMING_CONNECT_PORT": str(self.connect_port),
             "MQLAKE_STREAMING_CONNECT_TOKEN": ensure_token(self.data.connect_token),
         }

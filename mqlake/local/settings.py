@@ -12,12 +12,21 @@ class LocalSettings(ProcessSettings):
     model_config = SettingsConfigDict(env_prefix="MQLAKE_LOCAL_")
 
     log_retention_hours: float = Field(
-        default=168.0, gt=0, description="how long the log keeps an accepted message"
+        default=168.0,
+        gt=0,
+        description="an accepted message may go from the log after so long, once it is read: "
+        "routed, in the tables, evaluated by all rules",
     )
     log_retention_bytes: int = Field(
         default=10 * 1000**3,
         ge=64 * 1024**2,
-        description="how much the log keeps of them all together; the oldest go first",
+        description="likewise what is beyond this of them all together, the oldest first",
+    )
+    log_max_bytes: int | None = Field(
+        default=None,
+        ge=128 * 1024**2,
+        description="with more than this in the log's folder publishers are refused; without it "
+        "only when the disk is nearly full (min_free_disk_bytes in conf/gateway.toml)",
     )
     log_partitions: int = Field(
         default=4,

@@ -55,12 +55,17 @@ COMPACTED: Final[Mapping[str, str]] = {
     # A reader that was down for less than this sees every removal when it reads on.
     "delete.retention.ms": str(24 * 60 * 60 * 1000),
 }
-KEPT_A_WEEK: Final[Mapping[str, str]] = {
+KEPT_UNTIL_READ: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
-    "retention.ms": str(7 * 24 * 60 * 60 * 1000),
-    "retention.bytes": str(1024 * MIB),
-    "segment.bytes": str(64 * MIB),
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
 }
+"""Nothing goes by itself: the Spark application deletes what is old and read by everybody
+(`streaming/log_retention.py`)."""
+KEPT_A_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
+KEPT_A_WEEK_BYTES: Final = 1024 * MIB
+KEPT_A_WEEK: Final[Mapping[str, str]] = {**KEPT_UNTIL_READ, "segment.bytes": str(64 * MIB)}
+"""At least, and until it is read."""
 
 LOG_TIME: Final[Mapping[str, str]] = {"message.timestamp.type": "LogAppendTime"}
 """Records bear the log's time: clocks of gateways differ, and decide nothing."""
@@ -96,23 +101,21 @@ def ensure_log_topics(
     *,
     inbound_partitions: int,
     session_shards: int,
-    retention_ms: int,
     retention_bytes: int,
     timeout_seconds: float,
 ) -> None:
     """Create the log topics that all gateways share unless they exist; wait until they are usable.
 
     The number of partitions of an existing `mqlake.inbound` stays: it decides which partition a
-    topic is in, as that of `mqlake.sessions` does for a client. Its retention is set to what is
-    asked for. `mqlake.outputs` is like it, so that
-    what a rule makes of a partition stays in order.
+    topic is in, as that of `mqlake.sessions` does for a client. `mqlake.outputs` is like it, so
+    that what a rule makes of a partition stays in order.
 
     Args:
         bootstrap_servers: host:port[,host:port…].
         inbound_partitions: Partitions of a new `mqlake.inbound`.
         session_shards: Partitions of a new `mqlake.sessions`.
-        retention_ms: How long an accepted message stays in the log.
-        retention_bytes: How much of all of them together does; the older ones go first.
+        retention_bytes: How much is to be kept of accepted messages; of little the log makes small
+            segments, for space comes back in whole ones.
         timeout_seconds: For everything together.
 
     Raises:
@@ -123,9 +126,7 @@ def ensure_log_topics(
     partitions = existing or inbound_partitions
     per_partition = max(retention_bytes // partitions, MIB)
     inbound = {
-        "cleanup.policy": "delete",
-        "retention.ms": str(retention_ms),
-        "retention.bytes": str(per_partition),
+        **KEPT_UNTIL_READ,
         "segment.bytes": str(max(MIB, min(INBOUND_SEGMENT_BYTES, per_partition // 4))),
     }
     for log_topic in PARTITIONED_LOG_TOPICS:
@@ -139,6 +140,7 @@ def ensure_log_topics(
         admin.create(log_topic, 1, COMPACTED)
     for log_topic in LOG_TOPICS_KEPT_A_WEEK:
         admin.create(log_topic, 1, KEPT_A_WEEK)
+        admin.configure(log_topic, KEPT_A_WEEK)
 
 
 def ensure_delivery_topic(
@@ -222,6 +224,15 @@ class LogAdmin:
         ends = self.ends(log_topic)
         later = self._offsets(log_topic, OffsetSpec.for_timestamp(timestamp_ms))
         return {p: end if later[p] < 0 else min(end, later[p]) for p, end in ends.items()}
+
+    def delete_before(self, log_topic: str, places: Mapping[int, int]) -> None:
+        """Delete the records of partitions that are before an offset.
+
+        Raises:
+            LogError: The log does not answer in time or refuses.
+        """
+        self._admin.begin()
+        self._admin.delete_before(log_topic, places)
 
     def ensure(self, log_topic: str, config: Mapping[str, str], partitions: int = 1) -> None:
         """Create a log topic unless it exists; wait until it can be used.
@@ -315,6 +326,14 @@ class _Admin:
 
         answer: dict[int, int] = self._until_done(ask, f"asking for the offsets of {log_topic}")
         return answer
+
+    def delete_before(self, log_topic: str, places: Mapping[int, int]) -> None:
+        def ask() -> None:
+            wanted = [TopicPartition(log_topic, p, offset) for p, offset in places.items()]
+            for future in self._client.delete_records(wanted).values():
+                future.result(self._left())
+
+        self._until_done(ask, f"deleting old records of {log_topic}")
 
     def _until_partitions(self, log_topic: str) -> int:
         while not (count := self.partitions(log_topic)):

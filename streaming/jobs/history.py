@@ -1,5 +1,6 @@
 """The query that appends: `mqlake.inbound` to the Delta table `messages`, each message once."""
 
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -14,6 +15,11 @@ from streaming.spark import HISTORY_POOL, use_pool
 from streaming.tables import table_path
 
 NAME: Final = "history"
+
+
+def checkpoint(settings: StreamingSettings) -> Path:
+    """Return the folder of the query's checkpoint."""
+    return settings.data_dir.absolute() / "checkpoints" / NAME
 
 
 def start(spark: SparkSession, settings: StreamingSettings) -> StreamingQuery:
@@ -35,7 +41,7 @@ def start(spark: SparkSession, settings: StreamingSettings) -> StreamingQuery:
         .coalesce(1)
         .writeStream.queryName(NAME)
         .format("delta")
-        .option("checkpointLocation", str(settings.data_dir.absolute() / "checkpoints" / NAME))
+        .option("checkpointLocation", str(checkpoint(settings)))
         .outputMode("append")
         .trigger(processingTime=f"{round(settings.history_interval_seconds * 1000)} milliseconds")
         .start(str(table_path(settings, MESSAGES)))

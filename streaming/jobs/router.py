@@ -1,11 +1,14 @@
 """The query that routes: `mqlake.inbound` to `mqlake.delivery.<gateway>`."""
 
+import shutil
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.records import INBOUND
+from streaming.jobs.rules import Offsets, starting_offsets
 from streaming.routing import deliveries, register_route_function
 from streaming.settings import StreamingSettings
 from streaming.sources import client_config, read_log
@@ -28,23 +31,37 @@ _PRODUCER: Final = {
 }
 
 
-def start(spark: SparkSession, settings: StreamingSettings, *, real_time: bool) -> StreamingQuery:
+def checkpoint(settings: StreamingSettings) -> Path:
+    """Return the folder of the query's checkpoint."""
+    return settings.data_dir.absolute() / "checkpoints" / NAME
+
+
+def start(
+    spark: SparkSession, settings: StreamingSettings, first: Offsets | None, *, real_time: bool
+) -> StreamingQuery:
     """Start the query from its checkpoint; deliveries since the last batch boundary come again.
 
     Args:
         spark: The session.
         settings: How to reach the log, where the checkpoint is, how long a batch is.
+        first: Where to begin instead: the log has nothing any more of where the checkpoint is, and
+            a real-time query would fail there at each start. The checkpoint is given up; it holds
+            nothing but offsets.
         real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
     """
     register_route_function(spark, client_config(settings))
     use_pool(spark, ROUTER_POOL)
+    options = dict(_CONSUMER)
+    if first is not None:
+        shutil.rmtree(checkpoint(settings), ignore_errors=True)
+        options["startingOffsets"] = starting_offsets(first)
     writer = (
-        deliveries(read_log(spark, settings, INBOUND, **_CONSUMER))
+        deliveries(read_log(spark, settings, INBOUND, **options))
         .writeStream.queryName(NAME)
         .format("kafka")
         .options(**{f"kafka.{key}": value for key, value in client_config(settings).items()})
         .options(**_PRODUCER)
-        .option("checkpointLocation", str(settings.data_dir.absolute() / "checkpoints" / NAME))
+        .option("checkpointLocation", str(checkpoint(settings)))
         .outputMode("update")
     )
     if real_time:

@@ -36,7 +36,12 @@ def checkpoint(settings: StreamingSettings) -> Path:
 
 
 def start(
-    spark: SparkSession, settings: StreamingSettings, first: Offsets, *, real_time: bool
+    spark: SparkSession,
+    settings: StreamingSettings,
+    first: Offsets,
+    *,
+    real_time: bool,
+    anew: bool = False,
 ) -> StreamingQuery:
     """Start the query from its checkpoint; what came of records since its last batch comes again.
 
@@ -46,13 +51,14 @@ def start(
         first: No version of a rule counts before these offsets. Where the checkpoint is older, it
             is given up: the query would read for nothing what came while there were no rules.
         real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
+        anew: Begin there whatever the checkpoint says: the log has nothing any more of where it is.
     """
     register_rule_functions(spark, client_config(settings))
     use_pool(spark, RULES_POOL)
     folder = checkpoint(settings)
-    if _is_before(committed(folder), first):
+    if anew or _is_before(committed(folder), first):
         shutil.rmtree(folder, ignore_errors=True)
-    options = {**_CONSUMER, "startingOffsets": _to_json(first)}
+    options = {**_CONSUMER, "startingOffsets": starting_offsets(first)}
     writer = (
         rule_outputs(read_log(spark, settings, *SOURCES, **options))
         .writeStream.queryName(NAME)
@@ -106,6 +112,17 @@ def ends_of(folder: Path, batch: int) -> Offsets | None:
     }
 
 
+def later(first: Offsets, done: Offsets) -> Offsets:
+    """Return `first`, or of each partition what is done when that is more."""
+    return {
+        log_topic: {
+            partition: max(offset, done.get(log_topic, {}).get(partition, 0))
+            for partition, offset in partitions.items()
+        }
+        for log_topic, partitions in first.items()
+    }
+
+
 def _is_before(done: Offsets | None, first: Offsets) -> bool:
     """Tell whether nothing is left to be done below `first`."""
     if done is None:
@@ -117,7 +134,8 @@ def _is_before(done: Offsets | None, first: Offsets) -> bool:
     )
 
 
-def _to_json(offsets: Offsets) -> str:
+def starting_offsets(offsets: Offsets) -> str:
+    """Return the option of the connector that names where to begin."""
     return json.dumps(
         {
             log_topic: {str(partition): offset for partition, offset in partitions.items()}

@@ -38,7 +38,6 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
         servers,
         inbound_partitions=1,
         session_shards=2,
-        retention_ms=60_000,
         retention_bytes=10_000_000,
         timeout_seconds=60,
     )

@@ -41,7 +41,6 @@ def test_messages_and_sessions_are_as_a_gateway_writes_them(kafka: KafkaServer) 
         servers,
         inbound_partitions=2,
         session_shards=2,
-        retention_ms=1_000_000,
         retention_bytes=10**9,
         timeout_seconds=30,
     )

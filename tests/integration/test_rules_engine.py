@@ -202,7 +202,6 @@ def running_engine(kafka: KafkaServer, folder: Path) -> Iterator[Engine]:
         kafka.bootstrap_servers,
         inbound_partitions=PARTITIONS,
         session_shards=2,
-        retention_ms=3_600_000,
         retention_bytes=1 << 30,
         timeout_seconds=30,
     )

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from mqlake.records import EVENTS, INBOUND
-from streaming.jobs.rules import _is_before, _to_json, committed
+from streaming.jobs.rules import _is_before, committed, starting_offsets
 
 
 def batch(folder: Path, number: int, ends: dict[str, dict[str, int]], *, done: bool = True) -> None:
@@ -31,4 +31,4 @@ def test_a_checkpoint_is_given_up_only_when_nothing_is_left_to_do_before_the_fir
     assert _is_before({INBOUND: {0: 10, 1: 20}}, first)
     assert _is_before({INBOUND: {0: 3}}, first)
     assert not _is_before({INBOUND: {0: 11, 1: 3}}, first)
-    assert json.loads(_to_json(first)) == {INBOUND: {"0": 10, "1": 20}}
+    assert json.loads(starting_offsets(first)) == {INBOUND: {"0": 10, "1": 20}}

@@ -18,6 +18,7 @@ CHECKS: Final = (
     Check("processes", processes.look_at_processes),
     Check("heartbeats", processes.look_at_heartbeats),
     Check("disk", machine.look_at_disk, needs_running=False),
+    Check("log room", machine.look_at_log_room),
     Check("files", machine.look_at_files, needs_running=False),
     Check("java", processes.look_at_java, needs_running=False),
     Check("ports", machine.look_at_ports),

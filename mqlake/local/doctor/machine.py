@@ -10,12 +10,16 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
+from mqlake.local.log_room import in_words
+from mqlake.local.parts import LOG
 from mqlake.tables import TABLES
 
 GIB: Final = 1024**3
 LEAST_DISK_BYTES: Final = GIB
 """Gateways refuse publishers below half of that."""
 LITTLE_DISK_BYTES: Final = 5 * GIB
+LEAST_LOG_SECONDS: Final = 3600.0
+LITTLE_LOG_SECONDS: Final = 6 * 3600.0
 LARGE_CHECKPOINT_BYTES: Final = 2 * GIB
 MANY_CHECKPOINT_FILES: Final = 20_000
 MANY_COMMITS: Final = 2_000
@@ -46,6 +50,28 @@ def look_at_disk(patient: Patient) -> Iterator[Finding]:
     files = os.statvfs(root)
     if files.f_files and files.f_favail < files.f_files // 50:
         yield warning("disk", f"{files.f_favail} more files fit", "delete files of others")
+
+
+def look_at_log_room(patient: Patient) -> Iterator[Finding]:
+    """How long does the disk of the log last, at the present rate?"""
+    room = patient.figures(LOG).get("room")
+    if room is None or room["growth_bytes_per_second"] is None:
+        return
+    lasts = room["lasts_seconds"]
+    if lasts is None:
+        yield ok("log room", f"the log does not grow, {room['taken_bytes'] / GIB:.2f} GiB")
+        return
+    detail = (
+        f"at {room['growth_bytes_per_second'] / 1e6:.2f} MB/s the log has room for "
+        f"{in_words(lasts)}, then publishers are refused"
+    )
+    advice = "free disk, or lower log_retention_bytes; if a query is behind, help it first"
+    if lasts < LEAST_LOG_SECONDS:
+        yield error("log room", detail, advice)
+    elif lasts < LITTLE_LOG_SECONDS:
+        yield warning("log room", detail, advice)
+    else:
+        yield ok("log room", detail)
 
 
 def look_at_files(patient: Patient) -> Iterator[Finding]:

@@ -117,6 +117,12 @@ def look_at_queries(patient: Patient) -> Iterator[Finding]:
                 f"{names[name]} is {lag} records behind and reads {rate:.0f} a second",
                 "it catches up when less comes in; else give Spark more cores or memory",
             )
+    for log_topic, readers in patient.figures(STREAMING).get("log_held_by", {}).items():
+        yield warning(
+            "queries",
+            f"{log_topic} keeps more than its retention, for {', '.join(readers)} to read it",
+            f"it goes when they have; if they do not get on, see {log}",
+        )
     router = queries.get("router", {})
     if router.get("active") and not router["real_time"]:
         yield warning(

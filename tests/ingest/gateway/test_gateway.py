@@ -173,6 +173,21 @@ class Usage(NamedTuple):
     free: int
 
 
+async def test_a_log_that_grows_too_large_refuses_publishers(tmp_path: Path) -> None:
+    async with running_gateway(
+        log_dir=tmp_path, min_free_disk_bytes=0, max_log_bytes=2 << 20
+    ) as harness:
+        gateway = harness.gateway
+        segment = tmp_path / "mqlake.inbound-0" / "0.log"
+        segment.parent.mkdir()
+        segment.write_bytes(b"x" * (3 << 20))
+        gateway.disk.look()
+        assert gateway.publisher.is_refusing == "3 MiB in the log, 2 MiB allowed"
+        segment.unlink()
+        gateway.disk.look()
+        assert gateway.publisher.is_refusing == ""
+
+
 async def test_a_disk_that_fills_refuses_publishers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

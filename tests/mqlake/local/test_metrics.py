@@ -1,14 +1,48 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from mqlake.local.log_room import LogRoom
 from mqlake.local.metrics import SupervisorMetrics, metrics_url
 from mqlake.metrics.families import Families
 from mqlake.metrics.names import SUPERVISOR
 from tests.mqlake.test_status import make_state
 
 
-def test_every_process_tells_all_that_is_in_the_table(tmp_path: Path) -> None:
+def state_with(room: LogRoom | None) -> Any:
     state = make_state()
+    figures = {} if room is None else {"room": room.figures}
+    processes = tuple(
+        replace(one, figures=figures) if one.name == "log" else one for one in state.processes
+    )
+    return replace(state, processes=processes)
+
+
+def read(state: Any, folder: Path) -> dict[str, float]:
+    families = Families()
+    SupervisorMetrics(lambda: state, folder).read(families)
+    return {one.name: one.samples[0].value for one in families}
+
+
+def test_a_log_that_does_not_grow_lasts_for_ever(tmp_path: Path) -> None:
+    found = read(state_with(LogRoom(5, 7, -1.0)), tmp_path)
+    assert found["mqlake_log_lasts_seconds"] == float("inf")
+    found = read(state_with(LogRoom(5, 7, 2.0)), tmp_path)
+    assert found["mqlake_log_lasts_seconds"] == 3.5
+    assert (found["mqlake_log_taken_bytes"], found["mqlake_log_room_bytes"]) == (5, 7)
+
+
+@pytest.mark.parametrize("room", [None, LogRoom(5, 7)])
+def test_what_is_not_known_of_the_log_is_left_out(tmp_path: Path, room: LogRoom | None) -> None:
+    found = read(state_with(room), tmp_path)
+    assert "mqlake_log_lasts_seconds" not in found
+    assert ("mqlake_log_taken_bytes" in found) == (room is not None)
+
+
+def test_every_process_tells_all_that_is_in_the_table(tmp_path: Path) -> None:
+    state = state_with(LogRoom(5, 7, 2.0))
     shown = SupervisorMetrics(lambda: state, tmp_path)
     families = Families()
     shown.read(families)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 
 from mqlake.errors import LogError
 from mqlake.local.kafka import KafkaServer
@@ -162,7 +162,6 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
                 bootstrap_servers,
                 inbound_partitions=partitions,
                 session_shards=partitions,
-                retention_ms=86_400_000,
                 retention_bytes=retention_bytes,
                 timeout_seconds=DEADLINE_SECONDS,
             )
@@ -180,8 +179,7 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
             ):
                 assert admin.partition_count(bootstrap_servers, log_topic, DEADLINE_SECONDS) == 1
         inbound = admin.topic_config(bootstrap_servers, INBOUND, DEADLINE_SECONDS)
-        assert int(inbound["retention.bytes"]) == retention_bytes // 4
-        assert inbound["retention.ms"] == "86400000"
+        assert (inbound["retention.bytes"], inbound["retention.ms"]) == ("-1", "-1")
         assert inbound["cleanup.policy"] == "delete"
     for log_topic in (ROUTES, SESSIONS, GATEWAYS, RULES, METRICS, JOBS, ACCESS):
         config = admin.topic_config(bootstrap_servers, log_topic, DEADLINE_SECONDS)
@@ -191,7 +189,24 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
         config = admin.topic_config(bootstrap_servers, log_topic, DEADLINE_SECONDS)
         assert config["message.timestamp.type"] == "LogAppendTime"
     events = admin.topic_config(bootstrap_servers, EVENTS, DEADLINE_SECONDS)
-    assert (events["cleanup.policy"], events["retention.ms"]) == ("delete", "604800000")
+    assert (events["cleanup.policy"], events["retention.ms"]) == ("delete", "-1")
+
+
+@pytest.mark.kafka
+def test_records_before_an_offset_are_deleted(bootstrap_servers: str) -> None:
+    admin.ensure_delivery_topic(bootstrap_servers, "deleting")
+    log_topic = "mqlake.delivery.deleting"
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    for number in range(5):
+        producer.produce(log_topic, b"%d" % number)
+    assert producer.flush(DEADLINE_SECONDS) == 0
+    log = admin.LogAdmin(bootstrap_servers)
+    assert (log.begins(log_topic), log.ends(log_topic)) == ({0: 0}, {0: 5})
+    for _ in range(2):
+        log.delete_before(log_topic, {0: 3})
+        assert (log.begins(log_topic), log.ends(log_topic)) == ({0: 3}, {0: 5})
+    with pytest.raises(LogError, match=f"deleting old records of {log_topic}"):
+        log.delete_before(log_topic, {0: 9})
 
 
 @pytest.mark.kafka

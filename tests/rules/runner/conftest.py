@@ -25,7 +25,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             server.bootstrap_servers,
             inbound_partitions=2,
             session_shards=2,
-            retention_ms=86_400_000,
             retention_bytes=1 << 30,
             timeout_seconds=60,
         )

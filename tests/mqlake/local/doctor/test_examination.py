@@ -189,6 +189,39 @@ def test_a_full_disk_and_a_large_checkpoint_are_found(
     assert "are free" in found(machine.look_at_disk, one)[Level.ERROR][0]
 
 
+@pytest.mark.parametrize(
+    ("growth", "lasts", "level", "says"),
+    [
+        (0, None, Level.OK, "does not grow"),
+        (2_000_000, 90_000, Level.OK, "at 2.00 MB/s the log has room for 25 hours"),
+        (2_000_000, 9_000, Level.WARNING, "2 hours, then publishers are refused"),
+        (2_000_000, 900, Level.ERROR, "15 minutes"),
+    ],
+)
+def test_a_log_whose_disk_does_not_last_is_found(
+    tmp_path: Path, growth: int, lasts: int | None, level: Level, says: str
+) -> None:
+    room = {"taken_bytes": 10**9, "room_bytes": 1, "growth_bytes_per_second": growth}
+    log = ProcessReport("log", 7, True, "", figures={"room": room | {"lasts_seconds": lasts}})
+    assert says in found(machine.look_at_log_room, patient(tmp_path, log))[level][0]
+
+
+def test_of_a_log_that_was_just_started_nothing_is_said(tmp_path: Path) -> None:
+    room = {"taken_bytes": 1, "room_bytes": 1, "growth_bytes_per_second": None}
+    log = ProcessReport("log", 7, True, "", figures={"room": room | {"lasts_seconds": None}})
+    for one in (patient(tmp_path), patient(tmp_path, log)):
+        assert list(machine.look_at_log_room(one)) == []
+
+
+def test_readers_that_hold_up_the_log_are_named(tmp_path: Path) -> None:
+    held = engine(
+        {"router": QUERY, "history": QUERY, "state": QUERY},
+        log_held_by={"mqlake.inbound": ["history", "state"]},
+    )
+    (warning,) = found(processes.look_at_queries, patient(tmp_path, held))[Level.WARNING]
+    assert "mqlake.inbound keeps more than its retention, for history, state" in warning
+
+
 def test_ports_where_nobody_listens_are_found(tmp_path: Path) -> None:
     with socket.socket() as one, socket.socket(socket.AF_UNIX) as other:
         one.bind(("127.0.0.1", 0))

@@ -1,0 +1,160 @@
+"""Deletes from the log what is old enough, and never what a query has not read.
+
+The log topics below keep everything by themselves (`mqlake.log.admin`). A record goes when it is
+beyond the retention of its log topic and every query that reads the log topic has committed past
+it; where the application is not running, nothing goes. The disk is guarded by the gateways, which
+refuse publishers before it is full.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from mqlake.clock import Clock
+from mqlake.errors import LogError
+from mqlake.log.admin import LogAdmin
+from mqlake.log.files import first_kept, segments
+from streaming.jobs.rules import Offsets, later
+from streaming.unread import Unread
+
+_logger = logging.getLogger(__name__)
+
+CHECK_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Somebody whose records must stay."""
+
+    name: str
+    places: Mapping[str, dict[int, int] | None]
+    """By log topic that it reads: per partition the first offset that it still needs; None while
+    that is not known, and then it needs all."""
+    reached: Offsets = field(default_factory=dict)
+    """Where it is beyond that, when it would have to read again after a crash."""
+    misses: bool = True
+    """Whether it would miss what is deleted before it."""
+
+    @property
+    def known(self) -> Offsets:
+        """`places` without the log topics of which nothing is known."""
+        return {topic: places for topic, places in self.places.items() if places is not None}
+
+
+class Retention(NamedTuple):
+    """When a record may go at the earliest."""
+
+    age_ms: int
+    size_bytes: int
+    """Of all partitions together; the oldest go first."""
+
+
+class LogRetention:
+    """Deletes now and then what nobody needs.
+
+    Args:
+        admin: Asks the log, and deletes.
+        retention: By log topic.
+        readers: Returns those of all log topics; None while they are not known, and nothing goes.
+        unread: Told where readers are, to find out what somebody else has deleted.
+        clock: For the age of records.
+        log_dir: Holds the log's partitions; without it the size of a log topic does not count.
+
+    Attributes:
+        held_by: Who still needs what might go otherwise, by log topic; as of the last look.
+    """
+
+    def __init__(
+        self,
+        admin: LogAdmin,
+        retention: Mapping[str, Retention],
+        readers: Callable[[], Iterable[Reader] | None],
+        unread: Unread,
+        clock: Clock,
+        log_dir: Path | None,
+    ) -> None:
+        self._admin = admin
+        self._retention = retention
+        self._readers = readers
+        self._unread = unread
+        self._clock = clock
+        self._log_dir = log_dir
+        self.held_by: dict[str, list[str]] = {}
+
+    def run(self, stopping: threading.Event) -> None:
+        """Check until told to stop; for a thread of its own."""
+        while not stopping.wait(CHECK_SECONDS):
+            try:
+                self.check()
+            except LogError as error:
+                _logger.warning("nothing deleted", extra={"fields": {"reason": str(error)}})
+            except Exception:
+                if stopping.is_set():
+                    break
+                _logger.exception("nothing deleted")
+
+    def check(self) -> None:
+        """Delete what may go.
+
+        Raises:
+            LogError: The log does not answer, or refuses.
+        """
+        found = self._readers()
+        if found is None:
+            return
+        readers = list(found)
+        for reader in readers:
+            if not reader.misses:
+                continue
+            self._unread.look(reader.name, later(reader.known, reader.reached))
+        for log_topic, retention in self._retention.items():
+            self._delete(log_topic, retention, [one for one in readers if log_topic in one.places])
+
+    def _delete(self, log_topic: str, retention: Retention, readers: list[Reader]) -> None:
+        begins = self._admin.begins(log_topic)
+        old = self._may_go(log_topic, retention, begins)
+        held_by = set()
+        places = {}
+        for partition, place in old.items():
+            for reader in readers:
+                needed = (reader.places[log_topic] or {}).get(partition, 0)
+                if needed < place:
+                    held_by.add(reader.name)
+                    place = needed
+            if place > begins[partition]:
+                places[partition] = place
+        self.held_by[log_topic] = sorted(held_by)
+        if places:
+            self._admin.delete_before(log_topic, places)
+            _logger.info(
+                "old records deleted",
+                extra={"fields": {"log_topic": log_topic, "before": places}},
+            )
+
+    def _may_go(
+        self, log_topic: str, retention: Retention, begins: dict[int, int]
+    ) -> dict[int, int]:
+        """Return per partition the first offset that is too young, and of which too few follow."""
+        before_ms = self._clock.now_ms() - retention.age_ms
+        places = self._admin.ends_before(log_topic, before_ms)
+        if self._log_dir is None:
+            return places
+        each = retention.size_bytes // max(1, len(begins))
+        for partition, begin in begins.items():
+            try:
+                kept = first_kept(segments(self._log_dir, log_topic, partition), each)
+            except OSError as error:
+                fields = {"log_topic": log_topic, "partition": partition, "reason": str(error)}
+                _logger.warning("segments not looked at", extra={"fields": fields})
+                continue
+            places[partition] = max(places.get(partition, begin), kept)
+        return places
+
+
+def figures(retention: LogRetention | None) -> dict[str, Any]:
+    """Return who holds up which log topic, for the heartbeat."""
+    held = {} if retention is None else {k: v for k, v in retention.held_by.items() if v}
+    return {"log_held_by": held}

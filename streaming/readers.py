@@ -1,0 +1,125 @@
+"""Who reads the log for deliveries, tables and rules, and what each of them still needs of it."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from mqlake.errors import InvalidRecord
+from mqlake.records import DEAD_LETTERS, EVENTS, INBOUND, OUTPUTS, RUNNER
+from rules.runner.checkpoint import CHECKPOINT_KEY, decode_checkpoint
+from streaming.jobs import history, outputs, router, rules, state, stateful
+from streaming.jobs.rules import Offsets, committed
+from streaming.log_retention import Reader
+from streaming.rules.controller import RuleController
+from streaming.settings import StreamingSettings
+
+_RUNNER: Final = "rules runner"
+_ANSWER_SECONDS: Final = 5.0
+
+
+class Readers:
+    """Finds out how far they are; from any thread.
+
+    Args:
+        settings: Where checkpoints are.
+        controller: Knows which rules are in force.
+        retained: Returns from where on of `mqlake.inbound` gateways read what is retained, beside
+            the table.
+        reached: Returns by query how far real-time queries are beyond their checkpoints.
+        runner: Returns what the runner of actions is done with in `mqlake.outputs`; None while
+            that is not known.
+    """
+
+    def __init__(
+        self,
+        settings: StreamingSettings,
+        controller: RuleController,
+        retained: Callable[[], Mapping[int, int]],
+        reached: Callable[[], Mapping[str, Offsets]],
+        runner: Callable[[], dict[int, int] | None],
+    ) -> None:
+        self._settings = settings
+        self._controller = controller
+        self._retained = retained
+        self._reached = reached
+        self._runner = runner
+        self._checkpoints = settings.data_dir.absolute() / "checkpoints"
+
+    def __call__(self) -> list[Reader] | None:
+        """Return all there are; None while it is not known which rules there are."""
+        runs = self._controller.runs
+        if runs is None:
+            return None
+        first = self._controller.first
+        reached = self._reached()
+        found = [
+            self._query(router.NAME, (INBOUND,), reached.get(router.NAME, {})),
+            self._query(history.NAME, (INBOUND,)),
+            self._query(state.NAME, (INBOUND, EVENTS)),
+            self._query(outputs.NAME, (OUTPUTS, DEAD_LETTERS)),
+            # The table has all that is before where the query is, though it may not say so yet.
+            Reader("retained messages", {INBOUND: dict(self._retained()) or None}, misses=False),
+            Reader(_RUNNER, {OUTPUTS: self._runner()}),
+        ]
+        if first is not None:
+            found.append(self._rules(first, reached.get(rules.NAME, {})))
+        for run in runs:
+            if not stateful.is_ended(self._settings, run.name):
+                done = committed(stateful.checkpoints(self._settings) / run.name) or {}
+                starts = {
+                    log_topic: dict(enumerate(range_.starts))
+                    for log_topic, range_ in run.span.sources.items()
+                }
+                found.append(Reader(f"rule {run.tenant}/{run.rule}", starts | done))
+        return found
+
+    def _query(
+        self, name: str, log_topics: tuple[str, ...], reached: Offsets | None = None
+    ) -> Reader:
+        done = committed(self._checkpoints / name) or {}
+        places = {log_topic: done.get(log_topic) for log_topic in log_topics}
+        return Reader(name, places, reached or {})
+
+    def _rules(self, first: Offsets, reached: Offsets) -> Reader:
+        """The query reads from its checkpoint, but needs nothing before `first`."""
+        done = committed(rules.checkpoint(self._settings)) or {}
+        return Reader(rules.NAME, rules.later(first, done), reached)
+
+
+class RunnerPlaces:
+    """Asks the log what the runner of actions has noted there last.
+
+    Args:
+        bootstrap_servers: host:port[,host:port…].
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._options = {
+            "bootstrap.servers": bootstrap_servers,
+            "client.id": "mqlake-readers",
+            "group.id": "mqlake",
+            "enable.auto.commit": False,
+            "allow.auto.create.topics": False,
+            "log_level": 2,
+        }
+
+    def __call__(self) -> dict[int, int] | None:
+        """Return per partition of `mqlake.outputs` the first offset that it is not done with."""
+        consumer = Consumer(self._options)
+        try:
+            place = TopicPartition(RUNNER, 0)
+            _, end = consumer.get_watermark_offsets(place, timeout=_ANSWER_SECONDS)
+            if not end:
+                return None
+            consumer.assign([TopicPartition(RUNNER, 0, end - 1)])
+            record = consumer.poll(_ANSWER_SECONDS)
+            if record is None or record.error() is not None or record.key() != CHECKPOINT_KEY:
+                return None
+            value = record.value()
+            checkpoint = decode_checkpoint(value if isinstance(value, bytes) else b"")
+        except (KafkaException, InvalidRecord):
+            return None
+        finally:
+            consumer.close()
+        return {partition: place.offset for partition, place in checkpoint.places.items()}

@@ -1,0 +1,106 @@
+"""What the log no longer had when a query came to it: told once, as rows of `drops`.
+
+Only `streaming.log_retention` deletes, and never what a query has not read. But somebody may delete
+with a tool of Kafka's, set a retention, or lose a disk.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from mqlake.clock import Clock
+from mqlake.records import EVENTS, RECORD_VERSION
+from mqlake.reference_records import DEFAULT_TENANT
+from rules.actions.contract import Append
+from streaming.events import DROPPED
+from streaming.jobs.rules import Offsets
+
+_logger = logging.getLogger(__name__)
+
+REASON: Final = "unread"
+
+
+class Unread:
+    """Compares how far queries have come with where the log begins; from any thread.
+
+    Args:
+        begins: Returns the oldest offset per partition of a log topic.
+        append: Appends records and waits until they are safe.
+        clock: For the time of a record.
+    """
+
+    def __init__(
+        self,
+        begins: Callable[[str], dict[int, int]],
+        append: Callable[[Sequence[Append]], None],
+        clock: Clock,
+    ) -> None:
+        self._begins = begins
+        self._append = append
+        self._clock = clock
+        self._seen: dict[tuple[str, str, int], int] = {}
+        self._lock = threading.Lock()
+
+    def look(self, query: str, places: Offsets | None) -> Offsets | None:
+        """Tell what a query has not read and cannot read any more.
+
+        Args:
+            query: Its name.
+            places: By log topic and partition, the first offset that it has not read; None when it
+                has read nothing and begins where the log does.
+
+        Returns:
+            Where it can go on, when that is not where it is.
+
+        Raises:
+            LogError: The log does not answer, or does not take the record: nothing is told.
+        """
+        moved = False
+        reachable: Offsets = {}
+        for log_topic, offsets in (places or {}).items():
+            begins = self._begins(log_topic)
+            self._tell(query, log_topic, offsets, begins)
+            reachable[log_topic] = {p: max(at, begins.get(p, 0)) for p, at in offsets.items()}
+            moved = moved or reachable[log_topic] != offsets
+        return reachable if moved else None
+
+    def _tell(
+        self, query: str, log_topic: str, offsets: dict[int, int], begins: dict[int, int]
+    ) -> None:
+        with self._lock:
+            records = []
+            seen = {}
+            for partition, at in offsets.items():
+                place = (query, log_topic, partition)
+                begin = begins.get(partition, 0)
+                # A query passes over what is gone: it may be behind the gap already. What we delete
+                # ourselves was before all places that were seen then.
+                first = self._seen.get(place, at)
+                if first < begin:
+                    records.append(self._record(query, log_topic, partition, first, begin))
+                seen[place] = max(first, at, begin)
+            if records:
+                self._append(records)
+            self._seen |= seen
+
+    def _record(self, query: str, log_topic: str, partition: int, first: int, end: int) -> Append:
+        now_ms = self._clock.now_ms()
+        detail = (
+            f"{query}: offsets {first} to {end - 1} of partition {partition} of {log_topic} were "
+            "deleted before it is known to have read them"
+        )
+        _logger.error("records are lost", extra={"fields": {"reason": detail}})
+        value = {
+            "v": RECORD_VERSION,
+            "event": DROPPED,
+            "ts": now_ms,
+            "tenant": DEFAULT_TENANT,
+            "reason": REASON,
+            "topic": log_topic,
+            "detail": detail,
+            "count": end - first,
+        }
+        data = json.dumps(value, separators=(",", ":")).encode()
+        return Append(EVENTS, f"{DEFAULT_TENANT}/".encode(), data, [], now_ms)

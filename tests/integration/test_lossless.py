@@ -1,0 +1,124 @@
+"""Nothing acknowledged is deleted before it is read; what others delete is told."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from mqlake.local.testing import LocalSystem, await_condition, running_system
+from mqlake.log.admin import LogAdmin
+from mqlake.records import INBOUND
+from tests.integration.clients.publishing import publish_all, publishing
+from tests.integration.test_end_to_end import collecting
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+RETENTION_BYTES = 64 * 1024**2
+PAYLOAD = b"x" * 64 * 1024
+CANARY = "canary"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
+    """A system that may delete from its log what is beyond 64 MiB."""
+    environment = {
+        "MQLAKE_LOCAL_LOG_RETENTION_BYTES": str(RETENTION_BYTES),
+        "MQLAKE_STREAMING_ROUTER_BATCH_SECONDS": "5",
+    }
+    data_dir = tmp_path_factory.mktemp("lossless") / "data"
+    with running_system(data_dir, environment=environment) as system:
+        yield system
+
+
+def query(system: LocalSystem, statement: str) -> list[dict[str, object]]:
+    result = system.run("sql", statement, "--format", "json")
+    assert result.returncode == 0, result.stderr
+    rows: list[dict[str, object]] = json.loads(result.stdout)
+    return rows
+
+
+@contextmanager
+def spark_standing_still(system: LocalSystem) -> Iterator[None]:
+    pid = system.process("streaming")["figures"]["java_pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def await_retention(servers: str) -> None:
+    """Wait until the broker has looked for what is beyond the retention of its log topics."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    config = {"retention.ms": "1", "segment.bytes": str(1024**2)}
+    admin.create_topics([NewTopic(CANARY, 1, 1, config=config)])[CANARY].result(30)
+    log = LogAdmin(servers)
+    producer = Producer({"bootstrap.servers": servers})
+    for _ in range(40):
+        producer.produce(CANARY, PAYLOAD, timestamp=1)
+    producer.flush(30)
+    try:
+        await_condition(lambda: log.begins(CANARY)[0] > 0, "a look of the broker at its logs")
+    finally:
+        admin.delete_topics([CANARY])[CANARY].result(30)
+
+
+def test_what_comes_while_spark_stands_still_is_kept_until_all_have_read_it(
+    small: LocalSystem,
+) -> None:
+    servers = small.state().bootstrap_servers
+    log = LogAdmin(servers)
+    messages = [(f"kept/{number % 7}", b"%d " % number + PAYLOAD) for number in range(1_600)]
+    with collecting(small.mqtt_port, "kept/#", 1) as subscriber:
+        with spark_standing_still(small), publishing(small.mqtt_port) as publisher:
+            publish_all(publisher, messages)
+            await_retention(servers)
+        await_condition(lambda: len(subscriber.received) >= len(messages), "every message")
+        assert sorted(subscriber.received) == sorted(messages)
+    count = (
+        "SELECT count(DISTINCT log_partition || ':' || log_offset) AS n FROM messages"
+        " WHERE topic LIKE 'kept/%'"
+    )
+    await_condition(lambda: query(small, count) == [{"n": len(messages)}], "all in the history")
+    assert query(small, "SELECT * FROM drops") == []
+
+    # What everybody has read goes.
+    await_condition(lambda: sum(log.begins(INBOUND).values()) > 0, "old messages are deleted")
+    begins, ends = log.begins(INBOUND), log.ends(INBOUND)
+    kept = sum(ends[p] - begins[p] for p in ends) * len(PAYLOAD)
+    assert kept > RETENTION_BYTES * 0.8, "no more than is to go"
+
+
+def test_messages_that_others_delete_are_told_and_the_rest_goes_on(small: LocalSystem) -> None:
+    servers = small.state().bootstrap_servers
+    log = LogAdmin(servers)
+    with collecting(small.mqtt_port, "told", 1) as subscriber:
+        with spark_standing_still(small), publishing(small.mqtt_port) as publisher:
+            publish_all(publisher, [("told", b"lost %d" % number) for number in range(50)])
+            ends = log.ends(INBOUND)
+            places = [TopicPartition(INBOUND, p, end) for p, end in ends.items()]
+            admin = AdminClient({"bootstrap.servers": servers})
+            for future in admin.delete_records(places).values():
+                future.result(30)
+        with publishing(small.mqtt_port) as publisher:
+            publish_all(publisher, [("told", b"after")])
+        # What was on its way to the router already may still come.
+        await_condition(lambda: ("told", b"after") in subscriber.received, "what comes after")
+        assert len(subscriber.received) < 50
+    begun = time.monotonic()
+    statement = "SELECT reason, topic, detail, count FROM drops WHERE reason = 'unread'"
+    readers: set[str] = set()
+    while readers < {"router", "history", "state"} and time.monotonic() - begun < 120:
+        found = query(small, statement)
+        readers = {str(one["detail"]).split(":", 1)[0] for one in found}
+    assert readers >= {"router", "history", "state"}, "each reader tells of its own"
+    of_router = [one for one in found if str(one["detail"]).startswith("router:")]
+    assert sum(int(str(one["count"])) for one in of_router) >= 40
+    assert {one["topic"] for one in found} == {INBOUND}
+    small.await_healthy()
