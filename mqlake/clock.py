@@ -26,6 +26,31 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+class LogClock:
+    """The log's clock, as its records tell: the same for all who read them.
+
+    Between two records it goes on by durations, for the machine's calendar may be set meanwhile.
+
+    Args:
+        clock: The machine's; its calendar counts until the first record.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._heard: tuple[int, float] | None = None
+
+    def heard(self, timestamp_ms: int) -> None:
+        """Take the time that the log has given to a record which was read just now."""
+        self._heard = (timestamp_ms, self._clock.monotonic())
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970-01-01 UTC, never ahead of the log."""
+        if self._heard is None:
+            return self._clock.now_ms()
+        timestamp_ms, at = self._heard
+        return timestamp_ms + int((self._clock.monotonic() - at) * 1000)
+
+
 class ManualClock:
     """A clock that stands still until a test advances it."""
 

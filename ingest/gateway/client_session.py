@@ -469,7 +469,6 @@ class ClientSession:
         waiting = self.sender.first_waiting()
         for partition, offset in waiting.items():
             cursor[partition] = min(cursor[partition], offset)
-        storing = self.incoming.storing()
         return ProgressRecord(
             self.session_id,
             cursor,
@@ -480,8 +479,8 @@ class ClientSession:
                 if one.message is None or one.message.message.partition != LOCAL
             ],
             incoming=self.incoming.held(),
-            storing=storing,
-            storing_from=self._context.publisher.next_offsets() if storing else [],
+            storing=self.incoming.storing(),
+            storing_from=self.incoming.storing_from(self._context.publisher.next_offsets()),
             scans=self.sender.pending_retained(),
             shared={
                 one.packet_id: one.message.shared_filter

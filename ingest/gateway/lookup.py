@@ -47,7 +47,7 @@ class Lookup:
         self._reader = reader
         self._ends = ends
         self._clock = clock
-        self._asked: list[tuple[Search, Callable[[bool], None]]] = []
+        self._asked: list[tuple[Search, Callable[[Position | None], None]]] = []
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -67,37 +67,39 @@ class Lookup:
                 continue
             del self._asked[: len(asked)]
             for search, on_found in asked:
-                on_found(search.exchange in found)
+                on_found(found.get(search.exchange))
 
-    def ask(self, exchange: bytes, starts: list[int], on_found: Callable[[bool], None]) -> None:
-        """Say whether the log has the message of a QoS 2 exchange, as soon as it can be read.
+    def ask(
+        self, exchange: bytes, starts: list[int], on_found: Callable[[Position | None], None]
+    ) -> None:
+        """Say where the log has the message of a QoS 2 exchange, as soon as it can be read.
 
         Args:
             exchange: As in its header.
             starts: Per partition the offset below which it is not.
-            on_found: Told whether it is there.
+            on_found: Told where it is, None when it is not there.
         """
         self._asked.append((Search(exchange, starts), on_found))
         self._wake.set()
 
-    async def find(self, searches: Iterable[Search]) -> set[bytes]:
-        """Return the exchanges whose messages are in the log.
+    async def find(self, searches: Iterable[Search]) -> dict[bytes, Position]:
+        """Return the exchanges whose messages are in the log, and where these are.
 
         Raises:
             LogError: The log cannot be read.
         """
         starts_of = {search.exchange: search.starts for search in searches}
         if not starts_of:
-            return set()
+            return {}
         starts = [min(offsets) for offsets in zip(*starts_of.values(), strict=True)]
         ends = await self._ends()
-        found: set[bytes] = set()
+        found: dict[bytes, Position] = {}
 
         async def look(records: list[LogRecord]) -> None:
             for record in records:
                 for name, value in record.headers:
                     if name == HEADER_EXCHANGE and value in starts_of:
-                        found.add(value)
+                        found[value] = (record.partition, record.offset)
 
         ranges = {partition: (start, ends[partition]) for partition, start in enumerate(starts)}
         await self._reader.read_range(INBOUND, ranges, look)

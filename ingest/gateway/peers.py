@@ -22,6 +22,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from mqlake.clock import LogClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogRecord, LogWriter
 from mqlake.record_versions import OLDEST_READ, RECORD_VERSION
@@ -189,7 +190,7 @@ class Peers:
         self._has_left = False
         self._serves = True
         self._echo_at = clock.monotonic()
-        self._log_ahead_ms = 0
+        self._log_clock = LogClock(clock)
         self._clock_ahead_ms: deque[int] = deque(maxlen=CLOCK_WORDS)
         self._is_read = False
         self._said: dict[int, float] = {}
@@ -258,7 +259,7 @@ class Peers:
 
     def log_now_ms(self) -> int:
         """Return the time by the log's clock, which is the same for all gateways."""
-        return self._clock.now_ms() + self._log_ahead_ms
+        return self._log_clock.now_ms()
 
     @property
     def clock_ahead_seconds(self) -> float:
@@ -377,7 +378,7 @@ class Peers:
                 if self._echo_at - peer.heard_at < self._lease.seconds + GRACE_SECONDS:
                     peer.heard_at = max(peer.heard_at, now - BEAT_SECONDS)
         self._echo_at = now
-        self._log_ahead_ms = record.timestamp_ms - self._clock.now_ms()
+        self._log_clock.heard(record.timestamp_ms)
         self._clock_ahead_ms.append(found["at"] - record.timestamp_ms)
         self._lease.renew(said_at)
         if not self._is_read:

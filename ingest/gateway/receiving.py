@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.context import Context
     from ingest.gateway.log_room import LogRoom
-    from ingest.gateway.lookup import Lookup
+    from ingest.gateway.lookup import Lookup, Position
     from ingest.gateway.publishing import Publisher
     from ingest.protocol.properties import Properties
     from mqlake.log.contract import AppendCallback
@@ -82,10 +82,14 @@ class _PendingExchange(_PendingPublish):
         if error is None or error.definite:
             super().__call__(partition, offset, error)
         else:
-            self._receiver.look_for(self._exchange, self._starts, partial(self._found, error))
+            on_found = partial(self._found, error)
+            self._receiver.look_for(self._packet_id, self._exchange, self._starts, on_found)
 
-    def _found(self, error: LogError, is_there: bool) -> None:
-        self._receiver.stored(self._packet_id, 2, -1, -1, None if is_there else error)
+    def _found(self, error: LogError, position: Position | None) -> None:
+        if position is None:
+            self._receiver.stored(self._packet_id, 2, -1, -1, error)
+        else:
+            self._receiver.stored(self._packet_id, 2, *position, None)
 
 
 class ReceiverContext:
@@ -245,15 +249,15 @@ class Receiver:
     ) -> None:
         """Answer a QoS 1 or 2 message: the log has it, or could not take it.
 
-        The partition is negative when the message was found in the log later.
+        The next message under its packet identifier is looked for behind it only.
         [MQTT5-4.3.2-4] [MQTT5-4.3.3-8] [MQTT311-4.3.2-2]
         """
         self._unstored -= 1
         if error is not None:
             self._refuse(packet_id, qos, str(error))
             return
-        if partition >= 0:
-            self._publisher.acked[partition] = offset
+        acked = self._publisher.acked
+        acked[partition] = max(acked[partition], offset)  # later ones may be answered for already
         self._counters.messages_stored += 1
         if qos == 2:
             # Also for a client that has come back since: it waits for this PUBREC.
@@ -272,9 +276,14 @@ class Receiver:
             self._connection.release(HELD_BY_WINDOW)
 
     def look_for(
-        self, exchange: bytes, starts: list[int], on_found: Callable[[bool], None]
+        self,
+        packet_id: int,
+        exchange: bytes,
+        starts: list[int],
+        on_found: Callable[[Position | None], None],
     ) -> None:
         """Find out whether the log has a message that it has not answered for."""
+        self._incoming.look_for(packet_id, starts)
         self._context.lookup.ask(exchange, starts, on_found)
 
     def _complete(self, packet_id: int) -> None:

@@ -125,9 +125,12 @@ class SessionLog:
             with contextlib.suppress(LogError):  # the next ones come soon
                 self._records.append(key, value, self._headers, shard, None)
 
-    def forget(self, key: Key, epoch: int) -> None:
-        """End a session."""
+    def forget_progress(self, key: Key, epoch: int) -> None:
+        """End the progress of a session."""
         self._write(key, progress_key, None, epoch, None)
+
+    def forget_session(self, key: Key, epoch: int) -> None:
+        """End a session."""
         self._write(key, session_key, None, epoch, None)
 
     def _write(

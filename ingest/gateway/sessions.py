@@ -337,13 +337,17 @@ class Sessions:
         key, record = session.key, session.record(disconnected_at_ms=now_ms)
 
         def write_last(epoch: int) -> None:
-            self._share_log.forget_member(key, shared_filters, epoch)
+            writers: dict[Kind, Callable[[], object]] = {
+                Kind.MEMBER: partial(self._share_log.forget_member, key, shared_filters, epoch)
+            }
+            if session.is_written and record.will is None:
+                writers[Kind.PROGRESS] = partial(self._log.forget_progress, key, epoch)
+                writers[Kind.SESSION] = partial(self._log.forget_session, key, epoch)
+            elif session.is_written:
+                writers[Kind.SESSION] = partial(self._log.save_session, record, epoch)
+            write(Before.END, writers)
             if not session.is_written:
                 self._holder.end_claim_of(key, epoch)
-            elif record.will is None:
-                self._log.forget(key, epoch)
-            else:
-                self._log.save_session(record, epoch)
 
         if not session.hands_on:
             self._holder.release(key, write_last)

@@ -39,7 +39,7 @@ from mqlake.records import CONTROL_KEY_PREFIX, SESSIONS, delivery_topic
 from mqlake.shard_records import OWNER_KEY, Key, Run, encode_run, shard_of, stamp_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
     from ingest.gateway.peers import Lease, Peers
     from ingest.gateway.store.database import Database
@@ -79,7 +79,7 @@ class Actions:
         told: Takes a control record of a gateway for itself.
     """
 
-    find: Callable[[Sequence[Search]], Coroutine[Any, Any, set[bytes]]]
+    find: Callable[[Sequence[Search]], Coroutine[Any, Any, Collection[bytes]]]
     next_offsets: Callable[[], list[int]]
     publish_wills: Callable[[Sequence[tuple[SessionRecord, bytes]]], Coroutine[Any, Any, None]]
     pass_on: Callable[[Key, ProgressRecord], Coroutine[Any, Any, None]]
@@ -276,10 +276,12 @@ class Shards:
             self._claim(number, followed)
         if self._lease.is_in_time():
             now_ms = self._peers.log_now_ms()
-            for number in self._current:
-                self._followed[number].shard.tick(
-                    now_ms, self._peers.is_dead, self._peers.is_silent, self._peers.is_spent
-                )
+            current = set(self._current)
+            for number, followed in self._followed.items():
+                if number in current or followed.shard.has_to_leave:
+                    followed.shard.tick(
+                        now_ms, self._peers.is_dead, self._peers.is_silent, self._peers.is_spent
+                    )
 
     def suspend(self) -> None:
         """Act for no shard: others may own them, and what they have done is not known."""

@@ -191,7 +191,7 @@ def _settled(
     key: Key,
     entry: StoredEntry,
     progress: ProgressRecord | None,
-    found: set[bytes],
+    found: Collection[bytes],
     now_ms: int,
 ) -> list[ShardRecord]:
     stamp = stamp_headers(shard.me.incarnation, entry.epoch, shard.owner_epoch)
@@ -295,7 +295,7 @@ async def _publish_wills(shard: OwnedShard, keys: Sequence[Key]) -> None:
         session.will_from = starts
     if fresh:
         await Append([_session_record(shard, key, session) for key, session in fresh])
-    found: set[bytes] = set()
+    found: Collection[bytes] = ()
     if begun:
         found = await Find(
             [Search(will_exchange(one), one.will_from or starts) for _, one in begun]

@@ -13,11 +13,14 @@ packet leaves when the log has what it tells of:
   of a share group is the client's before it leaves the part of its gateway: a crash between the two
   finds it in both, and it stays the client's.
 - *Release*: the session's last record is the one that lets others have it, so it is the last.
+- *End*: a session ends with its own tombstone, the last: while it stands, so does what it has.
 - *Marks* move the cursor of every session whose last record says that it has nothing on its way,
   and of every part: what they pass must stand in a record before them.
 
 In the progress of a session with shared subscriptions messages have packet identifiers only; what
-they were sent for is in its member record, which therefore precedes it.
+they were sent for is in its member record, which therefore precedes it. A record of progress that
+stands alone is written thousands of times a second: `ClientSession.next_progress` keeps that order
+by itself. What a shard's owner appends is in the order of its act (`ingest.session.acts`).
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class Before(Enum):
     CONNACK = auto()
     SUBACK = auto()
     RELEASE = auto()
+    END = auto()
     MARKS = auto()
 
 
@@ -57,6 +61,7 @@ ORDER: Final[Mapping[Before, tuple[Kind, ...]]] = {
     Before.CONNACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
     Before.SUBACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
     Before.RELEASE: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
+    Before.END: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
     Before.MARKS: (Kind.PART, Kind.PROGRESS, Kind.MARKS),
 }
 """In which order records are handed to the log, which keeps it."""

@@ -10,7 +10,7 @@ runs the same coroutines and stops, delays or loses the host at each of them.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -84,7 +84,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Find(Effect["set[bytes]"]):
+class Find(Effect[Collection[bytes]]):
     """Return which of these exchanges the log has."""
 
     searches: Sequence[Search]

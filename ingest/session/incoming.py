@@ -8,7 +8,13 @@ identifier is kept until PUBREL, and a repeated PUBLISH under it is not handed o
 [MQTT5-4.3.3-13]
 """
 
+from __future__ import annotations
+
 from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Arrival(Enum):
@@ -25,10 +31,13 @@ class Arrival(Enum):
 class IncomingMessages:
     """The QoS 2 packet identifiers of one client that are between PUBLISH and PUBREL."""
 
-    __slots__ = ("_stored",)
+    __slots__ = ("_looked_for", "_stored")
 
     def __init__(self) -> None:
         self._stored: dict[int, bool] = {}
+        # Those that the log has not answered for: where they may begin, by partition. Made when
+        # there is one.
+        self._looked_for: dict[int, Sequence[int]] | None = None
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -57,13 +66,40 @@ class IncomingMessages:
         """Return those that are stored and wait for PUBREL."""
         return [packet_id for packet_id, stored in self._stored.items() if stored]
 
+    def look_for(self, packet_id: int, starts: Sequence[int]) -> None:
+        """Note that the log did not answer: the message may be there, from these offsets on."""
+        if self._looked_for is None:
+            self._looked_for = {}
+        self._looked_for[packet_id] = starts
+
+    def storing_from(self, next_offsets: Sequence[int]) -> list[int]:
+        """Return per partition an offset below which none of `storing` is; empty without any.
+
+        The log answers in the order of each partition, so those that wait for their answer are not
+        below what it has answered for; those that are looked for may be.
+
+        Args:
+            next_offsets: The first that the log has not answered for.
+        """
+        if not self.is_storing:
+            return []
+        starts = (self._looked_for or {}).values()
+        return [min(offsets) for offsets in zip(next_offsets, *starts, strict=True)]
+
     def stored(self, packet_id: int) -> None:
         """Note that the message is durable; PUBREC is due."""
         self._stored[packet_id] = True
+        self._found(packet_id)
 
     def refused(self, packet_id: int) -> None:
         """Note that the message could not be stored; the identifier is free [MQTT5-4.3.3-9]."""
         self._stored.pop(packet_id, None)
+        self._found(packet_id)
+
+    def _found(self, packet_id: int) -> None:
+        if self._looked_for is not None:
+            self._looked_for.pop(packet_id, None)
+            self._looked_for = self._looked_for or None
 
     def receive_pubrel(self, packet_id: int) -> bool:
         """End the exchange; False when no PUBREC was sent under it (5.0: reason code 0x92).

@@ -233,6 +233,7 @@ class Shard:
         # Owners before this one that may not know it yet.
         self._before: set[Run] = set()
         self.has_to_leave = False
+        self._is_leaving = False
         # Clients whose sessions this gateway has begun without a claim, with the number of the one
         # that would be theirs.
         self._taken: dict[Key, int] = {}
@@ -321,7 +322,8 @@ class Shard:
         if self.owner is not None and self.owner != owner:
             self._before.add(self.owner)
             self.has_to_leave = self.has_to_leave or self.owner == self.me
-        self._before.discard(owner)
+        # An earlier run of its name is over, or this one would not have begun.
+        self._before = {run for run in self._before if run.gateway != owner.gateway}
         self.owner = owner
         self.owner_epoch = offset
         self.is_active = False
@@ -335,7 +337,8 @@ class Shard:
         """Go on when the last act is over: with the next ownership, or without any."""
         if self._acting:
             return
-        if self.has_to_leave and self.owner != self.me:
+        if self.has_to_leave and not self._is_leaving and self.owner != self.me:
+            self._is_leaving = True
             self._start(self, self._leave())
         self._activate()
 
@@ -344,18 +347,21 @@ class Shard:
         stamp = stamp_headers(self.me.incarnation)
         taken = list(self._taken.items())
         self._claimed.update(number for _, number in taken)
-        await Append(
-            [
-                ShardRecord(
-                    claim_key(*key),
-                    encode_claim(self.me, number, clean_start=True, goes_on=True),
-                    stamp,
-                )
-                for key, number in taken
-            ]
-        )
-        await Append([ShardRecord(left_key(self.me.gateway), encode_run(self.me), stamp)])
-        self.has_to_leave = False
+        try:
+            await Append(
+                [
+                    ShardRecord(
+                        claim_key(*key),
+                        encode_claim(self.me, number, clean_start=True, goes_on=True),
+                        stamp,
+                    )
+                    for key, number in taken
+                ]
+            )
+            await Append([ShardRecord(left_key(self.me.gateway), encode_run(self.me), stamp)])
+            self.has_to_leave = False
+        finally:
+            self._is_leaving = False
 
     def _activate(self) -> None:
         if self.is_active or self.owner != self.me or self._before or self._acting:
@@ -618,11 +624,13 @@ class Shard:
             self._activate()
         if not self.is_active:
             return
+        for run, asked_at_ms in list(self._confirmed_at_ms.items()):
+            if now_ms - asked_at_ms >= CONFIRMED_MS:
+                del self._confirmed_at_ms[run]
         for run in list(self.store.holders()):
             if run in self._settling:
                 continue
-            has_asked = now_ms - self._confirmed_at_ms.get(run, 0) < CONFIRMED_MS
-            if run == UNKNOWN_RUN or (is_dead(run) and not has_asked):
+            if run == UNKNOWN_RUN or (is_dead(run) and run not in self._confirmed_at_ms):
                 self._settle(run, now_ms, is_spent)
             else:
                 self._late.pop(run, None)

@@ -1,6 +1,6 @@
 import time
 
-from mqlake.clock import Clock, ManualClock, SystemClock
+from mqlake.clock import Clock, LogClock, ManualClock, SystemClock
 
 
 def test_a_manual_clock_moves_only_when_told() -> None:
@@ -22,3 +22,15 @@ def test_the_system_clock_reads_the_machine() -> None:
     before = time.time_ns() // 1_000_000
     assert before <= clock.now_ms() <= time.time_ns() // 1_000_000
     assert clock.monotonic() <= time.monotonic()
+
+
+def test_the_log_s_clock_goes_on_by_durations_whatever_becomes_of_the_calendar() -> None:
+    clock = ManualClock(now_ms=10_000)
+    log_clock = LogClock(clock)
+    assert log_clock.now_ms() == 10_000
+    log_clock.heard(50_000)
+    clock.advance(0.25)
+    clock.step_calendar(3_600_000)
+    assert log_clock.now_ms() == 50_250
+    log_clock.heard(50_200)
+    assert log_clock.now_ms() == 50_200

@@ -283,6 +283,62 @@ async def test_a_will_that_the_log_did_not_answer_for_comes_once(is_there: bool)
         assert [record.value for record in harness.inbound()] == [b"gone"]
 
 
+async def test_what_is_looked_for_is_not_thought_to_be_behind_later_messages() -> None:
+    async with running_gateway() as harness:
+        client = await Client.connect(
+            harness.port, "alice", properties={"session_expiry_interval": 60}
+        )
+        publisher, asked = harness.gateway.publisher, []
+        harness.gateway.lookup.ask = lambda *search: asked.append(search)  # type: ignore[method-assign]
+        publish: Any = publisher.publish
+
+        def publish_once(*arguments: Any) -> None:
+            publisher.publish = publish  # type: ignore[method-assign]
+            report, error = arguments[-1], LogError("timed out", definite=False)
+
+            def unsure(partition: int, offset: int, _: LogError | None) -> None:
+                report(partition, offset, error)
+
+            publish(*arguments[:4], unsure)
+
+        publisher.publish = publish_once  # type: ignore[method-assign, assignment]
+        client.send(Publish("a", b"x", 2, packet_id=1))
+        await until(lambda: len(asked) == 1)
+        client.send(Publish("a", b"y", 2, packet_id=2))
+        assert await client.expect(Pubrec) == Pubrec(2)
+        unsure, _ = harness.inbound()
+        progress = harness.gateway.sessions.get("default", "alice").snapshot()
+        assert progress.storing == [1]
+        assert progress.storing_from[unsure.partition] <= unsure.offset
+
+
+async def test_the_next_message_is_not_taken_for_one_that_was_looked_for() -> None:
+    async with running_gateway() as harness:
+        client = await Client.connect(
+            harness.port, "alice", properties={"session_expiry_interval": 60}
+        )
+        publisher = harness.gateway.publisher
+        publish: Any = publisher.publish
+
+        def publish_once(*arguments: Any) -> None:
+            publisher.publish = publish  # type: ignore[method-assign]
+            report, error = arguments[-1], LogError("timed out", definite=False)
+
+            def unsure(partition: int, offset: int, _: LogError | None) -> None:
+                report(partition, offset, error)
+
+            publish(*arguments[:4], unsure)
+
+        publisher.publish = publish_once  # type: ignore[method-assign, assignment]
+        await client.publish("a", b"x", 2)
+        harness.log.hold_reports()
+        client.send(Publish("a", b"y", 2, packet_id=client.next_packet_id()))
+        session = harness.gateway.sessions.get("default", "alice")
+        await until(session.incoming.storing)
+        first = harness.inbound()[0]
+        assert session.snapshot().storing_from[first.partition] > first.offset
+
+
 async def test_publishers_are_refused_before_the_disk_is_full(tmp_path: Path) -> None:
     async with running_gateway(log_dir=tmp_path, min_free_disk_bytes=0) as harness:
         client = await Client.connect(harness.port, "alice")

@@ -10,10 +10,18 @@ from ingest.gateway.shards import Actions, Shards
 from ingest.gateway.store.database import Database
 from ingest.session.placement import place
 from mqlake.clock import ManualClock
+from mqlake.errors import LogError
 from mqlake.log.contract import LogReader, LogRecord, LogWriter, RecordsCallback
 from mqlake.records import SESSIONS
 from mqlake.session_records import SessionRecord, encode_session, session_key
-from mqlake.shard_records import OWNER_KEY, Run, encode_run, shard_of, stamp_headers
+from mqlake.shard_records import (
+    OWNER_KEY,
+    Run,
+    encode_run,
+    left_key,
+    shard_of,
+    stamp_headers,
+)
 from tests.ingest.gateway.harness import until
 
 pytestmark = pytest.mark.anyio
@@ -86,6 +94,17 @@ class KnownPeers:
 class Written:
     def __init__(self) -> None:
         self.owned: list[int] = []
+        self.left: list[int] = []
+        self.is_failing = False
+
+    async def append_durably(
+        self, _topic: str, key: bytes, *_: Any, partition: int
+    ) -> tuple[int, int]:
+        if self.is_failing:
+            raise LogError("not now", definite=True)
+        if key == left_key(ME.gateway):
+            self.left.append(partition)
+        return partition, 0
 
     def append(self, _topic: str, key: bytes, *_: Any, partition: int) -> None:
         if key == OWNER_KEY:
@@ -174,6 +193,30 @@ async def test_a_claim_in_a_loaded_shard_does_not_wait_for_one_that_is_loading()
     assert bench.shards.session_count == 2
     assert not bench.shards.is_settled
     assert not bench.loader.is_paused
+    await bench.shards.close()
+
+
+async def test_a_gateway_says_that_it_has_left_a_shard_until_the_log_has_it() -> None:
+    bench = Bench(dict.fromkeys(range(SHARDS), 1))
+    await bench.shards.open()
+    number = bench.mine[0]
+    await bench.load(number, [a_session(number, 0)])
+    await until(lambda: number in bench.reader.followed)
+    bench.reader.hand_over([owned_by(ME, number, 1)])
+    bench.writer.is_failing = True
+    bench.reader.hand_over([owned_by(OTHER, number, 2)])
+    await until(lambda: bench.shards.is_idle)
+    assert bench.writer.left == []
+    bench.writer.is_failing = False
+
+    def has_left() -> bool:
+        bench.shards.tick()
+        return bench.writer.left == [number]
+
+    await until(has_left)
+    await until(lambda: bench.shards.is_idle)
+    bench.shards.tick()
+    assert bench.writer.left == [number]
     await bench.shards.close()
 
 

@@ -22,7 +22,7 @@ def test_records_are_written_in_the_order_of_what_relies_on_what(before: Before)
 
 
 def test_every_end_of_a_session_has_its_own_record_last() -> None:
-    for before in (Before.CONNACK, Before.SUBACK, Before.RELEASE):
+    for before in (Before.CONNACK, Before.SUBACK, Before.RELEASE, Before.END):
         assert ORDER[before][-1] is Kind.SESSION
     assert ORDER[Before.MARKS][-1] is Kind.MARKS
 

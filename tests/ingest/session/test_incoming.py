@@ -8,6 +8,23 @@ from ingest.session.incoming import Arrival, IncomingMessages
 PACKET_IDS = st.integers(1, 3)
 
 
+@pytest.mark.parametrize("ends", ["stored", "refused"])
+def test_messages_that_are_looked_for_are_not_behind_where_they_were_appended(ends: str) -> None:
+    incoming = IncomingMessages()
+    for packet_id in (1, 2, 3):
+        incoming.receive_publish(packet_id)
+    assert incoming.storing_from([5, 5]) == [5, 5]
+    incoming.look_for(1, [2, 6])
+    incoming.look_for(2, [4, 3])
+    assert incoming.storing_from([7, 7]) == [2, 3]
+    getattr(incoming, ends)(2)
+    assert incoming.storing_from([7, 7]) == [2, 6]
+    getattr(incoming, ends)(1)
+    assert incoming.storing_from([7, 7]) == [7, 7]
+    incoming.stored(3)
+    assert incoming.storing_from([7, 7]) == []
+
+
 class IncomingMachine(RuleBasedStateMachine):
     """Every state x every input, beside the diagram of the module written as a dictionary."""
 
