@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from mqlake.clock import Clock
@@ -22,6 +22,7 @@ from mqlake.records import EVENTS, INBOUND, RULES, SESSIONS
 from mqlake.tables import DROPS, RETAINED, Table
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from streaming.events import drop_rows, event_rows
+from streaming.jobs.rules import committed
 from streaming.jvm.priority import give_way
 from streaming.retained import (
     committed_offsets,
@@ -82,6 +83,8 @@ class State:
         """Held while state tables are written; upkeep takes it so that no commit meets another."""
         self.next_offsets = committed_offsets(table_path(settings, RETAINED))
         """What the last commit of `retained` says."""
+        self._ends = (committed(checkpoint) or {}).get(INBOUND, self.next_offsets)
+        """Where the last batch ended in `mqlake.inbound`."""
         self.retained_changed = True
         """Rows came since upkeep last looked for when the first expires."""
 
@@ -101,6 +104,15 @@ class State:
             self._rest(min((self._clock.monotonic() - begin) * REST, MOST_REST_SECONDS))
         self._is_warm = True
 
+    def note(self, spark: SparkSession) -> None:
+        """Have `retained` say where the last batch ended, if none has followed that could.
+
+        What has been read of the log is kept until then.
+        """
+        with self.lock:
+            if not self._is_closed and self._is_note_due(self._ends):
+                self._note(spark, self._ends)
+
     def close(self, timeout_seconds: float) -> None:
         """Take no more batches, and wait for the one that is being applied."""
         self._is_closed = True
@@ -118,9 +130,7 @@ class State:
                 self.retained_changed = True
                 self._noted(next_offsets)
             elif self._is_note_due(next_offsets):
-                path = table_path(self._settings, RETAINED)
-                note_offsets(batch.sparkSession, path, next_offsets)
-                self._noted(next_offsets)
+                self._note(batch.sparkSession, next_offsets)
             if SESSIONS in counts:
                 self._apply_sessions(_of(wanted, SESSIONS))
             if EVENTS in counts:
@@ -129,6 +139,7 @@ class State:
                 self._append(drop_rows(events), DROPS, batch_id)
             if RULES in counts:
                 merge_rules(rule_changes(_of(wanted, RULES)))
+            self._ends = next_offsets
         finally:
             wanted.unpersist()
 
@@ -158,6 +169,10 @@ class State:
             next_offsets != self.next_offsets
             and self._clock.monotonic() - self._noted_at >= NOTE_SECONDS
         )
+
+    def _note(self, spark: SparkSession, next_offsets: dict[int, int]) -> None:
+        note_offsets(spark, table_path(self._settings, RETAINED), next_offsets)
+        self._noted(next_offsets)
 
     def _noted(self, next_offsets: dict[int, int]) -> None:
         self.next_offsets = next_offsets

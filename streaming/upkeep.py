@@ -1,9 +1,9 @@
 """What tables need now and then.
 
-Expired retained messages go each minute, if there are any. Small files are joined when a table has
-gathered many, for its queries would grow slow; that also clusters them. Four times a day rows go
-that are older than the policies of retention keep them. Twice a day files go that no snapshot of
-the last day holds.
+Expired retained messages go each minute, if there are any, and the table that has them says how far
+the log is read. Small files are joined when a table has gathered many, for its queries would grow
+slow; that also clusters them. Four times a day rows go that are older than the policies of
+retention keep them. Twice a day files go that no snapshot of the last day holds.
 
 One thing at a time, in one task, in a scheduler pool of its own that comes after all others.
 """
@@ -30,7 +30,7 @@ from streaming.retained import commits_saying, delete_expired, first_expiry
 from streaming.retention import expired
 from streaming.settings import StreamingSettings
 from streaming.spark import MAINTENANCE_POOL, small_session, use_pool
-from streaming.state import State
+from streaming.state import NOTE_SECONDS, State
 from streaming.tables import rule_table_path, rule_tables, table_path
 
 _logger = logging.getLogger(__name__)
@@ -89,6 +89,7 @@ class Upkeep:
         now = clock.monotonic()
         self._duties = {
             "expire": _Duty(self.expire, EXPIRE_SECONDS, now),
+            "note": _Duty(self.note, NOTE_SECONDS, now + NOTE_SECONDS),
             "optimize": _Duty(self.optimize, OPTIMIZE_SECONDS, now + OPTIMIZE_SECONDS),
             "retention": _Duty(self.delete_old, RETENTION_SECONDS, now + 1200.0),
             "vacuum": _Duty(self.vacuum, VACUUM_SECONDS, now + 3600.0),
@@ -124,6 +125,10 @@ class Upkeep:
             if self._first_expiry is not None and self._first_expiry <= now:
                 delete_expired(self._spark, now, self._state.next_offsets)
                 self._first_expiry = first_expiry(self._spark)
+
+    def note(self) -> None:
+        """Have `retained` say how far the log is read, also where nothing comes any more."""
+        self._state.note(self._spark)
 
     def optimize(self) -> None:
         """Join the small files of the tables that have many."""

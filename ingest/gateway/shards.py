@@ -29,6 +29,7 @@ from ingest.session.effects import (
     PublishWills,
     SettledRun,
     Tell,
+    discard,
 )
 from ingest.session.ownership import NOBODY_IS_FREE, FreeSessions, Shard
 from ingest.session.placement import place
@@ -458,10 +459,10 @@ class Shards:
 
     def _begin(self, shard: Shard, work: Work) -> None:
         if self._is_closed:
-            work.close()
+            discard(work)
             return
         task = asyncio.create_task(self._run(shard, work, shard.owner_epoch))
-        task.add_done_callback(lambda _: work.close())  # it may be cancelled before it has begun
+        task.add_done_callback(lambda _: discard(work))  # it may be cancelled before it has begun
         self._keep(task)
 
     def _keep(self, task: asyncio.Task[None]) -> None:

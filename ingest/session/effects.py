@@ -10,7 +10,9 @@ runs the same coroutines and stops, delays or loses the host at each of them.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -42,6 +44,15 @@ class Effect(Generic[Result]):
 
 Work: TypeAlias = Coroutine[Effect[Any], Any, None]
 """Done step by step: each effect is performed before the next is asked for."""
+
+
+def discard(work: Work) -> None:
+    """End work where it is, also before it has begun, and with it what it awaits."""
+    if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+        # Closed now, it would leave behind what it is given to await, which never ends then.
+        with suppress(StopIteration):
+            work.send(None)
+    work.close()
 
 
 @dataclass(frozen=True, slots=True)

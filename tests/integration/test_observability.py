@@ -118,5 +118,5 @@ def test_doctor_finds_nothing_wrong(system: LocalSystem) -> None:
     assert not wrong
     assert result.returncode == 0
     by_check = {one["check"]: one for one in answer["findings"]}
-    assert len(by_check) == 15
+    assert len(by_check) == 16
     assert by_check["gateways"]["detail"].startswith("gateway-2: acknowledged in ")

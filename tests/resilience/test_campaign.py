@@ -39,7 +39,7 @@ def test_groups_that_a_target_cannot_be_put_to_are_left_out() -> None:
         for seed in range(20)
         for client in make_plan(load("features"), local.load("mosquitto"), NODES, seed, 1.0).clients
     }
-    assert {"flow-stays", "work-0"} <= names
+    assert {"flow-stays", "worker-0"} <= names
     assert not {"red-sub", "admin", "route-sub-0"} & names
 
 

@@ -212,7 +212,9 @@ def stored_events(spark: SparkSession, connect: SparkConnect) -> None:
         " FROM range(200)"
     )
     spark.sql(
-        f"INSERT INTO drops SELECT timestamp_millis({START_MS}), '{TENANT}', 'c1', 'a',"
+        "INSERT INTO drops (ts, tenant, client_id, topic, qos, reason, count, gateway,"
+        " log_partition, log_offset)"
+        f" SELECT timestamp_millis({START_MS}), '{TENANT}', 'c1', 'a',"
         " CAST(1 AS TINYINT), 'queue_full', id, 'gateway-1', 0, id FROM range(10)"
     )
 

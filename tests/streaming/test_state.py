@@ -285,6 +285,14 @@ class TestOffsets:
         log.clock.advance(NOTE_SECONDS)
         log.apply()
         assert commits() == before + 1, "nothing has advanced"
+        log.publish("a", b"1", retain=False)
+        log.apply()
+        log.clock.advance(NOTE_SECONDS)
+        log.state.note(log.spark)
+        assert (commits(), log.committed()) == (before + 2, {0: 5, 1: 0}), "no batch follows"
+        log.clock.advance(NOTE_SECONDS)
+        log.state.note(log.spark)
+        assert commits() == before + 2
         assert small_files(table_path(log.settings, TABLES[1])) == 0, "no file without rows"
 
     def test_joining_files_keeps_them(self, log: Log) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.effects import Effect, ShardRecord
+from ingest.session.effects import Effect, ShardRecord, discard
 from ingest.session.share_groups import Deliveries, Given, GroupEnded, Withdraw
 from ingest.session.share_membership import (
     Announce,
@@ -45,7 +45,6 @@ from tests.ingest.session.simulation.invariants import QUIET_MS, Violation
 from tests.ingest.session.simulation.lease import TICK_MS
 from tests.ingest.session.simulation.log import START_MS
 from tests.ingest.session.simulation.node import LEASE_MS
-from tests.ingest.session.simulation.owner import discard
 from tests.ingest.session.simulation.schedule import LATE_MS, Fault, Schedule, Step
 from tests.ingest.session.simulation.search import run
 from tests.ingest.session.simulation.world import World

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ingest.session.effects import (
@@ -15,6 +14,7 @@ from ingest.session.effects import (
     PublishWills,
     Tell,
     Work,
+    discard,
 )
 from tests.ingest.session.simulation.lease import LeasedNode
 from tests.ingest.session.simulation.log import Message
@@ -113,10 +113,3 @@ class OwnerNode(LeasedNode):
         for session, exchange in effect.wills:
             will = Message("will", session.session_id, 0, exchange)
             self.send("inbound", self.world.publish, will, report=published)
-
-
-def discard(work: Work) -> None:
-    if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
-        with suppress(StopIteration):
-            work.send(None)  # or what it was to await would never be
-    work.close()
