@@ -329,7 +329,7 @@ class ClientSession:
         """Write the session as it is now, if it is one that is written.
 
         Args:
-            on_saved: Told when the log has it, or not.
+            on_saved: Told when the log has it, or not; of one that is not written, when it is held.
             before: What relies on that.
             progress: Writes how far it has come, where that is new.
 
@@ -338,8 +338,8 @@ class ClientSession:
         """
         self.is_written = self.is_written or self.is_stored or self.will is not None
         if not self.is_written:
-            if on_saved is not None:
-                on_saved(None)
+            if on_saved is not None:  # it may have been granted before others settled it
+                self._context.session_log.once_held(partial(on_saved, None))
             return
         writers: dict[Kind, Callable[[], object]] = {Kind.SESSION: partial(self._save, on_saved)}
         if progress is not None:

@@ -68,6 +68,10 @@ class SessionLog:
         """Go on with what waited: the sessions that are still held were held all the time."""
         self._reports.confirmed()
 
+    def once_held(self, report: Callable[[], None]) -> None:
+        """Run what is to be said of a session that is not written, once it is known to be held."""
+        self._reports.run(report)
+
     def append_claim(
         self,
         shard: int,

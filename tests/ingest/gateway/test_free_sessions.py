@@ -1,10 +1,11 @@
-"""Clean sessions that the owner of their shard has begun without a record of them."""
+"""Clean sessions: begun by the owner of their shard without a record of them, or claimed."""
 
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ingest.protocol.packets import Connack, Connect
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock
 from mqlake.records import SESSIONS
@@ -14,6 +15,7 @@ from tests.ingest.gateway.test_survival import (
     FIRST,
     LEASE_SECONDS,
     SECOND,
+    die_out,
     paused,
     publish,
     seconds_pass,
@@ -118,6 +120,22 @@ async def test_a_clean_session_that_moved_while_its_gateway_stood_still_gets_not
             await publish(second, b"1")
         assert await new.payloads(1) == [b"1"]
         await old.expect_disconnect(DisconnectReasonCode.SESSION_TAKEN_OVER)
+        await new.expect_nothing()
+
+
+async def test_a_client_is_not_welcomed_to_a_session_that_others_have_taken() -> None:
+    clock = ManualClock()
+    async with two(clock) as (first, second):
+        client_id = owned_by(second)
+        old = await Client.open(first.port)
+        first.gateway.reader.pause()  # before the grant comes
+        old.send(Connect(client_id, 5))
+        await until(lambda: claims(first, client_id))
+        with paused(first):
+            await die_out(clock, second)
+            await until(lambda: claims(first, client_id)[-1] is None)
+            new = await Client.connect(second.port, client_id)
+        assert not isinstance(await old.receive(), Connack)
         await new.expect_nothing()
 
 
