@@ -637,12 +637,12 @@ class ShareWorld(World):
         for step in schedule.steps:
             self.at(step.at_ms, self.do, step)
         last = max((step.at_ms for step in schedule.steps), default=0)
-        self._run_until(last + 100)
+        self.run_until(last + 100)
         self.end_faults()
-        self._run_until(self.now + QUIET_MS + LEASE_MS)
+        self.run_until(self.now + QUIET_MS + LEASE_MS)
         alive = [process.slot for process in self.processes if process.is_alive]
         self.do(Step(self.now, "join", gateway=self.random.choice(alive)))
-        self._run_until(self.now + QUIET_MS)
+        self.run_until(self.now + QUIET_MS)
         self.judge_the_end()
 
     def judge_the_end(self) -> None:

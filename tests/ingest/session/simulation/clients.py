@@ -33,6 +33,8 @@ class Connection:
     is_closed: bool = False
     """By the server, or with it."""
     closed_at: int = 0
+    is_abandoned: bool = False
+    """Others had settled its session before, or may have: its gateway was not heard of."""
     session_id: str = ""
     exchange: bytes = b""
     """Of its will."""
@@ -177,6 +179,11 @@ class Client:
                 self.published.append(name)
             self.publishing[exchange] = (name, True)
             self.packet(connection, "pubrel", packet_id)
+
+    def refused(self, connection: Connection, packet_id: int) -> None:
+        """Take PUBREC that says that the message is not stored: its exchange is over."""
+        if self.connection is connection:
+            self.publishing.pop((connection.session_id, packet_id), None)
 
     def pubcomp(self, connection: Connection, packet_id: int) -> None:
         if self.connection is connection:

@@ -3,88 +3,110 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from ingest.gateway.progress import Progress, ProgressSaver
+from ingest.session.checkpoint import Before, Kind, write
 from ingest.session.effects import ShardRecord
 from ingest.session.holder import Grant, Holder
+from ingest.session.states import IN_FORCE, State
 from mqlake.session_records import (
     MarksRecord,
     ProgressRecord,
-    SessionRecord,
-    StoredWill,
-    decode_progress,
-    decode_session,
     encode_marks,
     encode_progress,
-    encode_session,
     marks_key,
     progress_key,
-    session_key,
-    will_exchange,
 )
 from mqlake.shard_records import stamp_headers
-from tests.ingest.session.simulation.log import START_MS
+from tests.ingest.session.simulation.log import Message
 from tests.ingest.session.simulation.node import LOOK_AGAIN_MS
+from tests.ingest.session.simulation.opening import Opening
 from tests.ingest.session.simulation.owner import OwnerNode
-from tests.ingest.session.simulation.serving import Serving
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable
 
+    from ingest.gateway.session_log import SessionLog
+    from mqlake.errors import LogError
     from mqlake.shard_records import Key, Run
     from tests.ingest.session.simulation.clients import Connection
+    from tests.ingest.session.simulation.serving import Serving
     from tests.ingest.session.simulation.world import World
 
 OPEN_SECONDS: Final = 30.0
+_REPEATED: Final = 3
+"""How many messages of QoS 1 a session may run ahead of its records."""
 
 
 class Process(OwnerNode):
-    """One run of a gateway: the host of a holder and of shards."""
+    """One run of a gateway: the host of a holder and of shards, and of what saves progress."""
 
     def __init__(self, world: World, slot: int, me: Run, since: int) -> None:
         super().__init__(world, slot, me, since)
-        self.holder: Holder[Connection] = Holder(me, len(self.shards), self)
+        self.holder: Holder[Opening] = Holder(me, len(self.shards), self)
+        self.saver = ProgressSaver(
+            cast("SessionLog", self),
+            cast("AbstractEventLoop", self),
+            max_repeated_messages=_REPEATED,
+        )
         self.serving: dict[Key, Serving] = {}
+        self.leaving: dict[Key, Serving] = {}
+        self.last_acked = -1
+        """The last message of a client that the log has confirmed."""
         self.marked = 0
-        self.deferred: list[tuple[Serving, Callable[[], None]]] = []
+        self.parked: list[Callable[[], None]] = []
+        self.barriers: dict[str, Callable[[int], None]] = {}
         for shard in self.shards:
             shard.free = self
         for number in range(len(self.shards)):
             self.wake(number)
         self.wake("inbound")
 
+    # The loop under what saves progress
+
+    def time(self) -> float:
+        return self.clock.monotonic()
+
+    def call_later(self, seconds: float, call: Callable[..., object], *args: Any) -> None:
+        self.world.at(round(seconds * 1000), call, *args, process=self)
+
+    def call_soon(self, call: Callable[..., object], *args: Any) -> None:
+        self.world.at(0, call, *args, process=self)
+
+    def later(self, call: Callable[..., object], *args: Any) -> None:
+        self.world.at(self.random.choice((1, 2, 5)), call, *args, process=self)
+
     # What others say
 
     def tick_sessions(self) -> None:
-        self.holder.tick(self.world.now / 1000, OPEN_SECONDS)
+        self.holder.tick(self.clock.monotonic(), OPEN_SECONDS)
         self.write_marks()
 
     def confirm(self) -> None:
-        self.holder.confirm(self.world.now / 1000)
+        self.holder.confirm(self.clock.monotonic())
 
     def confirmed(self) -> None:
         self.world.note(self, "goes on")
         self.is_isolated = self.is_confirming = False
-        self.go_on_for_clients()
-
-    def go_on_for_clients(self) -> None:
-        deferred, self.deferred = self.deferred, []
-        for serving, call in deferred:
-            self.when_leased(serving, call)
+        parked, self.parked = self.parked, []
+        for call in parked:
+            call()
         self.take_inbound()
 
     def serves(self, serving: Serving) -> bool:
         """Tell whether the client of a session may be given something now."""
-        is_free = self.holder.epoch(serving.connection.client.key) is None
+        is_free = self.holder.epoch(serving.key) is None
         return self.is_leased and (not is_free or (self.is_sure and self.is_heard()))
 
-    def when_leased(self, serving: Serving, call: Callable[[], None]) -> None:
-        """Do something for a client, unless others may have its session already."""
-        if not self.may_act():
-            self.deferred.append((serving, call))
-        elif serving.is_open:
+    def once_counted(self, call: Callable[[], None]) -> None:
+        """Do what a report of the log sets off, unless others may have the session already."""
+        if self.may_act():
             call()
+        else:
+            self.parked.append(call)
 
     def take_control(self, action: str, value: bytes) -> None:
         until = max(self.deaf_until, self.unheard_until)
@@ -105,131 +127,141 @@ class Process(OwnerNode):
         }[action]
         take(members)
 
+    # What comes for clients
+
     def take_inbound(self) -> None:
-        for serving in list(self.serving.values()):
-            serving.pump()
+        """Take messages and barriers in their order, while it is certain whose they are."""
+        inbound = self.world.inbound
+        while self.inbound < len(inbound) and self.may_deliver():
+            offset, message = self.inbound, inbound[self.inbound]
+            self.inbound += 1
+            if message.kind == "barrier":
+                counted = self.barriers.pop(message.name, None)
+                if counted is not None:
+                    counted(offset)
+            for serving in (*self.serving.values(), *self.leaving.values()):
+                if serving.state in IN_FORCE and serving.wants(message, offset):
+                    serving.sender.deliver(offset, message.qos)
+        for serving in self.serving.values():
+            serving.come_past(self.inbound)
+
+    def send_barrier(self, counted: Callable[[int], None]) -> None:
+        """Have the router bring what matches; tell from which offset on it does."""
+        name = self.world.new_name("b")
+        self.barriers[name] = counted
+        self.send("inbound", self.world.publish, Message("barrier", name), report=lambda _: None)
 
     # What is written
 
-    def write(self, serving: Serving, epoch: int, report: Callable[[int], None]) -> None:
-        key, stamp = serving.connection.client.key, stamp_headers(self.me.incarnation, epoch)
-        shard = self.shard_number(key)
-        progress = ShardRecord(progress_key(*key), encode_progress(serving.progress), stamp)
-        session = ShardRecord(session_key(*key), encode_session(serving.session), stamp)
-        self.append_record(shard, progress, lambda _: None)
-        self.append_record(shard, session, report)
+    def append_session(
+        self,
+        record_key: bytes,
+        value: bytes | None,
+        key: Key,
+        epoch: int,
+        report: Callable[[int], None],
+    ) -> None:
+        record = ShardRecord(record_key, value, stamp_headers(self.me.incarnation, epoch))
+        self.append_record(self.shard_number(key), record, report)
+
+    def save_progress(
+        self,
+        key: Key,
+        progress: ProgressRecord,
+        epoch: int,
+        on_saved: Callable[[LogError | None], None] | None = None,
+    ) -> None:
+        def report(_: int) -> None:
+            if on_saved is not None:
+                self.once_counted(partial(on_saved, None))
+
+        self.append_session(progress_key(*key), encode_progress(progress), key, epoch, report)
 
     def write_marks(self) -> None:
         """Say how far all settled sessions are, behind what was written of the others."""
-        if self.is_isolated or any(
-            one.is_saving or one.is_dirty or one.progress.cursor[0] < self.inbound
-            for one in self.serving.values()
-        ):
-            return
-        if self.marked == self.inbound:
-            return
-        self.marked = self.inbound
+        if self.marked != self.inbound:
+            self.marked = self.inbound
+            writers = {Kind.PROGRESS: self.saver.save_all, Kind.MARKS: self.append_marks}
+            write(Before.MARKS, writers)
+
+    def append_marks(self) -> None:
         marks = encode_marks(MarksRecord(self.me.incarnation, [self.inbound - 1]))
-        for number in {
-            self.shard_number(key) for key, one in self.serving.items() if one.is_stored
-        }:
+        stored = {self.shard_number(key) for key, one in self.serving.items() if one.progress}
+        for number in sorted(stored):
             record = ShardRecord(
                 marks_key(self.me.gateway), marks, stamp_headers(self.me.incarnation)
             )
             self.append_record(number, record, lambda _: None)
 
-    # Clients come and go
+    # A client comes
 
     def accept(self, connection: Connection) -> None:
-        if not self.may_act():
-            self.close(connection)
-            return
-        key, options = connection.client.key, connection.options
-        shard = self.shards[self.shard_number(key)]
-        is_plain = options.clean and options.will_delay is None and not options.expiry
-        is_certain = self.is_certain() and self.may_deliver()
-        if is_plain and is_certain and shard.take(key, self.holder.next_number):
-            self.holder.open_free(key, connection)
+        if self.may_act():
+            Opening(self, connection).proceed()
         else:
-            self.holder.open(key, connection, self.world.now / 1000, clean_start=options.clean)
+            self.close(connection)
 
-    def begin(self, key: Key, opening: Connection, grant: Grant | None) -> None:
-        options, now = opening.options, START_MS + self.world.now
-        stored = None
-        if grant is not None and grant.session is not None:
-            stored = decode_session(json.dumps(grant.session).encode())
-        is_present = stored is not None
-        self.world.sessions += 1
-        session = stored or SessionRecord(
-            session_id=f"s{self.world.sessions}",
-            tenant=key[0],
-            client_id=key[1],
-            protocol_level=5,
-            username=None,
-            keep_alive=0,
-            clean_start=options.clean,
-            session_expiry_interval=0,
-            gateway="",
-            incarnation="",
-            connected=True,
-            connected_at_ms=now,
-        )
-        session = replace(
-            session,
-            session_expiry_interval=options.expiry,
-            gateway=self.me.gateway,
-            incarnation=self.me.incarnation,
-            connected=True,
-            connected_at_ms=now,
-            disconnected_at_ms=None,
-            will=None,
-            will_at_ms=None,
-            will_from=None,
-        )
-        if options.will_delay is not None:
-            session.will = StoredWill("w", b"", 0, False, {}, options.will_delay)
-        progress = ProgressRecord(session.session_id, [self.inbound], False)
-        if is_present and grant is not None and grant.progress is not None:
-            found = decode_progress(json.dumps(grant.progress).encode())
-            if found.session_id == session.session_id:
-                progress = found
-        progress.settled = False
-        is_stored = options.expiry > 0 or session.will is not None
-        serving = Serving(self, opening, session, progress, stored=is_stored)
-        self.serving[key] = serving
-        opening.session_id = session.session_id
-        opening.exchange = will_exchange(session)
-        if not is_present:
-            self.world.judge.created[session.session_id] = opening
-        self.world.judge.by_exchange[opening.exchange] = opening
-        epoch = self.holder.epoch(key)
-        if not is_stored and not is_present:
-            self.when_leased(serving, lambda: serving.connack(is_present=False))
+    def claim(self, opening: Opening) -> None:
+        key, holder = opening.key, self.holder
+        serving, earlier = self.serving.get(key), holder.waits(key)
+        is_free = not opening.is_kept and earlier is None
+        hands_on = serving is not None and not serving.is_written and is_free
+        if serving is not None and serving.connection is not None:
+            serving.hands_on = hands_on
+            self.drop(serving)
+        if earlier is not None:
+            self.close(earlier.connection)
+        if hands_on and holder.is_held(key):
+            self.begin(key, opening, None)
             return
-        serving.is_stored = True
-        assert epoch is not None
+        if is_free and not holder.is_held(key):
+            shard = self.shards[self.shard_number(key)]
+            if self.is_certain() and self.may_deliver() and shard.take(key, holder.next_number):
+                holder.open_free(key, opening)
+                return
+        clean_start = opening.connection.options.clean
+        holder.open(key, opening, self.clock.monotonic(), clean_start=clean_start)
 
-        def durable(_: int) -> None:
-            if serving.is_open:
-                self.holder.saved(key)
-            self.when_leased(serving, lambda: serving.connack(is_present=is_present))
+    def begin(self, key: Key, opening: Opening, grant: Grant | None) -> None:
+        if opening.connection.is_closed:
+            self.holder.release(key, lambda epoch: self.holder.end_claim_of(key, epoch))
+        else:
+            opening.proceed(grant)
 
-        self.write(serving, epoch, durable)
+    def refuse(self, key: Key, opening: Opening, reason: str, *, is_superseded: bool) -> None:
+        self.close(opening.connection)
 
-    def refuse(self, key: Key, opening: Connection, reason: str, *, is_superseded: bool) -> None:
-        self.close(opening)
+    def add(self, serving: Serving) -> None:
+        """Take a session that is held, before anything is written of it."""
+        key = serving.key
+        serving.epoch = self.holder.epoch(key)
+        if serving.is_stored:
+            assert serving.epoch is not None, key
+            serving.progress = Progress(
+                self.saver, key, serving.epoch, serving.snapshot, serving.sender.send_waiting
+            )
+        self.serving[key] = serving
+
+    # A client goes
 
     def close(self, connection: Connection) -> None:
         """Close a connection; its client hears of it."""
         if not connection.is_closed:
             connection.is_closed = connection.is_concluded = True
             connection.closed_at = self.world.now
+            connection.is_abandoned |= not self.is_leased
             self.world.at(1, connection.client.lost, connection)
+
+    def drop(self, serving: Serving) -> None:
+        """Close a connection that has its session."""
+        if serving.connection is not None:
+            self.close(serving.connection)
+            self.connection_lost(serving, is_asked=False)
 
     def let_go(self, key: Key) -> None:
         serving = self.serving.get(key)
-        if serving is not None and serving.is_open:
-            self.end_connection(serving, is_asked=False)
+        if serving is not None:
+            self.drop(serving)
 
     def untake(self, key: Key) -> None:
         self.shards[self.shard_number(key)].untake(key)
@@ -237,70 +269,103 @@ class Process(OwnerNode):
     def claimed(self, key: Key, number: int, epoch: int) -> None:
         self.holder.claimed(key, number, epoch)
 
-    def abandon(self, key: Key) -> None:
-        serving = self.serving.pop(key, None)
-        if serving is not None:
-            serving.is_open = False
-            self.close(serving.connection)
-
     def rewrite(self, key: Key) -> None:
-        serving, epoch = self.serving.get(key), self.holder.epoch(key)
-        if serving is not None and serving.is_open and serving.is_stored and epoch is not None:
-            self.write(serving, epoch, lambda _: None)
+        serving = self.serving.get(key)
+        if serving is not None:
+            serving.save()
+            if serving.progress is not None and not serving.is_coming_back:
+                serving.progress.touch()
+
+    def abandon(self, key: Key) -> None:
+        serving = self.serving.get(key) or self.leaving.pop(key, None)
+        if serving is None:
+            return
+        self._end(serving, State.ENDED)
+        serving.last_connection.is_abandoned = True
+        self.drop(serving)
 
     def hang_up(self, connection: Connection, *, is_asked: bool) -> None:
         """Take DISCONNECT, or that the client's socket is gone."""
         key = connection.client.key
-        if self.holder.waits(key) is connection:
+        opening = self.holder.waits(key)
+        if opening is not None and opening.connection is connection:
             self.holder.give_up(key)
             connection.is_closed = True
             return
         serving = self.serving.get(key)
-        if serving is not None and serving.connection is connection and serving.is_open:
-            self.end_connection(serving, is_asked=is_asked)
+        if serving is not None and serving.connection is connection:
+            if serving.held is not None:
+                is_asked = False  # its client is not heard yet
+            self.close(connection)
+            self.connection_lost(serving, is_asked=is_asked)
 
-    def end_connection(self, serving: Serving, *, is_asked: bool) -> None:
-        """Close a connection, and write where its session stands once nothing is on its way."""
-        serving.is_open = False
-        self.close(serving.connection)
-        if serving.appending:
-            serving.after_appending = lambda: self.let_session_go(serving, is_asked=is_asked)
-        else:
-            self.let_session_go(serving, is_asked=is_asked)
-
-    def let_session_go(self, serving: Serving, *, is_asked: bool) -> None:
-        key, session, now = (
-            serving.connection.client.key,
-            serving.session,
-            START_MS + self.world.now,
-        )
-        if self.serving.get(key) is not serving:
-            return  # abandoned meanwhile
+    def connection_lost(self, serving: Serving, *, is_asked: bool) -> None:
+        """Let go of a session's connection: its will and its expiry begin to count."""
+        key = serving.key
         del self.serving[key]
-        session.connected = False
-        session.disconnected_at_ms = now
+        serving.connection = None
+        serving.sender.detach()
+        serving.receiver.close()
+        serving.was_asked = is_asked
         if is_asked:
-            session.will = None
-        elif session.will is not None:
-            session.will_at_ms = now + session.will.will_delay_interval * 1000
+            serving.will = None
+        if serving.is_ended:
+            return
+        if not serving.is_stored:
+            self._end_with_connection(serving)
+        elif serving.state is State.LIVE:
+            serving.become(State.LEAVING)
+            self.leaving[key] = serving
+            self.release_if_stored(serving)
+        else:
+            self._store(serving)
 
-        def durable(_: int) -> None:
-            serving.connection.has_disconnected = is_asked and self.is_leased
+    def _end_with_connection(self, serving: Serving) -> None:
+        self._end(serving, State.ENDED)
+        key, record = serving.key, serving.record(disconnected_at_ms=self.clock.now_ms())
 
-        def write(epoch: int) -> None:
-            stamp = stamp_headers(self.me.incarnation, epoch)
-            if not serving.is_stored:
+        def write_last(epoch: int) -> None:
+            if not serving.is_written:
                 self.holder.end_claim_of(key, epoch)
-            elif session.session_expiry_interval or session.will is not None:
-                self.write(serving, epoch, durable)
+            elif record.will is None:
+                end: dict[Kind, Callable[[], object]] = {
+                    Kind.PROGRESS: partial(
+                        self.append_session, progress_key(*key), None, key, epoch, lambda _: None
+                    ),
+                    Kind.SESSION: partial(serving.save_session, None, epoch, is_last=True),
+                }
+                write(Before.END, end)
             else:
-                number = self.shard_number(key)
-                self.append_record(
-                    number, ShardRecord(progress_key(*key), None, stamp), lambda _: None
-                )
-                self.append_record(number, ShardRecord(session_key(*key), None, stamp), durable)
+                serving.save_session(record, epoch, is_last=True)
 
-        self.holder.release(key, write)
+        if not serving.hands_on:
+            self.holder.release(key, write_last)
+
+    def release_if_stored(self, serving: Serving) -> None:
+        """Let others have a session once the log has answered for its QoS 2 messages."""
+        if not serving.incoming.is_storing and self.leaving.get(serving.key) is serving:
+            del self.leaving[serving.key]
+            self._store(serving)
+
+    def _store(self, serving: Serving) -> None:
+        progress = None if serving.is_coming_back else serving.snapshot()
+        record = serving.record(disconnected_at_ms=self.clock.now_ms())
+        self._end(serving, State.STORED)
+
+        def write_last(epoch: int) -> None:
+            writers: dict[Kind, Callable[[], object]] = {
+                Kind.SESSION: partial(serving.save_session, record, epoch, is_last=True)
+            }
+            if progress is not None:
+                writers[Kind.PROGRESS] = partial(serving.save_progress, progress, epoch)
+            write(Before.RELEASE, writers)
+
+        self.holder.release(serving.key, write_last)
+
+    def _end(self, serving: Serving, state: State) -> None:
+        if serving.progress is not None:
+            serving.progress.close()
+        serving.become(state)
 
     def take_packet(self, connection: Connection, what: str, packet_id: int, name: str) -> None:
         serving = self.serving.get(connection.client.key)

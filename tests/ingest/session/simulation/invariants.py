@@ -42,6 +42,8 @@ class Judge:
         self.begun: dict[str, set[str]] = {}
         self.created: dict[str, Connection] = {}
         self.last_expiry: dict[str, int] = {}
+        self.served: dict[str, list[Connection]] = {}
+        """By client, in the order of CONNACK."""
         self.by_exchange: dict[bytes, Connection] = {}
         self.wills: Counter[bytes] = Counter()
 
@@ -52,6 +54,7 @@ class Judge:
             if (
                 process is not connection.process
                 and serving is not None
+                and serving.connection is not None
                 and serving.connection.is_acked
                 and not serving.connection.is_closed
                 and process.serves(serving)
@@ -68,10 +71,31 @@ class Judge:
         elif must is not None:
             raise Violation("nothing is missing", f"{must} is gone, {connection}")
         else:
+            self._judge_end(connection)
             before = self.begun.setdefault(client.client_id, set())
             self.dead_sessions |= before - {sid}
             before.add(sid)
         self.last_expiry[sid] = connection.options.expiry
+        self.served.setdefault(client.client_id, []).append(connection)
+
+    def _judge_end(self, connection: Connection) -> None:
+        """A session that is not there has not ended before its time by the log."""
+        last = self._last_served(connection.client, but=connection)
+        if last is None or connection.options.clean:
+            return
+        lives_ms = last.options.expiry * 1000
+        is_gone = last.is_closed and not last.is_abandoned
+        if is_gone and self.world.now < last.closed_at + lives_ms:
+            raise Violation("time is the log's", f"{last.session_id} ended early, {connection}")
+
+    def _last_served(self, client: Client, but: Connection | None = None) -> Connection | None:
+        """Return which connection had the session last; None if one may have had it unseen.
+
+        That is another order than that in which they began: one may be on its way for long.
+        """
+        served = self.served.get(client.client_id)
+        is_seen = all(one.is_acked for one in client.connections if one is not but)
+        return served[-1] if served and is_seen else None
 
     def published(self, message: Message) -> None:
         if message.kind != "will":
@@ -82,6 +106,11 @@ class Judge:
             raise Violation("a will once", f"twice that of {connection}")
         if connection.has_disconnected:
             raise Violation("a will once", f"after DISCONNECT on {connection}")
+        delay_s = min(connection.options.will_delay or 0, connection.options.expiry)
+        is_last = connection is self._last_served(connection.client)
+        is_gone = connection.is_closed and not connection.is_abandoned
+        if is_last and is_gone and self.world.now < connection.closed_at + delay_s * 1000:
+            raise Violation("time is the log's", f"will of {connection} early")
         for other in connection.client.connections:
             is_served = other.is_acked and not other.is_closed and other.process.is_leased
             if other.number >= connection.number and is_served:
@@ -165,7 +194,7 @@ class Judge:
                 and other.is_acked
                 and serving is not None
                 and serving.connection is other
-                and serving.is_open
+                and not other.is_closed
                 and other.process.serves(serving)
             ):
                 raise Violation("one holder", f"a message on {connection} while {other}")

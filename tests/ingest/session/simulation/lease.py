@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.session.effects import ShardRecord
 from ingest.session.placement import Place, place
+from mqlake.clock import LogClock
 from mqlake.shard_records import OWNER_KEY, encode_run, stamp_headers
 from tests.ingest.session.simulation.log import START_MS, Beat
 from tests.ingest.session.simulation.node import DELIVERY_MS, LEASE_MS, Node
@@ -43,7 +44,8 @@ class LeasedNode(Node):
         """Others cannot have taken shards over without its knowledge."""
         self.heard: dict[Run, int] = {}
         self.latest: dict[str, Run] = {}
-        self.started = world.now
+        self.started = self.local_ms
+        self.log_clock = LogClock(self.clock)
         self.owning: set[int] = set()
         world.at(since, self.tick, process=self)
 
@@ -55,22 +57,18 @@ class LeasedNode(Node):
         """Do what time brings for sessions."""
         raise NotImplementedError
 
-    def go_on_for_clients(self) -> None:
-        """Do what waited until it was known which sessions are its own."""
-        raise NotImplementedError
-
     # Time and heartbeats
 
     @property
     def is_leased(self) -> bool:
         """Whether others cannot take this process for dead yet."""
         return (
-            self.is_alive and not self.is_isolated and self.world.now - self.leased_from < LEASE_MS
+            self.is_alive and not self.is_isolated and self.local_ms - self.leased_from < LEASE_MS
         )
 
     def may_act(self) -> bool:
         """Tell whether the lease goes on; note when it is over."""
-        is_over = self.world.now - self.leased_from >= LEASE_MS
+        is_over = self.local_ms - self.leased_from >= LEASE_MS
         if is_over and (self.is_confirming or not self.is_isolated):
             self.world.note(self, "is isolated")
             self.is_isolated = True
@@ -79,7 +77,7 @@ class LeasedNode(Node):
 
     def is_heard(self) -> bool:
         """Tell whether nobody can take us for silent."""
-        return self.world.now - self.leased_from < SURE_MS
+        return self.local_ms - self.leased_from < SURE_MS
 
     def may_deliver(self) -> bool:
         """Tell whether no client can be another gateway's by now; note when one may be."""
@@ -103,32 +101,32 @@ class LeasedNode(Node):
             if is_read and self.is_heard() and self.may_act():
                 self.world.note(self, "is sure again")
                 self.is_sure = True
-                self.go_on_for_clients()
+                self.take_inbound()
 
         self.world.at(5, look, process=self)
 
     def has_lease(self) -> bool:
         """Tell whether our own word has come back: what an owner needs, while a holder asks."""
-        return self.world.now - self.leased_from < LEASE_MS and (
+        return self.local_ms - self.leased_from < LEASE_MS and (
             self.may_act() or self.is_confirming
         )
 
     def tick(self) -> None:
-        world, now = self.world, self.world.now
+        world, now, local = self.world, self.world.now, self.local_ms
         world.at(TICK_MS, self.tick, process=self)
         if now >= self.mute_until:
-            world.beats.append(Beat(now + 5, self.me, now))
+            world.beats.append(Beat(now + 5, self.me, local))
         if now >= max(self.deaf_until, self.unheard_until):
             self.hear()
         self.may_act()
-        if self.is_isolated and not self.is_confirming and now - self.leased_from < LEASE_MS:
+        if self.is_isolated and not self.is_confirming and local - self.leased_from < LEASE_MS:
             self.renew()
         if self.is_heard():
             self.become_sure()
         if self.has_lease():
             self.place()
-        for shard in self.shards:
-            shard.tick(START_MS + now, self.is_dead, self.is_silent, self.is_spent)
+        for shard in self.shards if local - self.leased_from < LEASE_MS else ():
+            shard.tick(self.log_clock.now_ms(), self.is_dead, self.is_silent, self.is_spent)
         self.tick_sessions()
 
     def hear(self) -> None:
@@ -138,13 +136,15 @@ class LeasedNode(Node):
             self.beats += 1
             latest = self.latest.get(beat.run.gateway)
             if beat.run == self.me:
+                self.may_deliver()  # that it was not heard is not to be missed
                 self.leased_from = max(self.leased_from, beat.sent)
+                self.log_clock.heard(START_MS + beat.lands)
             if latest is None or beat.run == latest or beat.run not in self.heard:
                 self.latest[beat.run.gateway] = beat.run
-                self.heard[beat.run] = now
+                self.heard[beat.run] = self.local_ms
 
     def is_silent_for(self, run: Run, ms: int) -> bool:
-        now = self.world.now
+        now = self.local_ms
         if now - self.leased_from > SILENCE_MS:
             return False
         return now - self.heard.get(run, self.started) >= ms
@@ -154,7 +154,7 @@ class LeasedNode(Node):
 
     def is_certain(self) -> bool:
         """Tell whether nobody takes us for silent before what we append now has landed."""
-        return self.world.now - self.leased_from < SILENCE_MS - MARGIN_MS
+        return self.local_ms - self.leased_from < SILENCE_MS - MARGIN_MS
 
     def is_dead(self, run: Run) -> bool:
         if run == self.me:
@@ -188,10 +188,13 @@ class LeasedNode(Node):
 
     def own(self, number: int) -> None:
         if number not in self.owning:
-            self.owning.add(number)
-            self.world.note(self, f"wants to own shard {number}")
-            record = ShardRecord(OWNER_KEY, encode_run(self.me), stamp_headers(self.me.incarnation))
-            self.append_record(number, record, lambda _: self.owning.discard(number))
+            self.claim_shard(number)
+
+    def claim_shard(self, number: int) -> None:
+        self.owning.add(number)
+        self.world.note(self, f"wants to own shard {number}")
+        record = ShardRecord(OWNER_KEY, encode_run(self.me), stamp_headers(self.me.incarnation))
+        self.append_record(number, record, lambda _: self.owning.discard(number))
 
     def renew(self) -> None:
         self.is_confirming = True
@@ -199,7 +202,7 @@ class LeasedNode(Node):
         for shard in self.shards:
             if shard.owner == self.me:
                 shard.is_active = False
-                self.own(shard.number)
+                self.claim_shard(shard.number)  # one on its way may be from before the silence
         self.confirm()
 
 

@@ -9,6 +9,7 @@ from ingest.session.effects import ShardRecord
 from ingest.session.memory_shards import MemoryShardStore
 from ingest.session.ownership import Shard
 from mqlake.shard_records import shard_of
+from tests.ingest.session.simulation.log import START_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,21 @@ LOOK_AGAIN_MS: Final = 500
 """How often it is looked whether a fault is over; the end of the schedule ends it."""
 
 
+class SimClock:
+    """The clocks of a machine: wrong by so much, and not as fast as others."""
+
+    def __init__(self, world: World, ahead_ms: int, rate: float) -> None:
+        self.world = world
+        self.ahead_ms = ahead_ms
+        self.rate = rate
+
+    def monotonic(self) -> float:
+        return self.world.now * self.rate / 1000
+
+    def now_ms(self) -> int:
+        return START_MS + int(self.world.now * self.rate) + self.ahead_ms
+
+
 class Node:
     """A process between the log and others.
 
@@ -42,6 +58,7 @@ class Node:
         self.slot = slot
         self.me = me
         self.random = Random(world.schedule.seed * 101 + len(world.processes))
+        self.clock = SimClock(world, *world.schedule.clocks[slot])
         self.is_alive = True
         self.paused_until = 0
         self.deaf_until = 0
@@ -49,6 +66,7 @@ class Node:
         self.unheard_until = 0
         self.slow_until = 0
         self.late_until = 0
+        self.unsure_until = 0
         self.lost_after = 1 << 60
         """What would land later is lost with the process."""
         self.lands_before: dict[object, int] = {}
@@ -61,6 +79,16 @@ class Node:
 
     def __str__(self) -> str:
         return "/".join(self.me)
+
+    @property
+    def local_ms(self) -> int:
+        """Time since the world began, by this machine."""
+        return int(self.world.now * self.clock.rate)
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the log does not answer for what clients publish."""
+        return self.unsure_until > self.world.now
 
     # What it is for
 
@@ -91,7 +119,6 @@ class Node:
             return
         self.is_reading.discard(what)
         if isinstance(what, str):
-            self.inbound = len(self.world.inbound)
             self.take_inbound()
             return
         shard = self.shards[what]

@@ -15,11 +15,13 @@ CLIENTS: Final = 2
 _GAPS_MS: Final = (0, 1, 2, 3, 5, 8, 15, 40, 300, 2_000, 4_000, 13_000)
 _FAULTS: Final = (
     *("crash", "crash", "crash", "pause", "pause", "pause"),
-    *("deaf", "unheard", "mute", "slow", "late"),
+    *("deaf", "unheard", "mute", "slow", "late", "unsure", "unsure", "step"),
 )
 _PAUSES_MS: Final = (100, 1_500, 2_900, 3_500, 5_000, 9_500, 10_500, 11_500, 13_000, 30_000)
 _EXPIRIES: Final = (NEVER_EXPIRES, NEVER_EXPIRES, NEVER_EXPIRES, 0, 0, 8)
 _WILLS: Final = (None, None, 0, 0, 3)
+_AHEAD_MS: Final = (0, 0, 0, 3_601_237, -3_599_411, 7_013, -2_503)
+_RATES: Final = (1.0, 1.0, 0.995, 1.005)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class Fault:
     event: int
     what: str
     """crash, pause, or for a time: deaf to all, unheard (deaf to beats and control records), mute
-    (no beats), slow (deaf to shards), late (appends take longer)."""
+    (no beats), slow (deaf to shards), late (appends take longer), unsure (the log does not answer
+    for what clients publish), or step: the calendar is set by so much."""
     gateway: int | None
     """Slot; None: the gateway whose event it is."""
     ms: int = 0
@@ -74,6 +77,8 @@ class Schedule:
     shards: int
     steps: tuple[Step, ...]
     faults: tuple[Fault, ...]
+    clocks: tuple[tuple[int, float], ...] = ((0, 1.0),) * 4
+    """By slot: how far the calendar of its machine is ahead, in ms, and how fast its clocks are."""
 
 
 def make_schedule(seed: int) -> Schedule:
@@ -108,7 +113,10 @@ def make_schedule(seed: int) -> Schedule:
         what = random.choice(_FAULTS)
         ms = LATE_MS if what == "late" else random.choice(_PAUSES_MS)
         gateway = None if random.random() < 0.7 else random.randrange(gateways)
+        if what == "step":
+            ms = random.choice(_AHEAD_MS)
         faults.append(Fault(random.randint(5, 40 + 18 * len(steps)), what, gateway, ms))
     faults.sort(key=lambda fault: fault.event)
     shards = 2 if random.random() < 0.2 else 1
-    return Schedule(seed, gateways, shards, tuple(steps), tuple(faults))
+    clocks = tuple((random.choice(_AHEAD_MS), random.choice(_RATES)) for _ in range(gateways))
+    return Schedule(seed, gateways, shards, tuple(steps), tuple(faults), clocks)

@@ -1,223 +1,230 @@
-"""A session that a simulated gateway holds for a connection: messages from its client and to it."""
+"""A session that a simulated gateway holds: its state, and what is written of it."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ingest.session.effects import ShardRecord
+from ingest.session.checkpoint import Before, Kind, write
+from ingest.session.incoming import IncomingMessages
+from ingest.session.states import IN_FORCE, OVER, State, step
+from mqlake.offsets import latest
 from mqlake.session_records import (
     Outgoing,
     ProgressRecord,
     SessionRecord,
     StoredSubscription,
-    encode_progress,
-    exchange_name,
-    progress_key,
+    StoredWill,
+    encode_session,
+    session_key,
 )
-from mqlake.shard_records import stamp_headers
-from tests.ingest.session.simulation.log import Message
+from tests.ingest.session.simulation.receiving import Receiving
+from tests.ingest.session.simulation.sending import Sending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from ingest.gateway.progress import Progress
+    from mqlake.errors import LogError
+    from mqlake.shard_records import Key
     from tests.ingest.session.simulation.clients import Connection
     from tests.ingest.session.simulation.gateway import Process
+    from tests.ingest.session.simulation.log import Message
+
+FILTER = "m"
 
 
 class Serving:
-    """A session while a connection has it."""
+    """A session from the claim to its last record."""
 
-    def __init__(
-        self,
-        process: Process,
-        connection: Connection,
-        session: SessionRecord,
-        progress: ProgressRecord,
-        *,
-        stored: bool,
-    ) -> None:
+    def __init__(self, process: Process, connection: Connection) -> None:
+        options = connection.options
         self.process = process
         self.world = process.world
-        self.connection = connection
-        self.session = session
-        self.progress = progress
-        self.is_stored = stored
-        self.is_open = True
-        self.appending = 0
-        """QoS 2 messages on their way into the log."""
-        self.after_appending: Callable[[], None] | None = None
-        self.is_saving = False
-        self.is_dirty = False
-        self.after_save: list[Callable[[], None]] = []
+        self.client = connection.client
+        self.connection: Connection | None = connection
+        self.last_connection = connection
+        self.was_asked = False
+        """Its client has sent DISCONNECT."""
+        self.options = options
+        self.session_id = self.world.new_session()
+        self.connected_at_ms = process.clock.now_ms()
+        self.will: StoredWill | None = None
+        if options.will_delay is not None:
+            self.will = StoredWill("w", b"", 0, False, {}, options.will_delay)
+        self.state = State.CONNECTING
+        self.epoch: int | None = None
+        self.is_written = False
+        self.hands_on = False
+        self.incoming = IncomingMessages()
+        self.sender = Sending(self)
+        self.receiver = Receiving(self, connection)
+        self.subscriptions: dict[str, Sequence[int]] = {}
+        self.restored_starts: dict[str, Sequence[int]] | None = None
+        self.progress: Progress | None = None
+        self.floor: list[int] | None = None
+        self.held: list[tuple[str, int, str]] | None = []
+        """Packets of a client that is not heard yet."""
 
-    def connack(self, *, is_present: bool) -> None:
-        connection = self.connection
-        if connection.is_closed:
-            return
-        self.world.note(self.process, f"CONNACK {self.session.session_id} present={is_present}")
-        self.world.judge.connack(connection, is_present=is_present)
-        connection.is_acked = connection.is_concluded = True
-        self.world.at(1, connection.client.connected, connection, is_present)
-        for one in self.progress.outgoing:
-            if one.released:
-                self.world.at(1, connection.client.released, connection, one.packet_id)
-            else:
-                self.deliver(one)
-        self.pump()
+    @property
+    def key(self) -> Key:
+        return self.client.key
 
-    # Messages of the client
+    @property
+    def is_stored(self) -> bool:
+        """Whether it outlives its connection."""
+        return self.options.expiry > 0
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state in OVER
+
+    @property
+    def is_coming_back(self) -> bool:
+        return self.restored_starts is not None and self.state not in IN_FORCE
+
+    def become(self, state: State) -> None:
+        self.state = step(self.state, state)
+
+    def restore(self, session: SessionRecord, progress: ProgressRecord | None) -> None:
+        self.is_written = True
+        self.session_id = session.session_id
+        starts = {one.topic_filter: one.starts or [0] for one in session.subscriptions}
+        self.restored_starts, self.subscriptions = starts, dict(starts)
+        for packet_id in [] if progress is None else progress.incoming:
+            self.incoming.restore(packet_id)
+
+    # Packets of its client
 
     def take_packet(self, what: str, packet_id: int, name: str) -> None:
+        if self.held is not None:
+            self.held.append((what, packet_id, name))
+            return
         self.world.note(self.process, f"gets {what} {packet_id} {name}")
-        take = getattr(self, f"take_{what}")
-        self.when_leased(lambda: take(packet_id, name))
+        whose = {"publish": self.receiver, "pubrel": self.receiver, "subscribe": self}
+        getattr(whose.get(what, self.sender), f"take_{what}")(packet_id, name)
 
-    def when_leased(self, call: Callable[[], None]) -> None:
-        self.process.when_leased(self, call)
+    def hear(self) -> None:
+        """Take what the client has sent meanwhile."""
+        held, self.held = self.held or [], None
+        for packet in held:
+            if not self.is_ended and self.connection is not None:
+                self.take_packet(*packet)
 
     def take_subscribe(self, _packet_id: int, _name: str) -> None:
-        connection, inbound = self.connection, self.process.inbound
-        epoch = self.process.holder.epoch(connection.client.key)
-        self.session.subscriptions = [StoredSubscription("m", 2, starts=[inbound])]
-        self.progress.cursor = [inbound]
+        connection = self.connection
 
-        def suback() -> None:
-            self.world.at(1, connection.client.subscribed_to, connection)
+        def suback(error: LogError | None) -> None:
+            if error is None and connection is not None and not connection.is_closed:
+                self.world.at(1, connection.client.subscribed_to, connection)
 
-        if self.is_stored:
-            assert epoch is not None, connection
-            self.process.write(self, epoch, lambda _: self.when_leased(suback))
-        else:
-            suback()
+        def counted(end: int) -> None:
+            if self.is_ended or self.connection is None:
+                return
+            self.subscriptions.setdefault(FILTER, [end])
+            progress = partial(self.save_progress, self.snapshot()) if self.is_stored else None
+            self.save(suback, before=Before.SUBACK, progress=progress)
 
-    def take_publish(self, packet_id: int, name: str) -> None:
-        progress = self.progress
-        if packet_id in progress.incoming:
-            self.pubrec(packet_id)
+        self.process.send_barrier(counted)
+
+    # Messages to it
+
+    def wants(self, message: Message, offset: int) -> bool:
+        starts = self.subscriptions.get(FILTER)
+        return message.kind == "message" and starts is not None and offset >= starts[0]
+
+    def come_past(self, next_offset: int) -> None:
+        """Note that the gateway has read so far."""
+        if self.floor is not None and next_offset >= self.floor[0]:
+            self.floor = None
+            if self.progress is not None:
+                self.progress.touch()
+
+    # What is written
+
+    def snapshot(self) -> ProgressRecord:
+        """Return how far the session has come."""
+        cursor = latest([self.process.inbound], self.floor)
+        waiting = self.sender.first_waiting()
+        if waiting is not None:
+            cursor[0] = min(cursor[0], waiting)
+        return ProgressRecord(
+            self.session_id,
+            cursor,
+            settled=waiting is None and self.floor is None,
+            outgoing=[
+                Outgoing(one.packet_id, one.qos, 0, one.message or 0, one.message is None)
+                for one in self.sender.messages.exchanges()
+            ],
+            incoming=self.incoming.held(),
+            storing=self.incoming.storing(),
+            storing_from=self.incoming.storing_from([self.process.last_acked + 1]),
+        )
+
+    def record(self, *, disconnected_at_ms: int | None = None) -> SessionRecord:
+        will = self.will
+        will_at_ms = None
+        if disconnected_at_ms is not None and will is not None:
+            will_at_ms = disconnected_at_ms + will.will_delay_interval * 1000
+        starts = {**self.subscriptions, **(self.restored_starts or {})}
+        return SessionRecord(
+            session_id=self.session_id,
+            tenant=self.key[0],
+            client_id=self.key[1],
+            protocol_level=5,
+            username=None,
+            keep_alive=0,
+            clean_start=self.options.clean,
+            session_expiry_interval=self.options.expiry,
+            gateway=self.process.me.gateway,
+            incarnation=self.process.me.incarnation,
+            connected=disconnected_at_ms is None,
+            connected_at_ms=self.connected_at_ms,
+            disconnected_at_ms=disconnected_at_ms,
+            subscriptions=[StoredSubscription(name, 2, starts=one) for name, one in starts.items()],
+            will=will,
+            will_at_ms=will_at_ms,
+        )
+
+    def save(
+        self,
+        on_saved: Callable[[LogError | None], None] | None = None,
+        *,
+        before: Before = Before.RELEASE,
+        progress: Callable[[], object] | None = None,
+    ) -> None:
+        self.is_written = self.is_written or self.is_stored or self.will is not None
+        if not self.is_written:
+            if on_saved is not None:
+                self.process.once_counted(partial(on_saved, None))
             return
-        if packet_id in progress.storing:
-            return
-        if not progress.storing:
-            progress.storing_from = [self.process.inbound]
-        progress.storing.append(packet_id)
-        exchange = exchange_name(progress.session_id, packet_id, self.process.me.incarnation)
+        assert self.epoch is not None, self.key
+        writers: dict[Kind, Callable[[], object]] = {
+            Kind.SESSION: partial(self.save_session, self.record(), self.epoch, on_saved)
+        }
+        if progress is not None:
+            writers[Kind.PROGRESS] = progress
+        write(before, writers)
 
-        def announced() -> None:
-            self.appending += 1
-            message = Message("published", name, 2, exchange)
-            publish = self.world.publish
-            self.process.send("inbound", publish, message, report=stored, waits=True)
+    def save_session(
+        self,
+        record: SessionRecord | None,
+        epoch: int,
+        on_saved: Callable[[LogError | None], None] | None = None,
+        *,
+        is_last: bool = False,
+    ) -> None:
+        value = None if record is None else encode_session(record)
 
-        def stored(_: int) -> None:
-            self.appending -= 1
-            progress.storing.remove(packet_id)
-            progress.incoming.append(packet_id)
-            if not progress.storing:
-                progress.storing_from = []
-            if self.is_open:
-                self.save(lambda: self.pubrec(packet_id))
-            elif self.after_appending is not None and not self.appending:
-                self.after_appending()
+        def report(_: int) -> None:
+            if is_last and self.was_asked and self.process.is_leased:
+                self.last_connection.has_disconnected = True
+            elif on_saved is not None:
+                self.process.once_counted(partial(on_saved, None))
 
-        self.save(announced)
+        self.process.append_session(session_key(*self.key), value, self.key, epoch, report)
 
-    def pubrec(self, packet_id: int) -> None:
-        self.world.at(1, self.connection.client.pubrec, self.connection, packet_id)
-
-    def take_pubrel(self, packet_id: int, _name: str) -> None:
-        if packet_id in self.progress.incoming:
-            self.progress.incoming.remove(packet_id)
-        pubcomp = self.connection.client.pubcomp
-        self.save(lambda: self.world.at(1, pubcomp, self.connection, packet_id))
-
-    # Progress
-
-    def save(self, then: Callable[[], None]) -> None:
-        """Write progress; then do what depends on it."""
-        if not self.is_stored:
-            then()
-            return
-        self.after_save.append(then)
-        self.is_dirty = True
-        if not self.is_saving:
-            self.flush()
-
-    def flush(self) -> None:
-        if not self.is_open:
-            return
-        key = self.connection.client.key
-        epoch = self.process.holder.epoch(key)
+    def save_progress(self, progress: ProgressRecord, epoch: int | None = None) -> None:
+        epoch = self.epoch if epoch is None else epoch
         assert epoch is not None
-        self.is_saving, self.is_dirty = True, False
-        progress = self.progress
-        progress.settled = not progress.outgoing and not progress.storing
-        after, self.after_save = self.after_save, []
-
-        def saved(_: int) -> None:
-            self.is_saving = False
-            for call in after:
-                self.when_leased(call)
-            if self.is_dirty:
-                self.flush()
-
-        stamp = stamp_headers(self.process.me.incarnation, epoch)
-        record = ShardRecord(progress_key(*key), encode_progress(progress), stamp)
-        self.process.append_record(self.process.shard_number(key), record, saved)
-
-    # Messages to the client
-
-    def pump(self) -> None:
-        """Give the client what has come for it."""
-        process, progress = self.process, self.progress
-        if not self.is_open or not self.connection.is_acked or not process.may_deliver():
-            return
-        while progress.cursor[0] < process.inbound:
-            offset = progress.cursor[0]
-            progress.cursor[0] += 1
-            message = self.world.inbound[offset]
-            if message.kind != "message" or not self.session.subscriptions:
-                continue
-            used = {one.packet_id for one in progress.outgoing}
-            packet_id = next(n for n in range(1, 1000) if n not in used)
-            one = Outgoing(packet_id, message.qos, 0, offset, released=False)
-            progress.outgoing.append(one)
-            progress.settled = False
-            self.give(one)
-
-    def give(self, one: Outgoing) -> None:
-        def leave() -> None:
-            self.deliver(one)
-
-        if one.qos == 1:
-            leave()
-            self.save(_nothing)
-        else:
-            self.save(leave)
-
-    def deliver(self, one: Outgoing) -> None:
-        message, client = self.world.inbound[one.offset], self.connection.client
-        self.world.judge.delivered(self.connection)
-        self.world.at(1, client.delivered, self.connection, one.packet_id, message)
-
-    def take_puback(self, packet_id: int, _name: str) -> None:
-        self.forget(packet_id)
-
-    def take_pubrec(self, packet_id: int, _name: str) -> None:
-        outgoing = self.progress.outgoing
-        for at, one in enumerate(outgoing):
-            if one.packet_id == packet_id:
-                outgoing[at] = one._replace(released=True)
-        released = self.connection.client.released
-        self.save(lambda: self.world.at(1, released, self.connection, packet_id))
-
-    def take_pubcomp(self, packet_id: int, _name: str) -> None:
-        self.forget(packet_id)
-
-    def forget(self, packet_id: int) -> None:
-        progress = self.progress
-        progress.outgoing = [one for one in progress.outgoing if one.packet_id != packet_id]
-        self.save(_nothing)
-
-
-def _nothing() -> None:
-    pass
+        self.process.save_progress(self.key, progress, epoch)

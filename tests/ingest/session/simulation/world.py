@@ -55,6 +55,11 @@ class World:
         if self.transcript is not None:
             self.transcript.append(f"{self.now:>7} ms {self.events:>4}  {who!s:<8} {what}")
 
+    def new_session(self) -> str:
+        """Return an identifier for a session."""
+        self.sessions += 1
+        return f"s{self.sessions}"
+
     def new_name(self, kind: str) -> str:
         """Return a name for a message."""
         self.messages += 1
@@ -75,8 +80,12 @@ class World:
         try:
             self._run()
         finally:
-            for process in self.processes:
-                process.discard_works()
+            self.end()
+
+    def end(self) -> None:
+        """Let nothing go on."""
+        for process in self.processes:
+            process.discard_works()
 
     def _run(self) -> None:
         schedule = self.schedule
@@ -85,16 +94,16 @@ class World:
         for step in schedule.steps:
             self.at(step.at_ms, self.do, step)
         last = max((step.at_ms for step in schedule.steps), default=0)
-        self._run_until(last + 100)
+        self.run_until(last + 100)
         self.end_faults()
-        self._run_until(self.now + QUIET_MS)
+        self.run_until(self.now + QUIET_MS)
         alive = [process.slot for process in self.processes if process.is_alive] or [0]
         for client in self.clients:
             if client.connections:
                 slot = self.random.choice(alive)
                 options = Step(self.now, "final", client.number, slot, expiry=NEVER_EXPIRES)
                 client.connect(options)
-        self._run_until(self.now + 5_000)
+        self.run_until(self.now + 5_000)
         self.judge.at_the_end()
 
     def end_faults(self) -> None:
@@ -102,12 +111,12 @@ class World:
         self._faults.clear()
         for process in self.processes:
             process.deaf_until = process.mute_until = process.slow_until = 0
-            process.unheard_until = 0
+            process.unheard_until = process.unsure_until = 0
             process.paused_until = min(process.paused_until, self.now + 500)
         if not any(process.is_alive for process in self.processes):
             self.restart(0)
 
-    def _run_until(self, end: int) -> None:
+    def run_until(self, end: int) -> None:
         queue = self._queue
         while queue and queue[0][0] <= end:
             at, number, process, call, args = heappop(queue)
@@ -140,6 +149,8 @@ class World:
         until = self.now + fault.ms
         if fault.what == "crash":
             self.crash(process)
+        elif fault.what == "step":
+            process.clock.ahead_ms += fault.ms
         elif fault.what == "late":
             process.late_until = until
         else:
@@ -147,6 +158,7 @@ class World:
 
     def crash(self, process: Process) -> None:
         self.note(process, "is gone")
+        was_leased = process.is_leased
         process.is_alive = False
         process.lost_after = self.now + self.random.choice((0, 2, LATE_MS))
         for client in self.clients:
@@ -154,6 +166,7 @@ class World:
                 if connection.process is process and not connection.is_closed:
                     connection.is_closed = True
                     connection.closed_at = self.now
+                    connection.is_abandoned |= not was_leased
                     self.at(1, client.lost, connection)
         process.discard_works()
 
@@ -209,11 +222,13 @@ class World:
                 self.at(delay, process.take_control, action, value, process=process)
         return 0
 
-    def find(self, effect: Find) -> set[bytes]:
+    def find(self, effect: Find) -> dict[bytes, int]:
+        """Return the exchanges that the log has, and where."""
+        starts = {one.exchange: one.starts[0] for one in effect.searches}
         return {
-            one.exchange
-            for one in effect.searches
-            if any(message.exchange == one.exchange for message in self.inbound[one.starts[0] :])
+            message.exchange: offset
+            for offset, message in enumerate(self.inbound)
+            if offset >= starts.get(message.exchange, len(self.inbound))
         }
 
     # What clients do
@@ -247,4 +262,5 @@ _UNTIL: Final = {
     "mute": "mute_until",
     "unheard": "unheard_until",
     "slow": "slow_until",
+    "unsure": "unsure_until",
 }

@@ -1,0 +1,112 @@
+"""Families of schedules that go for one thing: a fault at each event of the same few steps."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from mqlake.session_records import NEVER_EXPIRES
+from tests.ingest.session.simulation.schedule import LATE_MS, Fault, Schedule, Step
+from tests.ingest.session.simulation.search import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.ingest.session.simulation.invariants import Violation
+
+FREE: Final = 300
+"""Schedules in which sessions that no record tells of change their gateway."""
+
+
+def stand_still_while_publishing() -> Iterator[Violation | None]:
+    """Have a gateway stand still at each event while a client publishes, who then moves on."""
+    steps = (
+        Step(2_500, "connect", 0, 0, expiry=NEVER_EXPIRES),
+        Step(4_000, "publish"),
+        Step(4_300, "connect", 0, 1, expiry=NEVER_EXPIRES, is_half_open=True),
+        Step(22_000, "wait"),
+    )
+    for event in range(20, 45):
+        for seed in range(4):
+            pause = Fault(event, "pause", 0, 13_000)
+            yield run(Schedule(seed, 2, 1, steps, (pause,)))
+
+
+def crash_at_each_event() -> Iterator[Violation | None]:
+    """Have a gateway die at each event while a client sends and is sent QoS 2, and moves on."""
+    steps = (
+        Step(2_500, "connect", 0, 0, expiry=NEVER_EXPIRES),
+        Step(3_000, "message", qos=2),
+        Step(3_000, "publish", 0),
+        Step(3_001, "message", qos=1),
+        Step(3_002, "message", qos=2),
+        Step(3_003, "message", qos=2),
+        Step(3_004, "publish", 0),
+        Step(3_012, "publish", 0),
+        Step(3_400, "publish", 0),
+        Step(3_600, "connect", 0, 1, expiry=NEVER_EXPIRES),
+        Step(15_000, "message", qos=2),
+        Step(16_000, "publish", 0),
+    )
+    for event in range(12, 92):
+        for seed in range(3):
+            yield run(Schedule(seed, 2, 1, steps, (Fault(event, "crash", 0),)))
+
+
+def move_while_messages_come() -> Iterator[Violation | None]:
+    """Have a client change its gateway between messages of which the first one dies, or not."""
+    coming = [Step(3_000 + 9 * number, "message", qos=2) for number in range(120)]
+    steps = (
+        Step(2_500, "connect", 0, 0, expiry=NEVER_EXPIRES),
+        *coming,
+        Step(4_080, "connect", 0, 1, expiry=NEVER_EXPIRES),
+        *(Step(4_080 + number, "message", qos=2) for number in range(60)),
+    )
+    for number in range(60):
+        faults = (Fault(400 + 12 * number, "crash", 0),) if number % 2 else ()
+        yield run(Schedule(number, 2, 1, steps, faults))
+
+
+def lose_the_answer() -> Iterator[Violation | None]:
+    """Have the log not answer for a message, and its gateway die while it is looked for."""
+    steps = (
+        Step(2_500, "connect", 0, 0, expiry=NEVER_EXPIRES),
+        Step(4_000, "publish", 0),
+        Step(4_300, "publish", 0),
+        Step(4_600, "connect", 0, 1, expiry=NEVER_EXPIRES),
+    )
+    for event in range(22, 40):
+        for seed in range(4):
+            faults = (Fault(event, "unsure", 0, 150), Fault(event + 20, "crash", 0))
+            yield run(Schedule(seed, 2, 1, steps, faults))
+
+
+def change_owners() -> Iterator[Violation | None]:
+    """Have a clean session's client move while the shard of its session changes its owner."""
+
+    def connect(at_ms: int, gateway: int, *, again: bool = False) -> Step:
+        return Step(at_ms, "connect", 0, gateway, clean=True, is_half_open=again)
+
+    for number in range(FREE):
+        random = Random(number)
+        at, gateway = 6_000, random.randrange(2)
+        moved_at = at + 300 + random.choice((3_000, 3_300, 3_800, 4_500, 6_000))
+        ms = moved_at - at + random.choice((-300, 0, 100, 300, 600, 1_000, 2_000))
+        event = random.randint(8, 12)  # just after it has subscribed, or a little later
+        faults: tuple[Fault, ...] = (
+            Fault(event, random.choice(("pause", "mute")), gateway, ms),
+            # Then it reads deliveries for a while before it reads shards.
+            Fault(event, "slow", gateway, ms + random.choice((-2_000, 200, 700, 1_500))),
+        )
+        steps = [connect(at, gateway), connect(moved_at, 1 - gateway, again=True)]
+        if random.random() < 0.3:  # the other one comes back, and owns the shard without a silence
+            faults = (Fault(5, "crash", 1 - gateway),)
+            moved_at = at + random.randrange(600)
+            steps[1] = connect(moved_at, 1 - gateway, again=True)
+            steps.append(Step(at - LATE_MS - random.randrange(600), "restart", 1 - gateway))
+        steps += [
+            Step(moved_at + random.choice((2, 10, 50, 90, 130)) * part, "message", qos=1)
+            for part in range(1, 30)
+        ]
+        ordered = tuple(sorted(steps, key=lambda step: step.at_ms))
+        yield run(Schedule(number, 2, 1, ordered, faults))

@@ -1,0 +1,200 @@
+"""A client on its way to its session: performs what the real `open_session` asks for."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.session.catch_up import UNBOUNDED, Missed, log_ranges
+from ingest.session.checkpoint import Before
+from ingest.session.opening import (
+    CatchUp,
+    Claim,
+    GoLive,
+    Load,
+    Refuse,
+    Route,
+    Save,
+    Welcome,
+    open_session,
+)
+from ingest.session.outgoing import Exchange
+from ingest.session.states import State
+from mqlake.offsets import latest
+from mqlake.session_records import decode_progress, decode_session, will_exchange
+from tests.ingest.session.simulation.serving import Serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.session.effects import Work
+    from ingest.session.holder import Grant
+    from mqlake.errors import LogError
+    from mqlake.session_records import ProgressRecord
+    from mqlake.shard_records import Key
+    from tests.ingest.session.simulation.clients import Connection
+    from tests.ingest.session.simulation.gateway import Process
+
+_LATER: Final = object()
+_PAGE: Final = 2
+"""Records that are read at once for one that catches up."""
+
+
+class Opening:
+    """A connection between CONNECT and the first packet that its client is heard with."""
+
+    def __init__(self, process: Process, connection: Connection) -> None:
+        self.process = process
+        self.world = process.world
+        self.connection = connection
+        self.work: Work = open_session()
+        self.serving: Serving
+        self.progress: ProgressRecord | None = None
+        """What is stored."""
+        self.is_stored = False
+        self.cursor: list[int]
+
+    @property
+    def key(self) -> Key:
+        return self.connection.client.key
+
+    @property
+    def is_kept(self) -> bool:
+        options = self.connection.options
+        return options.will_delay is not None or bool(options.expiry)
+
+    def proceed(self, result: Any = None, error: LogError | None = None) -> None:
+        while result is not _LATER:
+            try:
+                effect = self.work.send(result) if error is None else self.work.throw(error)
+            except StopIteration:
+                return
+            error = None
+            result = _PERFORM[type(effect)](self, effect)
+
+    # The effects
+
+    def claim(self, _: Claim) -> Any:
+        self.process.claim(self)
+        return _LATER
+
+    def load(self, load: Load) -> Any:
+        grant, connection = load.grant, self.connection
+        session = _decoded(grant)
+        self.is_stored = session is not None
+        self.serving = serving = Serving(self.process, connection)
+        serving.become(State.CLAIMED)
+        if session is not None and grant is not None:
+            if grant.progress is not None:
+                progress = decode_progress(json.dumps(grant.progress).encode())
+                if progress.session_id == session.session_id:
+                    self.progress = progress
+            serving.restore(session, self.progress)
+        else:
+            self.world.judge.created[serving.session_id] = connection
+        self.process.add(serving)
+        connection.session_id = serving.session_id
+        connection.exchange = will_exchange(serving.record())
+        self.world.judge.by_exchange[connection.exchange] = connection
+        return self.is_stored
+
+    def save(self, _: Save) -> Any:
+        serving, progress = self.serving, None
+        if self.progress is not None:
+            self.progress.settled = False
+            progress = partial(serving.save_progress, self.progress)
+        elif not self.is_stored and serving.is_stored:
+            progress = partial(serving.save_progress, serving.snapshot())
+        serving.save(self.saved, before=Before.CONNACK, progress=progress)
+        return _LATER
+
+    def saved(self, error: LogError | None) -> None:
+        serving = self.serving
+        if error is None and serving.is_written:
+            self.process.holder.saved(self.key)
+        if self.connection.is_closed:
+            return
+        if error is None:
+            serving.become(State.SAVED)
+        self.proceed(error=error)
+
+    def refuse(self, _: Refuse) -> Any:
+        self.process.close(self.connection)
+
+    def welcome(self, welcome: Welcome) -> Any:
+        is_present, connection = welcome.session_present, self.connection
+        self.world.note(self.process, f"CONNACK {connection.session_id} present={is_present}")
+        self.world.judge.connack(connection, is_present=is_present)
+        connection.is_acked = connection.is_concluded = True
+        self.world.at(1, connection.client.connected, connection, is_present)
+
+    def route(self, _: Route) -> Any:
+        serving = self.serving
+        serving.become(State.ROUTING)
+        self.cursor = [self.process.inbound] if self.progress is None else self.progress.cursor
+
+        def counted(end: int) -> None:
+            if not serving.is_ended:
+                serving.become(State.CATCHING_UP)
+                self.proceed([end])
+
+        self.process.send_barrier(counted)
+        return _LATER
+
+    def catch_up(self, catch_up: CatchUp) -> Any:
+        missed = Missed(list(self.cursor), list(catch_up.ends), UNBOUNDED)
+        self.process.later(self.restore_exchanges, missed)
+        return _LATER
+
+    def restore_exchanges(self, missed: Missed) -> None:
+        for one in [] if self.progress is None else self.progress.outgoing:
+            message = None if one.released else one.offset
+            self.serving.sender.messages.restore(Exchange(one.packet_id, one.qos, message))
+        self.read(missed)
+
+    def read(self, missed: Missed) -> None:
+        """Read a page of what was missed; go on until that has overtaken what is brought."""
+        serving, inbound = self.serving, self.world.inbound
+        if serving.is_ended:
+            return
+        for start, end in log_ranges([missed]).values():
+            for offset in range(start, min(end, start + _PAGE)):
+                if serving.wants(inbound[offset], offset):
+                    serving.sender.deliver(offset, inbound[offset].qos)
+                missed.pass_by(0, offset)
+        if not log_ranges([missed]) and missed.follow([self.process.inbound]):
+            self.proceed(missed.cursor)
+        else:
+            self.process.later(self.read, missed)
+
+    def go_live(self, go_live: GoLive) -> Any:
+        serving = self.serving
+        serving.become(State.LIVE)
+        if go_live.starts is not None:
+            serving.floor = list(go_live.starts)
+            for topic_filter, starts in serving.subscriptions.items():
+                serving.subscriptions[topic_filter] = latest(go_live.starts, starts)
+            if serving.progress is not None:
+                serving.progress.touch()
+        serving.sender.progress = serving.progress
+        serving.sender.attach(self.connection)
+        serving.hear()
+
+
+def _decoded(grant: Grant | None) -> Any:
+    if grant is None or grant.session is None:
+        return None
+    return decode_session(json.dumps(grant.session).encode())
+
+
+_PERFORM: Final[dict[type, Callable[[Opening, Any], Any]]] = {
+    Claim: Opening.claim,
+    Load: Opening.load,
+    Save: Opening.save,
+    Refuse: Opening.refuse,
+    Welcome: Opening.welcome,
+    Route: Opening.route,
+    CatchUp: Opening.catch_up,
+    GoLive: Opening.go_live,
+}
