@@ -83,6 +83,9 @@ class Lease:
         clock: Its monotonic time counts.
         seconds: How long a word that has come back is good for, from when it was said.
         on_lost: Called once when that time is over.
+
+    Attributes:
+        silences: How often that time was over when a word came back.
     """
 
     def __init__(self, clock: Clock, seconds: float, on_lost: Callable[[], None]) -> None:
@@ -92,6 +95,7 @@ class Lease:
         self._until = clock.monotonic() + seconds
         self._is_confirmed = True
         self._is_sure = True
+        self.silences = 0
 
     def holds(self) -> bool:
         if self._is_confirmed and self._clock.monotonic() >= self._until:
@@ -141,6 +145,7 @@ class Lease:
         """Note that a word has come back that was said then."""
         self.holds()  # that the time was over is not to be missed
         self.is_sure()
+        self.silences += not self.is_in_time()
         self._until = max(self._until, said_at + self.seconds)
 
     def confirm(self) -> None:

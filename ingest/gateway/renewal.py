@@ -58,6 +58,7 @@ class Renewal:
         self._delivery = delivery
         self._tasks = tasks
         self._is_asking = False
+        self._asked_after = 0  # so many silences
         self._is_reading = False
 
     def tick(self) -> None:
@@ -69,14 +70,17 @@ class Renewal:
         if self._lease.holds() or not self._lease.is_in_time() or self._is_asking:
             return
         self._is_asking = True
+        self._asked_after = self._lease.silences
         self._share_groups.suspend()
         self._shards.reclaim()
         self._sessions.confirm(self.confirmed)
 
     def confirmed(self) -> None:
         """Go on: the sessions that are left are this gateway's."""
-        logger.info("this gateway is heard of again")
         self._is_asking = False
+        if self._lease.silences != self._asked_after:
+            return  # others may have settled it since they were asked: they are asked again
+        logger.info("this gateway is heard of again")
         self._lease.confirm()
         self._session_log.confirmed()
         self._become_sure()

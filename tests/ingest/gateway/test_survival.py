@@ -808,3 +808,24 @@ async def test_what_is_retained_goes_on_at_another_gateway_where_it_stopped(
             client.send(Pingreq())
             while not isinstance(packet := await client.receive(), Pingresp):
                 assert isinstance(packet, Pubrel)
+
+
+async def test_what_was_asked_before_another_silence_confirms_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock()
+    async with running_gateway(clock=clock) as harness:
+        lease, renewal = harness.gateway.lease, harness.gateway.renewal
+        answered: list[Callable[[], None]] = []
+        monkeypatch.setattr(harness.gateway.sessions, "confirm", answered.append)
+        for asked in (1, 2):
+            clock.advance(2 * LEASE_SECONDS)
+            assert not lease.holds()
+            lease.renew(clock.monotonic())
+            if asked == 2:
+                answered[0]()  # by an owner that has settled this gateway since
+                assert not lease.holds()
+            renewal.tick()
+            assert len(answered) == asked
+        answered[1]()
+        assert lease.holds()
