@@ -33,6 +33,7 @@ from mqlake.records import (
     SESSIONS,
 )
 from rules.prometheus import add_actions
+from streaming.checkpoints import committed, later
 from streaming.exclusive import hold
 from streaming.figures import QueryFigures, Watched, read_heap, read_positions
 from streaming.functions import create_functions
@@ -277,7 +278,7 @@ def _controller(
         Programs(spark),
         settings,
         clock,
-        partial(rules.committed, rules.checkpoint(settings)),
+        partial(committed, rules.checkpoint(settings)),
         partial(stateful.is_ended, settings),
     )
 
@@ -365,7 +366,7 @@ def _telling(
     """Tell first what a query will pass over, for it does so by itself."""
 
     def tell_and_start() -> StreamingQuery:
-        unread.look(name, rules.committed(settings.data_dir.absolute() / "checkpoints" / name))
+        unread.look(name, committed(settings.data_dir.absolute() / "checkpoints" / name))
         return start()
 
     return tell_and_start
@@ -374,7 +375,7 @@ def _telling(
 def _start_router(
     spark: SparkSession, settings: StreamingSettings, unread: Unread, mode: QueryMode
 ) -> StreamingQuery:
-    first = unread.look(router.NAME, rules.committed(router.checkpoint(settings)))
+    first = unread.look(router.NAME, committed(router.checkpoint(settings)))
     return router.start(spark, settings, first, real_time=mode.real_time)
 
 
@@ -389,7 +390,7 @@ def _start_rules(
     mode = _rules_mode(settings, router, partitions)
     first = controller.first or {}
     # Nothing before `first` is wanted, so nothing of that is missed.
-    needed = rules.later(first, rules.committed(rules.checkpoint(settings)) or {})
+    needed = later(first, committed(rules.checkpoint(settings)) or {})
     reachable = unread.look(rules.NAME, needed)
     return rules.start(
         spark,

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.clock import Clock
 from mqlake.errors import LogError
-from streaming.jobs.rules import Offsets, committed
+from streaming.checkpoints import Offsets, by_number, committed
 
 _logger = logging.getLogger(__name__)
 
@@ -225,10 +225,7 @@ def _ends_of(progress: Progress | None) -> Offsets | None:
     for source in (progress or {}).get("sources", ()):
         ends = source.get("endOffset")
         if isinstance(ends, dict):  # a source that is not the log counts seconds
-            return {
-                log_topic: {int(partition): offset for partition, offset in partitions.items()}
-                for log_topic, partitions in ends.items()
-            }
+            return by_number(ends)
     return None
 
 

@@ -17,7 +17,7 @@ from mqlake.clock import Clock
 from mqlake.errors import LogError
 from mqlake.log.admin import LogAdmin
 from mqlake.log.files import first_kept, segments
-from streaming.jobs.rules import Offsets, later
+from streaming.checkpoints import Offsets, later
 from streaming.unread import Unread
 
 _logger = logging.getLogger(__name__)

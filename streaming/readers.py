@@ -8,8 +8,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from mqlake.errors import InvalidRecord
 from mqlake.records import DEAD_LETTERS, EVENTS, INBOUND, OUTPUTS, RUNNER
 from rules.runner.checkpoint import CHECKPOINT_KEY, decode_checkpoint
+from streaming.checkpoints import Offsets, committed, later
 from streaming.jobs import history, outputs, router, rules, state, stateful
-from streaming.jobs.rules import Offsets, committed
 from streaming.log_retention import Reader
 from streaming.rules.controller import RuleController
 from streaming.settings import StreamingSettings
@@ -84,7 +84,7 @@ class Readers:
     def _rules(self, first: Offsets, reached: Offsets) -> Reader:
         """The query reads from its checkpoint, but needs nothing before `first`."""
         done = committed(rules.checkpoint(self._settings)) or {}
-        return Reader(rules.NAME, rules.later(first, done), reached)
+        return Reader(rules.NAME, later(first, done), reached)
 
 
 class RunnerPlaces:

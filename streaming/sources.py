@@ -1,8 +1,11 @@
 """Read the log."""
 
+import json
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
 
+from streaming.checkpoints import Offsets
 from streaming.settings import StreamingSettings
 
 
@@ -31,6 +34,16 @@ def read_log(
     connection = {f"kafka.{key}": value for key, value in client_config(settings).items()}
     reader = spark.readStream.format("kafka").options(**(connection | defaults | options))
     return reader.load()
+
+
+def starting_offsets(offsets: Offsets) -> str:
+    """Return the option of the connector that names where to begin."""
+    return json.dumps(
+        {
+            log_topic: {str(partition): offset for partition, offset in partitions.items()}
+            for log_topic, partitions in offsets.items()
+        }
+    )
 
 
 def header(name: str) -> Column:

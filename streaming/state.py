@@ -8,7 +8,6 @@ Spark noted it, leaves the tables as if it had come once: merges look at offsets
 number of the batch.
 """
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +20,8 @@ from mqlake.clock import Clock
 from mqlake.records import EVENTS, INBOUND, RULES, SESSIONS
 from mqlake.tables import DROPS, RETAINED, Table
 from mqlake.tables import EVENTS as EVENTS_TABLE
+from streaming.checkpoints import committed, query_id, read_ends
 from streaming.events import drop_rows, event_rows
-from streaming.jobs.rules import committed
 from streaming.jvm.priority import give_way
 from streaming.retained import (
     committed_offsets,
@@ -124,7 +123,7 @@ class State:
         wanted = batch.where((F.col("topic") != INBOUND) | is_retained()).coalesce(1).persist()
         try:
             counts = {row[0]: row[1] for row in wanted.groupBy("topic").count().collect()}
-            next_offsets = inbound_ends(self._checkpoint, batch_id)
+            next_offsets = read_ends(self._checkpoint, batch_id).get(INBOUND, {})
             if INBOUND in counts:
                 merge_retained(last_retained(_of(wanted, INBOUND)), next_offsets)
                 self.retained_changed = True
@@ -177,23 +176,6 @@ class State:
     def _noted(self, next_offsets: dict[int, int]) -> None:
         self.next_offsets = next_offsets
         self._noted_at = self._clock.monotonic()
-
-
-def inbound_ends(checkpoint: Path, batch_id: int) -> dict[int, int]:
-    """Return where a batch ends in `mqlake.inbound`: the first offsets that are not in it.
-
-    From the checkpoint, where Spark writes it before the batch: a line with the format's version,
-    one of metadata, then one for each source.
-    """
-    lines = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
-    ends = json.loads(lines[2]).get(INBOUND, {})
-    return {int(partition): offset for partition, offset in ends.items()}
-
-
-def query_id(checkpoint: Path) -> str:
-    """Return what tells this query from one with another checkpoint, which counts from 0 again."""
-    identifier: str = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
-    return identifier
 
 
 def _of(records: DataFrame, log_topic: str) -> DataFrame:

@@ -14,8 +14,8 @@ from mqlake.clock import Clock
 from mqlake.records import EVENTS, RECORD_VERSION
 from mqlake.reference_records import DEFAULT_TENANT
 from rules.actions.contract import Append
+from streaming.checkpoints import Offsets
 from streaming.events import DROPPED
-from streaming.jobs.rules import Offsets
 
 _logger = logging.getLogger(__name__)
 

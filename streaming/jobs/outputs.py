@@ -20,6 +20,7 @@ from mqlake.records import DEAD_LETTERS, OUTPUTS
 from mqlake.tables import DEAD_LETTERS as DEAD_LETTERS_TABLE
 from mqlake.tables import LATE, RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, RULE_TABLE_PREFIX
 from rules.metrics import LATENCY_BOUNDS_MS
+from streaming.checkpoints import query_id
 from streaming.jvm.priority import give_way
 from streaming.rules.program import TABLE_FUNCTION, TableAction
 from streaming.rules.table_metrics import TableMetrics
@@ -43,7 +44,6 @@ from streaming.rules.tables import (
 from streaming.settings import StreamingSettings
 from streaming.sources import read_log
 from streaming.spark import OUTPUTS_POOL, small_session, use_pool
-from streaming.state import query_id
 from streaming.tables import grow_rule_table, rule_table_path, table_path
 
 logger = logging.getLogger(__name__)

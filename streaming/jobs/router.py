@@ -8,10 +8,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.records import INBOUND
-from streaming.jobs.rules import Offsets, starting_offsets
+from streaming.checkpoints import Offsets
 from streaming.routing import deliveries, register_route_function
 from streaming.settings import StreamingSettings
-from streaming.sources import client_config, read_log
+from streaming.sources import client_config, read_log, starting_offsets
 from streaming.spark import ROUTER_POOL, use_pool
 
 NAME: Final = "router"

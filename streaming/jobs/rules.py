@@ -1,6 +1,5 @@
 """The query that evaluates rules: `mqlake.inbound` and `mqlake.events` to `mqlake.outputs`."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Final
@@ -9,16 +8,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.records import EVENTS, INBOUND
+from streaming.checkpoints import Offsets, committed
 from streaming.rules.evaluation import register_rule_functions, rule_outputs
 from streaming.settings import StreamingSettings
-from streaming.sources import client_config, read_log
+from streaming.sources import client_config, read_log, starting_offsets
 from streaming.spark import RULES_POOL, use_pool
 
 NAME: Final = "rules"
 SOURCES: Final = (INBOUND, EVENTS)
-
-Offsets = dict[str, dict[int, int]]
-"""By log topic and partition."""
 
 _CONSUMER: Final = {"kafka.fetch.max.wait.ms": "100"}  # as in the router
 _PRODUCER: Final = {
@@ -79,50 +76,6 @@ def start(
     return writer.start()
 
 
-def committed(folder: Path) -> Offsets | None:
-    """Return how far the query has certainly come; None without a finished batch.
-
-    From the checkpoint: `commits/<batch>` says that a batch is done, `offsets/<batch>` up to where
-    it went; a line with the format's version, one of metadata, then one for each source.
-    """
-    found = (ends for batch in finished(folder) if (ends := ends_of(folder, batch)) is not None)
-    return next(found, None)
-
-
-def finished(folder: Path) -> list[int]:
-    """Return the numbers of the batches that are done, the last one first; of those still noted."""
-    names = [path.name for path in (folder / "commits").glob("*")]
-    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
-
-
-def ends_of(folder: Path, batch: int) -> Offsets | None:
-    """Return up to where a batch goes; None when that is not noted."""
-    try:
-        text = (folder / "offsets" / str(batch)).read_text(encoding="utf-8")
-        sources = [json.loads(line) for line in text.splitlines()[2:]]
-    except (OSError, ValueError):
-        return None
-    # A source that is not the log counts seconds.
-    ends = next((ends for ends in sources if isinstance(ends, dict)), None)
-    if ends is None:
-        return None
-    return {
-        log_topic: {int(partition): offset for partition, offset in partitions.items()}
-        for log_topic, partitions in ends.items()
-    }
-
-
-def later(first: Offsets, done: Offsets) -> Offsets:
-    """Return `first`, or of each partition what is done when that is more."""
-    return {
-        log_topic: {
-            partition: max(offset, done.get(log_topic, {}).get(partition, 0))
-            for partition, offset in partitions.items()
-        }
-        for log_topic, partitions in first.items()
-    }
-
-
 def _is_before(done: Offsets | None, first: Offsets) -> bool:
     """Tell whether nothing is left to be done below `first`."""
     if done is None:
@@ -131,14 +84,4 @@ def _is_before(done: Offsets | None, first: Offsets) -> bool:
         done.get(log_topic, {}).get(partition, 0) <= offset
         for log_topic, partitions in first.items()
         for partition, offset in partitions.items()
-    )
-
-
-def starting_offsets(offsets: Offsets) -> str:
-    """Return the option of the connector that names where to begin."""
-    return json.dumps(
-        {
-            log_topic: {str(partition): offset for partition, offset in partitions.items()}
-            for log_topic, partitions in offsets.items()
-        }
     )

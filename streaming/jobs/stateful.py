@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.rule_records import Span
-from streaming.jobs.rules import Offsets, ends_of, finished
+from streaming.checkpoints import Offsets, ends_of, finished, watermark_ms
 from streaming.rules.plans import Detect, FindReference, Relations, Run, output_rows
 from streaming.settings import StreamingSettings
 from streaming.sources import client_config, read_log
@@ -106,16 +106,6 @@ def _session(spark: SparkSession, settings: StreamingSettings, run: Run) -> Spar
     more = "false" if run.has_receive_time else "true"
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", more)
     return session
-
-
-def watermark_ms(folder: Path) -> int:
-    """Return the watermark of the last finished batch; 0 before any."""
-    try:
-        last = str(finished(folder)[0])
-        text = (folder / "offsets" / last).read_text(encoding="utf-8")
-        return int(json.loads(text.splitlines()[1])["batchWatermarkMs"])
-    except (OSError, ValueError, IndexError, KeyError):
-        return 0
 
 
 def is_ended(settings: StreamingSettings, name: str) -> bool:

@@ -10,7 +10,7 @@ from streaming.figures import QueryFigures, Watched, parse_positions
 from tests.streaming.test_rule_position import batch
 
 if TYPE_CHECKING:
-    from streaming.jobs.rules import Offsets
+    from streaming.checkpoints import Offsets
 
 
 class World:

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 from mqlake.records import EVENTS, INBOUND
-from streaming.jobs.rules import _is_before, committed, starting_offsets
+from streaming.checkpoints import committed
+from streaming.jobs.rules import _is_before
+from streaming.sources import starting_offsets
 
 
 def batch(folder: Path, number: int, ends: dict[str, dict[str, int]], *, done: bool = True) -> None:

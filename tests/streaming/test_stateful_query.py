@@ -51,6 +51,7 @@ from rules.language import compile_rule
 from rules.language.plan import HOPS, Plan, encode_plan
 from rules.schemas.model import SchemaBody
 from rules.schemas.registry import NO_SCHEMAS, Schemas
+from streaming.checkpoints import watermark_ms
 from streaming.jobs import stateful
 from streaming.jvm.functions import java_map
 from streaming.rules.detections import detected
@@ -491,7 +492,7 @@ def test_a_window_by_receipt_closes_without_messages(start: Callable[..., Engine
     engine.activate()
     engine.publish({}, at_ms=engine.ended_at_ms + 200)
     await_condition(
-        lambda: stateful.watermark_ms(engine.checkpoint) > (engine.ended_at_ms or 0) + 1500,
+        lambda: watermark_ms(engine.checkpoint) > (engine.ended_at_ms or 0) + 1500,
         "time goes on",
     )
     assert len(engine.rows()) == 1
