@@ -23,8 +23,14 @@ public final class RouteFollower extends LogFollower implements LogTopics {
     /** A delivery topic that was not there is looked up again after so long, not for each record. */
     private static final long MISSING_MS = 1000;
 
-    /** A barrier waits so long for a route that the log does not have; the gateway sends another. */
-    private static final long DOUBT_MS = 250;
+    /**
+     * A barrier waits so long for a route that the log does not have; the gateway sends another.
+     *
+     * Messages behind a barrier that is given up do not reach its subscription, so this is long beside
+     * the time a log may take between two records of one moment; only a gateway that died just
+     * then, or a record that the log refused, costs it.
+     */
+    private static final long DOUBT_MS = 2000;
 
     /**
      * Gateway to its run, one of whose barriers was given up: the others do not wait as long in turn.

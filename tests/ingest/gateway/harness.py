@@ -469,7 +469,7 @@ class Client:
         self.writer.close()
 
     def is_of_this_loop(self) -> bool:
-        """Tell whether it can be cut here: a test on a running system may have left it and its loop."""
+        """Tell whether it can be cut here: a test on a running system may leave one of its loop."""
         return self._loop is asyncio.get_running_loop()
 
     def cut(self) -> None:
