@@ -29,6 +29,7 @@ class WebSocketClient:
         self.writer = writer
         self._connection = WSConnection(ConnectionType.CLIENT)
         self._events: list[Event] = []
+        self._loop = asyncio.get_running_loop()
         _opened.append(cast("Client", self))  # to be cut with the others
 
     @classmethod
@@ -95,6 +96,9 @@ class WebSocketClient:
         assert isinstance(event, CloseConnection), event
         assert event.code == code, event
         assert await self.receive() is None
+
+    def is_of_this_loop(self) -> bool:
+        return self._loop is asyncio.get_running_loop()
 
     def cut(self) -> None:
         self.writer.transport.abort()
