@@ -242,7 +242,8 @@ class Fleet:
         """Return which nodes take new clients.
 
         When all fail their probes it is more likely that this process cannot reach them: those
-        that say that they serve go on then.
+        that say that they serve go on then. When all are overloaded there is no better place than
+        any of them: they go on too, and refuse by themselves what is too much.
         """
         wanted = {
             name: known
@@ -252,7 +253,8 @@ class Fleet:
         healthy = {name for name, known in wanted.items() if self._is_healthy(name, known)}
         if not healthy and all(known.health.is_known for known in wanted.values()):
             healthy = set(wanted)
-        return {name for name in healthy if not wanted[name].overload.is_over(now)}
+        free = {name for name in healthy if not wanted[name].overload.is_over(now)}
+        return free or healthy
 
     def _is_healthy(self, name: str, known: _Known) -> bool:
         if not known.health.is_known:

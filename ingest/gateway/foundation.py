@@ -19,6 +19,8 @@ from ingest.gateway.events import Events
 from ingest.gateway.hosts import Host, LinuxHost
 from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.latency import GatewayLatencies
+from ingest.gateway.log_room import LogRoom
+from ingest.gateway.overload import OverloadMeter
 from ingest.gateway.peers import Lease, Peers
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.retained import Retained
@@ -101,6 +103,8 @@ class Foundation:
             events, writer, counters, settings.delivery_events_per_second, loop
         )
         self.wanted_events = WantedEvents(log.open_reader(), lambda: told.want(self.wanted_events))
+        self.log_room = LogRoom(loop)
+        self.overload = OverloadMeter(writer.queued, self.log_room.__len__)
         self._make_publishing(tracer)
 
     def _make_publishing(self, tracer: Tracer | None) -> None:

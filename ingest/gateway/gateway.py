@@ -23,7 +23,6 @@ from ingest.gateway.foundation import Foundation
 from ingest.gateway.gaps import Gaps
 from ingest.gateway.histories import Histories
 from ingest.gateway.listeners.listeners import Listeners
-from ingest.gateway.log_room import LogRoom
 from ingest.gateway.lookup import Lookup
 from ingest.gateway.opening import OpeningContext
 from ingest.gateway.receiving import ReceiverContext
@@ -119,7 +118,7 @@ class Gateway(Foundation):
         """Make what keeps retained messages, those of the gateway itself too."""
         name, retained, inbound = self.settings.name, self.retained, self.partitions.inbound
         counted = Counted(self.sessions, self.subscriptions, retained)
-        self.system_topics = SystemTopics(self.context, counted)
+        self.system_topics = SystemTopics(self.context, counted, self.overload)
         self.retained_shards = shards = RetainedShards(
             name, retained, self.peers, self.log.ranges, self.lake, self.routes, inbound
         )
@@ -178,14 +177,21 @@ class Gateway(Foundation):
         inward = self.publisher, self.wills, self.routes
         doors = self.connections, self.listeners, self.draining
         self.status = Status(
-            context, self.writer, counted, *doors, *inward, shards, self.peers, self.latencies
+            context,
+            self.writer,
+            counted,
+            *doors,
+            *inward,
+            shards,
+            self.peers,
+            self.latencies,
+            self.overload,
         )
 
     def _make_clients(self) -> None:
         """Make what each client's connection and session are made with."""
         context, publisher, delivered = self.context, self.publisher, self.delivered
         groups, histories, sessions = self.share_groups, self.histories, self.sessions
-        self.log_room = LogRoom(self.loop)
         self.deadlines = Deadlines(self.loop)
         sources = RetainedSources(
             self.loop,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from mqlake.errors import (
@@ -212,8 +213,12 @@ class Process:
     # While it serves
 
     async def _tick(self) -> None:
+        loop, overload = self._gateway.loop, self._gateway.overload
+        at, worked = loop.time(), time.thread_time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            (before, at), (worked_before, worked) = (at, loop.time()), (worked, time.thread_time())
+            overload.note(at - before, at - before - TICK_SECONDS, worked - worked_before)
             try:
                 self._do_what_is_due()
             except OperationalError as error:  # its store: only a new run reads again

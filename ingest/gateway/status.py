@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ingest.gateway.draining import Draining
     from ingest.gateway.latency import GatewayLatencies
     from ingest.gateway.listeners.listeners import Listeners
+    from ingest.gateway.overload import OverloadMeter
     from ingest.gateway.peers import Peers
     from ingest.gateway.publishing import Publisher
     from ingest.gateway.routes import Routes
@@ -42,6 +43,7 @@ class Status:
         shards: Those that the gateway owns.
         peers: Know how far our clock is ahead.
         latencies: How long messages take.
+        overload: How much there is to do.
 
     Attributes:
         problem: Why nothing flows just now, or "".
@@ -62,6 +64,7 @@ class Status:
         shards: Shards,
         peers: Peers,
         latencies: GatewayLatencies,
+        overload: OverloadMeter,
     ) -> None:
         self.problem = "starting"
         self.bug = ""
@@ -78,6 +81,7 @@ class Status:
         self._draining = draining
         self._shards = shards
         self._peers = peers
+        self._overload = overload
 
     def health(self) -> tuple[bool, str]:
         """Return whether messages flow, and one line about it."""
@@ -104,6 +108,7 @@ class Status:
         return {
             "address": f"{self._settings.host}:{self._settings.port}",
             "listeners": list(self._listeners.addresses),
+            "overload": self._overload.level,
             **self._load(),
             "retained": len(self._counted.retained),
             **self._counts(),
@@ -119,6 +124,7 @@ class Status:
             "waiting_messages": sessions.waiting_count,
             "log_queue_records": self._writer.queued(),
             "clock_ahead_seconds": self._peers.clock_ahead_seconds,
+            "overload_level": self._overload.level,
             "waiting_wills": self._wills.waiting,
             "refusing_publishers": int(bool(self._publisher.is_refusing)),
             "route_wait_seconds": self._routes.oldest_wait_seconds,
@@ -132,6 +138,7 @@ class Status:
             "state": self._draining.state,
             "listeners": self._listeners.addresses,
             "addresses": advertised(settings.all_listeners, settings.advertised_host),
+            "overload": self._overload.level,
             "shards": self._shards.owned,
             "shard_count": self._shards.count,
             **self._load(),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.context import Context
     from ingest.gateway.counters import Counters
+    from ingest.gateway.overload import OverloadMeter
     from ingest.session.subscriptions import Subscriptions
 
 PREFIX: Final = f"{SYSTEM_LEVEL}/broker/"
@@ -148,10 +149,12 @@ class SystemTopics:
     Args:
         context: Of the gateway, which tells of itself.
         counted: What it has.
+        overload: How much there is to do.
     """
 
-    def __init__(self, context: Context, counted: Counted) -> None:
+    def __init__(self, context: Context, counted: Counted, overload: OverloadMeter) -> None:
         self._context = context
+        self._overload = overload
         self._has = counted
         self._messages: dict[str, OutboundMessage] = {}
         self._started = context.clock.monotonic()
@@ -173,6 +176,7 @@ class SystemTopics:
         self._due = now + interval
         self._publish("version", f"mqlake version {VERSION}")
         self._publish("uptime", f"{now - self._started:.0f} seconds")
+        self._publish("overload/level", str(self._overload.level))
         self._publish_gauges()
         for name, count in COUNTS.items():
             self._publish(name, str(count(self._context.counters)))

@@ -25,6 +25,9 @@ DELIVERY_SECONDS: Final = 60.0
 when the process has stood still meanwhile. Longer than a restart of the log's broker, so that one
 costs publishers time only."""
 
+MOST_QUEUED_RECORDS: Final = 100_000
+"""Records of one writer that wait for the log; beyond it `append` raises `LogFull`."""
+
 ANY_PARTITION: Final = -1
 """Let the key choose the partition: the same key always the same one."""
 

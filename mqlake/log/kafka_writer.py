@@ -17,7 +17,14 @@ from typing import Any, Final, NoReturn
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from mqlake.errors import LogError
-from mqlake.log.contract import ANY_PARTITION, DELIVERY_SECONDS, AppendCallback, LogFull, settle
+from mqlake.log.contract import (
+    ANY_PARTITION,
+    DELIVERY_SECONDS,
+    MOST_QUEUED_RECORDS,
+    AppendCallback,
+    LogFull,
+    settle,
+)
 from mqlake.log.kafka_errors import error_of, to_log_error
 from mqlake.log.partitioning import partition_of
 from mqlake.records import Headers
@@ -45,7 +52,7 @@ class KafkaLogWriter:
         bootstrap_servers: str,
         *,
         client_id: str = "mqlake",
-        max_queued_records: int = 100_000,
+        max_queued_records: int = MOST_QUEUED_RECORDS,
         max_queued_kib: int = 131_072,
         max_record_bytes: int = 8 * 1024 * 1024,
         linger_ms: float = 0.0,

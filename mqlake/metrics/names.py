@@ -69,6 +69,7 @@ GATEWAY: Final = (
     _gauge("gateway_log_queue_records", "records on their way to the log"),
     _gauge("gateway_clock_ahead_seconds", "how far its clock is ahead of the log's; < 0: behind"),
     _gauge("gateway_waiting_messages", "messages that clients are owed or have not acknowledged"),
+    _gauge("gateway_overload_level", "work beyond what it can do, 0 to 10; above 4: too much"),
     _gauge("gateway_waiting_wills", "wills on their way into the log"),
     _gauge("gateway_refusing_publishers", "1 while messages are refused for want of disk, else 0"),
     _gauge(

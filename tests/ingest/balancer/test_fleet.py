@@ -69,6 +69,15 @@ def test_an_overloaded_node_takes_nobody_and_is_back_later() -> None:
     assert taking(made, 3) == "bc"
 
 
+def test_when_all_are_overloaded_they_go_on() -> None:
+    made = probed(fleet())
+    for name in "abc":
+        made.note_overload(name, 0, 9)
+    assert taking(made) == "abc"
+    made.note_overload("b", 1, 1)
+    assert taking(made, 1) == "b"
+
+
 def test_a_drained_node_takes_nobody_until_it_is_undone() -> None:
     made = probed(fleet())
     assert made.drain("a", is_draining=True)
