@@ -96,8 +96,9 @@ class _WebSocket(SettingsGroup):
     )
     origins: tuple[str, ...] = Field(
         default=(),
-        description="web origins whose pages may connect, such as https://example.org; empty for "
-        "all; clients that are not browsers send none and are not asked",
+        description="web origins whose pages may connect, such as https://example.org; empty: "
+        "those of the host that the listener is reached by, if it is an address or localhost; "
+        "* for all; clients that are not browsers send none and are not asked",
     )
 
 

@@ -33,6 +33,7 @@ from wsproto.handshake import H11Handshake
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from ingest.gateway.listeners.info import ListenerInfo, MakeConnection
+from ingest.gateway.listeners.origins import is_welcome
 
 if TYPE_CHECKING:
     from ingest.gateway.listeners.transports import Facts
@@ -60,7 +61,7 @@ class WebSocketRules:
         info: For connections with the sub-protocol `mqtt`.
         info_3_1: For those with `mqttv3.1`; None when the listener has no 3.1.
         path: Of the request; `*` for any.
-        origins: Web origins allowed; empty for all.
+        origins: Of pages that may connect, as `is_welcome` takes them.
         timeout_seconds: For the handshake.
     """
 
@@ -201,7 +202,7 @@ class WebSocket(asyncio.Protocol):
         if rules.path not in ("*", request.target.partition("?")[0]):
             raise Refused(404, f"no such path; MQTT is at {rules.path}")
         origin = headers.get(b"origin")
-        if rules.origins and origin is not None and origin not in rules.origins:
+        if not is_welcome(origin, request.host, rules.origins):
             raise Refused(403, f"pages of {origin} may not connect")
         if SUBPROTOCOL in request.subprotocols:
             subprotocol, info = SUBPROTOCOL, rules.info

@@ -215,7 +215,10 @@ async def test_path_is_as_configured(configured: str, asked: str, status: int) -
 @pytest.mark.parametrize(
     ("origins", "origin", "is_welcome"),
     [
-        ((), b"https://anywhere.example", True),
+        ((), b"https://anywhere.example", False),
+        ((), b"https://mqtt.example.org", False),  # the name of the request, wherever it leads
+        ((), None, True),
+        (("*",), b"https://anywhere.example", True),
         (("https://example.org",), b"https://example.org", True),
         (("https://example.org",), None, True),  # no browser
         (("https://example.org",), b"https://example.org.evil.example", False),
