@@ -116,12 +116,20 @@ def load(settings_class: type[Settings], path: Path | None = None, **overrides: 
             raise SettingsError(f"settings file {path} does not exist")
         loaded: Settings = FromFile(**overrides)
     except ValidationError as exc:
-        problem = exc.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        raise SettingsError(f"setting {key}: {problem['msg']}, got {problem['input']!r}") from exc
+        raise SettingsError(_explain(exc)) from exc
     except SourceError as exc:
         # A variable for a whole group must be JSON; the message names the group.
         raise SettingsError(f"environment: {exc}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
         raise SettingsError(f"settings file {path}: {exc}") from exc
     return loaded
+
+
+def _explain(error: ValidationError) -> str:
+    """Return what is wrong with the first key; a group's values, which may be secret, stay out."""
+    problem = error.errors()[0]
+    text = problem["msg"].removeprefix("Value error, ")
+    if not isinstance(problem["input"], dict | BaseModel):
+        text += f", got {problem['input']!r}"
+    key = ".".join(str(part) for part in problem["loc"])
+    return f"setting {key}: {text}" if key else text

@@ -1,12 +1,17 @@
 """Settings of a gateway process; `conf/gateway.toml` lists them all with their defaults."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from ingest.gateway.listeners.settings import ListenerSettings, TcpListener
+from ingest.gateway.listeners.settings import (
+    ListenerSettings,
+    TcpListener,
+    address_of,
+    is_open,
+)
 from mqlake.settings import LogSettings, ProcessSettings, TracingSettings
 from mqlake.sharing import ShareStrategy
 from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
@@ -199,7 +204,7 @@ class GatewaySettings(ProcessSettings):
     allow_anonymous: bool | None = Field(
         default=None,
         description="whether a client without a user name is let in; without a value only where "
-        "there is no credentials_file",
+        "there is no credentials_file, and no other machine reaches a listener",
     )
     failed_logins_per_minute: int = Field(
         default=60,
@@ -231,6 +236,18 @@ class GatewaySettings(ProcessSettings):
         ge=0,
         description="with more than this in log_dir, publishers are refused; no limit without it",
     )
+
+    @model_validator(mode="after")
+    def _strangers_are_let_in_knowingly(self) -> Self:
+        if self.credentials_file is None and self.allow_anonymous is None:
+            for listener in self.all_listeners:
+                if is_open(listener):
+                    raise ValueError(
+                        f"other machines reach {address_of(listener)}, and nobody is asked who he "
+                        "is: set credentials_file (bin/mqlake user add NAME --file FILE), or write "
+                        "allow_anonymous = true"
+                    )
+        return self
 
     @property
     def all_listeners(self) -> tuple[ListenerSettings, ...]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
@@ -140,6 +141,18 @@ NetworkSettings: TypeAlias = TcpListener | TlsListener | WebSocketListener | Sec
 
 _ALL_ADDRESSES: Final = {"", "0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 _SCHEMES: Final = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
+
+
+def is_open(settings: ListenerSettings) -> bool:
+    """Tell whether other machines reach a listener, and it asks nobody for a certificate."""
+    if isinstance(settings, UnixListener) or settings.host == "localhost":
+        return False
+    if getattr(settings, "client_certificates", "none") == "required":
+        return False
+    try:
+        return not ip_address(settings.host).is_loopback
+    except ValueError:  # all addresses, or a name that may lead to any
+        return True
 
 
 def address_of(settings: ListenerSettings, *, host: str | None = None) -> str:

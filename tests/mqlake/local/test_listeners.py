@@ -11,7 +11,7 @@ from mqlake.local.preflight import check_ports
 
 TLS = TlsListener(certificate=Path("server.pem"), key=Path("server.key"), host="0.0.0.0")
 UNIX = UnixListener(file=Path("/run/mqtt.sock"))
-SETTINGS = GatewaySettings(host="::1", listeners=(TLS, UNIX))
+SETTINGS = GatewaySettings(host="::1", listeners=(TLS, UNIX), allow_anonymous=True)
 
 
 def test_first_gateway_has_a_websocket_listener_and_those_of_the_file() -> None:

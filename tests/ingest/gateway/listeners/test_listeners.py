@@ -107,7 +107,7 @@ async def test_many_listeners_serve_at_once(authority: Authority, tmp_path: Path
 
 
 async def test_the_empty_host_is_all_of_ipv4_and_ipv6() -> None:
-    async with running_gateway(host="") as harness:
+    async with running_gateway(host="", allow_anonymous=True) as harness:
         for host in ("127.0.0.1", "::1"):
             client = await open_on(host, harness.port)
             await client.handshake(f"at {host}")
@@ -212,7 +212,7 @@ async def test_what_is_not_left_over_stays(tmp_path: Path, taken: str) -> None:
 async def test_a_host_that_is_not_here_is_named(host: str, problem: str) -> None:
     listeners = ({"kind": "tcp", "port": free_port(), "host": host},)
     with pytest.RaisesGroup(pytest.RaisesExc(OperationalError, match=problem)):
-        async with running_gateway(listeners=listeners):
+        async with running_gateway(listeners=listeners, allow_anonymous=True):
             pass
 
 

@@ -117,3 +117,62 @@ def test_address_is_a_url(listener: Any, address: str) -> None:
 def test_address_can_be_shown_as_one_can_connect_to_it() -> None:
     assert address_of(TcpListener(host="", port=1), host="127.0.0.1") == "mqtt://127.0.0.1:1"
     assert address_of(TcpListener(host="::1", port=1), host="[::1]") == "mqtt://[::1]:1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "address"),
+    [
+        ({"host": "0.0.0.0"}, "mqtt://0.0.0.0:1883"),
+        ({"host": ""}, "mqtt://*:1883"),
+        ({"host": "::"}, "mqtt://[::]:1883"),
+        ({"host": "192.168.1.5"}, "mqtt://192.168.1.5:1883"),
+        ({"host": "gateway.example.org"}, "mqtt://gateway.example.org:1883"),
+        ({"listeners": [{"kind": "ws", "host": "::"}]}, "ws://[::]:8083/mqtt"),
+        (
+            {"listeners": [{"kind": "tls", "host": "10.0.0.1", "key_password": "hidden", **TLS}]},
+            "mqtts://10.0.0.1:8883",
+        ),
+    ],
+)
+def test_strangers_from_other_machines_are_not_let_in_by_default(
+    settings: dict[str, Any], address: str
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(GatewaySettings, **settings)
+    assert str(refused.value).startswith(f"other machines reach {address}, and nobody is asked")
+    assert "allow_anonymous = true" in str(refused.value)
+    assert "hidden" not in str(refused.value)
+    for written in ({"allow_anonymous": True}, {"credentials_file": "users"}):
+        assert load(GatewaySettings, **settings, **written)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"host": "127.3.2.1"},
+        {"host": "::1"},
+        {"host": "localhost"},
+        {"listeners": [{"kind": "unix", "file": "mqtt.sock"}]},
+        {
+            "listeners": [
+                {
+                    "kind": "tls",
+                    "host": "0.0.0.0",
+                    "client_certificates": "required",
+                    "ca_certificates": "ca.pem",
+                    **TLS,
+                }
+            ]
+        },
+    ],
+)
+def test_what_this_machine_alone_reaches_asks_nobody(settings: dict[str, Any]) -> None:
+    assert load(GatewaySettings, **settings)
+
+
+def test_secrets_of_a_listener_are_not_in_what_is_wrong_with_it() -> None:
+    listener = {"kind": "tls", "client_certificates": "required", "key_password": "hidden", **TLS}
+    with pytest.raises(SettingsError, match="ca_certificates is missing") as refused:
+        load(GatewaySettings, listeners=[listener])
+    assert "hidden" not in str(refused.value)
