@@ -15,6 +15,7 @@ from api.access.book import AccessBook
 from api.access.callers import Callers
 from api.access.changes import AccessChanges
 from api.access.follower import AccessFollower
+from api.access.passwords import PasswordChecks
 from api.authentication import Doorkeeper, authorize, read_token
 from api.cache import SessionCache
 from api.dashboard import serving as dashboard
@@ -135,6 +136,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.is_stopping = lambda: False
     app.state.access = AccessBook()
     app.state.access_changes = AccessChanges(app.state.log, app.state.access, clock)
+    app.state.password_checks = PasswordChecks()
     app.state.doorkeeper = Doorkeeper.make(
         Callers(read_token(settings.token_file), app.state.access, clock),
         clock,
@@ -216,6 +218,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     with contextlib.suppress(asyncio.CancelledError):
         await beat
     await asyncio.to_thread(served.close)
+    state.password_checks.close()
     await asyncio.to_thread(state.jobs.close)
     await asyncio.to_thread(state.publisher.close)
     await asyncio.to_thread(state.message_feed.close)

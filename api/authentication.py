@@ -141,19 +141,31 @@ class Doorkeeper:
 
     @contextmanager
     def counting_login(self, connection: HTTPConnection, name: str) -> Iterator[None]:
-        """Refuse a login after too many that failed; count it when it is a wrong one."""
+        """Refuse a login after too many that failed; one that goes well does not count.
+
+        It counts before the password is looked at: however many come at once, no more are.
+        """
         address = address_of(connection)
         pair = f"{address} {name}"
-        waits = (self.logins.wait(pair), self.login_addresses.wait(address))
-        if any(waits):
-            raise _too_often(max(waits))
+        limit(self.login_addresses, address)
+        try:
+            limit(self.logins, pair)
+        except Problem:
+            self.login_addresses.give_back(address)
+            raise
+        is_wrong = False
         try:
             yield
         except Problem as problem:
-            if problem.code == "wrong_credentials":
-                self.logins.take(pair)
-                self.login_addresses.take(address)
+            is_wrong = problem.code == "wrong_credentials"
             raise
+        finally:
+            if is_wrong:
+                fields = {"address": address, "name": name}
+                _logger.warning("login failed", extra={"fields": fields})
+            else:
+                self.logins.give_back(pair)
+                self.login_addresses.give_back(address)
 
 
 def limit(limiter: RateLimiter, name: str, amount: float = 1.0) -> None:
@@ -164,16 +176,12 @@ def limit(limiter: RateLimiter, name: str, amount: float = 1.0) -> None:
     """
     wait = limiter.take(name, amount)
     if wait:
-        raise _too_often(wait)
-
-
-def _too_often(wait_seconds: float) -> Problem:
-    seconds = ceil(wait_seconds)
-    return Problem(
-        HTTPStatus.TOO_MANY_REQUESTS,
-        f"too many requests: wait {seconds} s",
-        {"Retry-After": str(seconds)},
-    )
+        seconds = ceil(wait)
+        raise Problem(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            f"too many requests: wait {seconds} s",
+            {"Retry-After": str(seconds)},
+        )
 
 
 def address_of(connection: HTTPConnection) -> str:

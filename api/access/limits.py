@@ -42,11 +42,12 @@ class RateLimiter:
                 self._buckets.popitem(last=False)
             return 0.0
 
-    def wait(self, name: str) -> float:
-        """Return how many seconds until one may be taken; 0.0: now. Nothing is taken."""
+    def give_back(self, name: str, amount: float = 1.0) -> None:
+        """Put back what was taken for something that does not count."""
         with self._lock:
-            level, _ = self._level(name)
-            return max(0.0, (1.0 - level) / self._per_second)
+            level, now = self._level(name)
+            if name in self._buckets:  # else it is full
+                self._buckets[name] = (min(self._burst, level + amount), now)
 
     def _level(self, name: str) -> tuple[float, float]:
         now = self._clock.monotonic()

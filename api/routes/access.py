@@ -5,8 +5,9 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -27,6 +28,9 @@ from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from mqlake.access_records import Account, ApiKey, Role, SubjectKind
 from mqlake.saslprep import UnpreparableText
+
+if TYPE_CHECKING:
+    from api.access.passwords import PasswordChecks
 
 _logger = logging.getLogger(__name__)
 
@@ -207,7 +211,7 @@ async def post_password(
     if caller.kind != "account":
         raise Problem(HTTPStatus.CONFLICT, f"{caller.name} has no password")
     with doorkeeper_of(request).counting_login(request, caller.name):
-        await _check_password(changes, caller.name, asked.old_password.get_secret_value())
+        await _check_password(request, changes, caller.name, asked.old_password)
     with _refused(), unavailable():
         await asyncio.to_thread(
             changes.change_account,
@@ -372,15 +376,20 @@ async def _known(request: Request, changes: AccessChanges, login: Login) -> Call
         return caller
     assert login.username is not None
     assert login.password is not None
-    await _check_password(changes, login.username, login.password.get_secret_value())
+    await _check_password(request, changes, login.username, login.password)
     account: Account | None = request.app.state.access.account(login.username)
     if account is None:
         raise _wrong("user name or password are wrong")  # deleted this moment
     return Caller(login.username, account.role, "account")
 
 
-async def _check_password(changes: AccessChanges, name: str, password: str) -> None:
-    if not await asyncio.to_thread(changes.accepts, name, password):
+async def _check_password(
+    request: Request, changes: AccessChanges, name: str, password: SecretStr
+) -> None:
+    checks: PasswordChecks = request.app.state.password_checks
+    with unavailable():
+        is_right = await checks.run(partial(changes.accepts, name, password.get_secret_value()))
+    if not is_right:
         raise _wrong("user name or password are wrong")
 
 

@@ -1,17 +1,25 @@
 """Who may come in: tokens, keys, accounts and sessions."""
 
+import asyncio
 import json
+import threading
+from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import HTTPConnection
 
 from api.access.changes import MAX_SESSIONS
+from api.access.passwords import CHECKS_AT_ONCE, MAX_WAITING, PasswordChecks
 from api.app import create_app
-from api.authentication import COOKIE, CSRF_HEADER, FAILURES_BURST, LOGINS_BURST
+from api.authentication import COOKIE, CSRF_HEADER, FAILURES_BURST, LOGINS_BURST, Doorkeeper
 from api.following import Followed
+from api.problems import Problem
 from api.settings import ApiSettings
 from mqlake.access_records import LoginSession, access_key, encode_access
+from mqlake.errors import OperationalError
 from mqlake.records import ACCESS
 from tests.api.conftest import REQUESTS, Api
 from tests.api.test_api import TOKEN
@@ -322,6 +330,60 @@ def test_after_many_wrong_passwords_one_has_to_wait(api: Api) -> None:
     assert code_of(answer) == (429, "rate_limited")
     api.clock.advance(int(answer.headers["retry-after"]))
     assert log_in(api).status_code == 200
+
+
+def test_logins_that_come_at_once_count_before_their_passwords_are_checked(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    doorkeeper: Doorkeeper = api.client.app.state.doorkeeper
+    asking = HTTPConnection({"type": "http", "client": ("192.0.2.1", 1), "headers": []})
+    in_flight = [doorkeeper.counting_login(asking, "ann") for _ in range(int(LOGINS_BURST))]
+    for one in in_flight:
+        one.__enter__()
+    with (
+        pytest.raises(Problem, match="too many requests"),
+        doorkeeper.counting_login(asking, "ann"),
+    ):
+        pass
+    wrong = Problem(HTTPStatus.UNAUTHORIZED, "wrong", code="wrong_credentials")
+    for one in in_flight[1:]:
+        assert not one.__exit__(Problem, wrong, None)
+    assert caplog.messages.count("login failed") == LOGINS_BURST - 1
+    with pytest.raises(Problem), doorkeeper.counting_login(asking, "ann"):
+        pass
+    in_flight[0].__exit__(None, None, None)  # that one was right
+    for _ in range(3):  # and others that are right take nothing
+        with doorkeeper.counting_login(asking, "ann"):
+            pass
+
+
+def test_logins_under_many_names_are_counted_by_address(api: Api) -> None:
+    doorkeeper: Doorkeeper = api.client.app.state.doorkeeper
+    asking = HTTPConnection({"type": "http", "client": ("192.0.2.1", 1), "headers": []})
+    wrong = Problem(HTTPStatus.UNAUTHORIZED, "wrong", code="wrong_credentials")
+    for number in range(50):
+        with suppress(Problem), doorkeeper.counting_login(asking, f"name-{number}"):
+            raise wrong
+    with pytest.raises(Problem, match="too many requests"), doorkeeper.counting_login(asking, "x"):
+        pass
+    other = HTTPConnection({"type": "http", "client": ("192.0.2.2", 1), "headers": []})
+    with doorkeeper.counting_login(other, "x"):
+        pass
+
+
+@pytest.mark.anyio
+async def test_few_passwords_wait_to_be_checked() -> None:
+    checks = PasswordChecks()
+    may_end = threading.Event()
+    most = CHECKS_AT_ONCE + MAX_WAITING
+    waiting = [asyncio.create_task(checks.run(may_end.wait)) for _ in range(most)]
+    await asyncio.sleep(0)  # each has come to its check
+    with pytest.raises(OperationalError, match="too many passwords"):
+        await checks.run(lambda: True)
+    may_end.set()
+    assert await asyncio.gather(*waiting) == [True] * most
+    assert not await checks.run(lambda: False)
+    checks.close()
 
 
 def test_wrong_tokens_of_one_address_are_slowed_down(api: Api) -> None:

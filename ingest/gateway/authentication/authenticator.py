@@ -144,15 +144,19 @@ class Authenticator:
         self, name: str, password: bytes, verifier: Verifier, digest: bytes, address: str
     ) -> asyncio.Future[Verdict]:
         def judge() -> Verdict:
-            return Accepted(name) if verifier.accepts(password) else WRONG_PASSWORD
+            # Others of its address may have failed while this one waited.
+            if self._failures.are_too_many(address):
+                return TOO_MANY_FAILURES
+            if verifier.accepts(password):
+                return Accepted(name)
+            self._failures.note(address)
+            return WRONG_PASSWORD
 
         def note(checked: asyncio.Future[Verdict]) -> None:
             self._waiting -= 1
             if checked.cancelled() or checked.exception() is not None:
                 return
-            if checked.result() is WRONG_PASSWORD:
-                self._failures.note(address)
-            else:
+            if isinstance(checked.result(), Accepted):
                 self._remember(name, verifier, digest)
 
         self._waiting += 1

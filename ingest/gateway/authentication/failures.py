@@ -1,6 +1,7 @@
 """Failed logins by address: whoever guesses is slowed down before a guess costs anything."""
 
 import ipaddress
+import threading
 from typing import Final
 
 from mqlake.clock import Clock
@@ -15,6 +16,8 @@ IPV6_NETWORK_BITS: Final = 64
 class FailedLogins:
     """A bucket per address that fills with failures and leaks `per_minute` of them a minute.
 
+    Safe to use from any thread: passwords are checked in some.
+
     Args:
         per_minute: Failures an address may have at once, and a minute later again; 0: any number.
         clock: For the leaking.
@@ -23,6 +26,7 @@ class FailedLogins:
     def __init__(self, per_minute: int, clock: Clock) -> None:
         self._per_minute = per_minute
         self._clock = clock
+        self._lock = threading.Lock()
         self._buckets: dict[str, tuple[float, float]] = {}  # (failures, when)
 
     def __len__(self) -> int:
@@ -33,11 +37,12 @@ class FailedLogins:
         if not self._per_minute or not address:
             return
         network = _network(address)
-        level = min(self._level(network) + 1.0, float(self._per_minute))
-        self._buckets.pop(network, None)
-        if len(self._buckets) >= MAX_ADDRESSES:
-            del self._buckets[next(iter(self._buckets))]
-        self._buckets[network] = (level, self._clock.monotonic())
+        with self._lock:
+            level = min(self._level(network) + 1.0, float(self._per_minute))
+            self._buckets.pop(network, None)
+            if len(self._buckets) >= MAX_ADDRESSES:
+                del self._buckets[next(iter(self._buckets))]
+            self._buckets[network] = (level, self._clock.monotonic())
 
     def are_too_many(self, address: str) -> bool:
         """Tell whether an address has to wait before its next attempt."""

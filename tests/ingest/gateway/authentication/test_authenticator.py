@@ -178,6 +178,27 @@ async def test_address_that_guesses_has_to_wait(path: Path) -> None:
     assert await check(authenticator, "carol", "b") is TOO_MANY_FAILURES
 
 
+async def test_guesses_that_come_at_once_are_no_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[bytes] = []
+    accepts = Verifier.accepts
+
+    def count(verifier: Verifier, password: bytes) -> bool:
+        checked.append(password)
+        return accepts(verifier, password)
+
+    monkeypatch.setattr(Verifier, "accepts", count)
+    monkeypatch.setattr(module, "THREADS", 1)
+    authenticator = new(path, failed_logins_per_minute=3)
+    verdicts = await asyncio.gather(
+        *(check(authenticator, "alice", f"guess {number}") for number in range(20)),
+        check(authenticator, "alice", "open sesame", "192.0.2.2"),
+    )
+    assert verdicts == [WRONG_PASSWORD] * 3 + [TOO_MANY_FAILURES] * 17 + [Accepted("alice")]
+    assert len(checked) == 4
+
+
 async def test_checks_that_wait_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WAITING_CHECKS", 2)
     authenticator = new(path)
