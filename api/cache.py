@@ -18,11 +18,15 @@ from mqlake.errors import InvalidRecord, OperationalError
 from mqlake.session_records import (
     PROGRESS,
     SESSION,
+    SUBSCRIPTION,
     SessionRecord,
     decode_session,
     decode_sessions_key,
+    decode_subscription,
+    decode_subscription_record,
     encode_subscription,
 )
+from mqlake.session_records import StoredSubscription as Subscription
 from mqlake.shard_records import ORDERING_KEYS
 
 FILE_NAME: Final = "sessions.sqlite"
@@ -31,6 +35,7 @@ _SCHEMA: Final = """
 CREATE TABLE sessions (
     tenant TEXT NOT NULL,
     client_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
     username TEXT,
     gateway TEXT NOT NULL,
     connected INTEGER NOT NULL,
@@ -45,6 +50,16 @@ CREATE TABLE progress (
     UNIQUE (tenant, client_id)
 );
 CREATE TABLE marks (gateway TEXT PRIMARY KEY, value BLOB NOT NULL);
+-- Those that have records of their own, of sessions that are over too.
+CREATE TABLE own_records (
+    tenant TEXT NOT NULL,
+    client_id TEXT NOT NULL,
+    filter TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (tenant, client_id, filter)
+) WITHOUT ROWID;
+-- Those that sessions have, wherever they stand.
 CREATE TABLE subscriptions (
     tenant TEXT NOT NULL,
     filter TEXT NOT NULL,
@@ -58,6 +73,10 @@ _FINISH: Final = """
 CREATE INDEX session_username ON sessions (tenant, username, client_id);
 CREATE INDEX session_gateway ON sessions (tenant, gateway, client_id);
 CREATE INDEX session_connected ON sessions (tenant, connected, client_id);
+INSERT INTO subscriptions
+    SELECT tenant, filter, client_id, own_records.value
+    FROM own_records JOIN sessions USING (tenant, client_id, session_id)
+    ORDER BY 1, 2, 3;
 INSERT OR REPLACE INTO subscriptions
     SELECT
         tenant, json_extract(one.value, '$.filter'), client_id,
@@ -68,11 +87,11 @@ PRAGMA journal_mode = WAL; -- readers and the writer do not wait for each other
 PRAGMA cache_size = -4096;
 """
 _PUT_SESSION: Final = """
-INSERT INTO sessions (tenant, client_id, username, gateway, connected, value)
-VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO sessions (tenant, client_id, session_id, username, gateway, connected, value)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, client_id) DO UPDATE SET
-    username = excluded.username, gateway = excluded.gateway, connected = excluded.connected,
-    value = excluded.value
+    session_id = excluded.session_id, username = excluded.username,
+    gateway = excluded.gateway, connected = excluded.connected, value = excluded.value
 """
 _PUT_PROGRESS: Final = """
 INSERT INTO progress (tenant, client_id, value) VALUES (?, ?, ?)
@@ -81,6 +100,10 @@ ON CONFLICT (tenant, client_id) DO UPDATE SET value = excluded.value
 _PUT_MARKS: Final = """
 INSERT INTO marks (gateway, value) VALUES (?, ?)
 ON CONFLICT (gateway) DO UPDATE SET value = excluded.value
+"""
+_OWN_RECORDS_OF: Final = """
+SELECT filter, value FROM own_records
+WHERE tenant = ? AND client_id = ? AND session_id = ? ORDER BY filter
 """
 _PUT_SUBSCRIPTION: Final = """
 INSERT INTO subscriptions (tenant, filter, client_id, value) VALUES (?, ?, ?, ?)
@@ -99,6 +122,29 @@ class StoredSession(NamedTuple):
     progress: bytes | None
     marks: bytes | None
     """Of the session's gateway."""
+    more: tuple[str, ...] = ()
+    """Its subscriptions that have records of their own, each as JSON."""
+
+    def record(self) -> SessionRecord:
+        """Return the session with all its subscriptions.
+
+        Raises:
+            InvalidRecord: It is of another form.
+        """
+        session = decode_session(self.session)
+        found = {one.topic_filter: one for one in map(decode_subscription, self.more)}
+        found.update((one.topic_filter, one) for one in session.subscriptions)
+        session.subscriptions = list(found.values())
+        return session
+
+
+class ListedSession(NamedTuple):
+    """One of many."""
+
+    session: bytes
+    more: int
+    """How many subscriptions have records of their own; one that just moves out of the session's
+    record is in both."""
 
 
 class StoredSubscription(NamedTuple):
@@ -157,14 +203,20 @@ class SessionCache:
 
     def client(self, tenant: str, client_id: str) -> StoredSession | None:
         rows = self._rows(
-            "SELECT sessions.value, progress.value, marks.value FROM sessions"
+            "SELECT session_id, sessions.value, progress.value, marks.value FROM sessions"
             " LEFT JOIN progress USING (tenant, client_id) LEFT JOIN marks USING (gateway)"
             " WHERE tenant = ? AND client_id = ?",
             (tenant, client_id),
         )
-        return StoredSession(*rows[0]) if rows else None
+        if not rows:
+            return None
+        session_id, session, progress, marks = rows[0]
+        more = self._rows(_OWN_RECORDS_OF, (tenant, client_id, session_id))
+        return StoredSession(session, progress, marks, tuple(value for _, value in more))
 
-    def clients(self, tenant: str, asked: ClientFilter, after: str, limit: int) -> list[bytes]:
+    def clients(
+        self, tenant: str, asked: ClientFilter, after: str, limit: int
+    ) -> list[ListedSession]:
         """Return sessions by client identifier, behind the given one."""
         where = ["tenant = ?", "client_id > ?"]
         values: list[Any] = [tenant, after]
@@ -178,10 +230,13 @@ class SessionCache:
             where.append("client_id >= ? AND client_id < ?")
             values += [asked.client_id_prefix, asked.client_id_prefix + "\U0010ffff"]
         rows = self._rows(
-            f"SELECT value FROM sessions WHERE {' AND '.join(where)} ORDER BY client_id LIMIT ?",  # noqa: S608
+            "SELECT value, (SELECT count(*) FROM own_records AS own WHERE"  # noqa: S608
+            " own.tenant = sessions.tenant AND own.client_id = sessions.client_id"
+            " AND own.session_id = sessions.session_id)"
+            f" FROM sessions WHERE {' AND '.join(where)} ORDER BY client_id LIMIT ?",
             (*values, limit),
         )
-        return [value for (value,) in rows]
+        return [ListedSession(*row) for row in rows]
 
     def tenants(self) -> dict[str, int]:
         """Return who has sessions, and how many."""
@@ -243,9 +298,11 @@ class CacheWriter:
     def _apply(self, key: bytes, value: bytes | None) -> None:
         if key.startswith(ORDERING_KEYS):
             return  # of the gateways alone
-        kind, tenant, name = decode_sessions_key(key)
+        kind, tenant, name, topic_filter = decode_sessions_key(key)
         if kind == SESSION:
             self._put_session(tenant, name, value)
+        elif kind == SUBSCRIPTION:
+            self._put_own_record(tenant, name, topic_filter, value)
         elif kind == PROGRESS:
             self._put(_PUT_PROGRESS, "progress", (tenant, name), value)
         else:
@@ -262,37 +319,90 @@ class CacheWriter:
         key = (tenant, client_id)
         session = None if value is None else decode_session(value)
         if self._cache.is_complete:
-            self._put_subscriptions(tenant, client_id, session)
+            self._put_subscriptions(key, self._session(key), session)
         if session is None:
             self._connection.execute("DELETE FROM sessions WHERE tenant = ? AND client_id = ?", key)
         else:
             columns = (session.username, session.gateway, session.connected, value)
-            self._connection.execute(_PUT_SESSION, (*key, *columns))
+            self._connection.execute(_PUT_SESSION, (*key, session.session_id, *columns))
+
+    def _session(self, key: tuple[str, str]) -> SessionRecord | None:
+        row = self._connection.execute(
+            "SELECT value FROM sessions WHERE tenant = ? AND client_id = ?", key
+        ).fetchone()
+        return None if row is None else decode_session(row[0])
 
     def _put_subscriptions(
-        self, tenant: str, client_id: str, session: SessionRecord | None
+        self, key: tuple[str, str], before: SessionRecord | None, session: SessionRecord | None
     ) -> None:
         """Change only what has changed: a session is written more often than its subscriptions."""
-        before = self._connection.execute(
-            "SELECT value FROM sessions WHERE tenant = ? AND client_id = ?", (tenant, client_id)
-        ).fetchone()
-        old = {} if before is None else _subscriptions(decode_session(before[0]))
-        new = {} if session is None else _subscriptions(session)
+        old, new = _subscriptions(before), _subscriptions(session)
+        if before and session and before.session_id == session.session_id:
+            left = old.keys() - new.keys()
+            if left:  # one that has moved into a record of its own counts from there on
+                more = self._own_records(key, session)
+                new |= {one: more[one] for one in left & more.keys()}
+        else:
+            old = self._own_records(key, before) | old
+            new = self._own_records(key, session) | new
         for topic_filter in old.keys() - new.keys():
-            self._connection.execute(
-                "DELETE FROM subscriptions WHERE tenant = ? AND filter = ? AND client_id = ?",
-                (tenant, topic_filter, client_id),
-            )
+            self._delete_subscription(key, topic_filter)
         for topic_filter, subscription in new.items():
             if old.get(topic_filter) != subscription:
-                self._connection.execute(
-                    _PUT_SUBSCRIPTION, (tenant, topic_filter, client_id, subscription)
-                )
+                self._put_subscription(key, topic_filter, subscription)
+
+    def _own_records(self, key: tuple[str, str], session: SessionRecord | None) -> dict[str, str]:
+        if session is None:
+            return {}
+        rows = self._connection.execute(_OWN_RECORDS_OF, (*key, session.session_id))
+        return dict(rows.fetchall())
+
+    def _put_own_record(
+        self, tenant: str, client_id: str, topic_filter: str, value: bytes | None
+    ) -> None:
+        key = (tenant, client_id)
+        found = None if value is None else decode_subscription_record(value)
+        if found is None:
+            self._connection.execute(
+                "DELETE FROM own_records WHERE tenant = ? AND client_id = ? AND filter = ?",
+                (*key, topic_filter),
+            )
+        else:
+            subscription = _to_text(found.subscription)
+            self._connection.execute(
+                "INSERT OR REPLACE INTO own_records (tenant, client_id, filter, session_id, value)"
+                " VALUES (?, ?, ?, ?, ?)",
+                (*key, topic_filter, found.session_id, subscription),
+            )
+        if not self._cache.is_complete:
+            return
+        session = self._session(key)
+        if topic_filter in _subscriptions(session):
+            return  # that one counts
+        if found is None or session is None or found.session_id != session.session_id:
+            self._delete_subscription(key, topic_filter)
+        else:
+            self._put_subscription(key, topic_filter, subscription)
+
+    def _put_subscription(self, key: tuple[str, str], topic_filter: str, value: str) -> None:
+        tenant, client_id = key
+        self._connection.execute(_PUT_SUBSCRIPTION, (tenant, topic_filter, client_id, value))
+
+    def _delete_subscription(self, key: tuple[str, str], topic_filter: str) -> None:
+        tenant, client_id = key
+        self._connection.execute(
+            "DELETE FROM subscriptions WHERE tenant = ? AND filter = ? AND client_id = ?",
+            (tenant, topic_filter, client_id),
+        )
 
 
-def _subscriptions(session: SessionRecord) -> dict[str, str]:
-    """Return topic filter -> the subscription, without what only its gateway needs."""
-    return {
-        one.topic_filter: encode_subscription(replace(one, starts=None)).decode()
-        for one in session.subscriptions
-    }
+def _subscriptions(session: SessionRecord | None) -> dict[str, str]:
+    """Return topic filter -> the subscription, of those that stand in a session's record."""
+    if session is None:
+        return {}
+    return {one.topic_filter: _to_text(one) for one in session.subscriptions}
+
+
+def _to_text(subscription: Subscription) -> str:
+    """Return a subscription as JSON, without what only its gateway needs."""
+    return encode_subscription(replace(subscription, starts=None)).decode()

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
-from api.cache import StoredSession
+from api.cache import ListedSession, StoredSession
 from mqlake.session_records import (
     SessionRecord,
     StoredSubscription,
@@ -92,12 +92,13 @@ class ClientSession(ClientSummary):
     )
 
 
-def read_summary(value: bytes) -> ClientSummary:
-    return ClientSummary(**_summary(decode_session(value)))
+def read_summary(listed: ListedSession) -> ClientSummary:
+    session = decode_session(listed.session)
+    return ClientSummary(**_summary(session, len(session.subscriptions) + listed.more))
 
 
 def read_client(stored: StoredSession) -> ClientSession:
-    session = decode_session(stored.session)
+    session = stored.record()
     progress = None if stored.progress is None else decode_progress(stored.progress)
     if progress is not None and progress.session_id != session.session_id:
         progress = None  # that of an earlier session of the client
@@ -106,7 +107,7 @@ def read_client(stored: StoredSession) -> ClientSession:
     received = [] if progress is None else sorted({*progress.incoming, *progress.storing})
     marks = None if stored.marks is None else decode_marks(stored.marks)
     return ClientSession(
-        **_summary(session),
+        **_summary(session, len(session.subscriptions)),
         expires_at=_time(session.expires_at_ms()),
         will=None
         if will is None
@@ -135,7 +136,7 @@ def _subscription(stored: StoredSubscription) -> dict[str, Any]:
     return {name: getattr(stored, name) for name in Subscription.model_fields}
 
 
-def _summary(session: SessionRecord) -> dict[str, Any]:
+def _summary(session: SessionRecord, subscription_count: int) -> dict[str, Any]:
     same = (
         "session_id",
         "tenant",
@@ -153,7 +154,7 @@ def _summary(session: SessionRecord) -> dict[str, Any]:
         "connected_at": _time(session.connected_at_ms),
         "disconnected_at": _time(session.disconnected_at_ms),
         "disconnect_reason": session.reason,
-        "subscription_count": len(session.subscriptions),
+        "subscription_count": subscription_count,
     }
 
 

@@ -18,7 +18,7 @@ from mqlake.errors import InvalidRecord, NewerRecord
 if TYPE_CHECKING:
     from mqlake.records import Headers
 
-RECORD_VERSION: Final = 1
+RECORD_VERSION: Final = 2
 """That this release writes. The beat of a gateway says it."""
 
 OLDEST_READ: Final = max(1, RECORD_VERSION - 1)

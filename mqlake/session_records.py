@@ -1,14 +1,17 @@
-"""What the log holds of sessions: the records of `mqlake.sessions`, from and to bytes.
+r"""What the log holds of sessions: the records of `mqlake.sessions`, from and to bytes.
 
 Told apart by the key, each a JSON object (a reader ignores members it does not know):
 
     s/<tenant>/<client_id>   the session: who, where, subscriptions, will
+    u/<tenant>/<client_id>\0<filter>   a subscription that has no room in the session's record
     p/<tenant>/<client_id>   its progress: what it was given and has not acknowledged
     g/<gateway>              marks: how far all settled sessions of a gateway have come
 
 Those that say who may write them are in `mqlake.shard_records`.
 
-A tombstone under `s/` and `p/` ends the session.
+A tombstone under `s/` and `p/` ends the session; one under `u/` the subscription. A subscription
+names the session that it is of: that of a session that has ended means nothing, and the owner of
+the shard removes it. Where a filter stands in the session's record too, that counts.
 """
 
 from __future__ import annotations
@@ -30,11 +33,15 @@ if TYPE_CHECKING:
     from mqlake.records import Properties
 
 SESSION: Final = "s"
+SUBSCRIPTION: Final = "u"
 PROGRESS: Final = "p"
 MARKS: Final = "g"
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that is kept until it is taken away. [MQTT5-3.1.2.11.2]"""
+
+OWN_RECORDS_SINCE: Final = 2
+"""Version of records in which subscriptions may have records of their own."""
 
 _MAX_UINT16: Final = 0xFFFF
 _MAX_UINT32: Final = 0xFFFF_FFFF
@@ -91,6 +98,9 @@ class SessionRecord:
     disconnected_at_ms: int | None = None
     reason: str | None = None
     subscriptions: list[StoredSubscription] = field(default_factory=list)
+    """Those that stand in this record."""
+    more: int = 0
+    """How many had records of their own when this one was written."""
     will: StoredWill | None = None
     will_at_ms: int | None = None
     """When the will is due; None while connected and without a will."""
@@ -124,6 +134,7 @@ class SessionOutline(NamedTuple):
     session_expiry_interval: int
     will_delay_interval: int | None
     """None: it has no will."""
+    id: str
 
     def due_at_ms(self, closed_at_ms: int | None) -> int | None:
         """Return when something is to be done about it, if its holder let go then."""
@@ -215,11 +226,20 @@ class SessionsKey(NamedTuple):
     """A key of `mqlake.sessions` taken apart."""
 
     kind: str
-    """`SESSION`, `PROGRESS` or `MARKS`."""
+    """`SESSION`, `SUBSCRIPTION`, `PROGRESS` or `MARKS`."""
     tenant: str
     """Empty for `MARKS`."""
     name: str
     """Client identifier; for `MARKS` the gateway."""
+    topic_filter: str = ""
+    """Of a `SUBSCRIPTION`."""
+
+
+class SubscriptionRecord(NamedTuple):
+    """A subscription that has a record of its own."""
+
+    session_id: str
+    subscription: StoredSubscription
 
 
 def session_key(tenant: str, client_id: str) -> bytes:
@@ -230,12 +250,18 @@ def progress_key(tenant: str, client_id: str) -> bytes:
     return f"{PROGRESS}/{tenant}/{client_id}".encode()
 
 
+def subscription_key(tenant: str, client_id: str, topic_filter: str) -> bytes:
+    return f"{SUBSCRIPTION}/{tenant}/{client_id}\0{topic_filter}".encode()
+
+
 def marks_key(gateway: str) -> bytes:
     return f"{MARKS}/{gateway}".encode()
 
 
 def decode_sessions_key(key: bytes) -> SessionsKey:
     """Read a key of `mqlake.sessions`; a client identifier may hold slashes, a tenant none.
+
+    Neither holds U+0000, as no text of MQTT does.
 
     Raises:
         InvalidRecord: Of no known kind, a part is missing, or not UTF-8.
@@ -247,11 +273,17 @@ def decode_sessions_key(key: bytes) -> SessionsKey:
     if kind == MARKS and rest:
         return SessionsKey(kind, "", rest)
     tenant, _, client_id = rest.partition("/")
-    if kind not in {SESSION, PROGRESS} or not tenant or not client_id:
+    topic_filter = ""
+    if kind == SUBSCRIPTION:
+        client_id, _, topic_filter = client_id.partition("\0")
+        if not topic_filter:
+            tenant = ""
+    if kind not in {SESSION, SUBSCRIPTION, PROGRESS} or not tenant or not client_id:
         raise InvalidRecord(
-            f"sessions key {key!r}, expected s/tenant/client, p/tenant/client or g/gateway"
+            f"sessions key {key!r}, expected s/tenant/client, u/tenant/client\\0filter, "
+            "p/tenant/client or g/gateway"
         )
-    return SessionsKey(kind, tenant, client_id)
+    return SessionsKey(kind, tenant, client_id, topic_filter)
 
 
 def resume_cursor(
@@ -305,6 +337,8 @@ def encode_session(session: SessionRecord) -> bytes:
         "will": None if will is None else _will_members(will),
         "will_at": session.will_at_ms,
     }
+    if session.more:
+        members["more"] = session.more
     if session.will_from is not None:
         members["will_from"] = session.will_from
     return _dump(members)
@@ -341,7 +375,8 @@ def to_session(found: dict[str, Any]) -> SessionRecord:
         connected_at_ms=_integer(found, "connected_at"),
         disconnected_at_ms=_optional(_integer, found, "disconnected_at"),
         reason=_optional(_text, found, "reason"),
-        subscriptions=[_subscription(item) for item in _member(found, "subscriptions", _LIST)],
+        subscriptions=[to_subscription(item) for item in _member(found, "subscriptions", _LIST)],
+        more=_integer(found, "more") if "more" in found else 0,
         will=None if will is None else _will(will),
         will_at_ms=_optional(_integer, found, "will_at"),
         will_from=_integers(found, "will_from", 0) if "will_from" in found else None,
@@ -365,6 +400,7 @@ def read_outline(data: bytes) -> SessionOutline:
         _optional(_integer, found, "disconnected_at"),
         _integer(found, "expiry", 0, _MAX_UINT32),
         _integer(_member(found, "will", _OBJECT), "delay", 0, _MAX_UINT32) if will else None,
+        _text(found, "id"),
     )
 
 
@@ -379,7 +415,22 @@ def decode_subscription(data: bytes | str) -> StoredSubscription:
     Raises:
         InvalidRecord: Not JSON, or a member is missing or out of range.
     """
-    return _subscription(_parse(data, "subscription"))
+    return to_subscription(_parse(data, "subscription"))
+
+
+def encode_subscription_record(session_id: str, subscription: StoredSubscription) -> bytes:
+    """Write the value of a subscription that has a record of its own."""
+    return _dump({"v": RECORD_VERSION, "id": session_id, **_subscription_members(subscription)})
+
+
+def decode_subscription_record(data: bytes) -> SubscriptionRecord:
+    """Undo `encode_subscription_record`.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or a member is missing or out of range.
+    """
+    found = _load(data, "subscription")
+    return SubscriptionRecord(_text(found, "id"), to_subscription(found))
 
 
 def encode_progress(progress: ProgressRecord) -> bytes:
@@ -521,7 +572,12 @@ def _will(found: dict[str, Any]) -> StoredWill:
     )
 
 
-def _subscription(item: Any) -> StoredSubscription:
+def to_subscription(item: Any) -> StoredSubscription:
+    """Return a subscription whose JSON has been read.
+
+    Raises:
+        InvalidRecord: A member is missing or out of range.
+    """
     if type(item) is not dict:
         raise InvalidRecord(f"a subscription is {_short(item)}, expected an object")
     return StoredSubscription(

@@ -113,6 +113,7 @@ SUBSCRIPTIONS: Final = Table(
         Column("identifier", "bigint", "5.0: subscription identifier; null without one"),
         Column("session_id", "string", "column id of sessions"),
         Column("log_offset", "bigint", "offset in mqlake.sessions"),
+        Column("own_record", "boolean", "whether it stands there by itself, not in its session"),
     ),
 )
 

@@ -20,7 +20,12 @@ _SESSION: Final = """
     disconnected_at bigint, reason string, will struct<topic: string>, will_at bigint,
     subscriptions array<struct<
         filter: string, qos: tinyint, no_local: boolean, retain_as_published: boolean,
-        retain_handling: tinyint, identifier: bigint>>
+        retain_handling: tinyint, identifier: bigint>>,
+    more int
+"""
+_OWN_RECORD: Final = """
+    v int, id string, filter string, qos tinyint, no_local boolean, retain_as_published boolean,
+    retain_handling tinyint, identifier bigint
 """
 _PROGRESS: Final = """
     v int, id string, cursor array<bigint>, `out` array<array<bigint>>, `in` array<bigint>
@@ -44,6 +49,11 @@ _PROGRESS_COLUMNS: Final = tuple(_INITIAL)
 _SESSION_COLUMNS: Final = tuple(
     column.name for column in SESSIONS.columns if column.name not in (*_KEY, *_PROGRESS_COLUMNS)
 )
+
+
+_SUBSCRIPTION_ASSIGNMENTS: Final[_Assignments] = {
+    column.name: f"change.{column.name}" for column in SUBSCRIPTIONS.columns
+}
 
 
 def last_sessions(records: DataFrame) -> DataFrame:
@@ -87,7 +97,8 @@ def session_rows(last: DataFrame) -> DataFrame:
     columns: dict[str, Column] = {
         "connected_at": F.timestamp_millis(session["connected_at"]),
         "disconnected_at": F.timestamp_millis(session["disconnected_at"]),
-        "subscriptions": F.coalesce(F.size(session["subscriptions"]), F.lit(0)),
+        "subscriptions": F.coalesce(F.size(session["subscriptions"]), F.lit(0))
+        + F.coalesce(session["more"], F.lit(0)),
         "will_topic": session["will"]["topic"],
         "will_at": F.timestamp_millis(session["will_at"]),
         "in_flight_out": F.size(progress["out"]),
@@ -147,19 +158,18 @@ def merge_sessions(changes: DataFrame) -> None:
 
 
 def subscription_rows(last: DataFrame) -> DataFrame:
-    """Return the changes of the table `subscriptions`.
+    """Return the changes of the table `subscriptions` that records of sessions make.
 
     Returns:
         Its columns; a row without `filter` for each session of which something was said, which
-        takes the earlier subscriptions away, then those that it has.
+        takes the earlier subscriptions away, then those that stand in its record.
     """
     said = last.where("ended OR session.id IS NOT NULL")
+    known = {"log_offset": F.col("log_offset"), "session_id": F.col("session.id")}
     emptied = said.select(
         *_KEY,
         *(
-            (F.col("log_offset") if column.name == "log_offset" else F.lit(None))
-            .cast(column.type)
-            .alias(column.name)
+            known.get(column.name, F.lit(None)).cast(column.type).alias(column.name)
             for column in SUBSCRIPTIONS.columns
             if column.name not in _KEY
         ),
@@ -168,6 +178,7 @@ def subscription_rows(last: DataFrame) -> DataFrame:
         *_KEY,
         "log_offset",
         F.col("session.id").alias("session_id"),
+        F.lit(False).alias("own_record"),
         F.inline("session.subscriptions"),
     ).dropDuplicates([*_KEY, "filter"])
     return emptied.unionByName(each)
@@ -176,17 +187,99 @@ def subscription_rows(last: DataFrame) -> DataFrame:
 def merge_subscriptions(changes: DataFrame) -> None:
     """Bring what `subscription_rows` gave into the table: a session's rows go, its new ones come.
 
-    A second time it takes away and brings the same rows.
+    Those with records of their own go with the session that they are of. A second time it takes
+    away and brings the same rows.
     """
+    is_its = "coalesce(row.own_record, false) AND row.session_id <=> change.session_id"
     (
         DeltaTable.forName(changes.sparkSession, SUBSCRIPTIONS.name)
         .alias("row")
         # Only the rows without a filter match, so those with one are inserted.
         .merge(changes.alias("change"), f"change.filter IS NULL AND {_SAME_CLIENT}")
-        .whenMatchedDelete("change.log_offset >= row.log_offset")
-        .whenNotMatchedInsert(
-            "change.filter IS NOT NULL",
-            {column.name: f"change.{column.name}" for column in SUBSCRIPTIONS.columns},
+        .whenMatchedDelete(f"change.log_offset >= row.log_offset AND NOT ({is_its})")
+        .whenNotMatchedInsert("change.filter IS NOT NULL", _SUBSCRIPTION_ASSIGNMENTS)
+        .execute()
+    )
+
+
+def own_record_rows(records: DataFrame) -> DataFrame:
+    """Return the last that is said of each subscription that has a record of its own.
+
+    Returns:
+        The columns of the table `subscriptions`; `session_id` is null where it has ended. They are
+        to be brought in before `subscription_rows` of the same records: a session ends later than
+        it subscribes.
+    """
+    name = F.col("key").cast("string")
+    rest = F.substring(name, 3, 2**31 - 1)
+    is_said = F.is_valid_utf8(name) & name.startswith("u/")
+    client = F.substring_index(rest, "\0", 1)
+    last = (
+        records.where(is_said)
+        .select(
+            F.substring_index(client, "/", 1).alias("tenant"),
+            F.substring(client, F.instr(client, "/") + 1, F.length(client)).alias("client_id"),
+            F.substring(rest, F.instr(rest, "\0") + 1, F.length(rest)).alias("filter"),
+            F.struct("offset", F.col("value").cast("string").alias("value")).alias("record"),
+        )
+        .groupBy(*_KEY, "filter")
+        .agg(F.max("record").alias("record"))
+        .select(
+            *_KEY,
+            "filter",
+            F.col("record.value").isNull().alias("ended"),
+            F.col("record.offset").alias("log_offset"),
+            _parsed("record.value", _OWN_RECORD).alias("said"),
+        )
+        .where("ended OR said.filter = filter")
+    )
+    columns = {
+        **{one: F.col(one) for one in (*_KEY, "filter", "log_offset")},
+        "session_id": F.col("said.id"),
+        "own_record": F.lit(True),
+    }
+    return last.select(
+        *(
+            columns.get(column.name, F.col(f"said.{column.name}"))
+            .cast(column.type)
+            .alias(column.name)
+            for column in SUBSCRIPTIONS.columns
+        )
+    )
+
+
+def merge_own_records(changes: DataFrame) -> None:
+    """Bring what `own_record_rows` gave into the table."""
+    is_same = f"row.own_record AND row.filter = change.filter AND {_SAME_CLIENT}"
+    is_newer = "change.log_offset > row.log_offset"
+    (
+        DeltaTable.forName(changes.sparkSession, SUBSCRIPTIONS.name)
+        .alias("row")
+        .merge(changes.alias("change"), is_same)
+        .whenMatchedDelete(f"change.session_id IS NULL AND {is_newer}")
+        .whenMatchedUpdate(is_newer, _SUBSCRIPTION_ASSIGNMENTS)
+        .whenNotMatchedInsert("change.session_id IS NOT NULL", _SUBSCRIPTION_ASSIGNMENTS)
+        .execute()
+    )
+
+
+def merge_counts(changes: DataFrame) -> None:
+    """Bring into the table `sessions` how many subscriptions those of `own_record_rows` have."""
+    spark = changes.sparkSession
+    subscriptions = spark.table(SUBSCRIPTIONS.name).select(*_KEY, "filter")
+    counted = (
+        changes.select(*_KEY)
+        .distinct()
+        .join(subscriptions, [*_KEY], "left")
+        .groupBy(*_KEY)
+        .agg(F.count_distinct("filter").cast("int").alias("subscriptions"))
+    )
+    (
+        DeltaTable.forName(spark, SESSIONS.name)
+        .alias("row")
+        .merge(counted.alias("change"), _SAME_CLIENT)
+        .whenMatchedUpdate(
+            "row.subscriptions <> change.subscriptions", {"subscriptions": "change.subscriptions"}
         )
         .execute()
     )

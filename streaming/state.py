@@ -33,8 +33,11 @@ from streaming.retained import (
 from streaming.rule_definitions import merge_rules, rule_changes
 from streaming.sessions import (
     last_sessions,
+    merge_counts,
+    merge_own_records,
     merge_sessions,
     merge_subscriptions,
+    own_record_rows,
     session_rows,
     subscription_rows,
 )
@@ -143,14 +146,20 @@ class State:
             wanted.unpersist()
 
     def _apply_sessions(self, records: DataFrame) -> None:
-        last = last_sessions(records).persist()
+        last, own = last_sessions(records).persist(), own_record_rows(records).persist()
         try:
             sessions = session_rows(last)
             merge_sessions(sessions)
+            has_own_records = not own.isEmpty()
+            if has_own_records:
+                merge_own_records(own)
             if not last.where("log_offset IS NOT NULL").isEmpty():
                 merge_subscriptions(subscription_rows(last))
+            if has_own_records:
+                merge_counts(own)
         finally:
             last.unpersist()
+            own.unpersist()
 
     def _append(self, rows: DataFrame, table: Table, batch_id: int) -> None:
         if rows.isEmpty():

@@ -14,7 +14,6 @@ from mqlake.session_records import (
     StoredSubscription,
     decode_marks,
     decode_progress,
-    decode_session,
     resume_cursor,
 )
 from mqlake.topics import split_shared
@@ -84,7 +83,7 @@ class Standing:
         Raises:
             InvalidRecord: It is of another form.
         """
-        session = decode_session(stored.session)
+        session = stored.record()
         progress = None if stored.progress is None else decode_progress(stored.progress)
         if progress is None or progress.session_id != session.session_id:
             return cls(session, None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ingest.gateway.outbound import LOCAL
 from ingest.gateway.publishing import client_headers
@@ -14,11 +14,13 @@ from ingest.session.checkpoint import Before, Kind, write
 from ingest.session.incoming import IncomingMessages
 from ingest.session.share_parts import GroupKey
 from ingest.session.states import IN_FORCE, OVER, ROUTED, State, step
+from ingest.session.subscription_records import SubscriptionRecords
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import LogError
 from mqlake.offsets import have_reached, latest
 from mqlake.records import Route
 from mqlake.session_records import (
+    OWN_RECORDS_SINCE,
     HistoryRecord,
     Outgoing,
     ProgressRecord,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from ingest.gateway.client import Client
     from ingest.gateway.delivered import Delivered
     from ingest.gateway.histories import Histories, History
+    from ingest.gateway.peers import Peers
     from ingest.gateway.progress import Progress
     from ingest.gateway.publishing import Publisher
     from ingest.gateway.sending import Outgoing as OutgoingMessage
@@ -48,12 +51,18 @@ if TYPE_CHECKING:
     from mqlake.shard_records import Key, Run
 
 
+Changes: TypeAlias = "list[tuple[str, StoredSubscription | None]]"
+"""Topic filters with what their own records are to say; None: the record is to be removed."""
+
+
 class StoredSession(NamedTuple):
     """What the log has of a session whose client was away."""
 
     session: SessionRecord
     progress: ProgressRecord | None
     """None when there is none yet."""
+    more: Sequence[StoredSubscription] = ()
+    """Its subscriptions that have records of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,7 @@ class SessionContext:
         me: This run of the gateway.
         origin: `<site>/<gateway>`.
         clock: For times in records.
+        peers: Knows which version of records is in force.
         senders: What their senders use.
         subscriptions: Those in force.
         share_groups: The share groups that sessions here are members of.
@@ -79,6 +89,7 @@ class SessionContext:
     me: Run
     origin: str
     clock: Clock
+    peers: Peers
     senders: SenderContext
     subscriptions: Subscriptions[Sender]
     share_groups: ShareGroups
@@ -116,6 +127,7 @@ class ClientSession:
     __slots__ = (
         "_context",
         "_histories",
+        "_records",
         "_restored_starts",
         "clean_start",
         "client_id",
@@ -169,6 +181,7 @@ class ClientSession:
         self.sender = Sender(context.senders, self.tenant, self.client_id)
         self.incoming: IncomingMessages = IncomingMessages()
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
+        self._records = SubscriptionRecords()
         self.progress: Progress | None = None
         # By topic filter; made when first needed: few sessions ever have one.
         self._histories: dict[str, History] | None = None
@@ -233,6 +246,7 @@ class ClientSession:
         if topic_filter in self.subscriptions:
             self.remove_subscription(topic_filter)
         self.subscriptions[topic_filter] = subscription
+        self._records.add(topic_filter, can_have_record=self._can_have_records)
         self._context.subscriptions.add(self.tenant, subscription)
         if topic_filter.startswith(SHARE_PREFIX):
             self._share(topic_filter)
@@ -256,9 +270,19 @@ class ClientSession:
     def remove_subscription(self, topic_filter: str) -> None:
         """Let go of a subscription; others of a share group get what waits for this client."""
         self._remove(topic_filter, self.state)
+        self._records.remove(topic_filter)
         if topic_filter.startswith(SHARE_PREFIX):
             waiting = self.sender.take_shared(is_ended=False, shared_filter=topic_filter)
             self._context.share_groups.pass_on(self.tenant, waiting)
+
+    def note_changed(self, topic_filter: str) -> None:
+        """Note that a subscription is to be written with the next record."""
+        self._records.change(topic_filter)
+
+    @property
+    def _can_have_records(self) -> bool:
+        """Whether subscriptions may have records of their own: every gateway reads them."""
+        return self.is_written and self._context.peers.version >= OWN_RECORDS_SINCE
 
     def _remove(self, topic_filter: str, state: State) -> None:
         """Undo what was done for a subscription up to a state."""
@@ -328,6 +352,8 @@ class ClientSession:
     ) -> None:
         """Write the session as it is now, if it is one that is written.
 
+        Before SUBACK and UNSUBACK only what has changed of its subscriptions.
+
         Args:
             on_saved: Told when the log has it, or not; of one that is not written, when it is held.
             before: What relies on that.
@@ -341,17 +367,65 @@ class ClientSession:
             if on_saved is not None:  # it may have been granted before others settled it
                 self._context.session_log.once_held(partial(on_saved, None))
             return
-        writers: dict[Kind, Callable[[], object]] = {Kind.SESSION: partial(self._save, on_saved)}
+        records = self._records
+        changes = self.take_changes()
+        # Where nothing has changed something is written all the same: an answer that follows tells
+        # of what is on its way to the log.
+        is_session_due = before is not Before.SUBACK or records.is_session_changed or not changes
+        records.is_session_changed = False
+        saved = _Saved(self, changes, is_session_due, on_saved) if on_saved is not None else None
+        writers: dict[Kind, Callable[[], object]] = {}
+        if changes:
+            writers[Kind.SUBSCRIPTION] = partial(self.save_subscriptions, changes, saved)
+        if is_session_due:
+            writers[Kind.SESSION] = partial(self._save, saved)
         if progress is not None:
             writers[Kind.PROGRESS] = progress
         if self.is_stored and self.shares:
             writers[Kind.MEMBER] = self._save_member
-        if not write(before, writers):
-            raise LogError("the log takes no more", definite=True)
+        try:
+            if not write(before, writers):
+                raise LogError("the log takes no more", definite=True)
+        except LogError:
+            if saved is not None:
+                saved.fail()
+            raise
 
-    def _save(self, on_saved: Callable[[LogError | None], None] | None) -> None:
+    def _save(self, saved: _Saved | None) -> None:
         assert self.epoch is not None
-        self._context.session_log.save_session(self.record(), self.epoch, on_saved)
+        self._context.session_log.save_session(self.record(), self.epoch, saved)
+
+    def take_changes(self) -> Changes:
+        """Return what has changed of subscriptions that have, or had, records of their own."""
+        changes: Changes = []
+        for topic_filter in self._records.take_changed():
+            subscription = self.subscriptions.get(topic_filter)
+            if topic_filter not in self._records.own or subscription is None:
+                changes.append((topic_filter, None))
+            elif subscription.is_counted:
+                changes.append((topic_filter, self._stored(subscription)))
+            # Else its client has not been told that it has it; it is written when it counts.
+        return changes
+
+    def save_subscriptions(
+        self,
+        changes: Changes,
+        on_saved: Callable[[LogError | None], None] | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        """Write what `take_changes` returned."""
+        epoch = self.epoch if epoch is None else epoch
+        assert epoch is not None
+        log = self._context.session_log
+        for topic_filter, subscription in changes:
+            log.save_subscription(
+                self.key, self.session_id, topic_filter, subscription, epoch, on_saved
+            )
+
+    def save_again(self, topic_filter: str) -> None:
+        """Write the record that a subscription has of its own, or has not."""
+        self._records.put_back([topic_filter])
+        self.save_subscriptions(self.take_changes())
 
     def save_progress(self, progress: ProgressRecord) -> None:
         """Write how far the session has come, until the log has it."""
@@ -385,20 +459,25 @@ class ClientSession:
             disconnected_at_ms=disconnected_at_ms,
             reason=self.end_reason or None,
             subscriptions=[
-                StoredSubscription(
-                    one.topic_filter,
-                    one.qos,
-                    one.no_local,
-                    one.retain_as_published,
-                    one.retain_handling,
-                    one.identifier,
-                    self._starts_of(one),
-                )
+                self._stored(one)
                 for one in self.subscriptions.values()
-                if one.is_counted  # else its client has not been told that it has it
+                # Else it has its own record, or its client has not been told that it has it.
+                if one.topic_filter not in self._records.own and one.is_counted
             ],
+            more=len(self._records.own),
             will=will,
             will_at_ms=will_at_ms,
+        )
+
+    def _stored(self, one: ClientSubscription[Sender]) -> StoredSubscription:
+        return StoredSubscription(
+            one.topic_filter,
+            one.qos,
+            one.no_local,
+            one.retain_as_published,
+            one.retain_handling,
+            one.identifier,
+            self._starts_of(one),
         )
 
     def _starts_of(self, subscription: ClientSubscription[Sender]) -> Sequence[int] | None:
@@ -414,11 +493,17 @@ class ClientSession:
 
     def restore(self, stored: StoredSession) -> None:
         """Become what the record says; the subscriptions are not in force yet."""
-        record, progress = stored
+        record, progress, more = stored
         self.is_written = True
         self.session_id = record.session_id
-        self._restored_starts = {one.topic_filter: one.starts for one in record.subscriptions}
-        for one in record.subscriptions:
+        in_session = [one.topic_filter for one in record.subscriptions]
+        self._records.restore(
+            in_session, [one.topic_filter for one in more], can_move=self._can_have_records
+        )
+        # The later one of a filter counts: that of the session's record.
+        subscriptions = {one.topic_filter: one for one in (*more, *record.subscriptions)}
+        self._restored_starts = {one.topic_filter: one.starts for one in subscriptions.values()}
+        for one in subscriptions.values():
             if one.topic_filter.startswith(SHARE_PREFIX):
                 self._share(one.topic_filter)
             self.subscriptions[one.topic_filter] = ClientSubscription(
@@ -494,6 +579,45 @@ class ClientSession:
         if self._histories is None:
             return []
         return [history.record() for history in self.histories()]
+
+
+class _Saved:
+    """Told of several records: tells once, when the log has all, or that it has one of them not.
+
+    What failed is written with the next record.
+    """
+
+    __slots__ = ("_changes", "_has_session", "_left", "_on_saved", "_session")
+
+    def __init__(
+        self,
+        session: ClientSession,
+        changes: Changes,
+        has_session: bool,
+        on_saved: Callable[[LogError | None], None],
+    ) -> None:
+        self._session = session
+        self._changes = changes
+        self._has_session = has_session
+        self._left = len(changes) + has_session
+        self._on_saved: Callable[[LogError | None], None] | None = on_saved
+
+    def __call__(self, error: LogError | None) -> None:
+        self._left -= 1
+        on_saved = self._on_saved
+        if on_saved is None or (error is None and self._left):
+            return
+        if error is not None:
+            self.fail()
+        self._on_saved = None
+        on_saved(error)
+
+    def fail(self) -> None:
+        """Tell nobody any more: one of them could not be written."""
+        self._on_saved = None
+        records = self._session._records
+        records.put_back(topic_filter for topic_filter, _ in self._changes)
+        records.is_session_changed = records.is_session_changed or self._has_session
 
 
 def _position(outgoing: OutgoingMessage | None) -> tuple[int, int]:

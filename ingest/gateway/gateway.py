@@ -206,6 +206,7 @@ class Gateway(Foundation):
             self.me,
             context.origin,
             context.clock,
+            self.peers,
             SenderContext(context, self.delivery_events, groups, sources),
             self.subscriptions,
             groups,

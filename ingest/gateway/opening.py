@@ -25,7 +25,7 @@ from ingest.session.opening import (
 from ingest.session.states import State
 from mqlake.errors import LogError
 from mqlake.offsets import latest
-from mqlake.session_records import NEVER_EXPIRES, to_progress, to_session
+from mqlake.session_records import NEVER_EXPIRES, to_progress, to_session, to_subscription
 
 if TYPE_CHECKING:
     import asyncio
@@ -317,4 +317,4 @@ def _stored(grant: Grant | None) -> StoredSession | None:
     progress = None if grant.progress is None else to_progress(grant.progress)
     if progress is not None and progress.session_id != session.session_id:
         progress = None  # that of an earlier session of the client
-    return StoredSession(session, progress)
+    return StoredSession(session, progress, [to_subscription(one) for one in grant.subscriptions])

@@ -20,12 +20,15 @@ from mqlake.session_records import (
     MarksRecord,
     ProgressRecord,
     SessionRecord,
+    StoredSubscription,
     encode_marks,
     encode_progress,
     encode_session,
+    encode_subscription_record,
     marks_key,
     progress_key,
     session_key,
+    subscription_key,
 )
 from mqlake.shard_records import Key, Run, shard_of, stamp_headers
 
@@ -109,7 +112,23 @@ class SessionLog:
     ) -> None:
         """Write a session; without a callback it is tried again until the log has it."""
         value = encode_session(record)
-        self._write((record.tenant, record.client_id), session_key, value, epoch, on_saved)
+        key = (record.tenant, record.client_id)
+        self._append(key, session_key(*key), value, epoch, on_saved)
+
+    def save_subscription(
+        self,
+        key: Key,
+        session_id: str,
+        topic_filter: str,
+        subscription: StoredSubscription | None,
+        epoch: int,
+        on_saved: Callable[[LogError | None], None] | None = None,
+    ) -> None:
+        """Write the record that a subscription has of its own; None: it has none any more."""
+        value = None
+        if subscription is not None:
+            value = encode_subscription_record(session_id, subscription)
+        self._append(key, subscription_key(*key, topic_filter), value, epoch, on_saved)
 
     def save_progress(
         self,
@@ -119,7 +138,7 @@ class SessionLog:
         on_saved: Callable[[LogError | None], None] | None = None,
     ) -> None:
         """Write the progress of a session."""
-        self._write(key, progress_key, encode_progress(record), epoch, on_saved)
+        self._append(key, progress_key(*key), encode_progress(record), epoch, on_saved)
 
     def save_marks(self, shards: Iterable[int], marks: list[int], next_delivery: int) -> None:
         """Write into shards how far all settled sessions of this gateway have come."""
@@ -131,16 +150,16 @@ class SessionLog:
 
     def forget_progress(self, key: Key, epoch: int) -> None:
         """End the progress of a session."""
-        self._write(key, progress_key, None, epoch, None)
+        self._append(key, progress_key(*key), None, epoch, None)
 
     def forget_session(self, key: Key, epoch: int) -> None:
         """End a session."""
-        self._write(key, session_key, None, epoch, None)
+        self._append(key, session_key(*key), None, epoch, None)
 
-    def _write(
+    def _append(
         self,
         key: Key,
-        to_key: Callable[[str, str], bytes],
+        record_key: bytes,
         value: bytes | None,
         epoch: int,
         on_saved: Callable[[LogError | None], None] | None,
@@ -148,6 +167,6 @@ class SessionLog:
         shard = shard_of(*key, self._shards)
         headers = stamp_headers(self._me.incarnation, epoch)
         if on_saved is None:
-            self._records.append_until_taken(to_key(*key), value, headers, shard)
+            self._records.append_until_taken(record_key, value, headers, shard)
         else:
-            self._records.append(to_key(*key), value, headers, shard, on_saved)
+            self._records.append(record_key, value, headers, shard, on_saved)

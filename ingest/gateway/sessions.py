@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.gateway.progress import Progress, ProgressSaver
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from ingest.session.acts import CONFIRM, GRANT, REFUSE, RELEASE, REWRITE
+from ingest.session.acts import CONFIRM, GRANT, REFUSE, RELEASE, REWRITE, SUBSCRIPTIONS
 from ingest.session.checkpoint import Before, Kind, write
 from ingest.session.holder import Holder
 from ingest.session.states import State
@@ -255,6 +255,11 @@ class Sessions:
             if session.progress is not None and not session.is_coming_back:
                 session.progress.touch()
 
+    def rewrite_subscription(self, key: Key, topic_filter: str) -> None:
+        session = self._sessions.get(key) or self._leaving.get(key)
+        if session is not None:
+            session.save_again(topic_filter)
+
     def abandon(self, key: Key) -> None:
         session = self._sessions.get(key) or self._leaving.pop(key, None)
         if session is None:
@@ -368,6 +373,7 @@ class Sessions:
             progress = session.next_progress()
         self._close_progress(session)
         record = session.record(disconnected_at_ms=self._context.clock.now_ms())
+        changes = session.take_changes()
         self._drop_subscriptions(session, State.STORED)
         self._share_groups.pass_on(session.tenant, shared)
         self._share_log.let_go(key)
@@ -378,6 +384,9 @@ class Sessions:
             }
             if progress is not None:
                 writers[Kind.PROGRESS] = partial(self._log.save_progress, key, progress, epoch)
+            if changes:
+                save = partial(session.save_subscriptions, changes, epoch=epoch)
+                writers[Kind.SUBSCRIPTION] = save
             write(Before.RELEASE, writers)
 
         self._holder.release(key, write_last)
@@ -453,6 +462,7 @@ class Sessions:
 
 
 BETWEEN_GATEWAYS: Final[dict[str, Callable[[Holder[Claimant], dict[str, Any]], None]]] = {
+    SUBSCRIPTIONS: Holder.subscriptions_told,
     GRANT: Holder.granted,
     REFUSE: Holder.refused,
     RELEASE: Holder.asked_to_let_go,

@@ -242,7 +242,8 @@ class Subscriber:
                 scans = self._owe_retained(asked, new, starts)
             else:
                 history = self._open_history(asked, starts, wish)
-            await self._save(is_owed=bool(scans) or history is not None)
+            granted = [one.topic_filter for one in asked if self._refusal(one, wish) is None]
+            await self._save(granted, is_owed=bool(scans) or history is not None)
         except LogError as error:
             if is_taken_up:
                 self._remove(new)
@@ -293,7 +294,7 @@ class Subscriber:
                 )
 
         try:
-            self._session.save(saved)
+            self._session.save(saved, before=Before.SUBACK)
         except LogError as error:
             saved(error)
 
@@ -349,8 +350,8 @@ class Subscriber:
             return None
         return self._context.histories.open(self._session, granted, wish.from_ms, starts)
 
-    async def _save(self, *, is_owed: bool) -> None:
-        """Write the session, what it is owed before that; then its client is heard again.
+    async def _save(self, topic_filters: Iterable[str], *, is_owed: bool) -> None:
+        """Write subscriptions, what they are owed before that; then their client is heard again.
 
         Raises:
             LogError: The log does not have it.
@@ -371,6 +372,9 @@ class Subscriber:
             progress.touch()
             return progress.save()
 
+        for topic_filter in topic_filters:
+            if topic_filter in self._session.subscriptions:
+                self._session.note_changed(topic_filter)
         owes = is_owed and progress is not None
         self._session.save(report, before=Before.SUBACK, progress=save_progress if owes else None)
         self._context.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)

@@ -38,7 +38,7 @@ from mqlake.shard_records import NO_EPOCH, claim_key, stamp_headers
 from mqlake.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from mqlake.session_records import MarksRecord
     from mqlake.shard_records import Claim, Key, Run
@@ -49,6 +49,7 @@ REFUSE: Final = "refuse"
 CONFIRM: Final = "confirm"
 RELEASE: Final = "release"
 REWRITE: Final = "rewrite"
+SUBSCRIPTIONS: Final = "subscriptions"
 
 KEYS_AT_ONCE: Final = 500
 """Sessions in one record, or settled together."""
@@ -71,6 +72,13 @@ class StoredEntries(Protocol):
     def held_by(self, run: Run, limit: int | None = None) -> list[Key]: ...
 
 
+class StoredSubscriptions(Protocol):
+    """Implemented by `ingest.session.stored_subscriptions.SubscriptionsOfShard`."""
+
+    def pages(self, key: Key, session_id: str) -> Iterator[list[bytes]]: ...
+    def shared_filters(self, key: Key, session_id: str) -> list[str]: ...
+
+
 class OwnedShard(Protocol):
     """Implemented by `ingest.session.ownership.Shard`, which describes it and begins the acts."""
 
@@ -79,15 +87,22 @@ class OwnedShard(Protocol):
 
     @property
     def store(self) -> StoredEntries: ...
+    @property
+    def subscriptions(self) -> StoredSubscriptions: ...
     def session(self, key: Key) -> SessionRecord | None: ...
     def marks_of(self, run: Run) -> MarksRecord | None: ...
     def forget(self, key: Key) -> None: ...
     def settled(self, run: Run) -> None: ...
 
 
-async def ask(gateway: str, action: str, key: Key, epoch: int) -> None:
-    """Ask the holder of a session to let go of it, or to write it again."""
-    await Tell(gateway, action, _encode(tenant=key[0], client_id=key[1], epoch=epoch))
+async def ask(
+    gateway: str, action: str, key: Key, epoch: int, topic_filter: str | None = None
+) -> None:
+    """Ask the holder of a session to let go of it, or to write it, or a subscription, again."""
+    members: dict[str, Any] = {"tenant": key[0], "client_id": key[1], "epoch": epoch}
+    if topic_filter is not None:
+        members["filter"] = topic_filter
+    await Tell(gateway, action, _encode(**members))
 
 
 async def refuse(key: Key, claim: Claim) -> None:
@@ -113,6 +128,9 @@ async def confirm(shard: int, run: Run, number: int, keys: Sequence[Key]) -> Non
 
 async def hand_over(shard: OwnedShard, key: Key, claim: Claim) -> None:
     """Give a claimant the session: what is stored of it, or nothing.
+
+    Subscriptions with records of their own come first, page by page; the session says how many
+    there are, so a claimant that has not got all of them claims again.
 
     Before that what is stored ends if the client wants nothing of it, or its time is over
     [MQTT5-3.1.2-4] [MQTT311-3.1.2-6], and a will is published whose time had come.
@@ -143,8 +161,19 @@ async def hand_over(shard: OwnedShard, key: Key, claim: Claim) -> None:
         number=claim.number,
         epoch=claim.epoch,
     )
-    # Both are JSON already.
-    told = b'%b,"session":%b,"progress":%b}' % (members[:-1], value, progress or b"null")
+    # All of them are JSON already.
+    count = 0
+    if session is not None:
+        for page in shard.subscriptions.pages(key, session.session_id):
+            told = b'%b,"subscriptions":[%b]}' % (members[:-1], b",".join(page))
+            await Tell(claim.run.gateway, SUBSCRIPTIONS, told)
+            count += len(page)
+    told = b'%b,"session":%b,"progress":%b,"subscriptions":%d}' % (
+        members[:-1],
+        value,
+        progress or b"null",
+        count,
+    )
     await Tell(claim.run.gateway, GRANT, told)
 
 
@@ -264,6 +293,7 @@ async def end(shard: OwnedShard, keys: Sequence[Key], now_ms: int, *, is_expired
             for one in session.subscriptions
             if one.topic_filter.startswith(SHARE_PREFIX)
         ]
+        shared += shard.subscriptions.shared_filters(key, session.session_id)
         entry = shard.store.get(key)
         epoch = NO_EPOCH if entry is None else entry.session_epoch
         await Ended(key, is_expired and not is_of_connection, epoch, shared)

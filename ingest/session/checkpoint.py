@@ -7,7 +7,7 @@ packet leaves when the log has what it tells of:
 - *CONNACK* says that the session is held, and what of it is there: before the session stands how
   far it has come, or the next holder would begin where no message was.
 - *SUBACK*: what the client is owed of retained messages and of history is part of the progress; it
-  stands before the session that has the subscription.
+  stands before the record that has the subscription: the session's, or one of its own.
 - A *QoS 2 packet* (`SaveQueue`) leaves when the step before it is in the progress: no exchange is
   begun anew that the client has finished, none is thought finished that it has not seen. A message
   of a share group is the client's before it leaves the part of its gateway: a crash between the two
@@ -43,6 +43,9 @@ class Kind(Enum):
     PART = auto()
     """What a gateway has of a share group."""
     PROGRESS = auto()
+    SUBSCRIPTION = auto()
+    """Those of a session that have records of their own. What moves out of the session's record is
+    written before that is written without."""
     SESSION = auto()
     MARKS = auto()
 
@@ -58,9 +61,9 @@ class Before(Enum):
 
 
 ORDER: Final[Mapping[Before, tuple[Kind, ...]]] = {
-    Before.CONNACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
-    Before.SUBACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
-    Before.RELEASE: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
+    Before.CONNACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SUBSCRIPTION, Kind.SESSION),
+    Before.SUBACK: (Kind.MEMBER, Kind.PROGRESS, Kind.SUBSCRIPTION, Kind.SESSION),
+    Before.RELEASE: (Kind.MEMBER, Kind.PROGRESS, Kind.SUBSCRIPTION, Kind.SESSION),
     Before.END: (Kind.MEMBER, Kind.PROGRESS, Kind.SESSION),
     Before.MARKS: (Kind.PART, Kind.PROGRESS, Kind.MARKS),
 }

@@ -36,7 +36,7 @@ from mqlake.shard_records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mqlake.errors import LogError
     from mqlake.records import Headers
@@ -57,6 +57,8 @@ class _Claiming(Generic[Opening]):
     repeat_at: float
     epoch: int | None = None
     """Where the claim stands; None until the log has said so."""
+    subscriptions: dict[str, Any] = field(default_factory=dict)
+    """Topic filter -> what has come of those with records of their own."""
 
 
 @dataclass(slots=True)
@@ -112,6 +114,10 @@ class HolderHost(Protocol[Opening_contra]):
         """Write a held session once more."""
         ...
 
+    def rewrite_subscription(self, key: Key, topic_filter: str) -> None:
+        """Write once more the record that a subscription of a held session has, or has not."""
+        ...
+
     def abandon(self, key: Key) -> None:
         """Close the connection of a session that is not held any more; write nothing."""
         ...
@@ -128,6 +134,8 @@ class Grant:
     session: Any
     """JSON of the session, None when there is none."""
     progress: Any
+    subscriptions: Sequence[Any] = ()
+    """Of those that have records of their own."""
 
 
 class Holder(Generic[Opening]):
@@ -220,11 +228,39 @@ class Holder(Generic[Opening]):
         if claiming is None or claiming.number != number:
             self._end_claim(key, epoch)
             return
+        if len(claiming.subscriptions) != value.get("subscriptions", 0):
+            return  # some were told to nobody: the claim is repeated
         del self._claiming[key]
         if held is not None:
             self._drop(key, held)  # it was free, and the log has given the session on
         self._held[key] = _Held(number, epoch)
-        self._host.begin(key, claiming.opening, Grant(value.get("session"), value.get("progress")))
+        rows = list(claiming.subscriptions.values())
+        grant = Grant(value.get("session"), value.get("progress"), rows)
+        self._host.begin(key, claiming.opening, grant)
+
+    def subscriptions_told(self, value: dict[str, Any]) -> None:
+        """Take a page of the subscriptions of a session that is about to be given.
+
+        While a session is given nobody changes it: a page that comes again says the same.
+
+        Raises:
+            InvalidRecord: A member is missing.
+        """
+        key, number = _key(value), _number(value, "number")
+        claiming = self._claiming.get(key)
+        if (
+            value.get("incarnation") != self._me.incarnation
+            or claiming is None
+            or claiming.number != number
+        ):
+            return
+        rows = value.get("subscriptions")
+        if type(rows) is not list:
+            raise InvalidRecord("member 'subscriptions' is missing, expected a list")
+        for row in rows:
+            if type(row) is not dict or type(row.get("filter")) is not str:
+                raise InvalidRecord("member 'subscriptions' is malformed, expected subscriptions")
+            claiming.subscriptions[row["filter"]] = row
 
     def refused(self, value: dict[str, Any]) -> None:
         """Take it that somebody else has claimed the session behind this gateway.
@@ -265,7 +301,7 @@ class Holder(Generic[Opening]):
         self._end_claim(key, epoch)
 
     def asked_to_rewrite(self, value: dict[str, Any]) -> None:
-        """Write a session once more: the last record of it in the log does not count.
+        """Write a session once more, or a subscription: its last record does not count.
 
         Raises:
             InvalidRecord: A member is missing.
@@ -273,7 +309,11 @@ class Holder(Generic[Opening]):
         key = _key(value)
         held = self._held.get(key)
         if held is not None and held.epoch == _number(value, "epoch"):
-            self._host.rewrite(key)
+            topic_filter = value.get("filter")
+            if topic_filter is None:
+                self._host.rewrite(key)
+            else:
+                self._host.rewrite_subscription(key, str(topic_filter))
 
     def is_held(self, key: Key) -> bool:
         return key in self._held

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ingest.session.ownership import Entry
+    from ingest.session.stored_subscriptions import SubscriptionRow
     from mqlake.shard_records import Key, Run
 
 
@@ -16,6 +17,7 @@ class MemoryShardStore:
     def __init__(self) -> None:
         self._entries: dict[Key, Entry] = {}
         self._progress: dict[Key, bytes] = {}
+        self._subscriptions: dict[Key, dict[str, SubscriptionRow]] = {}
 
     def get(self, key: Key) -> Entry | None:
         entry = self._entries.get(key)
@@ -43,6 +45,36 @@ class MemoryShardStore:
             return False
         self._progress[key] = value
         return True
+
+    def subscription(self, key: Key, topic_filter: str) -> SubscriptionRow | None:
+        return self._subscriptions.get(key, {}).get(topic_filter)
+
+    def put_subscription(self, key: Key, topic_filter: str, row: SubscriptionRow | None) -> None:
+        if row is not None:
+            self._subscriptions.setdefault(key, {})[topic_filter] = row
+        elif rows := self._subscriptions.get(key):
+            rows.pop(topic_filter, None)
+
+    def has_subscriptions(self, key: Key) -> bool:
+        return bool(self._subscriptions.get(key))
+
+    def subscriptions(
+        self,
+        key: Key,
+        after: str,
+        limit: int,
+        *,
+        of: str | None = None,
+        but_of: str | None = None,
+    ) -> list[tuple[str, SubscriptionRow]]:
+        found = [
+            (topic_filter, row)
+            for topic_filter, row in sorted(self._subscriptions.get(key, {}).items())
+            if topic_filter > after
+            and (of is None or row.session_id == of)
+            and row.session_id != but_of
+        ]
+        return found[:limit]
 
     def holders(self) -> list[Run]:
         return list(dict.fromkeys(one.holder for one in self._entries.values() if one.holder))

@@ -46,11 +46,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ingest.session import acts
 from ingest.session.effects import Append, ShardRecord
 from ingest.session.share_groups import GroupsOfShard
+from ingest.session.stored_subscriptions import SubscriptionsOfShard
 from mqlake.errors import InvalidRecord
 from mqlake.session_records import (
     MARKS,
     PROGRESS,
     SESSION,
+    SUBSCRIPTION,
     MarksRecord,
     SessionOutline,
     SessionRecord,
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ingest.session.effects import Work
+    from ingest.session.stored_subscriptions import SubscriptionRow
     from mqlake.records import LogRecord
 
 ASK_AGAIN_MS: Final = 2_000
@@ -138,7 +141,7 @@ class ShardStore(Protocol):
     def get(self, key: Key) -> Entry | None: ...
     def put(self, key: Key, entry: Entry) -> None: ...
     def delete(self, key: Key) -> None:
-        """Forget the entry and its progress."""
+        """Forget the entry and its progress; subscriptions stay until their records end."""
         ...
 
     def progress(self, key: Key) -> bytes | None: ...
@@ -146,6 +149,34 @@ class ShardStore(Protocol):
 
     def advance(self, key: Key, epoch: int, value: bytes) -> bool:
         """Put progress if the session is held under this epoch; return whether it is."""
+        ...
+
+    def subscription(self, key: Key, topic_filter: str) -> SubscriptionRow | None: ...
+    def put_subscription(
+        self, key: Key, topic_filter: str, row: SubscriptionRow | None
+    ) -> None: ...
+    def has_subscriptions(self, key: Key) -> bool:
+        """Tell whether there may be any; it costs nothing where there never was one."""
+        ...
+
+    def subscriptions(
+        self,
+        key: Key,
+        after: str,
+        limit: int,
+        *,
+        of: str | None = None,
+        but_of: str | None = None,
+    ) -> list[tuple[str, SubscriptionRow]]:
+        """Return those behind a filter, in the order of filters.
+
+        Args:
+            key: Whose.
+            after: The filter.
+            limit: The most.
+            of: Only those of this session.
+            but_of: Only those of others.
+        """
         ...
 
     def holders(self) -> Iterable[Run]:
@@ -203,6 +234,7 @@ class Shard:
         has_to_leave: It was this gateway's, and others do not know that it acts no more.
         groups: The share groups whose records are in it.
         free: Holds the sessions that were begun without a claim.
+        subscriptions: Those that have records of their own.
     """
 
     def __init__(
@@ -245,6 +277,7 @@ class Shard:
         self._confirmed_at_ms: dict[Run, int] = {}
         self._asked_at_ms: dict[Key, int] = {}
         self.groups = GroupsOfShard(self)
+        self.subscriptions: SubscriptionsOfShard[Entry] = SubscriptionsOfShard(self)
 
     # What is read
 
@@ -277,6 +310,11 @@ class Shard:
             self.groups.apply(kind, rest, stamp, record)
             return
         tenant, _, client_id = rest.partition("/")
+        if kind == SUBSCRIPTION and tenant:
+            client_id, _, topic_filter = client_id.partition("\0")
+            if client_id and topic_filter:
+                self.subscriptions.apply((tenant, client_id), topic_filter, stamp, record)
+                return
         apply = _KINDS.get(kind)
         if apply is None or not tenant or not client_id:
             raise InvalidRecord(f"sessions key {key!r}, expected kind/tenant/client")
@@ -370,6 +408,7 @@ class Shard:
         self.has_to_leave = False
         for kind, key in list(self._shadowed):
             self._write_again(kind, key)
+        self.subscriptions.begin()
         for key in (*self.store.waiting(), *self._going_on):
             self.serve(key)
         self._going_on.clear()
@@ -453,13 +492,14 @@ class Shard:
 
     def _apply_session(self, key: Key, stamp: Stamp, record: LogRecord) -> None:
         entry = self.store.get(key) or Entry()
-        if not self._counts(entry, stamp):
+        if not self.counts(entry, stamp):
             self._shadow(SESSION, key, entry)
             return
         session = None if record.value is None else read_outline(record.value)
         if session is not None and session[:2] != key:
             raise InvalidRecord(f"session under key {record.key!r} is that of another client")
         self._shadowed.pop((SESSION, key), None)
+        self.subscriptions.session_written(key, entry.session, session)
         entry.session, entry.session_epoch = record.value, stamp.epoch
         if session is None:
             self.store.put_progress(key, None)
@@ -494,19 +534,23 @@ class Shard:
         entry = self.store.get(key)
         if value is None and (entry is None or entry.session is None):
             return  # with its session
-        if entry is not None and not self._counts(entry, stamp):
+        if entry is not None and not self.counts(entry, stamp):
             self._shadow(PROGRESS, key, entry)
             return
         self._shadowed.pop((PROGRESS, key), None)
-        if entry is None:
-            self.store.put(key, Entry(stamp.epoch, UNKNOWN_RUN))
-        elif stamp.epoch > entry.epoch:
-            entry.epoch = stamp.epoch
-            self.store.put(key, entry)
+        self.learn_epoch(key, entry, stamp.epoch)
         self.store.put_progress(key, value)
 
-    def _counts(self, entry: Entry, stamp: Stamp) -> bool:
-        """Tell whether a record of a session, or of its progress, is from whoever may write it."""
+    def learn_epoch(self, key: Key, entry: Entry | None, epoch: int) -> None:
+        """Note the epoch of a record that counts, beside the session."""
+        if entry is None:
+            self.store.put(key, Entry(epoch, UNKNOWN_RUN))
+        elif epoch > entry.epoch:
+            entry.epoch = epoch
+            self.store.put(key, entry)
+
+    def counts(self, entry: Entry, stamp: Stamp) -> bool:
+        """Tell whether a record of a session, or of a part of it, is from whoever may write it."""
         is_before = stamp.epoch < entry.epoch
         if stamp.owner is not None:
             # What an owner says of a session is too late behind what a later holder has written.
@@ -643,6 +687,7 @@ class Shard:
             elif now_ms - asked_at_ms >= ASK_AGAIN_MS:
                 del self._asked_at_ms[key]
                 self.serve(key)
+        self.subscriptions.tick()
         self.groups.tick(now_ms, is_dead)
 
     def _settle(self, run: Run, now_ms: int, is_spent: Callable[[Run], bool]) -> None:
@@ -675,7 +720,7 @@ class Shard:
         return True
 
     def act(self, work: Work) -> None:
-        """Act for share groups of the shard."""
+        """Act for share groups of the shard, or its subscriptions."""
         self._act(work)
 
     def _act(self, work: Work) -> None:

@@ -51,7 +51,7 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
 
     def listed() -> list[str]:
         values = cache.clients(TENANT, ClientFilter(), "", 100)
-        return [json.loads(value)["client_id"] for value in values]
+        return [json.loads(value.session)["client_id"] for value in values]
 
     for client_id in ("c1", "c2", "c3"):
         put(SESSIONS, f"s/{TENANT}/{client_id}", session(client_id, tenant=TENANT))

@@ -33,6 +33,7 @@ MQTT = (
     b"\x01\x05\x00",
     b"\x02\x05\x00",
     b"\x03\x05\x00",
+    b"\x04\x05\x00",
     b"\x01\x05\x0d",
     b"\x01\x05\x00\x00",
 )
@@ -65,7 +66,7 @@ def test_all_agree_on_what_a_message_is(spark: SparkSession) -> None:
         number for number, (key, headers) in enumerate(cases) if is_message(key, dict(headers))
     ]
     assert sorted(row["log_offset"] for row in taken) == expected
-    assert len(expected) == 15
+    assert len(expected) == 20
     for number, (key, headers) in enumerate(cases):
         try:
             decode_message(key or b"", b"", headers, 0)

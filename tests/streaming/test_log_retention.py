@@ -9,7 +9,7 @@ import pytest
 
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import EVENTS, INBOUND
+from mqlake.records import EVENTS, INBOUND, RECORD_VERSION
 from rules.actions.contract import Append
 from streaming.log_retention import LogRetention, Reader, Retention, figures
 from streaming.unread import Unread
@@ -146,7 +146,7 @@ def test_what_others_have_deleted_is_told_once(world: World) -> None:
     world.retention.check()
     assert world.log.appended == [
         {
-            "v": 1,
+            "v": RECORD_VERSION,
             "event": "message.dropped",
             "ts": world.clock.now_ms(),
             "tenant": "default",

@@ -227,13 +227,13 @@ class TestRetained:
 
     def test_records_of_others_are_left_out(self, log: Log) -> None:
         log.append(INBOUND, b"no slash", b"x", headers=[("mqtt", b"\1\4\4")])
-        log.append(INBOUND, b"default/v3", b"x", headers=[("mqtt", b"\3\4\4")])
+        log.append(INBOUND, b"default/v4", b"x", headers=[("mqtt", b"\4\4\4")])
         log.append(INBOUND, b"default/\xff", b"x", headers=[("mqtt", b"\1\4\4")])
         log.append(INBOUND, b"default/short", b"x", headers=[("mqtt", b"\4")])
         log.append(SESSIONS, b"s/default/c", b"not json")
         log.append(SESSIONS, b"\xff", b"{}")
         log.append(SESSIONS, b"g/gateway-1", b'{"v":1,"incarnation":"i","marks":[1]}')
-        log.append(SESSIONS, b"s/default/d", json.dumps(session("d") | {"v": 3}).encode())
+        log.append(SESSIONS, b"s/default/d", json.dumps(session("d") | {"v": 4}).encode())
         log.append(EVENTS, b"default/c", b"[]")
         log.append(EVENTS, b"default/c", b"\xff")
         log.append(EVENTS, b"default/c", None)
@@ -385,6 +385,49 @@ class TestSessions:
         log.apply()
         log.repeat(3)
         assert log.rows(query) == [("d", "a", 1, 3)]
+
+    def test_subscriptions_with_records_of_their_own_are_those_of_their_session(
+        self, log: Log
+    ) -> None:
+        query = "SELECT filter, qos, own_record FROM subscriptions ORDER BY filter, own_record"
+        counts = "SELECT id, subscriptions FROM sessions"
+
+        def say(topic_filter: str, qos: int | None = 1, session_id: str = "aa") -> None:
+            value = None
+            if qos is not None:
+                record = {"v": 2, "id": session_id, **subscription(topic_filter, qos=qos)}
+                value = json.dumps(record).encode()
+            log.append(SESSIONS, f"u/default/c/1\0{topic_filter}".encode(), value)
+
+        log.say("s", "c/1", session("c/1", id="aa", subscriptions=[subscription("a")]))
+        say("b/+")
+        say("c", qos=0)
+        say("c", qos=2)
+        log.apply()
+        log.repeat(0)
+        assert log.rows(query) == [("a", 1, False), ("b/+", 1, True), ("c", 2, True)]
+        assert log.rows(counts) == [("aa", 3)]
+        say("b/+", None)
+        say("d")
+        log.apply()
+        log.repeat(1)
+        assert log.rows(query) == [("a", 1, False), ("c", 2, True), ("d", 1, True)]
+        log.say("s", "c/1", session("c/1", id="aa", more=2, connected=False))
+        log.apply()
+        assert log.rows(query) == [("c", 2, True), ("d", 1, True)]
+        assert log.rows(counts) == [("aa", 2)]
+        # Another session: the records of the first one mean nothing, and are removed later.
+        log.say("s", "c/1", None)
+        log.say("s", "c/1", session("c/1", id="bb"))
+        say("e", session_id="bb")
+        log.apply()
+        log.repeat(3)
+        assert log.rows(query) == [("e", 1, True)]
+        say("c", None)
+        say("d", None)
+        say("e", None, "bb")
+        log.apply()
+        assert (log.rows(query), log.rows(counts)) == ([], [("bb", 0)])
 
 
 class TestEvents:

@@ -17,6 +17,7 @@ from ingest.gateway.lake.exchange import (
 )
 from ingest.gateway.lake.worker import Worker
 from ingest.gateway.store.retained import RetainedRow
+from mqlake.record_versions import RECORD_VERSION
 from mqlake.tables import MESSAGES, RETAINED, TABLES, Table
 from streaming.retained import delete_expired, merge_retained, note_offsets
 from streaming.settings import StreamingSettings
@@ -88,7 +89,7 @@ def test_messages_appended_and_put_together_by_spark(
     assert records[0].value == b"\0\xff"
     assert records[0].timestamp_ms == 1_577_836_800_123
     assert dict(records[0].headers) == {
-        "mqtt": b"\1\5\5",
+        "mqtt": bytes((RECORD_VERSION, 5, 5)),
         "id": b"\x0f" * 16,
         "client_id": b"c1",
         "origin": b"local/gateway-1",

@@ -14,6 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.session.ownership import Entry
+from ingest.session.stored_subscriptions import SubscriptionRow
 from mqlake.shard_records import Claim, Run
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _SCHEMA: Final = """
 DROP TABLE IF EXISTS clients_{0};
 DROP TABLE IF EXISTS progress_{0};
+DROP TABLE IF EXISTS subscriptions_{0};
 CREATE TABLE clients_{0} (
     tenant TEXT NOT NULL,
     client_id TEXT NOT NULL,
@@ -48,8 +50,20 @@ CREATE TABLE progress_{0} (
     value BLOB NOT NULL,
     UNIQUE (tenant, client_id)
 );
+CREATE TABLE subscriptions_{0} (
+    tenant TEXT NOT NULL,
+    client_id TEXT NOT NULL,
+    filter TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (tenant, client_id, filter)
+) WITHOUT ROWID;
 """
-_DROP: Final = "DROP TABLE IF EXISTS clients_{0}; DROP TABLE IF EXISTS progress_{0};"
+_DROP: Final = (
+    "DROP TABLE IF EXISTS clients_{0}; DROP TABLE IF EXISTS progress_{0};"
+    " DROP TABLE IF EXISTS subscriptions_{0};"
+)
 _COLUMNS: Final = (
     "epoch, gateway, incarnation, granted, claim, session, session_epoch, is_proven,"
     " closed_at_ms, due_at_ms"
@@ -65,6 +79,7 @@ _SESSION_AT: Final = 7
 _MOST_UNWRITTEN: Final = 1_000
 """Rows of a shard that wait in memory; a session is a kilobyte, say."""
 _FILTER_BITS: Final = 2**22
+_SUBSCRIBER_BITS: Final = 2**20
 _MOST_EPOCHS: Final = 20_000
 """Of a shard: some hundred bytes each."""
 
@@ -87,6 +102,10 @@ class SqliteShardStore:
         # What is not in the database yet; None: deleted.
         self._rows: dict[Key, _Row | None] = {}
         self._values: dict[Key, bytes | None] = {}
+        self._subscriptions: dict[tuple[str, str, str], SubscriptionRow | None] = {}
+        # A bit for each hash of a client that ever had a subscription with a record of its own;
+        # there are few such clients, or none.
+        self._subscribers: bytearray | None = None
         # Whether there was a session when the entry was last read: the count needs to know.
         self._had: dict[Key, bool] = {}
         # Epochs under which sessions are held, None of those that nobody holds; not of all.
@@ -107,6 +126,19 @@ class SqliteShardStore:
         self._put_progress = (
             f"INSERT INTO {progress} (tenant, client_id, value) VALUES (?1, ?2, ?3)"  # noqa: S608
             " ON CONFLICT (tenant, client_id) DO UPDATE SET value = excluded.value"
+        )
+        subscriptions = f"subscriptions_{number}"
+        row = "session_id, epoch, value"
+        self._subscription = f"SELECT {row} FROM {subscriptions} WHERE {_WHERE} AND filter = ?3"  # noqa: S608
+        self._put_subscription = (
+            f"INSERT OR REPLACE INTO {subscriptions} (tenant, client_id, filter, {row})"  # noqa: S608
+            " VALUES (?, ?, ?, ?, ?, ?)"
+        )
+        self._delete_subscription = f"DELETE FROM {subscriptions} WHERE {_WHERE} AND filter = ?3"  # noqa: S608
+        self._list_subscriptions = (
+            f"SELECT filter, {row} FROM {subscriptions} WHERE {_WHERE} AND filter > ?3"  # noqa: S608
+            " AND (?5 IS NULL OR session_id = ?5) AND session_id IS NOT ?6"
+            " ORDER BY filter LIMIT ?4"
         )
         # A seek behind each run found: the cost is that of the runs, not of their sessions.
         self._next_holder = (
@@ -183,6 +215,42 @@ class SqliteShardStore:
         self._flush_if_full()
         return True
 
+    def subscription(self, key: Key, topic_filter: str) -> SubscriptionRow | None:
+        at = (*key, topic_filter)
+        if at in self._subscriptions:
+            return self._subscriptions[at]
+        if not self.has_subscriptions(key):
+            return None
+        found = self._database.row(self._subscription, at)
+        return None if found is None else SubscriptionRow(*found)
+
+    def put_subscription(self, key: Key, topic_filter: str, row: SubscriptionRow | None) -> None:
+        if self._subscribers is None:
+            self._subscribers = bytearray(_SUBSCRIBER_BITS // 8)
+        bit = hash(key) % _SUBSCRIBER_BITS
+        self._subscribers[bit >> 3] |= 1 << (bit & 7)
+        self._subscriptions[*key, topic_filter] = row
+        self._flush_if_full()
+
+    def has_subscriptions(self, key: Key) -> bool:
+        if self._subscribers is None:
+            return False
+        bit = hash(key) % _SUBSCRIBER_BITS
+        return bool(self._subscribers[bit >> 3] & 1 << (bit & 7))
+
+    def subscriptions(
+        self,
+        key: Key,
+        after: str,
+        limit: int,
+        *,
+        of: str | None = None,
+        but_of: str | None = None,
+    ) -> list[tuple[str, SubscriptionRow]]:
+        self._flush()
+        rows = self._database.rows(self._list_subscriptions, (*key, after, limit, of, but_of))
+        return [(topic_filter, SubscriptionRow(*row)) for topic_filter, *row in rows]
+
     def _row(self, key: Key) -> _Row | None:
         if key in self._rows:
             return self._rows[key]
@@ -206,14 +274,15 @@ class SqliteShardStore:
         return self._had[key]
 
     def _flush_if_full(self) -> None:
-        if len(self._rows) + len(self._values) >= _MOST_UNWRITTEN:
+        waiting = len(self._rows) + len(self._values) + len(self._subscriptions)
+        if waiting >= _MOST_UNWRITTEN:
             self._flush()
 
     def _flush(self) -> None:
         """Write what has come together."""
-        if not self._rows and not self._values:
+        rows, values, subscriptions = self._rows, self._values, self._subscriptions
+        if not rows and not values and not subscriptions:
             return
-        rows, values = self._rows, self._values
         with self._database.batch():
             put_rows = (_to_database(row) for row in rows.values() if row is not None)
             self._database.write_many(self._put, put_rows)
@@ -223,7 +292,11 @@ class SqliteShardStore:
             self._database.write_many(self._put_progress, put)
             gone = [key for key, value in values.items() if value is None]
             self._database.write_many(self._delete_progress, gone)
-        self._rows, self._values, self._had = {}, {}, {}
+            filters = ((*at, *row) for at, row in subscriptions.items() if row is not None)
+            self._database.write_many(self._put_subscription, filters)
+            over = [at for at, row in subscriptions.items() if row is None]
+            self._database.write_many(self._delete_subscription, over)
+        self._rows, self._values, self._subscriptions, self._had = {}, {}, {}, {}
         if len(self._epochs) > _MOST_EPOCHS:
             self._epochs = {}
 

@@ -7,10 +7,12 @@ import pytest
 
 from ingest.protocol.packets import Connack, Connect
 from ingest.protocol.reason_codes import DisconnectReasonCode
+from ingest.session.subscription_records import MOST_IN_SESSION
 from mqlake.clock import ManualClock
 from mqlake.records import SESSIONS
 from mqlake.shard_records import claim_key
 from tests.ingest.gateway.harness import SHARDS, Client, Harness, running_gateway, until
+from tests.ingest.gateway.test_many_subscriptions import use_records
 from tests.ingest.gateway.test_survival import (
     FIRST,
     LEASE_SECONDS,
@@ -56,11 +58,19 @@ def owned_by(harness: Harness) -> str:
     )
 
 
+async def subscribe_to_many(client: Client) -> None:
+    """Subscribe to more than the record of a session would hold, `a/b` last."""
+    for number in range(MOST_IN_SESSION):
+        await client.subscribe(f"plant/{number}", 1)
+    await client.subscribe("a/b", 1)
+
+
 async def test_a_clean_session_leaves_nothing_in_the_log() -> None:
     async with running_gateway() as harness:
+        await use_records(harness)
         before = len(harness.log.records(SESSIONS))
         client = await Client.connect(harness.port, "alice")
-        await client.subscribe("a/b", 1)
+        await subscribe_to_many(client)
         await client.disconnect()
         again = await Client.connect(harness.port, "alice")
         await again.disconnect()
@@ -90,8 +100,10 @@ async def test_a_clean_session_is_claimed_when_its_shard_changes_its_owner() -> 
     clock = ManualClock()
     async with two(clock) as (first, second):
         client_id = owned_by(first)
+        await seconds_pass(clock, first, second)
+        await use_records(first, second)
         client = await Client.connect(first.port, client_id)
-        await client.subscribe("a/b", 1)
+        await subscribe_to_many(client)
         assert claims(first, client_id) == []
         with paused(first):
             for _ in range(5):

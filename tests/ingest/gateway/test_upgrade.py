@@ -1,6 +1,6 @@
 """Gateways of two releases side by side: which version of records they write.
 
-The old one is this code with the version of this release, the new one with the next.
+The old one is this code with the version of the release before, the new one with its own.
 """
 
 import json
@@ -37,7 +37,7 @@ from tests.ingest.gateway.harness import (
 
 pytestmark = pytest.mark.anyio
 
-OLD, NEW = RECORD_VERSION, RECORD_VERSION + 1
+OLD, NEW = RECORD_VERSION - 1, RECORD_VERSION
 LOG_TOPICS = (INBOUND, ROUTES, SESSIONS, EVENTS, GATEWAYS)
 Ends = dict[str, list[int]]
 
@@ -171,6 +171,6 @@ async def test_an_old_gateway_that_was_not_heard_ends_when_it_goes_on() -> None:
 
 
 async def test_a_gateway_does_not_pass_over_a_record_of_a_later_release() -> None:
-    async with ending_site("of version 3, expected 1 or 2: a later release") as (system, gateway):
-        value = encode_run(gateway.gateway.me).replace(b'{"v":1', b'{"v":%d' % (NEW + 1))
+    async with ending_site("of version 4, expected 1 to 3: a later release") as (system, gateway):
+        value = encode_run(gateway.gateway.me).replace(b'{"v":2', b'{"v":%d' % (NEW + 2))
         system.log.store(SESSIONS, OWNER_KEY, value, [], 1, 0)

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from ingest.session.holder import Grant, Holder
+from mqlake.errors import InvalidRecord
 from mqlake.shard_records import Key, Run, claim_key
 
 if TYPE_CHECKING:
@@ -43,6 +46,9 @@ class Host:
 
     def rewrite(self, key: Key) -> None:
         self.did.append(("rewrite",))
+
+    def rewrite_subscription(self, key: Key, topic_filter: str) -> None:
+        self.did.append(("rewrite", topic_filter))
 
     def abandon(self, key: Key) -> None:
         self.did.append(("abandon",))
@@ -123,3 +129,32 @@ def test_the_claim_of_a_free_session_that_is_over_ends() -> None:
     holder.release(KEY, lambda epoch: None)
     holder.claimed(KEY, number, 7)
     assert [(key, value) for key, value, _ in host.appended] == [(claim_key(*KEY), None)]
+
+
+def page(number: int, *topic_filters: str) -> dict[str, Any]:
+    return {**told(number), "subscriptions": [{"filter": one} for one in topic_filters]}
+
+
+def test_a_session_begins_when_all_pages_of_its_subscriptions_have_come() -> None:
+    host = Host()
+    holder: Holder[str] = Holder(ME, 1, host)
+    holder.open(KEY, "client", 0.0, clean_start=False)
+    holder.subscriptions_told(page(7, "of", "another", "claim"))
+    holder.subscriptions_told(page(1, "a", "b"))
+    holder.granted({**told(1), "subscriptions": 3})
+    assert host.did == []  # the claim is repeated, and all of it comes again
+    holder.subscriptions_told(page(1, "a", "b"))
+    holder.subscriptions_told(page(1, "c"))
+    holder.granted({**told(1), "subscriptions": 3})
+    assert host.did == [("begin", "client")]
+    holder.subscriptions_told(page(1, "late"))
+    holder.asked_to_rewrite({**told(1), "filter": "a"})
+    assert host.did[1:] == [("rewrite", "a")]
+
+
+@pytest.mark.parametrize("rows", [None, "a", [1], [{}], [{"filter": 1}]])
+def test_a_malformed_page_is_refused(rows: object) -> None:
+    holder: Holder[str] = Holder(ME, 1, Host())
+    holder.open(KEY, "client", 0.0, clean_start=False)
+    with pytest.raises(InvalidRecord, match="subscriptions"):
+        holder.subscriptions_told({**told(1), "subscriptions": rows})

@@ -1,7 +1,7 @@
 import json
 
 from mqlake.clock import ManualClock
-from mqlake.records import EVENTS
+from mqlake.records import EVENTS, RECORD_VERSION
 from mqlake.rule_records import MAX_FAILURES_TOLD, DeadLetter, Output, Position
 from rules.runner.failures import FailureEvents
 
@@ -35,7 +35,7 @@ def test_an_event_says_what_failed() -> None:
     event = json.loads(record.value or b"")
     assert event.pop("ts") == record.timestamp_ms
     assert event == {
-        "v": 1,
+        "v": RECORD_VERSION,
         "event": "rule.failed",
         "tenant": "default",
         "client_id": "alice",

@@ -11,6 +11,7 @@ from ingest.gateway.store.database import Database
 from ingest.gateway.store.shards import SqliteShardStore
 from ingest.session.memory_shards import MemoryShardStore
 from ingest.session.ownership import UNKNOWN_RUN, Entry
+from ingest.session.stored_subscriptions import SubscriptionRow
 from mqlake.shard_records import Claim, Run
 
 if TYPE_CHECKING:
@@ -195,3 +196,27 @@ def test_whatever_is_done_both_stores_say_the_same(
             ]
             assert lists[0] == lists[1]
     database.close()
+
+
+def test_subscriptions_are_listed_by_client_and_session(store: "ShardStore") -> None:
+    assert not store.has_subscriptions(A)
+    first, second = SubscriptionRow("s1", 4, b"1"), SubscriptionRow("s2", 9, b"2")
+    for topic_filter, row in (("b", first), ("a", second), ("c/\u00fc", first), ("d", first)):
+        store.put_subscription(A, topic_filter, row)
+    store.put_subscription(B, "b", second)
+    assert store.subscription(A, "b") == first
+    assert store.subscription(A, "e") is None
+    assert [one for one, _ in store.subscriptions(A, "", 9)] == ["a", "b", "c/\u00fc", "d"]
+    assert store.subscriptions(A, "", 2, of="s1") == [("b", first), ("c/\u00fc", first)]
+    assert store.subscriptions(A, "b", 9, of="s1") == [("c/\u00fc", first), ("d", first)]
+    assert store.subscriptions(A, "", 9, but_of="s1") == [("a", second)]
+    assert len(store.subscriptions(A, "", 9, but_of=None)) == 4
+    store.put_subscription(A, "b", second)
+    store.put_subscription(A, "a", None)
+    store.put_subscription(A, "unknown", None)
+    assert store.subscription(A, "b") == second
+    assert store.subscription(A, "a") is None
+    assert [one for one, _ in store.subscriptions(A, "", 9)] == ["b", "c/\u00fc", "d"]
+    store.delete(A)
+    assert store.has_subscriptions(A)
+    assert len(store.subscriptions(A, "", 9)) == 3

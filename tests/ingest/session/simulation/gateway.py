@@ -119,6 +119,7 @@ class Process(OwnerNode):
 
     def be_told(self, action: str, members: dict[str, Any]) -> None:
         take = {
+            "subscriptions": self.holder.subscriptions_told,
             "grant": self.holder.granted,
             "refuse": self.holder.refused,
             "confirm": self.holder.answered,
@@ -284,6 +285,9 @@ class Process(OwnerNode):
         serving.last_connection.is_abandoned = True
         self.drop(serving)
 
+    def rewrite_subscription(self, key: Key, topic_filter: str) -> None:
+        raise AssertionError(f"{key} has no subscription {topic_filter} with a record of its own")
+
     def hang_up(self, connection: Connection, *, is_asked: bool) -> None:
         """Take DISCONNECT, or that the client's socket is gone."""
         key = connection.client.key
@@ -371,3 +375,8 @@ class Process(OwnerNode):
         serving = self.serving.get(connection.client.key)
         if serving is not None and serving.connection is connection:
             serving.take_packet(what, packet_id, name)
+
+    def part_for(self, serving: Serving, what: str) -> object:
+        """Return what takes packets of this kind from the client of a session."""
+        whose = {"publish": serving.receiver, "pubrel": serving.receiver, "subscribe": serving}
+        return whose.get(what, serving.sender)

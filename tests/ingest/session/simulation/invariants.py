@@ -217,5 +217,6 @@ def _state(shard: Shard, clients: Sequence[Client]) -> dict[str, object]:
             entry.session,
             entry.claim,
             shard.store.progress(client.key),
+            {name: row.value for name, row in shard.store.subscriptions(client.key, "", 100)},
         )
     return states

@@ -48,7 +48,7 @@ Patch = pytest.MonkeyPatch
 
 def ignore_epochs(patch: Patch) -> None:
     """Records of a session count whatever their epoch."""
-    patch.setattr(Shard, "_counts", lambda *_: True)
+    patch.setattr(Shard, "counts", lambda *_: True)
 
 
 def settle_without_closing(patch: Patch) -> None:
@@ -155,12 +155,12 @@ def skip_the_lease(patch: Patch) -> None:
 
 def resurrect_sessions(patch: Patch) -> None:
     """A late record of a session that has ended counts."""
-    counts = Shard._counts
+    counts = Shard.counts
 
     def count(self: Shard, entry: Entry, stamp: Stamp) -> bool:
         return (entry.session is None and stamp.owner is None) or counts(self, entry, stamp)
 
-    patch.setattr(Shard, "_counts", count)
+    patch.setattr(Shard, "counts", count)
 
 
 def use_marks_of_another_run(patch: Patch) -> None:

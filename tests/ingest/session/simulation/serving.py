@@ -101,8 +101,7 @@ class Serving:
             self.held.append((what, packet_id, name))
             return
         self.world.note(self.process, f"gets {what} {packet_id} {name}")
-        whose = {"publish": self.receiver, "pubrel": self.receiver, "subscribe": self}
-        getattr(whose.get(what, self.sender), f"take_{what}")(packet_id, name)
+        getattr(self.process.part_for(self, what), f"take_{what}")(packet_id, name)
 
     def hear(self) -> None:
         """Take what the client has sent meanwhile."""
