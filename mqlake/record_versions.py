@@ -1,10 +1,12 @@
 """The version of a record: which one a release writes, and which ones it reads.
 
-A release writes one version and reads that one, the one before and the one after. So a system can
-be brought to the next release one process at a time, as long as no release is left out:
+A release writes one version and reads that one, the one after and all that came before. So a system
+can be brought to the next release one process at a time, as long as no release is left out:
 
 - a version adds members and headers, and readers pass over those that they do not know. To remove
   one takes two versions: the first does without it, the second leaves it out;
+- a session, a rule or a key that nobody changes is never written again: its record is of the
+  version in which it was written, for as long as the log is there;
 - a gateway writes the old version until every gateway that lives reads the new one
   (`mqlake.log.versioned_writer`, `ingest.gateway.peers`). From then on no gateway that is older
   starts. The other processes write the version of their release at once: there is one of each, and
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
 RECORD_VERSION: Final = 2
 """That this release writes. The beat of a gateway says it."""
 
-OLDEST_READ: Final = max(1, RECORD_VERSION - 1)
+OLDEST_WRITTEN: Final = max(1, RECORD_VERSION - 1)
+"""In force until all gateways that live know a newer one."""
+
+OLDEST_READ: Final = 1
 NEWEST_READ: Final = RECORD_VERSION + 1
 READ_VERSIONS: Final = range(OLDEST_READ, NEWEST_READ + 1)
 
@@ -50,7 +55,7 @@ def check_version(found: object, what: str) -> None:
     """
     if type(found) is int and found in READ_VERSIONS:
         return
-    problem = f"{what} is of version {found!r}, expected {_expected()}"
+    problem = f"{what} is of version {found!r}, expected {OLDEST_READ} to {NEWEST_READ}"
     if type(found) is int and found > NEWEST_READ:
         raise NewerRecord(f"{problem}: a later release of mqlake has written it")
     raise InvalidRecord(problem)
@@ -82,9 +87,3 @@ def in_version(
                 value = b'{"v":%d' % version + value[len(member) :]
                 break
     return value, said
-
-
-def _expected() -> str:
-    if OLDEST_READ == NEWEST_READ - 1:
-        return f"{OLDEST_READ} or {NEWEST_READ}"
-    return f"{OLDEST_READ} to {NEWEST_READ}"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mqlake.clock import LogClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogRecord, LogWriter
-from mqlake.record_versions import OLDEST_READ, RECORD_VERSION
+from mqlake.record_versions import OLDEST_WRITTEN, RECORD_VERSION
 from mqlake.records import GATEWAYS, VERSION_KEY, Headers
 from mqlake.shard_records import Run
 
@@ -204,7 +204,7 @@ class Peers:
         self._named_from = 0
         self.epoch = 1
         self._records = records
-        self.version = OLDEST_READ
+        self.version = OLDEST_WRITTEN
         self._use_version = use_version
         self._fail = fail
         use_version(self.version)
