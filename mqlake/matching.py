@@ -114,6 +114,30 @@ class TopicFilterTrie(Generic[Item]):
                         found.extend(child.items)
         return found
 
+    def overlapping(self, topic_filter: str) -> list[Item]:
+        """Return the items of every filter that matches a topic which a valid filter matches too.
+
+        An item comes once for each of them.
+        """
+        found: list[Item] = []
+        names = topic_filter.split(SEPARATOR)
+        stack = [(self._root, 0)]  # (level, how many names led to it)
+        while stack:
+            level, depth = stack.pop()
+            name = names[depth] if depth < len(names) else None
+            if level.items is not None and name in {None, "#"}:
+                found.extend(level.items)
+            for known, child in level.children.items():
+                if level is self._root and not _may_begin_alike(known, names[0]):
+                    continue
+                if name == "#":
+                    stack.append((child, depth))
+                elif known == "#":
+                    found.extend(child.items or ())
+                elif name is not None and (name in {"+", known} or known == "+"):
+                    stack.append((child, depth + 1))
+        return found
+
     def filters(self) -> Iterator[str]:
         """Yield each filter that holds an item, in no particular order."""
         stack: list[tuple[str, _Level[Item]]] = [
@@ -126,6 +150,14 @@ class TopicFilterTrie(Generic[Item]):
             stack.extend(
                 (f"{prefix}{SEPARATOR}{name}", child) for name, child in level.children.items()
             )
+
+
+def _may_begin_alike(one: str, other: str) -> bool:
+    """Tell whether a leading wildcard meets no leading `$` here."""
+    return not (
+        (one in {"+", "#"} and other.startswith("$"))
+        or (other in {"+", "#"} and one.startswith("$"))
+    )
 
 
 def filter_matches(topic_filter: str, topic_name: str) -> bool:

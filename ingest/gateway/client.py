@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from ingest.protocol.connection import ServerConnection
     from ingest.protocol.packets import Packet
     from ingest.protocol.reason_codes import DisconnectReasonCode
+    from mqlake.rights.compiled import ClientRights
 
 
 class Client(Protocol):
@@ -17,6 +18,7 @@ class Client(Protocol):
     client_id: str
     tenant: str
     peer: str
+    rights: ClientRights | None
     is_writable: bool
     is_closing: bool
 

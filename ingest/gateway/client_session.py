@@ -178,7 +178,7 @@ class ClientSession:
         self.headers = client_headers(
             self.client_id, context.origin, username, connection.peer.rpartition(":")[0]
         )
-        self.sender = Sender(context.senders, self.tenant, self.client_id)
+        self.sender = Sender(context.senders, self.tenant, self.client_id, connection.rights)
         self.incoming: IncomingMessages = IncomingMessages()
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
         self._records = SubscriptionRecords()

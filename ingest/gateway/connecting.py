@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ingest.gateway.settings import GatewaySettings
     from ingest.protocol.packets import Connect
     from ingest.protocol.properties import Properties
+    from mqlake.rights.compiled import ClientRights
 
 
 def refusal_of(
@@ -55,6 +56,18 @@ def refusal_of(
             "MQTT5-3.1.3.2.3",
         )
     return None
+
+
+def denial_of(connect: Connect, rights: ClientRights | None) -> str:
+    """Return why a client may not come in as it wants to, or ""."""
+    if rights is None:
+        return ""
+    if not rights.may_connect():
+        return "it may not have this client identifier"
+    will = connect.will
+    if will is not None and not rights.may_publish(will.topic_name, will.qos, will.retain):
+        return "it may not publish its will"
+    return ""
 
 
 def connack_properties(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingest.gateway.authentication.certificates import username_of_certificate
 from ingest.gateway.authentication.login import Login
-from ingest.gateway.connecting import connack_properties, refusal_of
+from ingest.gateway.connecting import connack_properties, denial_of, refusal_of
 from ingest.gateway.deadlines import UNWATCHED
 from ingest.gateway.opening import Opening
 from ingest.gateway.receiving import (
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.authentication.authenticator import Authenticator
+    from ingest.gateway.authentication.authorizer import Authorizer
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connections import Connections
     from ingest.gateway.context import Context
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending import Sender
     from ingest.gateway.subscribing import SubscriberContext
     from ingest.protocol.properties import Properties
+    from mqlake.rights.compiled import ClientRights
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +96,7 @@ class ConnectionContext:
         deadlines: Say when one is to be looked at.
         draining: Says whether clients are let in.
         authenticator: Says who they are.
+        authorizer: Says what they may do.
         redirecting: Says which are to go elsewhere; None: none.
         openings: What those use that are on their way to their sessions.
         receivers: What takes their messages.
@@ -102,6 +105,7 @@ class ConnectionContext:
 
     __slots__ = (
         "authenticator",
+        "authorizer",
         "connections",
         "counters",
         "deadlines",
@@ -123,6 +127,7 @@ class ConnectionContext:
         deadlines: Deadlines,
         draining: Draining,
         authenticator: Authenticator,
+        authorizer: Authorizer,
         redirecting: Redirecting | None,
         openings: OpeningContext,
         receivers: ReceiverContext,
@@ -136,6 +141,7 @@ class ConnectionContext:
         self.deadlines = deadlines
         self.draining = draining
         self.authenticator = authenticator
+        self.authorizer = authorizer
         self.redirecting = redirecting
         self.openings = openings
         self.sessions = openings.sessions
@@ -156,6 +162,7 @@ class ClientConnection(asyncio.Protocol):
         client_id: Empty before CONNECT.
         tenant: Whose topics the client sees.
         peer: Address of the client, for people.
+        rights: What the client may do, once it is known who it is; None: everything.
         session: From CONNECT to the end of the connection.
         is_writable: False while the socket has enough to send.
         is_closing: Nothing more is read or sent.
@@ -188,6 +195,7 @@ class ClientConnection(asyncio.Protocol):
         "needs_certificate",
         "peer",
         "protocol",
+        "rights",
         "session",
         "slot",
         "tenant",
@@ -209,6 +217,7 @@ class ClientConnection(asyncio.Protocol):
         self.listener_kind = listener.kind
         self.needs_certificate = listener.use_identity_as_username
         self.peer = ""
+        self.rights: ClientRights | None = None
         self.session: ClientSession | None = None
         self._sender: Sender  # these three from CONNECT on
         self._receiver: Receiver
@@ -515,6 +524,10 @@ class ClientConnection(asyncio.Protocol):
                 reason = "another gateway owns the shard of this session"
                 self.refuse(ConnackReasonCode.USE_ANOTHER_SERVER, reason, reference)
                 return
+        self.rights = self._context.authorizer.of(self.client_id, username)
+        if reason := denial_of(connect, self.rights):
+            self.refuse(ConnackReasonCode.NOT_AUTHORIZED, reason)
+            return
         Opening(self._context.openings, self, connect, username, extra).proceed()
 
     def adopt(self, session: ClientSession, connect: Connect) -> None:
@@ -562,6 +575,15 @@ class ClientConnection(asyncio.Protocol):
             )
             return
         self.write(accepted)
+
+    def renew_rights(self) -> None:
+        """Go by the rights of now; a client that may not have its identifier any more has to go."""
+        if self.rights is None:
+            return
+        self._context.authorizer.renew(self.rights)
+        if not self.rights.may_connect():
+            reason = "it may not have this client identifier any more"
+            self.close(DisconnectReasonCode.NOT_AUTHORIZED, log_reason=reason)
 
     def _process_publish(self, publish: Publish) -> None:
         self._receiver.process_publish(publish)

@@ -47,6 +47,8 @@ class Counters:
     """Larger than the client's Maximum Packet Size. [MQTT5-3.1.2-25]"""
     dropped_no_member: int = 0
     """For a share group that has no member left here."""
+    dropped_not_authorized: int = 0
+    """The client has no right to receive them."""
     dropped_unreadable: int = 0
     """Owed to a session, but not in the log any more."""
     events_lost: int = 0

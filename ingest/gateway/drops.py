@@ -25,6 +25,8 @@ class DropReason(StrEnum):
     """Larger than the client's Maximum Packet Size. [MQTT5-3.1.2-25]"""
     NO_MEMBER = "no_member"
     """For a share group that has no member left at this gateway."""
+    NOT_AUTHORIZED = "not_authorized"
+    """The client may not be sent messages of its topic; a will: its client may not publish it."""
     UNREADABLE = "unreadable"
     """The log does not hold it any more."""
 

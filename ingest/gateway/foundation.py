@@ -7,6 +7,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ingest.gateway.authentication.authorizer import Authorizer
 from ingest.gateway.context import Context
 from ingest.gateway.counters import Counters
 from ingest.gateway.delivered import Delivered
@@ -127,5 +128,6 @@ class Foundation:
         self.publisher = (
             Publisher(*inward) if tracer is None else TracingPublisher(*inward, tracer=tracer)
         )
-        self.wills = Wills(self.publisher, context.origin)
+        self.authorizer = Authorizer(settings.rights_file)
+        self.wills = Wills(self.publisher, context.origin, self.authorizer, self.drops)
         self.disk = DiskWatch(settings, self.publisher)

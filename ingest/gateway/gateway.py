@@ -141,7 +141,9 @@ class Gateway(Foundation):
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
         )
-        self.reloading = Reloading(self.listeners, self.authenticator, self.tasks)
+        self.reloading = Reloading(
+            self.listeners, self.authenticator, self.authorizer, self.connections, self.tasks
+        )
         address, clock, shards = self.peers.address, self.context.clock, self.shards
         elsewhere = Redirecting(settings.name, lambda: shards.places, address, clock)
         self.redirecting = elsewhere if settings.redirect_clients else None
@@ -223,6 +225,7 @@ class Gateway(Foundation):
             self.deadlines,
             self.draining,
             self.authenticator,
+            self.authorizer,
             self.redirecting,
             OpeningContext(context, of_session, sessions, self.resumer),
             ReceiverContext(context, publisher, self.lookup, self.log_room),

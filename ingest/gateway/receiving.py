@@ -138,6 +138,7 @@ class Receiver:
         "_most_levels",
         "_protocol",
         "_publisher",
+        "_rights",
         "_save_queue",
         "_session",
         "_unstored",
@@ -157,6 +158,7 @@ class Receiver:
         self._connection = connection
         self._protocol = connection.protocol
         self._publisher = context.publisher
+        self._rights = connection.rights
         self._counters = context.counters
         self._window = context.window
         self._most_levels = context.most_levels
@@ -200,7 +202,13 @@ class Receiver:
             self._refuse_format(publish)
             return
         if publish.topic_name.startswith(SYSTEM_LEVEL) and is_system(publish.topic_name):
-            self._refuse_topic(publish)
+            self._refuse_topic(publish, f"topics below {SYSTEM_LEVEL} are the server's")
+            return
+        rights = self._rights
+        if rights is not None and not rights.may_publish(
+            publish.topic_name, publish.qos, publish.retain
+        ):
+            self._refuse_topic(publish, "the client may not publish this")
             return
         if has_more_levels(publish.topic_name, self._most_levels):
             self._refuse_levels(publish)
@@ -396,8 +404,10 @@ class Receiver:
             raise ProtocolViolation(DisconnectReasonCode(reason_code), reason, clause)
         self._answer_failure(publish.packet_id, publish.qos, reason_code, reason)
 
-    def _refuse_topic(self, publish: Publish) -> None:
-        """Take a message to a topic of the server and do nothing with it (5.0: 4.7.2).
+    def _refuse_topic(self, publish: Publish, reason: str) -> None:
+        """Take a message that its client may not publish and do nothing with it.
+
+        A topic of the server (5.0: 4.7.2), or one to which it has no right.
 
         A 3.x client is not told: it has no words for that, and would only send it again.
         [MQTT311-3.3.5-2]
@@ -408,7 +418,6 @@ class Receiver:
             if qos == 2:
                 self._incoming.refused(packet_id)
             if qos:
-                reason = f"topics below {SYSTEM_LEVEL} are the server's"
                 self._answer_failure(packet_id, qos, PubackReasonCode.NOT_AUTHORIZED, reason)
         elif qos == 1:
             self._connection.write(encode_puback(packet_id))

@@ -1,4 +1,4 @@
-"""New certificates and users for new connections; who is connected stays."""
+"""New certificates and users for new connections, new rights for all; who is connected stays."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from mqlake.credentials import CredentialsError
+from mqlake.rights.files import RightsError
 
 if TYPE_CHECKING:
     from ingest.gateway.authentication.authenticator import Authenticator
+    from ingest.gateway.authentication.authorizer import Authorizer
+    from ingest.gateway.connections import Connections
     from ingest.gateway.listeners.listeners import Listeners
     from ingest.gateway.tasks import Tasks
 
@@ -16,17 +19,28 @@ logger = logging.getLogger(__name__)
 
 
 class Reloading:
-    """Has the files read again that say who may come in.
+    """Has the files read again that say who may come in, and do what.
 
     Args:
         listeners: Have certificates.
         authenticator: Knows the users.
+        authorizer: Knows what they may do.
+        connections: Go by that from then on.
         tasks: Owns the reading.
     """
 
-    def __init__(self, listeners: Listeners, authenticator: Authenticator, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        listeners: Listeners,
+        authenticator: Authenticator,
+        authorizer: Authorizer,
+        connections: Connections,
+        tasks: Tasks,
+    ) -> None:
         self._listeners = listeners
         self._authenticator = authenticator
+        self._authorizer = authorizer
+        self._connections = connections
         self._tasks = tasks
 
     def begin(self) -> None:
@@ -35,6 +49,10 @@ class Reloading:
 
     async def _read(self) -> None:
         await self._listeners.reload_certificates()
+        await self._read_users()
+        await self._read_rights()
+
+    async def _read_users(self) -> None:
         try:
             users = await self._authenticator.reload()
         except CredentialsError as exc:
@@ -45,3 +63,17 @@ class Reloading:
         else:
             if users is not None:
                 logger.info("credentials reloaded", extra={"fields": {"users": users}})
+
+    async def _read_rights(self) -> None:
+        try:
+            rules = await self._authorizer.reload()
+        except RightsError as exc:
+            logger.error(
+                "rights not reloaded, the old ones stay", extra={"fields": {"reason": str(exc)}}
+            )
+            return
+        if rules is None:
+            return
+        for connection in list(self._connections):
+            connection.renew_rights()
+        logger.info("rights reloaded", extra={"fields": {"rules": rules}})

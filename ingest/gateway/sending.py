@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ingest.session.checkpoint import Saved
     from ingest.session.share_parts import GroupKey
     from ingest.session.subscriptions import Copy
+    from mqlake.rights.compiled import ClientRights
     from mqlake.session_records import RetainedScan
 
 FAILURE: Final = 0x80
@@ -99,6 +100,8 @@ class Sender:
 
     Attributes:
         groups: Share groups that it is a member of: they are told when it may have room.
+        rights: What the client may be sent; None: everything. Asked when a message comes and, if it
+            has waited, when it leaves; what was sent once is sent again.
     """
 
     __slots__ = (
@@ -120,12 +123,20 @@ class Sender:
         "client_id",
         "groups",
         "progress",
+        "rights",
         "tenant",
     )
 
-    def __init__(self, context: SenderContext, tenant: str, client_id: str) -> None:
+    def __init__(
+        self,
+        context: SenderContext,
+        tenant: str,
+        client_id: str,
+        rights: ClientRights | None,
+    ) -> None:
         self.tenant = tenant
         self.client_id = client_id
+        self.rights = rights
         self._context = context
         self._counters = context.counters
         self._drops = context.drops
@@ -269,6 +280,10 @@ class Sender:
         qos = min(message.qos, copy.qos)  # [MQTT5-3.8.4-8] [MQTT311-3.8.4-6]
         retain = message.retain and copy.retain_as_published
         identifiers = copy.identifiers if self._level == MQTT_5_0 else ()
+        rights = self.rights
+        if rights is not None and not rights.may_receive(message.topic_name):
+            self._drop(DropReason.NOT_AUTHORIZED, message, qos)
+            return
         connection = self._connection
         if connection is None or connection.is_closing:
             if qos or self._context.settings.keep_qos_0_offline:
@@ -312,8 +327,9 @@ class Sender:
                 break
             now_ms = now_ms or self._clock.now_ms()
             outgoing = ready.message
-            if outgoing.message.is_expired(now_ms) and not ready.dup:  # [MQTT5-4.3.3-7]
-                self._drop(DropReason.EXPIRED, outgoing.message, outgoing.qos)
+            reason = None if ready.dup else self._too_late(outgoing.message, now_ms)
+            if reason is not None:
+                self._drop(reason, outgoing.message, outgoing.qos)
                 if ready.packet_id:
                     self._messages.abandon(ready.packet_id)
             else:
@@ -324,6 +340,17 @@ class Sender:
             self._retained.go_on()
         if self.groups:
             self._context.groups.member_moved(self)
+
+    def _too_late(self, message: OutboundMessage, now_ms: int) -> DropReason | None:
+        """Return why a message that has waited is not sent any more.
+
+        [MQTT5-4.3.3-7]
+        """
+        if message.is_expired(now_ms):
+            return DropReason.EXPIRED
+        if self.rights is not None and not self.rights.may_receive(message.topic_name):
+            return DropReason.NOT_AUTHORIZED
+        return None
 
     @property
     def retained(self) -> RetainedScans:
@@ -357,7 +384,7 @@ class Sender:
     def send_retained(self, message: OutboundMessage, scan: RetainedScan) -> bool:
         """Send a retained message to a new subscription; False when there is no room for it.
 
-        Behind all that waits; one that has expired is as good as sent.
+        Behind all that waits; one that has expired, or is not for this client, is as good as sent.
         """
         if not self.has_room:
             return False
@@ -365,6 +392,9 @@ class Sender:
         if message.is_expired(now_ms):
             return True
         qos = min(message.qos, scan.qos)
+        if self.rights is not None and not self.rights.may_receive(message.topic_name):
+            self._drop(DropReason.NOT_AUTHORIZED, message, qos)
+            return True
         outgoing = Outgoing(message, qos, True, scan.identifiers)
         if not qos:
             self._send(0, outgoing, now_ms, dup=False)

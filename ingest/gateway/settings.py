@@ -213,6 +213,12 @@ class GatewaySettings(ProcessSettings):
         "0: any number",
     )
 
+    rights_file: Path | None = Field(
+        default=None,
+        description="rules that say what a client may do (docs/rights.md); without it everybody "
+        "may do everything; all gateways of a site need the same",
+    )
+
     store_dir: Path | None = Field(
         default=None,
         description="folder for what the gateway keeps of the log's state, made anew at each "
@@ -247,6 +253,15 @@ class GatewaySettings(ProcessSettings):
                         "is: set credentials_file (bin/mqlake user add NAME --file FILE), or write "
                         "allow_anonymous = true"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _rights_are_somebodys(self) -> Self:
+        if self.rights_file is not None and self.credentials_file is None:
+            raise ValueError(
+                "rights_file is set, credentials_file is not, so that a client is whoever it says: "
+                "set it too (bin/mqlake user add NAME --file FILE)"
+            )
         return self
 
     @property

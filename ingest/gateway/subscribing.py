@@ -29,7 +29,7 @@ from mqlake.topics import has_more_levels, is_system, split_shared, validate_top
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ingest.gateway.client import Client
     from ingest.gateway.client_session import ClientSession
@@ -150,10 +150,12 @@ class Subscriber:
         session = self._session
         identifiers = subscribe.properties.get("subscription_identifier")
         wish = self._context.histories.wish(subscribe)
+        # Asked once: the rights may be others when the log has answered.
+        refusals = [self._refusal(asked, wish) for asked in subscribe.subscriptions]
         new: dict[str, ClientSubscription[Sender]] = {}
         replaced: dict[str, None] = {}
-        for asked in subscribe.subscriptions:
-            if self._refusal(asked, wish) is not None:
+        for asked, refusal in zip(subscribe.subscriptions, refusals, strict=True):
+            if refusal is not None:
                 continue
             subscription = ClientSubscription(
                 session.sender,
@@ -188,7 +190,7 @@ class Subscriber:
             if wish is None:  # else history comes first
                 self._take_up(added, request.starts)
             self._context.tasks.start(
-                self._complete(subscribe, wish, added, request, was_routed=is_routed)
+                self._complete(subscribe, refusals, wish, added, request, was_routed=is_routed)
             )
 
         if routes or also:
@@ -204,6 +206,7 @@ class Subscriber:
     async def _complete(
         self,
         subscribe: Subscribe,
+        refusals: Sequence[SubackReasonCode | None],
         wish: Wish | None,
         new: list[ClientSubscription[Sender]],
         request: RouteRequest,
@@ -220,12 +223,14 @@ class Subscriber:
 
         Args:
             subscribe: What the client asked for.
+            refusals: Why it does not get each; None: it does.
             wish: For history; None: for none.
             new: The filters that it has not had.
             request: For their routes.
             was_routed: The router had all of them.
         """
         asked = subscribe.subscriptions
+        granted = [one for one, refusal in zip(asked, refusals, strict=True) if refusal is None]
         scans: list[RetainedScan] = []
         history = None
         is_taken_up = wish is None
@@ -239,22 +244,22 @@ class Subscriber:
             for one in new:
                 self._tell("session.subscribed", filter=one.topic_filter, qos=one.qos)
             if wish is None:
-                scans = self._owe_retained(asked, new, starts)
+                scans = self._owe_retained(granted, new, starts)
             else:
-                history = self._open_history(asked, starts, wish)
-            granted = [one.topic_filter for one in asked if self._refusal(one, wish) is None]
-            await self._save(granted, is_owed=bool(scans) or history is not None)
+                history = self._open_history(granted, starts, wish)
+            kept = [one.topic_filter for one in granted]
+            await self._save(kept, is_owed=bool(scans) or history is not None)
         except LogError as error:
             if is_taken_up:
                 self._remove(new)
             else:
                 self._unroute(new)
-            self._fail(subscribe, wish, new, error)
+            self._fail(subscribe, refusals, new, error)
             return
         if not was_routed:
             await request.routed
         reason = "" if wish is None else wish.reason
-        self._answer(subscribe.packet_id, [self._grant(one, wish) for one in asked], reason)
+        self._answer(subscribe.packet_id, _codes(asked, refusals), reason)
         await request.routed
         for scan in scans:
             if scan.topic_filter in self._session.subscriptions:
@@ -302,15 +307,6 @@ class Subscriber:
         session = self._session
         self._context.events.add(event, session.tenant, session.client_id, **fields)
 
-    def _grant(self, asked: Subscription, wish: Wish | None) -> SubackReasonCode:
-        """Return the answer to a subscription that the log has taken.
-
-        The QoS asked for is the QoS granted, wildcards and all. [MQTT5-3.8.4-7] [MQTT5-3.2.2-10]
-        [MQTT311-3.8.4-5] [MQTT311-3.8.3-2]
-        """
-        refused = self._refusal(asked, wish)
-        return SubackReasonCode(asked.qos) if refused is None else refused
-
     def _refusal(self, asked: Subscription, wish: Wish | None) -> SubackReasonCode | None:
         """Return why a subscription is not granted, or None.
 
@@ -326,7 +322,21 @@ class Subscriber:
             return SubackReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         if wish is not None and (share_name or is_system(plain)):
             return SubackReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        if not self._may_have(plain, asked.qos, is_shared=bool(share_name)):
+            return SubackReasonCode.NOT_AUTHORIZED
         return None if wish is None else wish.refusal
+
+    def _may_have(self, topic_filter: str, qos: int, *, is_shared: bool) -> bool:
+        """Tell whether the client may ask for a plain filter.
+
+        Of a share group it has to be able to take whatever its turn brings: nobody else gets that.
+        """
+        rights = self._connection.rights
+        if rights is None:
+            return True
+        return rights.may_subscribe(topic_filter, qos) and (
+            not is_shared or rights.may_receive_all(topic_filter)
+        )
 
     def _take_up(self, new: list[ClientSubscription[Sender]], starts: list[int]) -> None:
         """Put subscriptions in force that count from offsets, by partition, some not yet known."""
@@ -335,20 +345,18 @@ class Subscriber:
             self._session.add_subscription(subscription)
 
     def _open_history(
-        self, asked: list[Subscription], starts: list[int], wish: Wish
+        self, granted: list[Subscription], starts: list[int], wish: Wish
     ) -> History | None:
         """Return what subscriptions are owed of history; None: nothing was granted.
 
         No retained messages: what is retained is the newest of the history.
         """
-        granted = [
-            one.topic_filter
-            for one in asked
-            if self._refusal(one, wish) is None and one.topic_filter in self._session.subscriptions
+        kept = [
+            one.topic_filter for one in granted if one.topic_filter in self._session.subscriptions
         ]
-        if not granted:
+        if not kept:
             return None
-        return self._context.histories.open(self._session, granted, wish.from_ms, starts)
+        return self._context.histories.open(self._session, kept, wish.from_ms, starts)
 
     async def _save(self, topic_filters: Iterable[str], *, is_owed: bool) -> None:
         """Write subscriptions, what they are owed before that; then their client is heard again.
@@ -382,7 +390,7 @@ class Subscriber:
 
     def _owe_retained(
         self,
-        asked: list[Subscription],
+        granted: list[Subscription],
         new: Iterable[ClientSubscription[Sender]],
         starts: list[int],
     ) -> list[RetainedScan]:
@@ -394,7 +402,7 @@ class Subscriber:
         scans = []
         fresh = {subscription.topic_filter: subscription for subscription in new}
         next_offsets = self._context.delivered.next_offsets()
-        for one in asked:
+        for one in granted:
             if one.retain_handling == RETAINED_NEVER or split_shared(one.topic_filter).share_name:
                 continue
             added = fresh.get(one.topic_filter)
@@ -402,7 +410,7 @@ class Subscriber:
                 continue
             subscription = self._session.subscriptions.get(one.topic_filter)
             if subscription is None:
-                continue  # it was refused
+                continue  # it was unsubscribed meanwhile
             identifier = subscription.identifier
             scans.append(
                 RetainedScan(
@@ -444,7 +452,7 @@ class Subscriber:
     def _fail(
         self,
         subscribe: Subscribe,
-        wish: Wish | None,
+        refusals: Sequence[SubackReasonCode | None],
         new: list[ClientSubscription[Sender]],
         error: LogError,
     ) -> None:
@@ -463,11 +471,24 @@ class Subscriber:
             },
         )
         failed = {subscription.topic_filter for subscription in new}
+        asked = subscribe.subscriptions
         reason_codes = [
-            SubackReasonCode.UNSPECIFIED_ERROR
-            if one.topic_filter in failed
-            else self._grant(one, wish)
-            for one in subscribe.subscriptions
+            SubackReasonCode.UNSPECIFIED_ERROR if one.topic_filter in failed else code
+            for one, code in zip(asked, _codes(asked, refusals), strict=True)
         ]
         self._answer(subscribe.packet_id, reason_codes)
         self._connection.release(HELD_BY_SUBSCRIBE)
+
+
+def _codes(
+    asked: Sequence[Subscription], refusals: Sequence[SubackReasonCode | None]
+) -> list[SubackReasonCode]:
+    """Return the answers to subscriptions that the log has taken.
+
+    The QoS asked for is the QoS granted, wildcards and all. [MQTT5-3.8.4-7] [MQTT5-3.2.2-10]
+    [MQTT311-3.8.4-5] [MQTT311-3.8.3-2]
+    """
+    return [
+        SubackReasonCode(one.qos) if refusal is None else refusal
+        for one, refusal in zip(asked, refusals, strict=True)
+    ]

@@ -9,6 +9,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+from ingest.gateway.drops import DropReason
 from ingest.gateway.publishing import client_headers
 from ingest.protocol.packets import Publish
 from mqlake.log.contract import LogFull, settle
@@ -17,6 +18,8 @@ from mqlake.records import HEADER_EXCHANGE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ingest.gateway.authentication.authorizer import Authorizer
+    from ingest.gateway.drops import Drops
     from ingest.gateway.publishing import Publisher
     from ingest.protocol.properties import Properties
     from mqlake.session_records import SessionRecord
@@ -31,18 +34,26 @@ class Wills:
     Args:
         publisher: Of the gateway.
         origin: `<site>/<gateway>`.
+        authorizer: Says who may publish what when it is published.
+        drops: Takes those that may not be.
 
     Attributes:
         waiting: How many are on their way into the log.
     """
 
-    def __init__(self, publisher: Publisher, origin: str) -> None:
+    def __init__(
+        self, publisher: Publisher, origin: str, authorizer: Authorizer, drops: Drops
+    ) -> None:
         self._publisher = publisher
         self._origin = origin
+        self._authorizer = authorizer
+        self._drops = drops
         self.waiting = 0
 
     async def publish(self, wills: Sequence[tuple[SessionRecord, bytes]]) -> None:
         """Append the wills of sessions, each under its exchange; return when the log has them.
+
+        One that its client may not publish any more is dropped.
 
         [MQTT5-3.1.2-8] [MQTT5-3.1.2-10] [MQTT5-3.1.3-9] [MQTT311-3.1.2-8] Retained or not as its
         CONNECT says. [MQTT5-3.1.2-14] [MQTT5-3.1.2-15] [MQTT311-3.1.2-16] [MQTT311-3.1.2-17]
@@ -59,6 +70,16 @@ class Wills:
     async def _publish(self, session: SessionRecord, exchange: bytes) -> None:
         will = session.will
         assert will is not None
+        rights = self._authorizer.of(session.client_id, session.username)
+        if rights is not None and not rights.may_publish(will.topic_name, will.qos, will.retain):
+            self._drops.add(
+                DropReason.NOT_AUTHORIZED,
+                session.tenant,
+                session.client_id,
+                will.topic_name,
+                will.qos,
+            )
+            return
         publish = Publish(
             will.topic_name,
             will.payload,

@@ -61,6 +61,7 @@ SHOWN_BY_EXAMPLE = {
     "predicted",
     "probe",
     "proxies",
+    "rights_file",
     "spark",
     "state_dir",
 }

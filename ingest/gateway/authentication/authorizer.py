@@ -1,0 +1,53 @@
+"""What clients may do: the rules of a file, read anew when somebody says so."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from mqlake.rights.files import read_rights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mqlake.rights.compiled import ClientRights
+
+
+class Authorizer:
+    """Gives each client its rights.
+
+    Args:
+        rights_file: The rules; without one everybody may do everything.
+
+    Raises:
+        RightsError: The file cannot be used.
+    """
+
+    def __init__(self, rights_file: Path | None) -> None:
+        self._path = rights_file
+        self._rights = None if rights_file is None else read_rights(rights_file)
+
+    def of(self, client_id: str, username: str | None) -> ClientRights | None:
+        """Return what a client may do; None: everything.
+
+        Args:
+            client_id: Which it has.
+            username: As whom it has logged in; None: as nobody.
+        """
+        return None if self._rights is None else self._rights.of(client_id, username)
+
+    def renew(self, rights: ClientRights) -> None:
+        """Have what was given go by the rules of now."""
+        assert self._rights is not None
+        rights.take(self._rights)
+
+    async def reload(self) -> int | None:
+        """Read the file anew; return how many rules there are, None without a file.
+
+        Raises:
+            RightsError: It cannot be used; the rules stay as they were.
+        """
+        if self._path is None:
+            return None
+        self._rights = await asyncio.to_thread(read_rights, self._path)
+        return self._rights.rules

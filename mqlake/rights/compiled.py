@@ -1,0 +1,266 @@
+"""Rules as answers: whether somebody may do something, found by topic and not rule by rule.
+
+The rules that may concern a topic are found in trees of their filters, one tree for each whom they
+are for; the first of them in the file that holds decides, and where none does the answer is no.
+What was asked once is remembered, within bounds, for a connection asks the same again and again.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
+
+from mqlake.matching import TopicFilterTrie
+from mqlake.rights.model import Action, RightsFile, Rule
+from mqlake.rights.patterns import ClientIdPattern, TopicPattern, covers, overlaps
+from mqlake.topics import SEPARATOR
+
+MAX_REMEMBERED: Final = 512
+"""Topics of one connection whose answers are kept, for each of publish and receive."""
+
+_ALL_KINDS: Final = 0b111_111
+"""A bit for each QoS, without and with RETAIN: `qos + 3 * retain`."""
+
+Answer = TypeVar("Answer", int, bool)
+
+_Whom = tuple[str, str]
+_EVERYBODY: Final[_Whom] = ("", "")
+
+
+class _Compiled:
+    """One rule with one of its topic patterns; `connect` has an empty one."""
+
+    __slots__ = (
+        "_client_ids",
+        "_rule",
+        "allows",
+        "is_for_all",
+        "kinds",
+        "number",
+        "pattern",
+        "qos",
+    )
+
+    def __init__(self, number: int, rule: Rule, pattern: TopicPattern | None) -> None:
+        self.number = number
+        self.pattern = pattern
+        self.allows = rule.effect == "allow"
+        self.qos = frozenset(rule.qos or (0, 1, 2))
+        retains = (False, True) if rule.retain is None else (rule.retain,)
+        self.kinds = sum(1 << (qos + 3 * retain) for qos in self.qos for retain in retains)
+        self._rule = rule
+        whom = (rule.users, rule.roles, rule.client_ids, rule.authenticated)
+        self.is_for_all = whom == (None, None, None, None)
+        self._client_ids = [ClientIdPattern(text) for text in rule.client_ids or ()]
+
+    def is_for(self, client: "ClientRights") -> bool:
+        rule = self._rule
+        if rule.authenticated is not None and rule.authenticated != (client.username is not None):
+            return False
+        if rule.users is not None and client.username not in rule.users:
+            return False
+        if rule.roles is not None and client.roles.isdisjoint(rule.roles):
+            return False
+        return not self._client_ids or any(
+            one.matches(client.client_id, client.username) for one in self._client_ids
+        )
+
+    def topic_filter(self, client: "ClientRights") -> str | None:
+        """Return what its pattern is for a client; None: nothing matches it."""
+        assert self.pattern is not None
+        return self.pattern.of(client.client_id, client.username)
+
+
+_Tree = TopicFilterTrie[_Compiled]
+
+
+class Rights:
+    """All rules of a file.
+
+    Args:
+        file: What it says.
+    """
+
+    def __init__(self, file: RightsFile) -> None:
+        self._trees: dict[Action, dict[_Whom, _Tree]] = {
+            "publish": {},
+            "subscribe": {},
+            "receive": {},
+        }
+        self._connects: list[_Compiled] = []
+        self._roles: dict[str, frozenset[str]] = {}
+        self.rules = len(file.rules)
+        members: dict[str, set[str]] = {}
+        for role, users in file.roles.items():
+            for user in users:
+                members.setdefault(user, set()).add(role)
+        self._roles = {user: frozenset(roles) for user, roles in members.items()}
+        for number, rule in enumerate(file.rules):
+            if "connect" in rule.actions:
+                self._connects.append(_Compiled(number, rule, None))
+                continue
+            for text in rule.topics:
+                self._add(_Compiled(number, rule, TopicPattern(text)), rule)
+
+    def of(self, client_id: str, username: str | None) -> "ClientRights":
+        """Return the rights of somebody.
+
+        Args:
+            client_id: Which the client has.
+            username: As whom it has logged in, prepared; None: as nobody.
+        """
+        return ClientRights(self, client_id, username)
+
+    def roles_of(self, username: str | None) -> frozenset[str]:
+        return frozenset() if username is None else self._roles.get(username, frozenset())
+
+    def may_connect(self, client: "ClientRights") -> bool:
+        for rule in self._connects:
+            if rule.is_for(client):
+                return rule.allows
+        return False
+
+    def matching(self, action: Action, client: "ClientRights", topic: str) -> list[_Compiled]:
+        """Return the rules that decide on a topic name for a client, in the order of the file."""
+        found = []
+        names: list[str] = []
+        for tree in self._trees_for(action, client):
+            for rule in tree.match(topic):
+                if not rule.is_for_all and not rule.is_for(client):
+                    continue
+                pattern = rule.pattern
+                if pattern is not None and not pattern.is_plain:
+                    names = names or topic.split(SEPARATOR)
+                    if not pattern.fits(names, client.client_id, client.username):
+                        continue
+                found.append(rule)
+        if len(found) > 1:
+            found.sort(key=_by_number)
+        return found
+
+    def overlapping(
+        self, action: Action, client: "ClientRights", topic_filter: str
+    ) -> list[tuple[_Compiled, str]]:
+        """Return the rules that have a topic in common with a filter, with what they match."""
+        found = []
+        for tree in self._trees_for(action, client):
+            for rule in tree.overlapping(topic_filter):
+                if rule.is_for(client):
+                    mine = rule.topic_filter(client)
+                    if mine is not None and overlaps(mine, topic_filter):
+                        found.append((rule, mine))
+        found.sort(key=lambda one: one[0].number)
+        return found
+
+    def _add(self, compiled: _Compiled, rule: Rule) -> None:
+        assert compiled.pattern is not None
+        for action in rule.actions:
+            for whom in _whom(rule):
+                tree = self._trees[action].setdefault(whom, TopicFilterTrie())
+                tree.insert(compiled.pattern.superset, compiled)
+
+    def _trees_for(self, action: Action, client: "ClientRights") -> list[_Tree]:
+        trees = self._trees[action]
+        return [trees[whom] for whom in client.whom if whom in trees]
+
+
+class ClientRights:
+    """What one client may do.
+
+    Attributes:
+        client_id: Which it has.
+        username: As whom it has logged in; None: as nobody.
+        roles: Of that user.
+    """
+
+    __slots__ = ("_publish", "_receive", "_rights", "client_id", "roles", "username", "whom")
+
+    def __init__(self, rights: Rights, client_id: str, username: str | None) -> None:
+        self.client_id = client_id
+        self.username = username
+        self.take(rights)
+
+    def take(self, rights: Rights) -> None:
+        """Go by other rules from now on."""
+        self._rights = rights
+        self.roles = rights.roles_of(self.username)
+        self.whom = _whom_of(self.username, self.roles)
+        self._publish: dict[str, int] = {}
+        self._receive: dict[str, bool] = {}
+
+    def may_connect(self) -> bool:
+        """Tell whether it may have its client identifier."""
+        return self._rights.may_connect(self)
+
+    def may_publish(self, topic_name: str, qos: int, retain: bool) -> bool:
+        """Tell whether it may publish a message."""
+        kinds = self._publish.get(topic_name)
+        if kinds is None:
+            kinds = self._kinds(topic_name)
+        return kinds >> (qos + 3 * retain) & 1 == 1
+
+    def may_receive(self, topic_name: str) -> bool:
+        """Tell whether it may be sent messages of a topic."""
+        known = self._receive.get(topic_name)
+        if known is None:
+            rules = self._rights.matching("receive", self, topic_name)
+            known = bool(rules) and rules[0].allows
+            _remember(self._receive, topic_name, known)
+        return known
+
+    def may_subscribe(self, topic_filter: str, qos: int) -> bool:
+        """Tell whether it may ask for a plain topic filter.
+
+        It may where the first rule that decides allows it: one that allows has to cover the whole
+        filter, one that denies decides as soon as a topic of the filter is its own.
+        """
+        return self._may_have("subscribe", topic_filter, qos)
+
+    def may_receive_all(self, topic_filter: str) -> bool:
+        """Tell whether it may be sent messages of every topic that a plain filter matches."""
+        return self._may_have("receive", topic_filter, 0)
+
+    def _may_have(self, action: Action, topic_filter: str, qos: int) -> bool:
+        for rule, mine in self._rights.overlapping(action, self, topic_filter):
+            if qos not in rule.qos:
+                continue
+            if not rule.allows:
+                return False
+            if covers(mine, topic_filter):
+                return True
+        return False
+
+    def _kinds(self, topic_name: str) -> int:
+        """Return which kinds of messages it may publish to a topic, a bit for each."""
+        allowed = decided = 0
+        for rule in self._rights.matching("publish", self, topic_name):
+            if rule.allows:
+                allowed |= rule.kinds & ~decided
+            decided |= rule.kinds
+            if decided == _ALL_KINDS:
+                break
+        _remember(self._publish, topic_name, allowed)
+        return allowed
+
+
+def _remember(answers: dict[str, Answer], topic_name: str, answer: Answer) -> None:
+    if len(answers) >= MAX_REMEMBERED:
+        answers.clear()
+    answers[topic_name] = answer
+
+
+def _by_number(rule: _Compiled) -> int:
+    return rule.number
+
+
+def _whom(rule: Rule) -> Sequence[_Whom]:
+    """Return under whom a rule is found: as few clients as it says may be for."""
+    if rule.users is not None:
+        return [("user", name) for name in dict.fromkeys(rule.users)]
+    if rule.roles is not None:
+        return [("role", name) for name in dict.fromkeys(rule.roles)]
+    return [_EVERYBODY]
+
+
+def _whom_of(username: str | None, roles: Iterable[str]) -> tuple[_Whom, ...]:
+    if username is None:
+        return (_EVERYBODY,)
+    return (_EVERYBODY, ("user", username), *(("role", name) for name in sorted(roles)))

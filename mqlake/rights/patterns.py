@@ -1,0 +1,186 @@
+"""Patterns of topics and client identifiers, in which `%c` and `%u` stand for who asks.
+
+Whatever a client is named, its name is only text: it is no wildcard and makes no level. A name that
+could be either (`+`, `#`, `a/b`, as the first level `$a`), and one that is missing or empty, makes
+a pattern that nothing matches.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from mqlake.errors import InvalidTopic
+from mqlake.topics import SEPARATOR, SHARE_PREFIX, validate_topic_filter
+
+_PLACEHOLDER: Final = re.compile(r"%(.?)", re.DOTALL)
+_NO_LEVEL: Final = re.compile(r"[/+#\0]")
+
+CLIENT_ID: Final = "c"
+USER_NAME: Final = "u"
+ANY_END: Final = "*"
+
+
+class TopicPattern:
+    """A topic filter, perhaps with placeholders; `%%` is a percent sign.
+
+    Attributes:
+        superset: A plain topic filter that matches whatever it matches, for whomever.
+        is_plain: It is the same for everybody: that filter.
+
+    Raises:
+        ValueError: It is none.
+    """
+
+    __slots__ = ("_levels", "_places", "_text", "is_plain", "superset")
+
+    def __init__(self, text: str) -> None:
+        if text.startswith(SHARE_PREFIX):
+            raise ValueError(f"{text!r}: name the topic filter without {SHARE_PREFIX}<name>/")
+        self._text = text
+        self._levels = tuple(_Template(level, "cu") for level in text.split(SEPARATOR))
+        self._places = tuple(
+            (depth, level) for depth, level in enumerate(self._levels) if level.has_placeholder
+        )
+        self.is_plain = not self._places
+        self.superset = SEPARATOR.join(
+            "+" if level.has_placeholder else level.fill("", None) or "" for level in self._levels
+        )
+        try:
+            validate_topic_filter(self.superset)
+        except InvalidTopic as exc:
+            raise ValueError(f"{text!r}: {exc}") from exc
+        if any(level.has_wildcard for _, level in self._places):
+            raise ValueError(f"{text!r}: a wildcard shares its level")
+
+    def __str__(self) -> str:
+        return self._text
+
+    def of(self, client_id: str, username: str | None) -> str | None:
+        """Return the topic filter that it is for somebody; None: nothing matches."""
+        if self.is_plain:
+            return self.superset
+        levels = []
+        for level in self._levels:
+            filled = level.fill(client_id, username)
+            if filled is None or (level.has_placeholder and _NO_LEVEL.search(filled)):
+                return None
+            levels.append(filled)
+        if levels[0].startswith("$") and self._levels[0].has_placeholder:
+            return None
+        return SEPARATOR.join(levels)
+
+    def fits(self, names: Sequence[str], client_id: str, username: str | None) -> bool:
+        """Tell whether a topic name, split, that its superset matches is matched for somebody.
+
+        No level of a topic name could be more than text, and `superset` meets no leading `$`.
+        """
+        return all(names[depth] == level.fill(client_id, username) for depth, level in self._places)
+
+
+class ClientIdPattern:
+    """A client identifier, or with a `*` at its end all that begin so; perhaps with `%u`.
+
+    Raises:
+        ValueError: It is none.
+    """
+
+    __slots__ = ("_is_beginning", "_template", "_text")
+
+    def __init__(self, text: str) -> None:
+        if not text:
+            raise ValueError("an empty client identifier: * is for all")
+        self._text = text
+        self._is_beginning = text.endswith(ANY_END)
+        self._template = _Template(text.removesuffix(ANY_END), "u")
+
+    def __str__(self) -> str:
+        return self._text
+
+    def matches(self, client_id: str, username: str | None) -> bool:
+        known = self._template.fill(client_id, username)
+        if known is None:
+            return False
+        return client_id.startswith(known) if self._is_beginning else client_id == known
+
+
+class _Template:
+    """Text with placeholders."""
+
+    __slots__ = ("_is_client_id", "_parts", "has_placeholder", "has_wildcard")
+
+    def __init__(self, text: str, allowed: str) -> None:
+        parts: list[tuple[str, str]] = []  # (text, placeholder behind it)
+        begin, plain = 0, ""
+        for found in _PLACEHOLDER.finditer(text):
+            plain += text[begin : found.start()]
+            begin = found.end()
+            if found[1] == "%":
+                plain += "%"
+            elif found[1] and found[1] in allowed:
+                parts.append((plain, found[1]))
+                plain = ""
+            else:
+                known = ", ".join(f"%{one}" for one in allowed)
+                raise ValueError(f"{text!r} has {found[0]!r}, expected {known} or %%")
+        parts.append((plain + text[begin:], ""))
+        self._parts = tuple(parts)
+        self.has_placeholder = len(parts) > 1
+        self._is_client_id = self._parts == (("", CLIENT_ID), ("", ""))
+        self.has_wildcard = any("+" in plain or "#" in plain for plain, _ in parts)
+
+    def fill(self, client_id: str, username: str | None) -> str | None:
+        """Return the text for somebody; None: a name is missing."""
+        if not self.has_placeholder:
+            return self._parts[0][0]
+        if self._is_client_id:
+            return client_id or None
+        filled = ""
+        for plain, placeholder in self._parts:
+            filled += plain
+            if placeholder:
+                name = client_id if placeholder == CLIENT_ID else username
+                if not name:
+                    return None
+                filled += name
+        return filled
+
+
+def covers(pattern: str, topic_filter: str) -> bool:
+    """Tell whether a filter matches every topic that another one matches.
+
+    Args:
+        pattern: A plain, valid topic filter.
+        topic_filter: Another one.
+    """
+    wanted = topic_filter.split(SEPARATOR)
+    given = ["#"] if pattern == "+/#" else pattern.split(SEPARATOR)  # each topic has a level
+    if given[0] in {"+", "#"} and wanted[0].startswith("$"):
+        return False
+    for depth, level in enumerate(given):
+        if level == "#":
+            return True
+        if depth == len(wanted):
+            return False
+        asked = wanted[depth]
+        if asked == "#" or (level not in {"+", asked}):
+            return False
+    return len(given) == len(wanted)
+
+
+def overlaps(pattern: str, topic_filter: str) -> bool:
+    """Tell whether two plain, valid topic filters match a topic that is the same."""
+    one, other = pattern.split(SEPARATOR), topic_filter.split(SEPARATOR)
+    for first, second in ((one[0], other[0]), (other[0], one[0])):
+        if first in {"+", "#"} and second.startswith("$"):
+            return False
+    for depth in range(max(len(one), len(other))):
+        # `a/#` matches `a` too, so a filter that ends may meet a `#` behind its end.
+        left = one[depth] if depth < len(one) else None
+        right = other[depth] if depth < len(other) else None
+        if "#" in {left, right}:
+            return True
+        if left is None or right is None:
+            return False
+        if left != right and "+" not in {left, right}:
+            return False
+    return True
