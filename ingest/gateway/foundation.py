@@ -26,6 +26,7 @@ from ingest.gateway.peers import Lease, Peers
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes
+from ingest.gateway.share_log import ShareLog
 from ingest.gateway.store.database import Database
 from ingest.gateway.tasks import Tasks
 from ingest.gateway.tracing import TracingPublisher
@@ -105,6 +106,7 @@ class Foundation:
         )
         self.wanted_events = WantedEvents(log.open_reader(), lambda: told.want(self.wanted_events))
         self.log_room = LogRoom(loop)
+        self.share_log = ShareLog(writer, me, lease, self.ending, partitions.sessions)
         self.overload = OverloadMeter(writer.queued, self.log_room.__len__)
         self._make_publishing(tracer)
 
@@ -119,6 +121,7 @@ class Foundation:
             linger_seconds=settings.route_linger_seconds,
             barrier_timeout_seconds=settings.barrier_timeout_seconds,
             clock=context.clock,
+            may_count=self.share_log.counts,
             share_strategy=settings.share_strategy,
         )
         identifiers = MessageIdentifiers(

@@ -38,7 +38,6 @@ from ingest.gateway.session_log import SessionLog
 from ingest.gateway.sessions import Sessions
 from ingest.gateway.shards import Actions, Shards
 from ingest.gateway.share_groups import ShareGroups
-from ingest.gateway.share_log import ShareLog
 from ingest.gateway.share_settling import ShareSettler
 from ingest.gateway.status import Status
 from ingest.gateway.subscribing import SubscriberContext
@@ -86,7 +85,6 @@ class Gateway(Foundation):
         me, ends, count = self.me, self.ends, self.partitions.sessions
         subscriptions, delivered, lake = self.subscriptions, self.delivered, self.lake
         self.session_log = SessionLog(writer, me, lease, self.ending, count)
-        self.share_log = ShareLog(writer, me, lease, self.ending, count)
         self.lookup = lookup = Lookup(log.ranges, ends.inbound, context.clock)
         catching_up = CatchingUp(log.ranges, lake, delivered.next_offsets, ends.inbound, self.drops)
         gaps = Gaps(context, catching_up)

@@ -83,6 +83,7 @@ class Renewal:
         logger.info("this gateway is heard of again")
         self._lease.confirm()
         self._session_log.confirmed()
+        self._share_groups.confirmed()
         self._become_sure()
         self._delivery.confirmed()
 

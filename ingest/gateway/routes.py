@@ -47,7 +47,7 @@ from mqlake.sharing import ShareStrategy, ShareWeight, encode_weight
 from mqlake.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mqlake.clock import Clock
     from mqlake.log.contract import AppendCallback, LogWriter
@@ -162,6 +162,8 @@ class _Entry:
     unused_since: float = 0.0
     since_ms: int = 0
     """When it was announced first."""
+    is_withdrawn: bool = False
+    """Somebody else has withdrawn it, and its part is to begin anew: no count brings it back."""
 
 
 class Routes:
@@ -175,6 +177,7 @@ class Routes:
         linger_seconds: A filter without subscribers stays routed so long.
         barrier_timeout_seconds: After this long an unanswered round is asked for again.
         clock: For both.
+        may_count: Tells whether nobody else can have withdrawn routes of share groups meanwhile.
         share_strategy: How share groups want their messages spread.
 
     Attributes:
@@ -191,6 +194,7 @@ class Routes:
         linger_seconds: float,
         barrier_timeout_seconds: float,
         clock: Clock,
+        may_count: Callable[[], bool],
         share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN,
     ) -> None:
         self.is_due = False
@@ -203,8 +207,10 @@ class Routes:
         self._linger_seconds = linger_seconds
         self._barrier_timeout_seconds = barrier_timeout_seconds
         self._clock = clock
+        self._may_count = may_count
         self._entries: dict[Route, _Entry] = {}
         self._changed: dict[Route, None] = {}  # filters whose record in the log is not current
+        self._uncounted: dict[Route, None] = {}  # likewise; they wait until they may be counted
         self._unused: dict[Route, None] = {}  # in the order in which they became unused
         self._next_round = self._new_round(0)
         self._unwritten: deque[_Record] = deque()  # of the last round that was begun
@@ -240,10 +246,17 @@ class Routes:
         """Tell whether a route is announced, or about to be."""
         return route in self._entries
 
-    def renew(self, route: Route) -> None:
-        """Announce a route again that somebody else has withdrawn."""
+    def note_withdrawn(self, route: Route) -> None:
+        """Note that somebody else has withdrawn a route: members are counted when it is renewed."""
         entry = self._entries.get(route)
         if entry is not None:
+            entry.is_withdrawn = True
+
+    def renew(self, route: Route) -> None:
+        """Announce a route again if somebody else has withdrawn it."""
+        entry = self._entries.get(route)
+        if entry is not None and entry.is_withdrawn:
+            entry.is_withdrawn = False
             entry.round = self._next_round
             self._next_round.routes.append(route)
             self._changed[route] = None
@@ -359,6 +372,9 @@ class Routes:
             self._collect_unused()
             if self._is_overdue() or self._is_passed_over():
                 self._is_asking = True
+            if self._uncounted and self._may_count():
+                self._changed.update(self._uncounted)
+                self._uncounted.clear()
             if self._changed or self._is_asking:
                 self._want()
 
@@ -454,8 +470,7 @@ class Routes:
         self._collect_unused()
         round_ = self._next_round
         self._next_round = self._new_round(round_.number + 1)
-        round_.written = list(self._changed)
-        self._changed.clear()
+        round_.written = self._take_changed(round_)
         for route in round_.written:
             self._unwritten.append(
                 self._route_record(route, self._count(route), partial(self._note, round_))
@@ -473,6 +488,22 @@ class Routes:
         self._open_rounds[round_.number] = round_
         if not round_.unreported:  # it follows the earlier ones, and that is all
             self._loop.call_soon(self._advance)
+
+    def _take_changed(self, round_: _Round) -> list[Route]:
+        """Return whose records a round writes.
+
+        A count of members would bring back a route that somebody else has withdrawn, before its
+        gateway has a part in the group again: the router would give it messages that are nobody's.
+        """
+        changed, self._changed = self._changed, {}
+        for route in list(changed):
+            entry = self._entries.get(route)
+            if entry is None or entry.round is round_ or not _is_shared(route):
+                continue
+            if entry.is_withdrawn or not self._may_count():
+                self._uncounted[route] = None
+                del changed[route]
+        return list(changed)
 
     def _new_round(self, number: int) -> _Round:
         return _Round(number, [NOT_YET] * self._partitions)

@@ -362,9 +362,7 @@ class ShareGroups:
     async def _announce(self, part: SharePart) -> list[int]:
         await self._log.until_it_counts()
         routes = self._routes
-        if part.is_withdrawn:  # by the owner of the shard: this gateway does not know it
-            part.is_withdrawn = False
-            routes.renew(part.route)
+        routes.renew(part.route)
         own = [] if routes.knows(part.route) else [part.route]
         part.holds_route = part.holds_route or bool(own)
         starts = await routes.announce(own).counted
@@ -499,10 +497,14 @@ class ShareGroups:
     def _look_whether_all_are_kept(self) -> None:
         if not self._log.is_asking or any(part.asks for part in self._parts.values()):
             return
-        self._is_suspended = False
-        self._log.confirmed()
+        self._is_suspended = self._log.is_asking = False
+        self.confirmed()
         for part in list(self._parts.values()):
             self._open(part)
+
+    def confirmed(self) -> None:
+        """Go on with what waits for the log, as far as it is known what is this gateway's."""
+        self._log.confirmed()
 
     def _lose(self, part: SharePart, _value: dict[str, Any]) -> None:
         """Begin anew: another gateway took this one for dead, and others have what it held."""
@@ -519,7 +521,7 @@ class ShareGroups:
         self._changed.pop(part, None)
         fresh = self._succeed(part)
         fresh.holds_route = part.holds_route
-        fresh.is_withdrawn = True
+        self._routes.note_withdrawn(part.route)
         # What was given to the lost part, and is read only now, is with others.
         fresh.from_delivery = NOT_KNOWN
         self._look_whether_all_are_kept()

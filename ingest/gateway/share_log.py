@@ -55,8 +55,9 @@ class ShareLog:
         self.is_asking = False
         self._writer = writer
         self._me = me
+        self._lease = lease
         self._headers = stamp_headers(me.incarnation)
-        self._reports = Reports(lambda: lease.holds() and not self.is_asking)
+        self._reports = Reports(self.counts)
         self._records = KeyedWriter(writer, SESSIONS, ending, self._reports.run)
         # What sessions have in flight, by shared subscription, as the log has it.
         self._written: dict[Key, dict[str, list[Position]]] = {}
@@ -66,9 +67,15 @@ class ShareLog:
         """Whether the log has confirmed all that was written."""
         return self._records.is_saved
 
+    def counts(self) -> bool:
+        """Tell whether it is known that the parts of this gateway are its own."""
+        return self._lease.holds() and not self.is_asking
+
     def confirmed(self) -> None:
-        """Go on with what waited: the parts that are left were this gateway's all the time."""
-        self.is_asking = False
+        """Go on with what waited, once both are known: parts, and that the lease holds again.
+
+        The parts that are left were this gateway's all the time.
+        """
         self._reports.confirmed()
 
     def save_part(

@@ -70,7 +70,6 @@ class SharePart(Part):
         members: How many subscriptions there are, those on their way included.
         pending: Subscriptions that wait until the part has joined, by the routes they share.
         holds_route: The last member has gone, its place in the routes is kept.
-        is_withdrawn: The owner of the shard has withdrawn its route.
         is_joined: It is known from where on the router gives to it.
         is_open: Members are given what comes; else it waits here.
         from_delivery: What stands before this offset of the gateway's deliveries is not for it.
@@ -99,7 +98,6 @@ class SharePart(Part):
         self.pending: list[tuple[list[Route], Callable[[], None]]] = []
         self.unwanted = asyncio.Event()
         self.holds_route = False
-        self.is_withdrawn = False
         self.is_joined = False
         self.is_open = False
         self.from_delivery = 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import pytest
@@ -105,7 +105,11 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def bench(
-    *, linger_seconds: float = 5.0, max_queued_records: int = 1000, stale: list[Route] | None = None
+    *,
+    linger_seconds: float = 5.0,
+    max_queued_records: int = 1000,
+    stale: list[Route] | None = None,
+    may_count: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[Bench]:
     log = new_log()
     writer = MemoryLogWriter(log, max_queued_records=max_queued_records)
@@ -118,6 +122,7 @@ async def bench(
         linger_seconds=linger_seconds,
         barrier_timeout_seconds=10,
         clock=clock,
+        may_count=may_count,
     )
     made = Bench(log, writer, clock, routes)
     starts = await routes.open(stale or [])
@@ -537,6 +542,27 @@ async def test_member_counts_of_a_share_group_are_written() -> None:
         b.routes.unsubscribe(SHARED)
         await until(lambda: b.written()[-1] == (name, None))
         assert b.rounds() == rounds, "nobody waits for a count"
+
+
+@pytest.mark.usefixtures("quick")
+async def test_members_are_counted_when_nobody_else_has_withdrawn_the_route() -> None:
+    is_known = [True]
+    async with bench(may_count=lambda: is_known[0]) as b:
+        await b.routed(SHARED)
+        is_known[0] = False
+        asked = b.subscribe([SHARED])
+        b.routes.subscribe([A])
+        await until(lambda: asked.events)
+        assert b.written()[-1] == ("a", b"1")
+        is_known[0] = True
+        await until(lambda: b.written()[-1] == (SHARED.topic_filter, b.weight(2)))
+        b.routes.note_withdrawn(SHARED)
+        b.routes.unsubscribe(SHARED)
+        b.routes.subscribe([B])
+        await until(lambda: b.written()[-1] == ("b", b"1"))
+        b.routes.renew(SHARED)
+        await until(lambda: b.written()[-1] == (SHARED.topic_filter, b.weight(1)))
+        assert b.written().count((SHARED.topic_filter, b.weight(1))) == 2
 
 
 async def test_members_of_a_plain_filter_are_the_gateways_own_business() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from ingest.protocol.packets import (
 from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
 from ingest.session.share_parts import PartRecord, PartState
 from mqlake.clock import ManualClock
-from mqlake.records import delivery_topic
+from mqlake.records import ROUTES, Route, delivery_topic, route_key
 from tests.ingest.gateway.harness import (
     DEADLINE_SECONDS,
     Client,
@@ -438,7 +438,22 @@ async def test_random_reaches_everybody() -> None:
     assert all(len(got) > 30 for got in found.values())
 
 
-async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing() -> None:
+@contextlib.asynccontextmanager
+async def standing_still(harness: Harness, clock: ManualClock) -> AsyncIterator[None]:
+    """Have a gateway neither speak nor read, as a stopped process."""
+    gateway = harness.gateway
+    readers = [gateway.reader, gateway.peers._reader, gateway.shards._reader]
+    for reader in readers:
+        reader.pause()
+    gateway.peers._spoke_at = clock.monotonic() + 3600
+    yield
+    gateway.peers._spoke_at = 0
+    for reader in readers:
+        reader.resume()
+
+
+@pytest.mark.parametrize("known_first", ["sessions", "parts"])
+async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing(known_first: str) -> None:
     """It was only stopped for a while; meanwhile others have got what it was given."""
     async with two_gateways_in_time() as (first, second, clock):
         one, other = await member(first, "a"), await member(second, "b")
@@ -449,25 +464,20 @@ async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing() -> Non
         first.gateway.share_groups.save_all()
         await first.saved()
         await second.delivered()
-        # As a stopped process: it neither speaks nor reads.
-        readers = [
-            first.gateway.reader,
-            first.gateway.peers._reader,
-            first.gateway.shards._reader,
-        ]
-        for reader in readers:
-            reader.pause()
-        first.gateway.peers._spoke_at = clock.monotonic() + 3600
-        for _ in range(4):  # until the shards of the stopped gateway are the other's
-            await seconds_pass(clock, second)
-        sent += await publish(second, 30, first=20)
-        for _ in range(9):
-            await seconds_pass(clock, second)
-        found += await collect(50 - len(found), other)
-        assert Counter(found) == Counter(sent)
-        first.gateway.peers._spoke_at = 0
-        for reader in readers:
-            reader.resume()
+        go_on: list[Callable[[], None]] = []
+        if known_first == "parts":
+            hold_back_sessions(first, go_on)
+        async with standing_still(first, clock):
+            for _ in range(4):  # until the shards of the stopped gateway are the other's
+                await seconds_pass(clock, second)
+            sent += await publish(second, 30, first=20)
+            for _ in range(9):
+                await seconds_pass(clock, second)
+            found += await collect(50 - len(found), other)
+            assert Counter(found) == Counter(sent)
+        if known_first == "parts":
+            await until(lambda: go_on and any(has_begun(part, FIRST) for part in parts(second)))
+            go_on[0]()
         await one.expect_disconnect(DisconnectReasonCode.SESSION_TAKEN_OVER)
         one = await member(first, "a")
         await until(lambda: {part.gateway for part in parts(second)} == {FIRST, SECOND})
@@ -475,6 +485,56 @@ async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing() -> Non
         await one.expect_nothing()
         again = await publish(second, 30, first=50)
         assert Counter(await collect(30, one, other)) == Counter(again)
+
+
+def hold_back_sessions(harness: Harness, go_on: list[Callable[[], None]]) -> None:
+    """Keep from a gateway that its sessions are known, until it is told to go on."""
+    sessions = harness.gateway.sessions
+    confirm = sessions.confirm
+
+    def hold_back(on_confirmed: Callable[[], None]) -> None:
+        confirm(lambda: go_on.append(on_confirmed))
+
+    sessions.confirm = hold_back  # type: ignore[method-assign]
+
+
+def has_begun(part: PartRecord, gateway: str) -> bool:
+    return part.gateway == gateway and part.state is PartState.JOINING and part.starts is not None
+
+
+async def test_a_withdrawn_route_comes_back_only_with_a_part() -> None:
+    """What the router gives to a gateway between would be nobody's."""
+    async with two_gateways_in_time() as (first, second, clock):
+        one, leaver = await member(first, "a"), await member(first, "b")
+        other = await member(second, "c")
+        await until(lambda: all(part.state is PartState.LIVE for part in parts(second)))
+        go_on: list[Callable[[], None]] = []
+        hold_back_sessions(first, go_on)
+        async with standing_still(first, clock):
+            for _ in range(13):
+                await seconds_pass(clock, second)
+            await until(lambda: routes_of(first)[-1] is None)
+            leaver.cut()
+            await until(lambda: len(first.gateway.connections) == 1)
+            first.gateway.routes.flush()
+            assert routes_of(first)[-1] is None
+        await until(lambda: go_on and any(has_begun(part, FIRST) for part in parts(second)))
+        sent = await publish(second, 30)
+        first.gateway.routes.flush()
+        assert routes_of(first)[-1] is None
+        assert Counter(await collect(30, other)) == Counter(sent)
+        go_on[0]()
+        await one.expect_disconnect(DisconnectReasonCode.SESSION_TAKEN_OVER)
+        one = await member(first, "a")
+        await until(lambda: routes_of(first)[-1] is not None)
+        again = await publish(second, 30, first=30)
+        assert Counter(await collect(30, one, other)) == Counter(again)
+
+
+def routes_of(harness: Harness) -> list[bytes | None]:
+    """Return the values of a gateway's route of the group, in the order of the log."""
+    key = route_key(Route(harness.gateway.context.me.gateway, "default", SHARED))
+    return [record.value for record in harness.log.records(ROUTES) if record.key == key]
 
 
 @pytest.mark.parametrize("ending", ["stop", "drain"])
