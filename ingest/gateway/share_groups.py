@@ -472,7 +472,7 @@ class ShareGroups:
 
         It has not heard itself for so long that it may have been taken for dead.
         """
-        self._log.is_asking = True
+        self._log.ask()
         self._questions += 1
         if self._tasks is None:
             self._look_whether_all_are_kept()
@@ -497,6 +497,8 @@ class ShareGroups:
     def _look_whether_all_are_kept(self) -> None:
         if not self._log.is_asking or any(part.asks for part in self._parts.values()):
             return
+        if not self._log.is_answer_good():
+            return  # it is asked again
         self._is_suspended = self._log.is_asking = False
         self.confirmed()
         for part in list(self._parts.values()):

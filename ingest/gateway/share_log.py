@@ -53,6 +53,7 @@ class ShareLog:
     ) -> None:
         self.shards = shards
         self.is_asking = False
+        self._asked_after = 0  # so many silences
         self._writer = writer
         self._me = me
         self._lease = lease
@@ -70,6 +71,15 @@ class ShareLog:
     def counts(self) -> bool:
         """Tell whether it is known that the parts of this gateway are its own."""
         return self._lease.holds() and not self.is_asking
+
+    def ask(self) -> None:
+        """Note that it is asked which parts are this gateway's."""
+        self.is_asking = True
+        self._asked_after = self._lease.silences
+
+    def is_answer_good(self) -> bool:
+        """Tell whether what was asked counts: after one more silence others may have the parts."""
+        return self._lease.is_in_time() and self._lease.silences == self._asked_after
 
     def confirmed(self) -> None:
         """Go on with what waited, once both are known: parts, and that the lease holds again.

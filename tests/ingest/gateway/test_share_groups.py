@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from itertools import chain
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ingest.gateway import share_part
 from ingest.gateway.draining import Drain
+from ingest.gateway.share_part import SharePart
 from ingest.protocol.packets import (
     Disconnect,
     Pingreq,
@@ -25,6 +26,7 @@ from ingest.protocol.packets import (
     Subscription,
 )
 from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
+from ingest.session.share_groups import KEPT
 from ingest.session.share_parts import PartRecord, PartState
 from mqlake.clock import ManualClock
 from mqlake.records import ROUTES, Route, delivery_topic, route_key
@@ -529,6 +531,40 @@ async def test_a_withdrawn_route_comes_back_only_with_a_part() -> None:
         await until(lambda: routes_of(first)[-1] is not None)
         again = await publish(second, 30, first=30)
         assert Counter(await collect(30, one, other)) == Counter(again)
+
+
+async def test_an_answer_from_before_a_second_silence_opens_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others may have settled the part since it was kept."""
+    async with two_gateways_in_time() as (first, second, clock):
+        one, other = await member(first, "a"), await member(second, "b")
+        groups = first.gateway.share_groups
+        with monkeypatch.context() as unasked:
+            unasked.setattr(groups._saver, "save", lambda _part: True)
+            groups.suspend()
+            sent = await publish(second, 20)
+            await first.delivered()
+            [part] = groups._parts.values()
+            assert len(part._queue) > 5
+            clock.advance(20)
+            groups.told(kept_answer(part))
+        await one.expect_nothing()
+        for _ in range(3):
+            await seconds_pass(clock, first, second)
+        assert Counter(await collect(20, one, other)) == Counter(sent)
+
+
+def kept_answer(part: SharePart) -> dict[str, Any]:
+    """Return what the owner of a shard tells a part that it has."""
+    return {
+        "do": KEPT,
+        "tenant": part.group.tenant,
+        "filter": part.group.topic_filter,
+        "part": part.part_id,
+        "incarnation": part.run.incarnation,
+        "asks": part.asks,
+    }
 
 
 def routes_of(harness: Harness) -> list[bytes | None]:
