@@ -58,7 +58,7 @@ class LoginSession:
 
     subject_kind: SubjectKind
     subject: str
-    """Identifier of the key, name of the account; empty for the token."""
+    """Identifier of the key, name of the account; of the token what it leaves: a keyed hash."""
     hash: str
     """SHA-256 of the secret in the cookie, hexadecimal."""
     created_at: int

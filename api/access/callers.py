@@ -30,11 +30,13 @@ class Caller:
     """Of that session."""
     expires_at: int | None = None
     """When the key or the session ends, in milliseconds; None: never."""
+    token_mark: str = ""
+    """Of whoever has shown the token: which it was, without telling it."""
 
     @property
     def subject(self) -> str:
-        """Identifier of the key, name of the account; empty for the token."""
-        return "" if self.kind == "token" else self.name.removeprefix(_KEY_NAME)
+        """Identifier of the key, name of the account, mark of the token."""
+        return self.token_mark if self.kind == "token" else self.name.removeprefix(_KEY_NAME)
 
     def may(self, role: Role) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
@@ -51,6 +53,8 @@ class Callers:
 
     def __init__(self, token: str, book: AccessBook, clock: Clock) -> None:
         self._token = token.encode()
+        digest = hmac.digest(self._token, b"mqlake session of the token", "sha256")
+        self._administrator = Caller(TOKEN_NAME, "admin", "token", token_mark=digest.hex())
         self._book = book
         self._clock = clock
 
@@ -61,7 +65,7 @@ class Callers:
             OperationalError: The keys have not been read yet.
         """
         if hmac.compare_digest(token.encode(errors="replace"), self._token):
-            return Caller(TOKEN_NAME, "admin", "token")
+            return self._administrator
         secret = read_secret(token, KEY_PREFIX)
         if secret is None:
             return None
@@ -107,8 +111,9 @@ class Callers:
         return found is not None
 
     def _of_subject(self, session: LoginSession) -> Caller | None:
-        if session.subject_kind == "token":
-            return Caller(TOKEN_NAME, "admin", "token")
+        if session.subject_kind == "token":  # a session of another token has ended with it
+            is_ours = hmac.compare_digest(session.subject, self._administrator.subject)
+            return self._administrator if is_ours else None
         if session.subject_kind == "key":
             return self._of_key(session.subject)
         account = self._book.account(session.subject)
@@ -139,4 +144,5 @@ def _with_session(caller: Caller, secret: Secret, session: LoginSession) -> Call
         session_id=secret.id,
         csrf_token=secret.csrf_token,
         expires_at=min(ends),
+        token_mark=caller.token_mark,
     )

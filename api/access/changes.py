@@ -34,6 +34,8 @@ clients they can be made to wait."""
 MAX_KEYS: Final = 10_000
 MAX_ACCOUNTS: Final = 10_000
 MAX_SESSIONS: Final = 10_000
+MAX_SESSIONS_OF_ONE: Final = 20
+"""Of one key, account or token: with another one the oldest of them ends."""
 
 _HEADERS: Final[Headers] = [VERSION_HEADER]
 
@@ -166,7 +168,8 @@ class AccessChanges:
     def open_session(self, servers: str, caller: Caller, lifetime_seconds: float) -> Secret:
         """Remember that somebody has logged in; return the secret of the session.
 
-        What has expired by then is removed from the log.
+        What has expired by then is removed from the log, and so is the caller's oldest session when
+        it has too many.
 
         Raises:
             Taken: There are too many.
@@ -179,6 +182,14 @@ class AccessChanges:
             old: list[_Change] = [
                 ("session", one, None) for one, found in sessions if found.expires_at <= now_ms
             ]
+            own = sorted(
+                (found.created_at, one)
+                for one, found in sessions
+                if (found.subject_kind, found.subject) == (caller.kind, subject)
+                and found.expires_at > now_ms
+            )
+            ended = own[: max(0, len(own) - MAX_SESSIONS_OF_ONE + 1)]
+            old += [("session", one, None) for _, one in ended]
             if len(sessions) - len(old) >= MAX_SESSIONS:
                 raise Taken(f"there are {MAX_SESSIONS} sessions, which is the limit")
             ends = now_ms + round(lifetime_seconds * 1000)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -11,7 +12,8 @@ import httpx
 import pytest
 from starlette.requests import HTTPConnection
 
-from api.access.changes import MAX_SESSIONS
+from api.access.callers import Callers
+from api.access.changes import MAX_SESSIONS, MAX_SESSIONS_OF_ONE
 from api.access.passwords import CHECKS_AT_ONCE, MAX_WAITING, PasswordChecks
 from api.app import create_app
 from api.authentication import COOKIE, CSRF_HEADER, FAILURES_BURST, LOGINS_BURST, Doorkeeper
@@ -409,15 +411,48 @@ def test_whoever_asks_too_often_has_to_wait(api: Api) -> None:
 
 def test_sessions_are_bounded(api: Api) -> None:
     ends = api.clock.now_ms() + 1_000
-    session = encode_access(LoginSession("token", "", "0" * 64, 0, ends))
     records = [
-        Followed(ACCESS, at, access_key("session", str(at)), session) for at in range(MAX_SESSIONS)
+        Followed(
+            ACCESS,
+            at,
+            access_key("session", str(at)),
+            encode_access(LoginSession("account", f"user-{at // 10}", "0" * 64, 0, ends)),
+        )
+        for at in range(MAX_SESSIONS)
     ]
     api.access.take(records, is_old=False)
     assert code_of(log_in(api, token=TOKEN)) == (409, "conflict")
     api.clock.advance(1)
     # Records of the test's log begin at 0 again: those of the book are newer.
     assert log_in(api, token=TOKEN).status_code == 200
+
+
+def test_one_caller_has_few_sessions_and_locks_nobody_out(api: Api) -> None:
+    key = make_key(api)["key"]
+    make_account(api)
+    ann, _ = session_of(api)
+    opened = []
+    for _ in range(MAX_SESSIONS_OF_ONE + 3):
+        opened.append(session_of(api, token=key)[0])
+        api.clock.advance(0.001)
+    answers = [api.request("GET", "/session", headers).status_code for headers in opened]
+    assert answers == [401] * 3 + [200] * MAX_SESSIONS_OF_ONE
+    assert api.request("GET", "/session", ann).status_code == 200
+
+
+def test_a_session_of_the_token_ends_with_the_token(api: Api) -> None:
+    headers, _ = session_of(api, token=TOKEN)
+    key_headers, _ = session_of(api, token=make_key(api)["key"])
+    assert api.request("GET", "/keys", headers).status_code == 200
+    doorkeeper: Doorkeeper = api.client.app.state.doorkeeper
+    # The API begins anew with another token in its file.
+    api.client.app.state.doorkeeper = replace(
+        doorkeeper, callers=Callers("another", api.access, api.clock)
+    )
+    assert api.request("GET", "/keys", headers).status_code == 401
+    assert api.request("GET", "/session", key_headers).status_code == 200
+    for record in api.log.records:
+        assert TOKEN.encode() not in (record.value or b"")
 
 
 def test_answers_have_the_identifier_of_their_request(api: Api) -> None:
