@@ -1,20 +1,25 @@
 """Jobs: what takes longer than a request. Look at them, end them."""
 
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query
 
+from api.authentication import CurrentCaller
 from api.dependencies import RunningJobs
 from api.jobs import Job, JobElsewhere
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
 from api.problems import Problem, ProblemDetails
+from api.routes.history import DELETE_HISTORY
 from api.rules.views import JobView, view_job
 from mqlake.clock import SystemClock
 
 router = APIRouter(
     tags=["jobs"],
 )
+
+_ADMINS: Final = frozenset({DELETE_HISTORY})
+"""Kinds of jobs that only an administrator begins, and so ends."""
 
 JobId = Annotated[str, Path(alias="id", description="identifier of a job")]
 _clock = SystemClock()
@@ -53,10 +58,20 @@ def get_job(jobs: RunningJobs, job_id: JobId) -> JobView:
 @router.delete(
     "/jobs/{id}",
     status_code=HTTPStatus.ACCEPTED,
-    responses={code: {"model": ProblemDetails} for code in (404, 409)},
+    responses={code: {"model": ProblemDetails} for code in (403, 404, 409)},
 )
-def delete_job(jobs: RunningJobs, job_id: JobId) -> JobView:
-    """End a job; one that has ended is forgotten. It has ended when its `state` says so."""
+def delete_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobView:
+    """End a job; one that has ended is forgotten. It has ended when its `state` says so.
+
+    A job that only an administrator may begin only an administrator may end.
+    """
+    known = jobs.get(job_id)
+    if known is not None and known.kind in _ADMINS and not caller.may("admin"):
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            f"a job of the kind {known.kind} is ended by the role admin; "
+            f"{caller.name} is {caller.role}",
+        )
     try:
         job = jobs.cancel(job_id)
     except JobElsewhere as exc:

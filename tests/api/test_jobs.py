@@ -54,6 +54,33 @@ def test_a_job_has_progress_an_end_and_a_result(api: Api) -> None:
         assert api.request(method, f"/jobs/{job.id}").status_code == 404
 
 
+def test_what_an_administrator_has_begun_an_editor_does_not_end(api: Api) -> None:
+    jobs: Jobs = api.client.app.state.jobs
+    go = threading.Event()
+
+    def work(job: Job) -> dict[str, Any]:
+        assert go.wait(60)
+        job.check()
+        return {}
+
+    deletion = jobs.start("delete_history", "default", "", work)
+    dry_run = start(jobs, work)
+    made = api.request("POST", "/keys", json={"role": "editor", "description": "a test"})
+    editor = {"Authorization": f"Bearer {made.json()['key']}"}
+    answer = api.request("DELETE", f"/jobs/{deletion.id}", editor)
+    assert answer.status_code == 403
+    assert "ended by the role admin" in answer.json()["detail"]
+    assert not deletion.cancelling.is_set()
+    assert api.request("DELETE", f"/jobs/{dry_run.id}", editor).status_code == 202
+    assert api.request("DELETE", f"/jobs/{deletion.id}").status_code == 202
+    assert deletion.cancelling.is_set()
+    go.set()
+    await_end(deletion)
+    await_end(dry_run)
+    # Nor does it forget that there was one.
+    assert api.request("DELETE", f"/jobs/{deletion.id}", editor).status_code == 403
+
+
 @pytest.mark.parametrize(
     ("error", "said"), [(MqlakeError("no table"), "no table"), (KeyError("x"), "an unexpected")]
 )
