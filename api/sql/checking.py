@@ -120,6 +120,10 @@ _OWN_WORDS: Final = frozenset(
     )
 )
 _CONSTRUCTORS: Final = (TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT)
+_HIDDEN_COLUMN: Final = "_metadata"
+"""Of every table for Spark: in which file of this machine a row is."""
+_ABOUT_SPARK: Final = {"user", "current_user", "session_user"}
+"""Where no column has such a name, Spark takes it for a function and says as whom it runs."""
 _STATEMENTS: Final = "expected one SELECT"
 _INVOKER: Final = {TOPIC_MATCHES, TOPIC_LEVEL}
 
@@ -436,6 +440,12 @@ class _Checker:
     def check_identifier(self, node: exp.Identifier) -> None:
         if "${" in node.name:
             self._refuse(node, "a name must not hold ${")
+        name = node.name.lower()
+        if name == _HIDDEN_COLUMN:
+            self._refuse(node, f"there is no column {node.name}")
+        parent = node.parent
+        if name in _ABOUT_SPARK and isinstance(parent, exp.Column) and not parent.table:
+            self._refuse(node, f"write the column with its table: <table>.{node.name}")
 
     def check_var(self, node: exp.Var) -> None:
         if not re.fullmatch(r"[A-Za-z_ ]{1,40}", str(node.this)):

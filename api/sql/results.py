@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -19,6 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_FORMULA: Final = re.compile(r"[=@\t\r]|[+-](?!\.?[0-9][0-9.eE+-]*$)")
+"""Beginnings of what spreadsheets evaluate; a number with its sign is none."""
 
 Format = Literal["json", "jsonl", "csv", "parquet"]
 MEDIA_TYPES: Final[dict[Format, str]] = {
@@ -120,10 +124,14 @@ def _json_lines(result: Result) -> Iterator[bytes]:
 
 
 def _csv(result: Result) -> Iterator[bytes]:
-    """RFC 4180: a header, then a line for each row; a null is an empty field."""
+    """RFC 4180: a header, then a line for each row; a null is an empty field.
+
+    What a spreadsheet would take for a formula gets an apostrophe before it: anybody who may
+    publish writes texts.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")
-    writer.writerow([column.name for column in result.columns])
+    writer.writerow([_no_formula(column.name) for column in result.columns])
     for batch in result.batches():
         columns = [[_field(value) for value in column.to_pylist()] for column in batch.columns]
         writer.writerows(zip(*columns, strict=True))
@@ -243,5 +251,11 @@ def _field(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, str):
+        return _no_formula(value)
     plain = _plain(value)
     return "" if plain is None else str(plain)
+
+
+def _no_formula(text: str) -> str:
+    return f"'{text}" if _FORMULA.match(text) else text
