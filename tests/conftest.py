@@ -1,8 +1,9 @@
 """Order of the tests: whatever only computes first, whole systems last.
 
-With several workers (`-n`) one of them takes all that runs a system, one after the other, from the
-beginning. Another one has Spark's sessions and brokers, then what only computes. Tests with a
-system of their own come last: the system that others share has ended, the machine is quiet.
+With several workers (`-n`) one of them takes all that uses the system that tests share, from the
+beginning. Another one has Spark's sessions and brokers, then what only computes. Files in which all
+tests run a system of their own come last, those that may take longest first, each in the worker
+that is free: two systems bear each other as well as one and tests that compute.
 """
 
 import os
@@ -21,6 +22,10 @@ hypothesis.settings.load_profile("mqlake")
 
 _LATE: Final = ("kafka", "spark", "system")
 _MARK: Final = re.compile(rf"pytest\.mark\.({'|'.join(_LATE)})\b")
+_SHARED: Final = re.compile(
+    r"(?:def test_\w+|@pytest\.fixture.*\ndef \w+)\([^)]*\bsystem: LocalSystem\b"
+)
+_TIMEOUT: Final = re.compile(r"pytestmark = .*pytest\.mark\.timeout\((\d[\d_]*)\)")
 _SYSTEMS: Final = "systems"
 _PARTS: Final = "parts of systems"
 
@@ -34,8 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_lateness)
     if "PYTEST_XDIST_WORKER" in os.environ:
-        order = {_SYSTEMS: 0, _PARTS: 1}
-        items.sort(key=lambda item: order.get(_group(item.path) or "", len(order)))
+        items.sort(key=lambda item: _turn(item.path))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -50,11 +54,23 @@ class _Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 
 @cache
 def _group(file: Path) -> str | None:
-    """Return what one worker has to run; by the marks in a file, as tests may not be collected."""
-    marks = set(_MARK.findall(file.read_text(encoding="utf-8")))
+    """Return what one worker has to run; by the text of a file, as tests may not be collected."""
+    text = file.read_text(encoding="utf-8")
+    marks = set(_MARK.findall(text))
     if "system" in marks:
-        return _SYSTEMS
+        return _SYSTEMS if _SHARED.search(text) else None
     return _PARTS if marks else None
+
+
+@cache
+def _turn(file: Path) -> tuple[int, int]:
+    """Return when a file is given to a worker: first those with the lowest."""
+    group = _group(file)
+    if group is not None:
+        return (_SYSTEMS, _PARTS).index(group), 0
+    text = file.read_text(encoding="utf-8")
+    found = _TIMEOUT.search(text)
+    return (3, -int(found[1])) if "system" in _MARK.findall(text) and found else (2, 0)
 
 
 def _lateness(item: pytest.Item) -> tuple[int, bool]:
