@@ -158,6 +158,8 @@ def _text(data: bytes) -> str:
 
 
 def _checked(names: list[str]) -> list[str]:
+    if not names:
+        raise UploadError("there are no columns; give objects with members")
     if len(names) > MAX_COLUMNS:
         raise UploadError(f"there are {len(names)} columns, at most {MAX_COLUMNS} are allowed")
     seen: set[str] = set()

@@ -99,6 +99,8 @@ def test_what_is_wrong_in_a_csv_is_said_with_its_place(text: str) -> None:
 JSON_ERRORS = {
     "": "there are no rows",
     "[]": "there are no rows",
+    "[{}]": "there are no columns",
+    "{}\n{}": "there are no columns",
     "[1]": "line 1: 1 is no object",
     '[{"a": 1},\n {"a": 2}': "line 2: expected a comma or the end of the array",
     '[{"a": 1},': "line 1: the array has no end",
