@@ -17,6 +17,7 @@ from api.access.changes import AccessChanges
 from api.access.follower import AccessFollower
 from api.access.passwords import PasswordChecks
 from api.authentication import Doorkeeper, authorize, read_token
+from api.balancing import BalancerLink
 from api.cache import SessionCache
 from api.dashboard import serving as dashboard
 from api.follower import Follower
@@ -37,6 +38,7 @@ from api.references.tables import ReferenceTables
 from api.retained import RetainedTable
 from api.routes import (
     access,
+    balancer,
     clients,
     dead_letters,
     gateways,
@@ -128,8 +130,14 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.open_scan = KafkaScan
     app.state.message_feed = MessageFeed(settings.data_dir)
     app.state.output_feed = OutputFeed(settings.data_dir)
+    app.state.balancer = BalancerLink(settings.data_dir)
     app.state.metrics_source = MetricsSource(
-        settings.data_dir, app.state.gateways, app.state.rules, app.state.rule_metrics, clock
+        settings.data_dir,
+        app.state.gateways,
+        app.state.rules,
+        app.state.rule_metrics,
+        app.state.balancer,
+        clock,
     )
     app.state.metrics_ticker = MetricsTicker(app.state.metrics_source.read)
     app.state.live_readers = 0
@@ -154,7 +162,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.include_router(access.public, prefix=PREFIX, max_body_size=settings.max_body_bytes)
     app.include_router(live.sockets, prefix=PREFIX)
     modules = (
-        *(access, processes, gateways, clients, retained, publish, topics, metrics, live),
+        *(access, processes, gateways, balancer, clients, retained, publish, topics, metrics, live),
         # What is tried by name goes before what is found by identifier.
         *(rule_trials, rule_versions, dead_letters, rules, references, schemas, jobs),
         *(relations, sql, history, replay, tracing),

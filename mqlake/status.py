@@ -83,6 +83,8 @@ class SystemState:
     processes: tuple[ProcessReport, ...] = ()
     metrics: dict[str, str] = field(default_factory=dict)
     """Process -> where Prometheus finds its metrics."""
+    entrances: tuple[str, ...] = ()
+    """URLs at which clients connect to be placed over the gateways; none: they choose one."""
 
     @property
     def is_alive(self) -> bool:
@@ -108,7 +110,8 @@ class SystemState:
                 for gateway in values.pop("gateways")
             )
             processes = tuple(ProcessReport(**process) for process in values.pop("processes"))
-            return cls(**values, gateways=gateways, processes=processes)
+            entrances = tuple(values.pop("entrances", ()))
+            return cls(**values, gateways=gateways, processes=processes, entrances=entrances)
         except (AttributeError, KeyError, TypeError) as exc:
             raise ValueError(f"state of another form: {exc}") from exc
 
@@ -186,6 +189,7 @@ def report(state: SystemState, *, now: float | None = None) -> dict[str, Any]:
         "healthy": state.phase == "running" and all(shown["healthy"] for shown in processes),
         "phase": state.phase,
         "started_at": state.started_at,
+        "entrances": list(state.entrances),
         "mqtt": [gateway.url for gateway in state.gateways],
         "listeners": {
             gateway.name: [gateway.url, *gateway.listeners] for gateway in state.gateways

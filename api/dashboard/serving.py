@@ -19,6 +19,8 @@ from fastapi.responses import RedirectResponse
 
 from api.presence import Gateways, Presence
 from api.problems import Problem
+from mqlake.errors import OperationalError
+from mqlake.status import read_state
 
 router = APIRouter(include_in_schema=False)
 
@@ -93,21 +95,24 @@ def policy(more_connections: Iterable[str] = ()) -> str:
     return "; ".join(f"{name} {value}" for name, value in parts.items())
 
 
-def websocket_sources(gateways: Iterable[Presence], host: str) -> list[str]:
+def websocket_sources(
+    gateways: Iterable[Presence], host: str, entrances: Iterable[str] = ()
+) -> list[str]:
     """Return where gateways take MQTT over WebSocket, as sources of the policy.
 
     Args:
         gateways: What they have said of themselves.
         host: Of the page: a gateway that listens on all addresses is reached there.
+        entrances: Of a balancer.
     """
     found = set()
-    for gateway in gateways:
-        for listener in gateway.said.get("listeners", ()):
-            address = urlsplit(str(listener))
-            if address.scheme in ("ws", "wss"):
-                name = host if address.hostname in _EVERYWHERE else address.hostname or ""
-                if _HOST.fullmatch(name):
-                    found.add(f"{address.scheme}://{name}:{address.port}")
+    urls = [str(url) for gateway in gateways for url in gateway.said.get("listeners", ())]
+    for url in (*urls, *entrances):
+        address = urlsplit(url)
+        if address.scheme in ("ws", "wss"):
+            name = host if address.hostname in _EVERYWHERE else address.hostname or ""
+            if _HOST.fullmatch(name):
+                found.add(f"{address.scheme}://{name}:{address.port}")
     return sorted(found)
 
 
@@ -120,7 +125,11 @@ def get_start() -> RedirectResponse:
 @router.api_route(PATH, methods=["GET", "HEAD"])
 def get_index(request: Request) -> Response:
     gateways: Gateways = request.app.state.gateways
-    sources = websocket_sources(gateways.all(), request.url.hostname or "")
+    try:
+        entrances = read_state(request.app.state.data_dir).entrances
+    except OperationalError:
+        entrances = ()
+    sources = websocket_sources(gateways.all(), request.url.hostname or "", entrances)
     return _send(request, files()[INDEX], policy(sources))
 
 

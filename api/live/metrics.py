@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
+from api.balancing import Balancer, BalancerLink
 from api.live.stream import Event, Stream
 from api.presence import Gateways, Presence
 from api.rules.book import RuleBook
@@ -68,6 +69,7 @@ class GatewayMetrics(BaseModel):
     name: str
     alive: bool
     state: str
+    overload_level: int = Field(description="0 to 10; above 4 it has more to do than it can")
     clients: int = Field(description="connected")
     sessions: int = Field(description="in its memory, connected or not")
     subscriptions: int
@@ -129,6 +131,7 @@ class SystemMetrics(BaseModel):
     processes: list[ProcessMetrics]
     queries: list[QueryMetrics] = Field(description="of Spark; some seconds old")
     rules: RuleTotals
+    balancer: Balancer | None = Field(description="null: none runs on this machine")
 
 
 class MetricsSource:
@@ -139,6 +142,7 @@ class MetricsSource:
         gateways: Their words.
         rules: All rules.
         rule_metrics: Their counters.
+        balancer: Of this machine, if there is one.
         clock: For the time.
     """
 
@@ -148,12 +152,14 @@ class MetricsSource:
         gateways: Gateways,
         rules: RuleBook,
         rule_metrics: MetricsBook,
+        balancer: BalancerLink,
         clock: Clock,
     ) -> None:
         self._data_dir = data_dir
         self._gateways = gateways
         self._rules = rules
         self._rule_metrics = rule_metrics
+        self._balancer = balancer
         self._clock = clock
 
     def read(self) -> SystemMetrics:
@@ -177,8 +183,17 @@ class MetricsSource:
             processes=processes,
             queries=_queries(processes),
             rules=self._rule_totals(),
+            balancer=self._balancing(),
             **rates,
         )
+
+    def _balancing(self) -> Balancer | None:
+        if not self._balancer.is_there:
+            return None
+        try:
+            return self._balancer.read()
+        except OperationalError:
+            return None  # what is wrong with it says the list of processes
 
     def _processes(self) -> list[ProcessMetrics]:
         try:
@@ -256,6 +271,7 @@ def _gateway(found: Presence) -> GatewayMetrics:
         name=found.name,
         alive=found.is_alive,
         state=said.get("state", "serving"),
+        overload_level=said.get("overload", 0),
         clients=said.get("clients", 0),
         sessions=said.get("sessions", 0),
         subscriptions=said.get("subscriptions", 0),

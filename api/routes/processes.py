@@ -31,6 +31,9 @@ class System(BaseModel):
     healthy: bool
     phase: str = Field(description="starting, running or stopping")
     started_at: float = Field(description="seconds since 1970-01-01 UTC")
+    entrances: list[str] = Field(
+        default_factory=list, description="where clients connect to be placed over gateways"
+    )
     mqtt: list[str] = Field(description="address of each gateway")
     listeners: dict[str, list[str]] = Field(
         description="every address of each gateway: TCP, TLS, WebSocket, Unix socket"

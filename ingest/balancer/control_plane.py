@@ -185,6 +185,10 @@ class ControlPlane:
         taking = sum(node.takes_clients for node in self.snapshot.nodes)
         return True, f"{taking} of {len(self.snapshot.nodes)} nodes take clients"
 
+    def now(self) -> float:
+        """Return the time that counts, monotonic."""
+        return self._clock.monotonic()
+
     def describe(self) -> dict[str, Any]:
         """Return all there is to know, for people."""
         healthy, detail = self.health()
@@ -193,7 +197,7 @@ class ControlPlane:
             "detail": detail,
             "strategy": self._settings.strategy,
             "version": self.snapshot.version,
-            "nodes": self.fleet.describe(self._clock.monotonic()),
+            "nodes": self.fleet.describe(self.now()),
             "left_out": self.fleet.left_out,
             "proxies": [asdict(driver.state) for driver in self.drivers],
             "drains": self.drains.describe(),

@@ -1,12 +1,12 @@
-"""A Unix socket by which the command line asks a control plane: a line of JSON each way."""
+"""A Unix socket by which others ask a control plane: a line of JSON each way."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from typing import TYPE_CHECKING, Any, Final
 
+from mqlake.control_socket import ANSWER_SECONDS, connect
 from mqlake.errors import MqlakeError, OperationalError
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from ingest.balancer.control_plane import ControlPlane
 
-ANSWER_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 64 * 1024
 
 
@@ -81,33 +80,9 @@ class ControlSocket:
         return {"problem": problem} if problem else {}
 
 
-def ask(path: Path, **question: Any) -> dict[str, Any]:
-    """Ask a running control plane.
-
-    Raises:
-        OperationalError: There is none, or it says no.
-    """
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(ANSWER_SECONDS)
-            asking.connect(str(path))
-            asking.sendall(json.dumps(question).encode() + b"\n")
-            with asking.makefile("rb") as answers:
-                answer: dict[str, Any] = json.loads(answers.readline())
-    except (OSError, ValueError) as exc:
-        raise OperationalError(
-            f"no balancer answers at {path} ({exc}): start one with `mqlake balancer`"
-        ) from exc
-    if problem := answer.get("problem"):
-        raise OperationalError(str(problem))
-    return answer
-
-
 def _answers(path: Path) -> bool:
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(1.0)
-            asking.connect(str(path))
+        connect(path, 1.0).close()
     except OSError:
         return False
     return True

@@ -15,6 +15,14 @@ def add_metrics(plane: ControlPlane, families: Families) -> None:
     for node in snapshot.nodes:
         families.add("mqlake_balancer_node_weight", node.weight, node.name)
         families.add("mqlake_balancer_node_takes_clients", int(node.takes_clients), node.name)
+    for known in plane.fleet.describe(plane.now()):
+        name = known["name"]
+        families.add("mqlake_balancer_node_draining", int(known["draining"]), name)
+        for factor, one in known["factors"].items():
+            families.add("mqlake_balancer_node_healthy", int(bool(one["healthy"])), name, factor)
+        for measure in ("cpu_percent", "overload_level"):
+            if known[measure] is not None:
+                families.add(f"mqlake_balancer_node_{measure}", known[measure], name)
     for driver in plane.drivers:
         state = driver.state
         is_current = int(state.version == snapshot.version)

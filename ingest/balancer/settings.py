@@ -50,7 +50,7 @@ class DiscoverySettings(SettingsGroup):
     gateway_metrics_url: str = Field(
         default="",
         pattern=r"^(http://\S+)?$",
-        description="of each gateway, with {address} and {name} in it",
+        description="of each gateway, with {address} and {name} in it; empty: as it says itself",
     )
     lease_seconds: float = Field(
         default=10.0, gt=0, le=3600, description="as of the gateways: silent for longer, gone"
@@ -225,11 +225,11 @@ class BalancerSettings(ProcessSettings):
         default=2.0, ge=0.05, le=3600, description="how often each proxy is looked at"
     )
     control_socket: Path = Field(
-        default=Path("data/run/balancer.sock"),
+        default=Path("data/balancer/control.sock"),
         description="Unix socket of `mqlake balancer status`, `drain`, `undrain`",
     )
     state_file: Path = Field(
-        default=Path("data/run/balancer-state.json"), description="the last good snapshot"
+        default=Path("data/balancer/state.json"), description="the last good snapshot"
     )
 
     discovery: DiscoverySettings = DiscoverySettings()

@@ -27,7 +27,8 @@ class Placed:
     address: str
     """IPv4 or IPv6."""
     ports: tuple[tuple[str, int], ...]
-    """Pairs of kind (`mqtt`, `mqtts`, `ws`, `wss`) and port, sorted."""
+    """Pairs of kind (`mqtt`, `mqtts`, `ws`, `wss`; `mqtt+proxy`, … with the PROXY protocol) and
+    port, sorted."""
     weight: int
     takes_clients: bool
     slot: int

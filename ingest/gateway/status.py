@@ -139,6 +139,7 @@ class Status:
             "listeners": self._listeners.addresses,
             "addresses": advertised(settings.all_listeners, settings.advertised_host),
             "overload": self._overload.level,
+            "metrics_port": settings.metrics.port,
             "shards": self._shards.owned,
             "shard_count": self._shards.count,
             **self._load(),

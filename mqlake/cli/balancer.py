@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from mqlake.cli import _options
+from mqlake.control_socket import ask_balancer
 from mqlake.settings import load
 
 
@@ -36,9 +37,7 @@ def status(settings: Any, as_json: bool) -> None:
 
     The exit code is 0 only when all is as it should be.
     """
-    from ingest.balancer.control_socket import ask
-
-    found = ask(settings.control_socket, action="status")
+    found = ask_balancer(settings.control_socket, action="status")
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
@@ -57,9 +56,7 @@ def status(settings: Any, as_json: bool) -> None:
 @click.pass_obj
 def drain(settings: Any, node: str, rate: float) -> None:
     """Give NODE no new clients, and move those that it has."""
-    from ingest.balancer.control_socket import ask
-
-    ask(settings.control_socket, action="drain", node=node, connections_per_second=rate)
+    ask_balancer(settings.control_socket, action="drain", node=node, connections_per_second=rate)
     click.echo(f"{node} is drained; `status` shows how far that has come")
 
 
@@ -68,9 +65,7 @@ def drain(settings: Any, node: str, rate: float) -> None:
 @click.pass_obj
 def undrain(settings: Any, node: str) -> None:
     """Give NODE clients again."""
-    from ingest.balancer.control_socket import ask
-
-    ask(settings.control_socket, action="undrain", node=node)
+    ask_balancer(settings.control_socket, action="undrain", node=node)
     click.echo(f"{node} takes clients again")
 
 

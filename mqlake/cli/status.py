@@ -75,7 +75,8 @@ def _print_table(system: dict[str, Any]) -> None:
             str(process["restarts"]),
             detail,
         )
-    addresses = [url for urls in system["listeners"].values() for url in urls]
+    addresses = [*system["entrances"]]
+    addresses += [url for urls in system["listeners"].values() for url in urls]
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     console.print(table)
     console.print(f"[dim]{' '.join(addresses)} {system['api']} log {system['log']}[/]")

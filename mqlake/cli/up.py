@@ -33,6 +33,12 @@ from mqlake.local.progress import choose_progress
     default=None,
     help="Port of the REST API.  [default: 8080]",
 )
+@click.option(
+    "--balanced",
+    is_flag=True,
+    help="Place clients over the gateways by HAProxy: its ports are --mqtt-port and "
+    "--websocket-port, those of the gateways follow.",
+)
 @click.option("--detach", is_flag=True, help="Return when the system is ready; it goes on.")
 @click.option(
     "--config-dir",
@@ -47,6 +53,7 @@ def command(
     mqtt_port: int | None,
     websocket_port: int | None,
     api_port: int | None,
+    balanced: bool,
     detach: bool,
     config_dir: Path,
 ) -> None:
@@ -55,7 +62,13 @@ def command(
     Ends on one line `ready mqtt://… http://…`. Ctrl-C stops it, as does `mqlake down`.
     """
     options = Options(
-        data_dir, config_dir.absolute(), gateways, mqtt_port, api_port, websocket_port
+        data_dir,
+        config_dir.absolute(),
+        gateways,
+        mqtt_port,
+        api_port,
+        websocket_port,
+        balanced,
     )
     if detach:
         sys.exit(run_detached(options))

@@ -17,6 +17,7 @@ from api.settings import ApiSettings
 from ingest.gateway.settings import GatewaySettings
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.local import preflight
+from mqlake.local.balancing import BALANCER, plan_balancing, proxied_listeners
 from mqlake.local.java import find_java_home
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.listeners import listeners_of, reachable_addresses, wanted_ports
@@ -59,6 +60,7 @@ class Options:
     mqtt_port: int | None = None
     api_port: int | None = None
     websocket_port: int | None = None
+    balanced: bool = False
 
 
 def run_here(options: Options, progress: Progress) -> int:
@@ -75,6 +77,10 @@ def run_here(options: Options, progress: Progress) -> int:
         _end_leftovers(previous)
         for directory in (data.run, data.logs):
             directory.mkdir(exist_ok=True)
+        if plan.balancing is not None:
+            plan.balancing.write_files(data.root)
+        else:
+            (data.balancer / "control.sock").unlink(missing_ok=True)
         set_up_logging(
             plan.settings.log_level,
             data.logs / "supervisor.log",
@@ -190,17 +196,23 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         settings.websocket_port if options.websocket_port is None else options.websocket_port
     )
     names = [f"gateway-{number + 1}" for number in range(options.gateways)]
+    balancing = None
+    host, first_port, own_websocket_port = gateway.host, mqtt_port, websocket_port
+    if options.balanced:
+        balancing = plan_balancing(
+            _file(options, "balancer"), settings, gateway, mqtt_port, websocket_port
+        )
+        host, first_port, own_websocket_port = "127.0.0.1", mqtt_port + 1, 0
     listeners = {
-        name: listeners_of(gateway, number, websocket_port) for number, name in enumerate(names)
+        name: listeners_of(gateway, number, own_websocket_port) for number, name in enumerate(names)
     }
-    gateways = tuple(
-        GatewayAddress(name, gateway.host, mqtt_port + number, reachable_addresses(listeners[name]))
-        for number, name in enumerate(names)
-    )
     api_port = api.port if options.api_port is None else options.api_port
     wanted = [
-        preflight.WantedPort(g.host, g.port, f"MQTT ({g.name})", "--mqtt-port") for g in gateways
+        preflight.WantedPort(host, first_port + number, f"MQTT ({name})", "--mqtt-port")
+        for number, name in enumerate(names)
     ]
+    if balancing is not None:
+        wanted += balancing.wanted_ports()
     wanted += [port for name in names for port in wanted_ports(name, listeners[name])]
     wanted.append(preflight.WantedPort(api.host, api_port, "the API", "--api-port"))
     if settings.log_port is not None:
@@ -221,6 +233,8 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         API: api.metrics,
         **{name: _counted_up(gateway.metrics, number) for number, name in enumerate(names)},
     }
+    if balancing is not None:
+        metrics[BALANCER] = balancing.settings.metrics
     wanted += [
         preflight.WantedPort(one.host, one.port, f"metrics ({name})", "setting metrics.port")
         for name, one in metrics.items()
@@ -241,6 +255,14 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         else _with_port(one, _earlier_or_free(earlier_metrics.get(name), taken))
         for name, one in metrics.items()
     }
+    if balancing is not None:
+        for name in names:
+            ports = (_earlier_or_free(None, taken), _earlier_or_free(None, taken))
+            listeners[name] = (*listeners[name], *proxied_listeners(ports))
+    gateways = tuple(
+        GatewayAddress(name, host, first_port + number, reachable_addresses(listeners[name]))
+        for number, name in enumerate(names)
+    )
     kafka = KafkaServer(
         data.kafka, data.logs, log_port, controller_port, heap_mebibytes=settings.log_heap_mb
     )
@@ -256,6 +278,7 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         api_port,
         options.config_dir,
         metrics,
+        balancing,
     )
 
 
@@ -276,6 +299,7 @@ def _supervise(plan: Plan, progress: Progress) -> None:
         connect_port=plan.connect_port,
         gateways=plan.gateways,
         metrics={name: metrics_url(one.host, one.port) for name, one in plan.metrics.items()},
+        entrances=() if plan.balancing is None else plan.balancing.entrances,
     )
     last = [state]
 
@@ -297,7 +321,8 @@ def _supervise(plan: Plan, progress: Progress) -> None:
             plan.metrics[SUPERVISOR], new_registry(SUPERVISOR, shown.is_healthy, shown.read)
         )
     try:
-        supervisor.run(" ".join(("ready", *(gateway.url for gateway in plan.gateways), api_url)))
+        urls = state.entrances[:1] or [one.url for one in plan.gateways]
+        supervisor.run(" ".join(("ready", *urls, api_url)))
     finally:
         served.close()
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ingest.gateway.listeners.settings import ListenerSettings, to_json
 from mqlake.heartbeat import read_heartbeat
+from mqlake.local.balancing import BALANCER, HAPROXY, Balancing, ask_haproxy
 from mqlake.local.child import Program
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.log_room import LogRoomMeter
@@ -23,12 +24,14 @@ STREAMING: Final = "streaming"
 API: Final = "api"
 RULES: Final = "rules"
 
-STOP_ORDER: Final = ("api", "gateway", "rules", "streaming", "log")
+STOP_ORDER: Final = ("api", "balancer", "gateway", "haproxy", "rules", "streaming", "log")
 """Kinds of parts; each is stopped when those before it have ended."""
 
 STOP_TIMEOUT_SECONDS: Final = {
     "api": 5.0,
+    "balancer": 5.0,
     "gateway": 10.0,
+    "haproxy": 5.0,
     "rules": 15.0,
     "streaming": 75.0,  # once, when it writes the archive of its classes; else a few seconds
     "log": 30.0,
@@ -79,6 +82,8 @@ class Plan:
     config_dir: Path
     metrics: Mapping[str, MetricsSettings]
     """Of each process."""
+    balancing: Balancing | None = None
+    """How clients are placed over the gateways; None: they choose one themselves."""
 
     def parts(self) -> list[Part]:
         return [
@@ -93,6 +98,7 @@ class Plan:
             ),
             self._python_part(API, API, self._api_environment()),
             *(self._gateway(gateway) for gateway in self.gateways),
+            *self._balancing_parts(),
         ]
 
     def topics_program(self) -> Program:
@@ -145,9 +151,42 @@ class Plan:
             "MQLAKE_GATEWAY_STORE_DIR": str(self.data.gateways / gateway.name),
             "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
         }
+        if self.balancing is not None:
+            # Clients reach no gateway but by the balancer.
+            environment["MQLAKE_GATEWAY_SERVER_REFERENCE"] = self.balancing.server_reference
+            environment["MQLAKE_GATEWAY_REDIRECT_CLIENTS"] = "false"
         if self.settings.log_max_bytes is not None:
             environment["MQLAKE_GATEWAY_MAX_LOG_BYTES"] = str(self.settings.log_max_bytes)
         return self._python_part("gateway", gateway.name, environment, needs_log_topics=True)
+
+    def _balancing_parts(self) -> list[Part]:
+        balancing = self.balancing
+        if balancing is None:
+            return []
+        environment = balancing.environment() | {
+            "MQLAKE_BALANCER_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers
+        }
+        output = self.data.output(HAPROXY)
+        program = Program(
+            name=HAPROXY,
+            command=tuple(balancing.program_arguments()),
+            directory=self.data.root,
+            environment=_environment(),
+            output=output,
+            log=output,
+            stop_timeout_seconds=STOP_TIMEOUT_SECONDS[HAPROXY],
+        )
+
+        def probe(_pid: int) -> Health:
+            connections = ask_haproxy(self.data.balancer / "haproxy.sock")
+            if connections is None:
+                return Health(False, "does not answer")
+            return Health(True, f"serving {balancing.entrances[0]}; {connections} connections")
+
+        return [
+            self._python_part(BALANCER, BALANCER, environment, needs_log_topics=True),
+            Part(HAPROXY, program, probe),
+        ]
 
     def _streaming_environment(self) -> dict[str, str]:
         return {

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 CONFIG: Final = CHECKOUT / "conf"
@@ -17,6 +17,9 @@ class DataDirectory:
     """The layout of one system's data directory."""
 
     root: Path
+
+    BALANCER: ClassVar = Path("balancer")
+    """From `root`: sockets, snapshot and HAProxy's files."""
 
     @property
     def lock(self) -> Path:
@@ -51,6 +54,10 @@ class DataDirectory:
     def gateways(self) -> Path:
         """A folder for each gateway's cache of the log's state."""
         return self.root / "gateways"
+
+    @property
+    def balancer(self) -> Path:
+        return self.root / self.BALANCER
 
     @property
     def tables(self) -> Path:

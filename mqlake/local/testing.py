@@ -31,12 +31,13 @@ class LocalSystem:
     websocket_port: int = 0
     gateways: int = 1
     options: tuple[str, ...] = ()
+    balanced: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def in_folder(cls, data_dir: Path, gateways: int = 1, **more: Any) -> "LocalSystem":
         """Return one that does not run yet, with ports that nobody has."""
-        mqtt_port = consecutive_free_ports(gateways)
+        mqtt_port = consecutive_free_ports(gateways + 1)
         api_port, websocket_port = free_ports(2)
         return cls(data_dir, mqtt_port, api_port, websocket_port, gateways, **more)
 
@@ -58,6 +59,7 @@ class LocalSystem:
             *("--mqtt-port", str(self.mqtt_port)),
             *("--websocket-port", str(self.websocket_port)),
             *("--api-port", str(self.api_port)),
+            *(("--balanced",) if self.balanced else ()),
             *self.options,
         ]
 

@@ -148,6 +148,10 @@ API: Final = (
 BALANCER: Final = (
     _gauge("balancer_node_weight", "weight of a node", "node"),
     _gauge("balancer_node_takes_clients", "1 while a node takes new clients, else 0", "node"),
+    _gauge("balancer_node_draining", "1 while a node is drained, else 0", "node"),
+    _gauge("balancer_node_healthy", "1 while a node is well in one regard", "node", "factor"),
+    _gauge("balancer_node_cpu_percent", "mean CPU of a node, as far as known", "node"),
+    _gauge("balancer_node_overload_level", "0 to 10, of nodes that publish it", "node"),
     _gauge("balancer_left_out_nodes", "nodes for which there is no slot"),
     _gauge("balancer_proxy_current", "1 while a proxy runs the snapshot in force, else 0", "proxy"),
     _counter("balancer_proxy_changes", "commands that changed a proxy", "proxy"),

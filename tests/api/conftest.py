@@ -243,7 +243,9 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     app.state.publisher = MemoryPublisher(log)
     app.state.message_feed = MemoryMessageFeed(tmp_path)
     app.state.output_feed = MemoryOutputFeed(tmp_path)
-    app.state.metrics_source = MetricsSource(tmp_path, gateways, rules, metrics, clock)
+    app.state.metrics_source = MetricsSource(
+        tmp_path, gateways, rules, metrics, app.state.balancer, clock
+    )
     app.state.open_scan = lambda _servers: ListScan()
     app.state.access = access = AccessBook()
     app.state.access_changes = AccessChanges(log, access, clock, MIN_ITERATIONS)

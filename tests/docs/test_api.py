@@ -20,7 +20,7 @@ from tests.docs.test_rules_rest import REQUEST, nameless
 
 TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 TAGS = {
-    *("access", "clients", "gateways", "health", "live", "metrics", "processes"),
+    *("access", "balancer", "clients", "gateways", "health", "live", "metrics", "processes"),
     *("publish", "retained", "tenants", "topics"),
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

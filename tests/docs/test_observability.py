@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS, NAMES, Metric
 
@@ -88,3 +89,15 @@ def test_panels_do_not_overlap() -> None:
         assert not cells & taken, panel["title"]
         assert max(x for x, _ in cells) < 24
         taken |= cells
+
+
+def test_alerts_ask_for_metrics_that_are_told() -> None:
+    text = (ROOT / "conf" / "prometheus" / "alerts.yaml").read_text(encoding="utf-8")
+    rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        asked = re.findall(r"mqlake_[a-z_]+", rule["expr"])
+        assert asked
+        assert all(name in NAMES for name in asked), rule["expr"]

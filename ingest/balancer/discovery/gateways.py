@@ -37,7 +37,7 @@ class GatewaySource:
         lease_seconds: As of the gateways.
         on_change: Called when a gateway says something new; silence is to be asked for.
         host: Host name of a gateway that listens on all addresses, with `{name}` in it.
-        metrics_url: Of each gateway, with `{address}` and `{name}` in it; empty: it has none.
+        metrics_url: Of each gateway, with `{address}` and `{name}` in it; empty: as it says itself.
     """
 
     def __init__(
@@ -124,12 +124,15 @@ class GatewaySource:
             raise ValueError("it listens nowhere")
         if host in _EVERYWHERE:
             host = self._host.format(name=name)
-        level = found.get("overload")
+        level, metrics_port = found.get("overload"), found.get("metrics_port")
+        metrics_url = self._metrics_url.format(address=host, name=name)
+        if not metrics_url and isinstance(metrics_port, int) and metrics_port:
+            metrics_url = f"http://{f'[{host}]' if ':' in host else host}:{metrics_port}/metrics"
         return Node(
             name,
             host,
             tuple(sorted(ports.items())),
-            self._metrics_url.format(address=host, name=name),
+            metrics_url,
             serves=found.get("state") == "serving",
             overload_level=level if isinstance(level, int) else None,
             is_gateway=True,

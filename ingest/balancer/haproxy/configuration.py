@@ -24,6 +24,9 @@ NODE_KIND: Final[dict[Kind, str]] = {
 }
 """Kind of frontend -> which of a node's ports it leads to, unless a port is set."""
 
+PROXIED: Final = "+proxy"
+"""Kind of a port that expects the PROXY protocol: `mqtt+proxy`."""
+
 NOWHERE: Final = ("127.0.0.1", 1)
 """Place of a slot without a node; it is disabled."""
 
@@ -68,7 +71,10 @@ class Frontend:
 
     def port_of(self, node: Placed) -> int | None:
         """Return the node's port behind this frontend; None: it has none."""
-        return self.node_port or dict(node.ports).get(NODE_KIND[self.kind])
+        kind, ports = NODE_KIND[self.kind], dict(node.ports)
+        if self.send_proxy and kind + PROXIED in ports:
+            kind += PROXIED
+        return self.node_port or ports.get(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ def render_map(snapshot: Snapshot) -> str:
 
 def _global(layout: Layout, proxy: Proxy) -> list[str]:
     api = proxy.runtime_api
-    socket, mode = (api, "mode 600 ") if "/" in api else (f"ipv4@{api}", "")
+    socket, mode = (f"unix@{api}", "mode 600 ") if "/" in api else (f"ipv4@{api}", "")
     # A reload takes the listening sockets over: nobody who connects meanwhile is refused.
     options = f"{mode}level admin expose-fd listeners"
     return [

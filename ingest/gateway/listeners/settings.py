@@ -156,7 +156,7 @@ def is_open(settings: ListenerSettings) -> bool:
 
 
 def address_of(settings: ListenerSettings, *, host: str | None = None) -> str:
-    """Return the listener's address as a URL.
+    """Return the listener's address as a URL; with the PROXY protocol as `mqtt+proxy://…`.
 
     Args:
         settings: Of the listener.
@@ -166,7 +166,8 @@ def address_of(settings: ListenerSettings, *, host: str | None = None) -> str:
         return f"unix://{settings.file}"
     if host is None:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host or "*"
-    address = f"{_SCHEMES[settings.kind]}://{host}:{settings.port}"
+    proxied = "+proxy" if settings.proxy_protocol else ""
+    address = f"{_SCHEMES[settings.kind]}{proxied}://{host}:{settings.port}"
     if isinstance(settings, (WebSocketListener, SecureWebSocketListener)):
         address += "/" if settings.path == "*" else settings.path
     return address
@@ -183,6 +184,8 @@ def advertised(listeners: Iterable[ListenerSettings], host: str) -> dict[str, st
     for settings in listeners:
         if isinstance(settings, UnixListener) or settings.kind in found:
             continue
+        if settings.proxy_protocol and not host:
+            continue  # clients come by the proxy, whose address only `host` can say
         own = "" if settings.host in _ALL_ADDRESSES else settings.host
         reached = host or (f"[{own}]" if ":" in own else own)
         if reached:

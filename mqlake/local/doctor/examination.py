@@ -28,6 +28,7 @@ CHECKS: Final = (
     Check("checkpoints", machine.look_at_checkpoints, needs_running=False),
     Check("api", traffic.look_at_api),
     Check("gateways", traffic.look_at_gateways),
+    Check("balancer", traffic.look_at_balancer),
     Check("clock", traffic.look_at_clock),
     Check("metrics", traffic.look_at_metrics),
 )

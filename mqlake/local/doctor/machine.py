@@ -167,6 +167,8 @@ def look_at_ports(patient: Patient) -> Iterator[Finding]:
             wanted[f"{gateway.name} {url}"] = (
                 url if url.startswith("unix:") else urlsplit(url).netloc
             )
+    for url in state.entrances:
+        wanted[f"clients {url}"] = urlsplit(url).netloc
     for name, url in state.metrics.items():
         wanted[f"metrics of {name}"] = urlsplit(url).netloc
     closed = [part for part, address in wanted.items() if not is_open(address)]

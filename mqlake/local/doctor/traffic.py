@@ -9,7 +9,9 @@ import urllib.request
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import urlsplit
 
+from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
 from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
 from mqlake.records import INBOUND, delivery_topic
@@ -120,6 +122,51 @@ def look_at_gateways(patient: Patient) -> Iterator[Finding]:
                 yield warning("gateways", found, "the machine or the router is busy; ask again")
             else:
                 yield ok("gateways", found)
+
+
+def look_at_balancer(patient: Patient) -> Iterator[Finding]:
+    """Do clients come through the balancer, which nodes do they come to, and do proxies follow?"""
+    entrances = patient.running.entrances
+    if not entrances:
+        return
+    log = patient.data.logs / "balancer.log"
+    try:
+        found = ask_balancer(patient.data.balancer / "control.sock", action="status")
+    except OperationalError as exc:
+        yield error("balancer", str(exc), f"live connections stay; see {log}")
+        return
+    for proxy in found["proxies"]:
+        if proxy["problem"]:
+            advice = "it goes on with what it has; see its log"
+            yield error("balancer", f"proxy {proxy['name']}: {proxy['problem']}", advice)
+    for node in found["nodes"]:
+        if node["takes_clients"]:
+            continue
+        if node["draining"]:
+            again = f"bin/mqlake balancer undrain {node['name']} gives it clients again"
+            yield warning("balancer", f"{node['name']} is drained", again)
+        elif node["overloaded"]:
+            level = f"{node['name']} is overloaded: level {node['overload_level']} of 10"
+            yield warning("balancer", level, "it takes clients again by itself; else add gateways")
+        else:
+            factors = node["factors"].items()
+            reasons = [f"{name}: {one['reason']}" for name, one in factors if not one["healthy"]]
+            said = f"{node['name']} takes no new clients: {'; '.join(reasons) or 'not known why'}"
+            yield error("balancer", said, f"see the log of that node, and {log}")
+    if found["left_out"]:
+        names = ", ".join(found["left_out"])
+        yield warning("balancer", f"no slot for {names}", "raise slots in conf/balancer.toml")
+    address = urlsplit(entrances[0])
+    entrance = GatewayAddress("balancer", address.hostname or "", address.port or 0)
+    try:
+        round_trip(entrance, patient.username, patient.password)
+    except PermissionError:
+        pass  # the check of the gateways says so
+    except (OSError, OperationalError) as exc:
+        yield error("balancer", f"{entrances[0]}: {exc}", f"see {patient.data.output('haproxy')}")
+        return
+    taking = sum(node["takes_clients"] for node in found["nodes"])
+    yield ok("balancer", f"{taking} of {len(found['nodes'])} nodes take clients")
 
 
 def look_at_clock(patient: Patient) -> Iterator[Finding]:

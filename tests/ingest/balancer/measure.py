@@ -19,9 +19,9 @@ from pathlib import Path
 
 import psutil
 
-from ingest.balancer.control_socket import ask
 from ingest.protocol.encoder import encode
 from ingest.protocol.packets import Connect
+from mqlake.control_socket import ask_balancer
 from tests.ingest.balancer.harness import (
     Haproxy,
     brokers,
@@ -113,7 +113,7 @@ async def measure_idle(folder: Path) -> None:
             before = running.cpu_times()
             await asyncio.sleep(SECONDS)
             after = running.cpu_times()
-            told = await asyncio.to_thread(ask, folder / "control.sock", action="status")
+            told = await asyncio.to_thread(ask_balancer, folder / "control.sock", action="status")
             assert sum(node["takes_clients"] for node in told["nodes"]) == NODES
         finally:
             process.terminate()

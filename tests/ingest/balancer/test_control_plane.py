@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
-from ingest.balancer.control_socket import ControlSocket, ask
+from ingest.balancer.control_socket import ControlSocket
 from ingest.balancer.metrics import add_metrics
 from ingest.balancer.state_file import load_state
 from mqlake.cli.app import mqlake
+from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
 from mqlake.metrics.families import Families
 from mqlake.metrics.names import BALANCER
@@ -241,13 +242,19 @@ async def test_the_command_line_asks_a_running_one(
         assert code == 0
         await system.takes("node-1", "node-2")
         with pytest.raises(OperationalError, match="there is no node x"):
-            await asyncio.to_thread(ask, settings.control_socket, action="undrain", node="x")
+            await asyncio.to_thread(
+                ask_balancer, settings.control_socket, action="undrain", node="x"
+            )
         with pytest.raises(OperationalError, match="malformed"):
-            await asyncio.to_thread(ask, settings.control_socket, action="drain")
+            await asyncio.to_thread(ask_balancer, settings.control_socket, action="drain")
         assert_every_metric_is_told(system)
 
 
 def assert_every_metric_is_told(system: System) -> None:
+    plane = system.plane
+    plane.fleet.note_cpu("node-1", plane.now(), 30.0)
+    plane.fleet.note_overload("node-1", plane.now(), 1)
+
     class Collector:
         def collect(self) -> Any:
             families = Families()

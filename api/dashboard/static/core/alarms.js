@@ -3,6 +3,9 @@
 /** A query that is so far behind does not keep up; a batch of the history's is smaller. */
 const MOST_LAG_RECORDS = 50_000;
 
+/** A gateway above this level takes no new clients from a balancer. */
+const MOST_OVERLOAD = 4;
+
 /**
  * Rows of a table: of which list of the metrics, when, how bad, what is said.
  *
@@ -38,6 +41,13 @@ const CHECKS = [
     detail: () => "it takes no new clients",
   },
   {
+    of: "gateways",
+    when: (one) => one.alive && one.overload_level > MOST_OVERLOAD,
+    kind: "warn",
+    what: (one) => `${one.name} has more to do than it can`,
+    detail: (one) => `its overload level is ${one.overload_level} of 10`,
+  },
+  {
     of: "queries",
     when: (one) => one.lag_records > MOST_LAG_RECORDS,
     kind: "bad",
@@ -45,6 +55,36 @@ const CHECKS = [
     detail: (one) => `${one.lag_records} records behind the end of the log`,
   },
 ];
+
+/** What is wrong with the balancer, if there is one. */
+function ofBalancer(balancer) {
+  if (!balancer) return [];
+  const page = "balancer";
+  const nodes = balancer.nodes
+    .filter((one) => !one.takes_clients)
+    .map((one) => ({
+      kind: one.draining || one.overloaded ? "warn" : "bad",
+      what: `${one.name} takes no new clients`,
+      detail: one.draining ? "it is drained" : one.overloaded ? "it is overloaded" : reasons(one),
+      page,
+    }));
+  const proxies = balancer.proxies
+    .filter((one) => one.problem)
+    .map((one) => ({
+      kind: "bad",
+      what: `the proxy ${one.name} does not follow`,
+      detail: one.problem,
+      page,
+    }));
+  return [...nodes, ...proxies];
+}
+
+function reasons(node) {
+  return Object.values(node.factors)
+    .map((one) => one.reason)
+    .filter(Boolean)
+    .join("; ");
+}
 
 /**
  * @param {Object} metrics As `GET /metrics` answers.
@@ -62,6 +102,7 @@ export function alarmsOf(metrics) {
         page: "overview",
       })),
   );
+  found.push(...ofBalancer(metrics.balancer));
   if (metrics.dropped_per_second > 0) {
     found.push({
       kind: "warn",

@@ -220,9 +220,13 @@ export function mount({ api, signal }) {
   enable(false);
   draw();
 
-  api.get("/gateways", { tenant: null }, signal).then(
-    (found) => {
-      const urls = found.items
+  Promise.all([
+    api.get("/gateways", { tenant: null }, signal),
+    api.get("/processes", { tenant: null }, signal).catch(() => ({ entrances: [] })),
+  ]).then(
+    ([gateways, { entrances }]) => {
+      const placed = { name: "balanced", alive: true, listeners: entrances };
+      const urls = [placed, ...gateways.items]
         .filter((one) => one.alive)
         .flatMap((one) => webSockets(one.listeners).map((url) => [url, `${one.name}: ${url}`]));
       fill(

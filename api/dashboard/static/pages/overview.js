@@ -35,6 +35,7 @@ export function mount({ metrics, signal }) {
       { label: "Gateway", cell: (one) => one.name },
       { label: "State", cell: (one) => (one.alive ? stateBadge(one.state) : badge("away", "bad")) },
       { label: "Clients", cell: (one) => count(one.clients), class: "number" },
+      { label: "Overload", cell: (one) => count(one.overload_level), class: "number" },
       { label: "In /s", cell: (one) => rate(one.per_second.messages_received), class: "number" },
       { label: "Out /s", cell: (one) => rate(one.per_second.messages_sent), class: "number" },
       { label: "Subscriptions", cell: (one) => count(one.subscriptions), class: "number" },

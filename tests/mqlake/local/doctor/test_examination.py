@@ -19,7 +19,9 @@ from mqlake.local.doctor import machine, processes, traffic
 from mqlake.local.doctor.contract import Finding, Level, Patient
 from mqlake.local.doctor.examination import CHECKS, examine, new_patient, worst
 from mqlake.local.paths import DataDirectory
+from mqlake.local.ports import free_ports
 from mqlake.status import STATE_FILE, GatewayAddress, ProcessReport, SystemState, replace_file
+from tests.ingest.balancer.serving import served_plane
 from tests.ingest.gateway.harness import running_gateway
 from tests.mqlake.test_status import make_state
 
@@ -337,3 +339,24 @@ def test_state_of_a_dead_supervisor_is_no_running_system(tmp_path: Path) -> None
     state: SystemState = replace(make_state(), start_ticks=1)
     replace_file(tmp_path / STATE_FILE, state.to_json())
     assert new_patient(tmp_path)[0].state is None
+
+
+def test_a_system_without_balancer_is_not_asked_for_one(tmp_path: Path) -> None:
+    assert not any(found(traffic.look_at_balancer, patient(tmp_path)).values())
+
+
+def test_what_is_wrong_with_a_balancer_is_found(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    one = patient(tmp_path, entrances=(f"mqtt://127.0.0.1:{port}",))
+    (silent,) = found(traffic.look_at_balancer, one)[Level.ERROR]
+    assert "no balancer answers" in silent
+    nodes = [{"name": name, "host": "127.0.0.1", "port": port} for name in ("a", "b", "c")]
+    proxies = [{"name": "proxy-1", "runtime_api": str(tmp_path / "nowhere.sock")}]
+    with served_plane(tmp_path, nodes=nodes, proxies=proxies, slots=2) as plane:
+        plane.fleet.drain("b", is_draining=True)
+        plane._update()
+        details = found(traffic.look_at_balancer, one)
+    assert details[Level.ERROR][0].startswith("proxy proxy-1: ")
+    assert details[Level.ERROR][-1].startswith(f"mqtt://127.0.0.1:{port}: ")
+    assert details[Level.WARNING] == ["b is drained", "no slot for c"]
+    assert not details[Level.OK]

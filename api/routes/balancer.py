@@ -1,0 +1,82 @@
+"""The load balancer: its nodes and proxies, and what an administrator asks of it."""
+
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, Field
+
+from api.authentication import needs
+from api.balancing import Balancer, BalancerLink
+from api.dependencies import unavailable
+from api.problems import Problem, ProblemDetails
+
+router = APIRouter(tags=["balancer"])
+
+_ANSWERS: dict[int | str, dict[str, Any]] = {code: {"model": ProblemDetails} for code in (404, 503)}
+
+
+class NodeDrain(BaseModel):
+    model_config = {"extra": "forbid"}
+
+    connections_per_second: float = Field(default=50, gt=0, le=100_000)
+
+
+class NodeAsked(BaseModel):
+    node: str
+    action: str = Field(description="`drain` or `serve`; how far it has come is in `GET /balancer`")
+
+
+def _link(request: Request) -> BalancerLink:
+    link: BalancerLink = request.app.state.balancer
+    if not link.is_there:
+        raise Problem(
+            HTTPStatus.NOT_FOUND,
+            "no balancer runs here: start the system with `mqlake up --balanced`",
+        )
+    return link
+
+
+Link = Annotated[BalancerLink, Depends(_link)]
+
+
+@router.get("/balancer", responses=_ANSWERS)
+def get_balancer(link: Link) -> Balancer:
+    """Show nodes with weight and health by factor, proxies, and the snapshot that each runs."""
+    with unavailable():
+        return link.read()
+
+
+@router.post(
+    "/balancer/nodes/{name}/drain",
+    status_code=HTTPStatus.ACCEPTED,
+    openapi_extra=needs("admin"),
+    responses=_ANSWERS | {422: {"model": ProblemDetails}},
+)
+def post_node_drain(link: Link, name: str, drain: NodeDrain | None = None) -> NodeAsked:
+    """Give a node no new clients; when all proxies know that, move those that it has."""
+    with unavailable():
+        _check_name(link, name)
+        link.drain(name, (drain or NodeDrain()).connections_per_second)
+    return NodeAsked(node=name, action="drain")
+
+
+@router.delete(
+    "/balancer/nodes/{name}/drain",
+    status_code=HTTPStatus.ACCEPTED,
+    openapi_extra=needs("admin"),
+    responses=_ANSWERS,
+)
+def delete_node_drain(link: Link, name: str) -> NodeAsked:
+    """Give a node clients again."""
+    with unavailable():
+        _check_name(link, name)
+        link.undrain(name)
+    return NodeAsked(node=name, action="serve")
+
+
+def _check_name(link: BalancerLink, name: str) -> None:
+    names = [node.name for node in link.read().nodes]
+    if name not in names:
+        known = f"; there are: {', '.join(names)}" if names else ""
+        raise Problem(HTTPStatus.NOT_FOUND, f"no node {name!r}{known}")
