@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.balancer.health import Factor, Health
+from ingest.balancer.overload import MOST as MOST_LEVEL
 from ingest.balancer.overload import Overload
 from ingest.balancer.placement import Strategy, place_buckets
 from ingest.balancer.snapshot import Placed, Snapshot, assign_slots
-from ingest.balancer.weights import MOST, CpuWindow, damped, weight_of
+from ingest.balancer.weights import LEAST, MOST, CpuWindow, damped, weight_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -270,6 +271,8 @@ class Fleet:
             return self._memory.weights[name]
         weight = weight_of(mean)
         if self._policy.strategy == "predicted":
+            # Work that waits (a late loop, a long queue) is not in what the processor has free.
+            weight = max(LEAST, round(weight * (1 - known.overload.at(now) / MOST_LEVEL)))
             # A scrape that fails must not move clients.
             if mean is not None or known.damped_weight is None:
                 known.damped_weight = damped(known.damped_weight, weight, self._policy.tolerance)

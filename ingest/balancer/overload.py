@@ -38,6 +38,11 @@ class Overload:
         elif self.level <= self._release:
             self._is_over = False
 
+    def at(self, now: float) -> int:
+        """Return the level that counts, 0 when none is known."""
+        self.is_over(now)
+        return self.level or 0
+
     def is_over(self, now: float) -> bool:
         if self._heard_at is None or now - self._heard_at > self._memory_seconds:
             self._is_over = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ingest.gateway.agent_check import AgentCheck
 from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.catching_up import CatchingUp
 from ingest.gateway.client_session import SessionContext
@@ -138,6 +139,10 @@ class Gateway(Foundation):
         )
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
+        )
+        draining, overload = self.draining, self.overload
+        self.agent_check = AgentCheck(
+            settings.host, settings.agent_check_port, lambda: draining.state, lambda: overload.level
         )
         self.reloading = Reloading(
             self.listeners, self.authenticator, self.authorizer, self.connections, self.tasks

@@ -100,6 +100,7 @@ class Process:
     async def _close(self) -> None:
         gateway = self._gateway
         gateway.listeners.stop_accepting()
+        gateway.agent_check.close()
         gateway.tasks.close()
         gateway.authenticator.close()
         await gateway.reader.close()
@@ -208,6 +209,7 @@ class Process:
         gateway = self._gateway
         gateway.system_topics.process_due()
         await gateway.listeners.start(gateway.make_connection)
+        await gateway.agent_check.open()
         gateway.status.problem = ""
 
     # While it serves

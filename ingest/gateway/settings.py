@@ -159,6 +159,13 @@ class GatewaySettings(ProcessSettings):
         description="host name or address by which clients reach this gateway's listeners, an IPv6 "
         "address in brackets; empty: the host of each, none for one on all addresses",
     )
+    agent_check_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="port at which HAProxy's agent-check is told how many new clients are to "
+        "come; 0: none",
+    )
     refused_topic_filters: tuple[str, ...] = Field(
         default=(),
         description="topic filters, literally, that nobody may subscribe to; SUBACK says so",

@@ -106,6 +106,15 @@ def test_predicted_weights_follow_slowly_and_outlast_a_scrape_that_fails() -> No
     assert made.snapshot(100).nodes[0].weight == 43
 
 
+def test_predicted_weights_are_less_by_the_work_that_waits() -> None:
+    made = probed(fleet(replace(POLICY, strategy="predicted")))
+    made.note_cpu("a", 0, 20)
+    made.note_overload("a", 0, 4)
+    assert made.snapshot(0).nodes[0].weight == 48
+    made.note_cpu("a", 1000, 20)  # a level that nobody repeats is forgotten
+    assert made.snapshot(1000).nodes[0].weight == 80
+
+
 @pytest.mark.parametrize("strategy", ["round_robin", "least_connections"])
 def test_other_strategies_have_equal_weights(strategy: Strategy) -> None:
     made = probed(fleet(replace(POLICY, strategy=strategy)))
