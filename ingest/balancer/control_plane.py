@@ -379,4 +379,5 @@ def _listed(one: Any) -> Node:
         one.host,
         tuple(sorted((kind, port) for kind, port in ports.items() if port is not None)),
         one.metrics_url,
+        capacity=one.capacity,
     )

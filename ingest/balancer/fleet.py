@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 ANNOUNCED: Final = "announced"
 """Factor of health: the node says of itself that it takes clients."""
+SHARPNESS: Final = 4
+"""Power of what a node has free that decides its part with `predicted`. Clients that are there
+stay, so new ones have to make up for them; in proportion they never do."""
 MQTT: Final = "mqtt"
 """Factor of health: a client connects, subscribes, publishes and receives."""
 
@@ -33,6 +36,8 @@ class Node:
     """False: it says that it takes no clients."""
     overload_level: int | None = None
     """That it has published with this, if any."""
+    capacity: float = 1.0
+    """How much it can do, of others' measure: twice as much with 2."""
     is_gateway: bool = False
     """It reads control records: it lets its clients go by itself when it is drained."""
 
@@ -280,7 +285,11 @@ class Fleet:
         return weight
 
     def _buckets(self, placed: Sequence[Placed]) -> tuple[int, ...]:
-        weights = {node.name: float(node.weight) for node in placed if node.takes_clients}
+        weights = {
+            node.name: self._nodes[node.name].node.capacity * (node.weight / MOST) ** SHARPNESS
+            for node in placed
+            if node.takes_clients
+        }
         if self._policy.strategy != "predicted" or not weights:
             return ()
         wanted_for = tuple(weights.items())

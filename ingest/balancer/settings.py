@@ -24,6 +24,12 @@ class NodeSettings(SettingsGroup):
     tls_port: int | None = Field(default=None, ge=1, le=65535, description="of MQTT over TLS")
     websocket_port: int | None = Field(default=None, ge=1, le=65535)
     metrics_url: str = Field(default="", pattern=r"^(http://\S+)?$")
+    capacity: float = Field(
+        default=1.0,
+        gt=0,
+        le=1000,
+        description="predicted: how much it can do, of the others' measure, as a number of cores",
+    )
 
 
 class DnsSettings(SettingsGroup):

@@ -66,6 +66,7 @@ GOALS: Final[Mapping[str, tuple[float, bool]]] = {
         for filters in (100_000, 1_000_000)
         for what, goal in _OF_ROUTES.items()
     },
+    "balancing by predicted, deviation of CPU, all three": (14, False),
     "ready": (30, False),
     "idle CPU, whole system": (35, False),
     "memory, whole system": (2098, False),

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from mqlake.bench import balancing
 from mqlake.bench.api import measure_api_publish, measure_live_feed
+from mqlake.bench.balancing import measure_balancing
 from mqlake.bench.codec import measure_codec
 from mqlake.bench.connections import measure_connection_memory, measure_connects
 from mqlake.bench.figures import Figures, figure, percentiles
@@ -238,6 +240,7 @@ def times(count: int, take: Callable[[Bench], Figures]) -> Measurement:
 WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Sequence[Figures]]]] = {
     "codec": lambda: [measure_codec() for _ in range(CODEC_REPETITIONS)],
     "route-match": lambda: [measure_route_match()],
+    "balancing": lambda: [measure_balancing(seed) for seed in range(balancing.RUNS)],
 }
 """Taken before a system is started."""
 

@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -120,6 +121,19 @@ def test_other_strategies_have_equal_weights(strategy: Strategy) -> None:
     made = probed(fleet(replace(POLICY, strategy=strategy)))
     made.note_cpu("a", 0, 30)
     assert [node.weight for node in made.snapshot(0).nodes] == [100, 100, 100]
+
+
+def test_predicted_makes_up_for_what_is_there_and_for_what_a_node_can_do() -> None:
+    policy = replace(POLICY, strategy="predicted", slack=0.0)
+    made = fleet(policy)
+    made.discover((A, replace(B, capacity=2.0), C), 0)
+    probed(made)
+    for name, cpu in (("a", 0.0), ("b", 0.0), ("c", 50.0)):
+        made.note_cpu(name, 0, cpu)
+    snapshot = made.snapshot(0)
+    of_slot = Counter(snapshot.buckets)
+    parts = [of_slot[node.slot] / len(snapshot.buckets) for node in snapshot.nodes]
+    assert parts == pytest.approx([1 / 3.0625, 2 / 3.0625, 0.0625 / 3.0625], abs=0.01)
 
 
 def test_only_predicted_has_buckets() -> None:
