@@ -36,10 +36,10 @@ class Node:
     """False: it says that it takes no clients."""
     overload_level: int | None = None
     """That it has published with this, if any."""
-    capacity: float = 1.0
-    """How much it can do, of others' measure: twice as much with 2."""
     is_gateway: bool = False
     """It reads control records: it lets its clients go by itself when it is drained."""
+    capacity: float = 1.0
+    """How much it can do, of others' measure: twice as much with 2."""
 
     @property
     def mqtt_port(self) -> int | None:

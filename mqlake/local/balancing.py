@@ -17,7 +17,12 @@ from typing import Final
 from ingest.balancer.control_plane import write_proxy_files
 from ingest.balancer.settings import BalancerSettings, FrontendSettings
 from ingest.balancer.state_file import load_state
-from ingest.gateway.listeners.settings import ListenerSettings, TcpListener, WebSocketListener
+from ingest.gateway.listeners.settings import (
+    ListenerSettings,
+    TcpListener,
+    WebSocketListener,
+    is_open,
+)
 from ingest.gateway.settings import GatewaySettings
 from mqlake.control_socket import connect
 from mqlake.errors import OperationalError
@@ -113,7 +118,8 @@ def plan_balancing(
         websocket_port: Likewise; 0: none.
 
     Raises:
-        OperationalError: There is no HAProxy, or an old one.
+        OperationalError: There is no HAProxy, or an old one; or other machines would reach what
+            asks nobody who he is.
     """
     program = find_haproxy()
     given = load(BalancerSettings, config)
@@ -141,6 +147,7 @@ def plan_balancing(
         proxies=(proxy,),
         frontends=(*(one for one in own if one.name not in taken), *given.frontends),
     )
+    _check_strangers(settings, gateway)
     told = gateway.advertised_host or ("" if host == "*" or host in _EVERYWHERE else host)
     reference = gateway.server_reference or (f"{told}:{mqtt_port}" if told else "")
     reached = url_host(gateway.host)
@@ -177,6 +184,25 @@ def find_haproxy() -> str:
         said = told.stdout.partition("\n")[0] or "nothing of its version"
         raise OperationalError(f"{program} says {said!r}, --balanced needs {oldest} or later")
     return program
+
+
+def _check_strangers(settings: BalancerSettings, gateway: GatewaySettings) -> None:
+    """Let strangers in by HAProxy only where the gateways would let them in.
+
+    TLS that is passed through ends at a listener of the gateways, which says that itself.
+    """
+    if gateway.credentials_file is not None or gateway.allow_anonymous is not None:
+        return
+    for one in settings.frontends:
+        host, _, port = one.bind.rpartition(":")
+        if one.kind != "tls_passthrough" and is_open(
+            TcpListener(host=host.strip("[]").replace("*", ""), port=int(port))
+        ):
+            raise OperationalError(
+                f"other machines reach the frontend {one.name} at {one.bind}, and nobody is asked "
+                "who he is: set credentials_file in conf/gateway.toml, or write there "
+                "allow_anonymous = true"
+            )
 
 
 def _most_connections() -> int:

@@ -178,6 +178,8 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/processes",
         "/api/v1/gateways",
         "/api/v1/gateways/{name}",
+        "/api/v1/balancer",
+        "/api/v1/balancer/nodes/{name}/drain",
         "/api/v1/gateways/{name}/reload",
         "/api/v1/gateways/{name}/drain",
         "/api/v1/clients",

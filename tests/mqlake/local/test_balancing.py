@@ -60,14 +60,26 @@ def test_the_process_gets_the_settings_of_the_plan(
 def test_a_frontend_of_the_file_takes_the_place_of_its_name(tmp_path: Path) -> None:
     config = tmp_path / "balancer.toml"
     config.write_text('[[frontends]]\nname = "mqtt"\nbind = "10.0.0.1:1883"\n')
-    assert [one.bind for one in plan(config).settings.frontends] == [
+    found = plan(config, {"allow_anonymous": True})
+    assert [one.bind for one in found.settings.frontends] == [
         "127.0.0.1:8083",
         "10.0.0.1:1883",
     ]
 
 
+@pytest.mark.parametrize("bind", ["*:1883", "10.0.0.1:1883", ":::1883"])
+def test_strangers_are_let_in_knowingly(tmp_path: Path, bind: str) -> None:
+    config = tmp_path / "balancer.toml"
+    config.write_text(f'[[frontends]]\nname = "mqtt"\nbind = "{bind}"\n')
+    with pytest.raises(OperationalError, match="other machines reach the frontend mqtt"):
+        plan(config)
+    assert plan(config, {"credentials_file": tmp_path / "users"})
+    config.write_text('[[frontends]]\nname = "mqtt"\nbind = "127.0.0.1:1883"\n')
+    assert plan(config)
+
+
 def test_ports_are_checked_with_the_option_that_changes_them() -> None:
-    wanted = plan(gateway={"host": "0.0.0.0"}).wanted_ports()
+    wanted = plan(gateway={"host": "0.0.0.0", "allow_anonymous": True}).wanted_ports()
     assert [(one.host, one.port, one.option) for one in wanted] == [
         ("0.0.0.0", 1883, "--mqtt-port"),
         ("0.0.0.0", 8083, "--websocket-port"),
@@ -79,13 +91,16 @@ def test_ports_are_checked_with_the_option_that_changes_them() -> None:
     [
         ({}, "127.0.0.1:1883"),
         ({"host": "::1"}, "[::1]:1883"),
-        ({"host": "0.0.0.0"}, ""),
-        ({"host": "0.0.0.0", "advertised_host": "mqtt.example.org"}, "mqtt.example.org:1883"),
+        ({"host": "0.0.0.0", "allow_anonymous": True}, ""),
+        (
+            {"host": "0.0.0.0", "allow_anonymous": True, "advertised_host": "mqtt.example.org"},
+            "mqtt.example.org:1883",
+        ),
         ({"server_reference": "elsewhere:1"}, "elsewhere:1"),
     ],
 )
 def test_clients_that_are_sent_away_are_sent_to_the_balancer(
-    gateway: dict[str, str], reference: str
+    gateway: dict[str, Any], reference: str
 ) -> None:
     assert plan(gateway=gateway).server_reference == reference
 
