@@ -20,6 +20,7 @@ from api.authentication import Doorkeeper, authorize, read_token
 from api.balancing import BalancerLink
 from api.cache import SessionCache
 from api.dashboard import serving as dashboard
+from api.entrance import Entrance, TimedProtocol
 from api.follower import Follower
 from api.job_journal import JobsFollower, LogJournal
 from api.jobs import Jobs
@@ -154,6 +155,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     problems.register(app)
     openapi.describe(app)
     app.state.request_metrics = RequestMetrics()
+    app.add_middleware(Entrance, prefix=PREFIX)
     app.add_middleware(
         RequestContext, is_logging=settings.access_log, metrics=app.state.request_metrics
     )
@@ -186,6 +188,7 @@ def main(settings: ApiSettings) -> int:
             app,
             host=settings.host,
             port=settings.port,
+            http=TimedProtocol,
             ws="wsproto",
             ws_max_size=MAX_FRAME_BYTES,
             log_config=None,

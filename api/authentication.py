@@ -232,10 +232,16 @@ def authorize_websocket(socket: WebSocket) -> Caller:
     return caller
 
 
+def bearer_token(connection: HTTPConnection) -> str | None:
+    """Return what the header Authorization shows."""
+    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
 def _websocket_token(socket: WebSocket) -> str | None:
-    scheme, _, token = socket.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return token.strip()
+    token = bearer_token(socket)
+    if token is not None:
+        return token
     for offered in socket.scope.get("subprotocols", ()):
         if offered.startswith(BEARER_SUBPROTOCOL):
             return cast("str", offered.removeprefix(BEARER_SUBPROTOCOL))

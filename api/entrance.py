@@ -1,0 +1,159 @@
+"""Whose request it is comes before its body, and nobody takes long: neither for heads nor bodies.
+
+The framework reads a body before it asks who sends it. Whoever was not let in could so have any
+number of bodies kept, and requests that never end.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, Final
+
+import h11
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from api.authentication import bearer_token, doorkeeper_of
+from api.problems import Problem, problem_response
+
+HEAD_SECONDS: Final = 10.0
+"""For a request's line and headers."""
+BODY_SECONDS: Final = 30.0
+"""From one part of a body to the next, of a caller who is known."""
+LOGIN_SECONDS: Final = 10.0
+MAX_LOGIN_BYTES: Final = 64 * 1024
+"""For the body of a login: whose it is, it says itself."""
+
+_CLOSE: Final = {"Connection": "close"}
+"""Of an answer to a request whose body is not read."""
+
+
+class Entrance:
+    """Middleware for what comes with a body.
+
+    Args:
+        app: What answers the others.
+        prefix: Of the paths that are asked for; elsewhere no body is read.
+    """
+
+    def __init__(self, app: ASGIApp, *, prefix: str) -> None:
+        self._app = app
+        self._prefix = f"{prefix}/"
+        self._login = f"{prefix}/login"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else None
+        if headers is None or not _has_body(headers) or not scope["path"].startswith(self._prefix):
+            await self._app(scope, receive, send)
+            return
+        is_login = scope["path"] == self._login
+        if not is_login:
+            connection = HTTPConnection(scope)
+            try:
+                doorkeeper_of(connection).identify(connection, bearer_token(connection))
+            except Problem as problem:
+                answer = problem_response(
+                    problem.status,
+                    problem.detail,
+                    {**(problem.headers or {}), **_CLOSE},
+                    problem.code,
+                )
+                await answer(scope, receive, send)
+                return
+        body = _Body(receive, is_login=is_login)
+        await self._app(scope, body.receive, body.sender(scope, send))
+
+
+class _Body:
+    """A body while it comes; what ends it early is the answer, whatever the application says."""
+
+    def __init__(self, receive: Receive, *, is_login: bool) -> None:
+        self._receive = receive
+        self._is_login = is_login
+        self._ends_at = asyncio.get_running_loop().time() + LOGIN_SECONDS
+        self._left = MAX_LOGIN_BYTES
+        self._is_whole = False
+        self._problem: Problem | None = None
+
+    async def receive(self) -> Message:
+        if self._is_whole:
+            return await self._receive()
+        loop = asyncio.get_running_loop()
+        until = self._ends_at if self._is_login else loop.time() + BODY_SECONDS
+        try:
+            async with asyncio.timeout_at(until):
+                message = await self._receive()
+        except TimeoutError:
+            return self._end(HTTPStatus.REQUEST_TIMEOUT, "the body of the request does not come")
+        if self._is_login:
+            self._left -= len(message.get("body", b""))
+            if self._left < 0:
+                reason = f"the body of a login has at most {MAX_LOGIN_BYTES} bytes"
+                return self._end(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+        self._is_whole = not message.get("more_body", False)
+        return message
+
+    def sender(self, scope: Scope, send: Send) -> Send:
+        """Return what sends answers."""
+        is_answered = False
+
+        async def send_or_refuse(message: Message) -> None:
+            nonlocal is_answered
+            if self._problem is None:
+                await send(message)
+            elif not is_answered:
+                is_answered = True
+                problem = self._problem
+                answer = problem_response(problem.status, problem.detail, _CLOSE, problem.code)
+                await answer(scope, self._receive, send)
+
+        return send_or_refuse
+
+    def _end(self, status: HTTPStatus, reason: str) -> Message:
+        self._is_whole = True
+        self._problem = Problem(status, reason)
+        return {"type": "http.disconnect"}
+
+
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
+class TimedProtocol(H11Protocol):
+    """A connection of uvicorn's that is cut when the head of a request takes too long."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop()
+        elif self._head is None and self.conn.trailing_data[0]:
+            self._start()  # a further request has begun
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._stop()
+        super().handle_websocket_upgrade(event)
+
+    def _start(self) -> None:
+        self._head = self.loop.call_later(HEAD_SECONDS, self._cut)
+
+    def _stop(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _cut(self) -> None:
+        self._head = None
+        self.transport.abort()

@@ -1,0 +1,143 @@
+"""What comes before it is known who sends it, and what comes slowly."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+import api.entrance as module
+from api.entrance import MAX_LOGIN_BYTES, TimedProtocol
+from mqlake.local.testing import await_condition
+from tests.api.conftest import AUTHORIZED, Api
+
+HEADERS = [(b"content-length", b"4000000"), (b"content-type", b"application/json")]
+WITH_TOKEN = [*HEADERS, (b"authorization", AUTHORIZED["Authorization"].encode())]
+
+
+async def ask(
+    made: Api, path: str, headers: list[tuple[bytes, bytes]], parts: AsyncIterator[dict[str, Any]]
+) -> tuple[int, dict[bytes, bytes]]:
+    """Return status and headers of an answer to a request whose body comes in parts."""
+    said: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return await anext(parts)
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": f"/api/v1{path}",
+        "raw_path": b"",
+        "query_string": b"",
+        "headers": headers,
+        "client": ("192.0.2.1", 1),
+        "server": ("127.0.0.1", 8080),
+        "scheme": "http",
+        "http_version": "1.1",
+        "root_path": "",
+    }
+    await made.client.app(scope, receive, send)
+    (start,) = [one for one in said if one["type"] == "http.response.start"]
+    return start["status"], dict(start["headers"])
+
+
+async def nothing() -> AsyncIterator[dict[str, Any]]:
+    raise AssertionError("the body was read")
+    yield {}
+
+
+async def silence() -> AsyncIterator[dict[str, Any]]:
+    yield {"type": "http.request", "body": b"{", "more_body": True}
+    await asyncio.Event().wait()
+
+
+async def without_end() -> AsyncIterator[dict[str, Any]]:
+    while True:
+        yield {"type": "http.request", "body": b"x" * 1000, "more_body": True}
+
+
+@pytest.mark.parametrize(
+    "path", ["/publish", "/sql", "/keys", "/rules", "/nothing", "/login/", "//login", "/session"]
+)
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        [(b"authorization", b"Bearer wrong")],
+        [(b"authorization", b"Basic czNjcmV0")],
+        [(b"authorization", b"Bearer")],
+        [(b"cookie", b"mqlake_session=mqs_0_0")],
+    ],
+)
+def test_a_body_of_nobody_we_know_is_not_read(
+    api: Api, path: str, more: list[tuple[bytes, bytes]]
+) -> None:
+    length = [(b"transfer-encoding", b"chunked")]
+    for headers in ([*HEADERS, *more], [*length, *more]):
+        status, answered = asyncio.run(ask(api, path, headers, nothing()))
+        assert status == 401
+        assert answered[b"connection"] == b"close"
+        assert answered[b"content-type"] == b"application/problem+json"
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOGIN_SECONDS", 0.05)
+    monkeypatch.setattr(module, "BODY_SECONDS", 0.05)
+    for path, headers in (("/login", HEADERS), ("/publish", WITH_TOKEN)):
+        status, answered = asyncio.run(ask(api, path, headers, silence()))
+        assert status == 408
+        assert answered[b"connection"] == b"close"
+
+
+def test_the_body_of_a_login_is_small(api: Api) -> None:
+    assert asyncio.run(ask(api, "/login", HEADERS, without_end()))[0] == 413
+    answer = api.request("POST", "/login", {}, content=b"x" * (MAX_LOGIN_BYTES + 1))
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+    fits = b'{"token": "wrong"%s}' % (b" " * (MAX_LOGIN_BYTES - 20))
+    json = {"Content-Type": "application/json"}
+    assert api.request("POST", "/login", json, content=fits).status_code == 401
+
+
+@contextmanager
+def served(made: Api) -> Iterator[int]:
+    """Serve as `api.app.main` does; yield the port."""
+    config = uvicorn.Config(
+        made.client.app, port=0, http=TimedProtocol, ws="wsproto", log_config=None
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        await_condition(lambda: server.started, "it listens")
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_a_head_that_does_not_come_is_not_waited_for(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HEAD_SECONDS", 0.3)
+    live = b"GET /api/v1/live HTTP/1.1\r\nHost: a\r\n\r\n"
+    with served(api) as port:
+        for begun in (b"", b"GET /api/v1/live HTTP/1.1\r\nHost: a\r\n"):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+                connection.sendall(begun)
+                assert connection.recv(1) == b""
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            connection.sendall(live + live[:-2])  # a whole one, and one that is not
+            received = b""
+            while part := connection.recv(65_536):
+                received += part
+            assert received.count(b"HTTP/1.1 200 OK") == 1
