@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from ingest.balancer.discovery.gateways import GatewaySource
 from ingest.balancer.fleet import Node
+from ingest.balancer.placement import Strategy
 from ingest.protocol.packets import Connack
 from mqlake.clock import ManualClock
 from mqlake.log.contract import LogAccess
@@ -17,6 +20,7 @@ from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, Memor
 from mqlake.records import GATEWAYS, VERSION_KEY
 from tests.ingest.balancer.harness import (
     Haproxy,
+    System,
     open_connection,
     quick_settings,
     running_plane,
@@ -39,6 +43,24 @@ pytestmark = pytest.mark.anyio
 def say(log: MemoryLog, name: str, **more: Any) -> None:
     value = {"v": 1, "state": "serving", "listeners": ["mqtt://10.0.0.1:1883"], **more}
     log.store(GATEWAYS, name.encode(), json.dumps(value).encode(), [], 1, 0)
+
+
+async def test_a_gateway_says_where_its_metrics_are_and_which_ports_are_for_proxies() -> None:
+    log = new_log()
+    listeners = ["mqtt://127.0.0.1:1884", "mqtt+proxy://127.0.0.1:2001"]
+    say(log, "g1", listeners=listeners, metrics_port=9464)
+    say(log, "g2", listeners=["mqtt://[::1]:1885"], metrics_port=9465)
+    say(log, "g3", listeners=["mqtt://127.0.0.1:1886"], metrics_port=0)
+    found = GatewaySource(MemoryLogReader(log), ManualClock(), 10.0, lambda: None)
+    await found.open()
+    await turns()
+    assert [node.metrics_url for node in found.nodes()] == [
+        "http://127.0.0.1:9464/metrics",
+        "http://[::1]:9465/metrics",
+        "",
+    ]
+    assert found.nodes()[0].ports == (("mqtt", 1884), ("mqtt+proxy", 2001))
+    await found.close()
 
 
 async def source(log: MemoryLog, clock: ManualClock) -> GatewaySource:
@@ -99,17 +121,26 @@ async def test_a_gateway_is_gone_when_it_says_so_or_is_silent_while_others_speak
     await found.close()
 
 
-@pytest.mark.parametrize("level", [4, 5])
-async def test_a_drained_gateway_lets_its_clients_go_and_they_land_elsewhere(
-    level: int, haproxy: str, tmp_path: Path
-) -> None:
+@dataclass
+class Balanced:
+    """Two gateways of one log behind a real HAProxy."""
+
+    system: System
+    gateways: list[Harness]
+    port: int
+
+
+@asynccontextmanager
+async def balanced(
+    haproxy: str, folder: Path, strategy: Strategy = "predicted"
+) -> AsyncIterator[Balanced]:
     port = free_port()
-    proxy = Haproxy(haproxy, tmp_path)
+    proxy = Haproxy(haproxy, folder)
     log = new_log("gateway-1", "gateway-2")
     settings = quick_settings(
-        tmp_path,
+        folder,
         [proxy],
-        strategy="predicted",
+        strategy=strategy,
         discovery={"gateways": True},
         predicted={"session_shards": 4},
         frontends=[{"name": "mqtt", "bind": f"127.0.0.1:{port}"}],
@@ -132,7 +163,15 @@ async def test_a_drained_gateway_lets_its_clients_go_and_they_land_elsewhere(
         access = LogAccess(writer, lambda: MemoryLogReader(log), ranges)
         system = await stack.enter_async_context(running_plane(settings, access))
         await system.takes("gateway-1", "gateway-2")
+        yield Balanced(system, gateways, port)
 
+
+@pytest.mark.parametrize("level", [4, 5])
+async def test_a_drained_gateway_lets_its_clients_go_and_they_land_elsewhere(
+    level: int, haproxy: str, tmp_path: Path
+) -> None:
+    async with balanced(haproxy, tmp_path) as found:
+        system, gateways, port = found.system, found.gateways, found.port
         clients = {f"client-{number}": await connect(port, level) for number in range(20)}
         for name, client in clients.items():
             assert isinstance(await client.handshake(name), Connack)
@@ -157,6 +196,42 @@ async def test_a_drained_gateway_lets_its_clients_go_and_they_land_elsewhere(
         await system.takes("gateway-1", "gateway-2")
         assert "nobody" in await system.plane.drain("nobody", 1.0)
         for client in (*clients.values(), back):
+            client.cut()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("strategy", ["weighted_cpu", "predicted"])
+async def test_a_gateway_with_too_much_to_do_keeps_its_clients_and_gets_no_more(
+    strategy: Strategy, haproxy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with balanced(haproxy, tmp_path, strategy) as found:
+        system, (first, second), port = found.system, found.gateways, found.port
+        names = [f"client-{number}" for number in range(20)]
+        clients = [await connect(port, 5) for _ in names]
+        for name, client in zip(names, clients, strict=True):
+            await client.handshake(name)
+        at_first, at_second = clients_of(first), clients_of(second)
+        assert at_first
+        assert at_second
+
+        with monkeypatch.context() as patch:
+            patch.setattr(first.gateway.overload, "_held_by_log", lambda: 1)
+            await system.takes("gateway-2")
+            assert system.plane.fleet.describe(0)[0]["overload_level"] == 10
+            assert (clients_of(first), clients_of(second)) == (at_first, at_second)
+            # Who was there and is cut lands elsewhere, though he would stick.
+            was_there = next(
+                one.client_id
+                for one in first.gateway.sessions._sessions.values()
+                if one.client_id in names
+            )
+            clients[names.index(was_there)].cut()
+            await until(lambda: clients_of(first) == at_first - 1)
+            back = await connect(port, 5)
+            await back.handshake(was_there)
+            assert clients_of(second) == at_second + 1
+        await system.takes("gateway-1", "gateway-2")
+        for client in (*clients, back):
             client.cut()
         await asyncio.sleep(0)
 
