@@ -126,6 +126,10 @@ class SystemMetrics(BaseModel):
     payload_bytes_received_per_second: float
     payload_bytes_sent_per_second: float
     dropped_per_second: float
+    copies_per_message: float | None = Field(
+        description="about how many records the router sends gateways for each message that they "
+        "store: one for each gateway with a subscriber; null while none comes"
+    )
     latency: SystemLatency = Field(description="of all gateways")
     gateways: list[GatewayMetrics]
     processes: list[ProcessMetrics]
@@ -184,6 +188,7 @@ class MetricsSource:
             queries=_queries(processes),
             rules=self._rule_totals(),
             balancer=self._balancing(),
+            copies_per_message=_copies(alive),
             **rates,
         )
 
@@ -263,6 +268,14 @@ class MetricsTicker:
 
 def metrics_event(shown: dict[str, Any]) -> Event:
     return "metrics", shown
+
+
+def _copies(gateways: list[GatewayMetrics]) -> float | None:
+    stored, received = (
+        sum(one.per_second.get(name, 0.0) for one in gateways)
+        for name in ("messages_stored", "deliveries_received")
+    )
+    return round(received / stored, 2) if stored else None
 
 
 def _gateway(found: Presence) -> GatewayMetrics:

@@ -25,6 +25,16 @@ def test_metrics_add_up_what_gateways_say(api: Api) -> None:
     assert found["rules"] == {"rules": 0, "running": 0, "matched_per_second": 0}
 
 
+def test_copies_are_of_the_messages_that_the_log_took(api: Api) -> None:
+    assert api.get("/metrics")["copies_per_message"] is None
+    for number in range(3):
+        for gateway in ("gateway-1", "gateway-2"):
+            counters = {"messages_stored": number * 10, "deliveries_received": number * 15}
+            api.hear(gateway, counters=counters)
+        api.clock.advance(0.5)
+    assert api.get("/metrics")["copies_per_message"] == 1.5
+
+
 def test_a_gateway_that_started_again_counts_anew(api: Api) -> None:
     api.hear("gateway-1", counters={"messages_received": 1_000})
     api.clock.advance(0.5)

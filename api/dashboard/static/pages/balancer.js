@@ -81,7 +81,9 @@ export function mount({ api, metrics, signal }) {
   );
 
   let known = "";
+  const copies = h("span", null, "–");
   const draw = perFrame(() => {
+    say(copies, copiesOf(metrics.latest));
     const balancer = metrics.latest?.balancer;
     if (!balancer) {
       known = "";
@@ -101,6 +103,7 @@ export function mount({ api, metrics, signal }) {
         ["Health", badge(...(balancer.healthy ? ["healthy", "good"] : ["not healthy", "bad"]))],
         ["Strategy", balancer.strategy],
         ["Snapshot", h("code", { title: balancer.version }, short(balancer.version))],
+        ["Copies of a message", copies],
         ["Taking clients", `${taken(balancer)} of ${count(balancer.nodes.length)} nodes`],
       ]),
     );
@@ -114,6 +117,7 @@ export function mount({ api, metrics, signal }) {
 }
 
 const path = (node) => `/balancer/nodes/${inPath(node.name)}/drain`;
+const copiesOf = (now) => (now?.copies_per_message == null ? "–" : rate(now.copies_per_message));
 const short = (version) => version.slice(0, SHOWN_VERSION) || "–";
 const percent = (value) => (value === null ? "–" : `${rate(value)} %`);
 const rounded = (node) => ({ ...node, cpu_percent: Math.round(node.cpu_percent ?? -1) });
