@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from api.sql.costs import call_problem, sets_problem
+from api.sql.costs import call_problem, query_problem, sets_problem
 from api.sql.dialect import DIALECT, HistoryParser, Verbatim, first_place, path_of, to_sql
 from api.sql.errors import QueryError, error_at
 from api.sql.functions import ALLOWED, GENERATORS, HINTS, PATTERN_FUNCTIONS, TABLE_FUNCTIONS
@@ -266,6 +266,9 @@ class _Checker:
             check = _CHECKS.get(type(node))
             if check is not None:
                 check(self, node)
+        problem = query_problem(self.root)
+        if problem is not None:
+            raise QueryError(problem)
         tables = [node for node in nodes if isinstance(node, exp.Table)]
         if len(tables) > MOST_RELATIONS:
             raise QueryError(
@@ -362,6 +365,9 @@ class _Checker:
         name = node.name.lower()
         if isinstance(node.parent, exp.Dot) and node.arg_key == "expression":
             self._refuse(node, f"function {name} is not allowed here: write it without a schema")
+        problem = call_problem(name, node.expressions)
+        if problem is not None:
+            self._refuse(node, f"{name}: {problem}")
         if name in PATTERN_FUNCTIONS:
             self._check_pattern(node)
         elif name in _INVOKER:
@@ -370,8 +376,6 @@ class _Checker:
             self._refuse(node, f"function {name} is not allowed here", HINTS.get(name, ""))
         elif name in _WITH_UNITS and len(node.expressions) == 3:
             self._check_unit(node)
-        elif (problem := call_problem(name, node.expressions)) is not None:
-            self._refuse(node, f"{name}: {problem}")
         elif name == "range" and not isinstance(node.parent, exp.Table):
             self._refuse(node, "range stands after FROM only")
 

@@ -1,8 +1,7 @@
 """What a query may ask of Spark for each row, where its arguments say how much.
 
-What makes values longer is counted when it runs (`streaming/jvm/Bounds.java`). Here is what Spark
-does before or beside that: it copies a row for each window it is in and each set it is grouped by,
-and keeps what an aggregate asks for.
+Spark writes out the columns that a `*` names, has as many tasks as `range` says, copies a row for
+each window it is in and each set it is grouped by, and keeps what an aggregate asks for.
 """
 
 import re
@@ -18,6 +17,12 @@ MOST_WINDOWS: Final = 100
 MOST_SETS: Final = 64
 """That the rows are grouped by."""
 
+MOST_STARS: Final = 64
+"""What all the `*` of a query multiply the columns of its tables by."""
+MOST_PERCENTILES: Final = 16
+"""Each keeps up to 50,000 values for a group before it makes them fewer."""
+
+_PERCENTILES: Final = frozenset(["approx_percentile", "percentile_approx"])
 _MANY: Final = (exp.Cube, exp.Rollup, exp.GroupingSets)
 
 Problem = str | None
@@ -27,6 +32,33 @@ def call_problem(name: str, arguments: Sequence[exp.Expr]) -> Problem:
     """Return why a call of a function costs too much, None when it does not."""
     check = _CALLS.get(name)
     return None if check is None else check(arguments)
+
+
+def query_problem(query: exp.Expr) -> Problem:
+    """Return why a whole query costs too much, None when it does not."""
+    times = 1
+    for select in query.find_all(exp.Select):
+        times *= max(1, _stars_in(select))
+    if times > MOST_STARS:
+        return f"its * make columns {times} times as many, at most {MOST_STARS} times may be"
+    calls = sum(call.name.lower() in _PERCENTILES for call in query.find_all(exp.Anonymous))
+    if calls > MOST_PERCENTILES:
+        return f"it has {calls} calls of approx_percentile, at most {MOST_PERCENTILES} may be"
+    return None
+
+
+def _stars_in(select: exp.Select) -> int:
+    """Count stars; one that names no table is one of each table."""
+    tables = 1 + len(select.args.get("joins") or ()) + len(select.args.get("laterals") or ())
+    count = 0
+    for star in select.find_all(exp.Star):
+        if star.find_ancestor(exp.Select) is not select:
+            continue
+        parent = star.parent
+        if isinstance(parent, exp.Anonymous) and parent.name.lower() == "count":
+            continue
+        count += 1 if isinstance(parent, exp.Column | exp.Dot) else tables
+    return count
 
 
 def sets_problem(group: exp.Group) -> Problem:
@@ -103,7 +135,15 @@ def _at_most(count: int) -> Callable[..., Problem]:
     return check
 
 
-_ACCURACY: Final = _number_from(2, 1, 100_000, "the accuracy")
+def _replacement(arguments: Sequence[exp.Expr]) -> Problem:
+    if len(arguments) < 3 or isinstance(arguments[2], exp.RawString):
+        return None
+    if isinstance(arguments[2], exp.Literal) and arguments[2].is_string:
+        return None
+    return "the replacement has to be written out"
+
+
+_ACCURACY: Final = _number_from(2, 1, 10_000, "the accuracy")
 _CALLS: Final[Mapping[str, Callable[[Sequence[exp.Expr]], Problem]]] = {
     "window": _window,
     "approx_count_distinct": _number_from(1, 0.01, 1, "the error that is allowed"),
@@ -112,4 +152,6 @@ _CALLS: Final[Mapping[str, Callable[[Sequence[exp.Expr]], Problem]]] = {
     "ntile": _number_from(0, 1, 100_000, "the number of buckets"),
     "stack": _number_from(0, 1, 1_000, "the number of rows"),
     "json_tuple": _at_most(50),
+    "range": _at_most(3),  # the fourth is how many tasks there are
+    "regexp_replace": _replacement,
 }

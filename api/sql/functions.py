@@ -74,7 +74,7 @@ _NESTED: Final = """
 """
 _JSON: Final = """
     from_json get_json_object is_variant_null json_array_length json_object_keys parse_json
-    schema_of_json schema_of_variant schema_of_variant_agg to_json to_variant_object
+    schema_of_json schema_of_variant to_json to_variant_object
     try_parse_json try_variant_get typeof variant_get
 """
 _CASTS: Final = "bigint binary boolean decimal double float int smallint string tinyint"
@@ -124,6 +124,7 @@ HINTS: Final = {
     "percentile_cont": "use approx_percentile",
     "median": "use approx_percentile(x, 0.5)",
     "mode": "use GROUP BY and count(*)",
+    "schema_of_variant_agg": "SELECT DISTINCT schema_of_variant(payload)",
     "version": "SELECT time travel is: FROM messages VERSION AS OF 12",
 }
 """What to do without some that are left out."""
