@@ -27,6 +27,7 @@ from api.jobs import Jobs
 from api.live.messages import MessageFeed
 from api.live.metrics import MetricsSource, MetricsTicker
 from api.live.outputs import OutputFeed
+from api.live.readers import Readers
 from api.log import LogAppender
 from api.messages import MessageMaker
 from api.middleware import RequestContext
@@ -141,7 +142,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         clock,
     )
     app.state.metrics_ticker = MetricsTicker(app.state.metrics_source.read)
-    app.state.live_readers = 0
+    app.state.live_readers = Readers()
     app.state.is_stopping = lambda: False
     app.state.access = AccessBook()
     app.state.access_changes = AccessChanges(app.state.log, app.state.access, clock)
@@ -245,7 +246,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 def _add_metrics(app: FastAPI, families: Families) -> None:
     requests: RequestMetrics = app.state.request_metrics
     requests.read(families)
-    families.add("mqlake_api_live_readers", app.state.live_readers)
+    families.add("mqlake_api_live_readers", len(app.state.live_readers))
 
 
 async def _beat(settings: ApiSettings, cache: SessionCache) -> None:

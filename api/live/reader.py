@@ -6,12 +6,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, NamedTuple
 
-from api.live.stream import Stream
+from api.live.stream import Room, Stream
 from api.problems import problem_body
 
 BATCH_EVENTS: Final = 200
 CHECK_SECONDS: Final = 1.0
 """How soon a reader learns that it may read no longer, and what was left out."""
+MAX_SAID: Final = 100
+"""Answers that wait for a reader; before it has taken some it is not heard."""
 SILENT_SECONDS: Final = 15.0
 """After so long without an event something is sent all the same: proxies cut what is silent."""
 
@@ -32,6 +34,9 @@ class _Opened(NamedTuple):
 class Reader:
     """Collects what a connection's streams have; use it in one event loop.
 
+    Attributes:
+        room: What may wait in its streams.
+
     Args:
         is_allowed: Whether whoever reads still may.
         is_stopping: Whether the process ends.
@@ -48,6 +53,8 @@ class Reader:
         self._woken = asyncio.Event()
         self._streams: dict[str, _Opened] = {}
         self._said: list[Told] = []
+        self._has_taken = asyncio.Event()
+        self.room = Room()
 
     def wake(self) -> None:
         """Tell that a stream has something; from any thread."""
@@ -71,12 +78,19 @@ class Reader:
         if opened is None:
             return False
         opened.close()
+        opened.stream.close()
         return True
 
     def say(self, told: Told) -> None:
         """Send something that no stream has."""
         self._said.append(told)
         self._woken.set()
+
+    async def wait_until_taken(self) -> None:
+        """Wait as long as too much of what was said waits to be sent."""
+        while len(self._said) >= MAX_SAID:
+            self._has_taken.clear()
+            await self._has_taken.wait()
 
     def close(self) -> None:
         """End all streams."""
@@ -107,6 +121,7 @@ class Reader:
 
     def _collect(self) -> list[Told]:
         batch, self._said = self._said, []
+        self._has_taken.set()
         for stream_id, opened in self._streams.items():
             events = opened.stream.take(BATCH_EVENTS)
             batch += [Told(stream_id, name, data) for name, data in events if data]

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 MAX_QUEUED: Final = 2_000
 MAX_QUEUED_BYTES: Final = 4 * 1024 * 1024
+MAX_CONNECTION_BYTES: Final = 8 * 1024 * 1024
+"""That wait in all streams of one connection."""
 LEFT_OUT_SECONDS: Final = 1.0
 """How often a reader is told what was left out."""
 
@@ -29,11 +31,32 @@ class LeftOut:
     """Because it did not take them in time."""
 
 
+class Room:
+    """Bytes that may wait in all streams of one connection; safe to use from any thread."""
+
+    def __init__(self, most: int = MAX_CONNECTION_BYTES) -> None:
+        self._lock = threading.Lock()
+        self._left = most
+
+    def take(self, size: int) -> bool:
+        """Take some; False when there are too few."""
+        with self._lock:
+            if size > self._left:
+                return False
+            self._left -= size
+            return True
+
+    def give_back(self, size: int) -> None:
+        with self._lock:
+            self._left += size
+
+
 class Stream:
     """A queue from the thread that feeds to the event loop that sends.
 
     Args:
         wake: Called when there is something new; from any thread.
+        room: Of its connection.
         show: Makes an event of an item, when it is sent.
         max_rate: Items a second; a second's worth may come at once. None: as they come.
         clock: Monotonic seconds.
@@ -42,12 +65,15 @@ class Stream:
     def __init__(
         self,
         wake: Callable[[], None],
+        room: Room,
         show: Callable[[Any], Event],
         *,
         max_rate: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.wake = wake
+        self._room = room
+        self._is_closed = False
         self._show = show
         self._max_rate = max_rate
         self._clock = clock
@@ -63,10 +89,13 @@ class Stream:
     def offer(self, item: Any, size: int) -> bool:
         """Queue an item, or leave it out; tell whether it was queued. The caller then wakes."""
         with self._lock:
+            if self._is_closed:
+                return False
             if not self._is_allowed():
                 self._left_out.rate += 1
                 return False
-            if len(self._items) >= MAX_QUEUED or self._bytes + size > MAX_QUEUED_BYTES:
+            is_full = len(self._items) >= MAX_QUEUED or self._bytes + size > MAX_QUEUED_BYTES
+            if is_full or not self._room.take(size):
                 self._left_out.slow += 1
                 return False
             self._items.append((item, size))
@@ -76,16 +105,28 @@ class Stream:
     def offer_newest(self, item: Any) -> None:
         """Queue an item in place of all that wait: only the newest counts."""
         with self._lock:
-            self._items.clear()
+            self._empty()
             self._items.append((item, 0))
-            self._bytes = 0
+
+    def close(self) -> None:
+        """Forget what waits, and take no more."""
+        with self._lock:
+            self._is_closed = True
+            self._empty()
+
+    def _empty(self) -> None:
+        self._items.clear()
+        self._room.give_back(self._bytes)
+        self._bytes = 0
 
     def take(self, limit: int) -> list[Event]:
         """Return what is to be sent now: what was left out, told now and then, and items."""
         with self._lock:
             count = min(limit, len(self._items))
             taken = [self._items.popleft() for _ in range(count)]
-            self._bytes -= sum(size for _, size in taken)
+            size = sum(size for _, size in taken)
+            self._bytes -= size
+            self._room.give_back(size)
             told = self._tell()
         events = [self._show(item) for item, _ in taken]
         return events if told is None else [told, *events]

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
@@ -32,6 +32,9 @@ from api.problems import Problem, ProblemDetails
 from api.routes.filters import check_filter
 from mqlake.errors import OperationalError
 
+if TYPE_CHECKING:
+    from api.live.readers import Readers
+
 router = APIRouter(tags=["live"])
 sockets = APIRouter()
 """WebSockets: they let their callers in themselves."""
@@ -45,7 +48,6 @@ MAX_RATE: Final = 1_000
 DEFAULT_RATE: Final = 100
 MAX_PAYLOAD_BYTES: Final = 65_536
 DEFAULT_PAYLOAD_BYTES: Final = 4_096
-MAX_READERS: Final = 200
 _CLOSE_POLICY: Final = 1008
 _CLOSE_LATER: Final = 1013
 
@@ -192,7 +194,7 @@ async def _sse(
     try:
         await _open(request, reader, asked)
     except BaseException:
-        _close(request, reader)
+        _close(request, reader, caller)
         raise
 
     async def events() -> AsyncIterator[str]:
@@ -202,7 +204,7 @@ async def _sse(
             async for batch in reader.batches():
                 yield "".join(map(_sse_event, batch)) or ": \n\n"
         finally:
-            _close(request, reader)
+            _close(request, reader, caller)
 
     # Proxies that collect answers before they pass them on let these through.
     return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})
@@ -230,7 +232,7 @@ async def live(socket: WebSocket) -> None:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(sending, receiving, return_exceptions=True)
-        _close(socket, reader)
+        _close(socket, reader, caller)
         if socket.application_state == WebSocketState.CONNECTED:
             with contextlib.suppress(RuntimeError):
                 await socket.close()
@@ -245,6 +247,7 @@ async def _send(socket: WebSocket, reader: Reader) -> None:
 
 async def _receive(socket: WebSocket, reader: Reader) -> None:
     while True:
+        await reader.wait_until_taken()
         try:
             text = await socket.receive_text()
         except (WebSocketDisconnect, KeyError):  # the other one: a binary frame
@@ -297,7 +300,7 @@ async def _open(
     """
     state = connection.app.state
     if isinstance(asked, SubscribeMetrics):
-        stream = Stream(reader.wake, metrics_event)
+        stream = Stream(reader.wake, reader.room, metrics_event)
         ticker: MetricsTicker = state.metrics_ticker
         ticker.add(stream)
         reader.add(asked.subscribe, stream, partial(ticker.remove, stream))
@@ -307,13 +310,13 @@ async def _open(
         for topic_filter in asked.topic_filters:
             check_filter(topic_filter)
         show = partial(message_event, max_payload_bytes=asked.max_payload_bytes)
-        stream = Stream(reader.wake, show, max_rate=asked.max_rate)
+        stream = Stream(reader.wake, reader.room, show, max_rate=asked.max_rate)
         feed = messages = _message_feed(connection)
         feed.hold()
         messages.add(asked.tenant, asked.topic_filters, stream)
         remove = partial(messages.remove, asked.tenant, asked.topic_filters, stream)
     else:
-        stream = Stream(reader.wake, output_event, max_rate=asked.max_rate)
+        stream = Stream(reader.wake, reader.room, output_event, max_rate=asked.max_rate)
         outputs: OutputFeed = state.output_feed
         feed = outputs
         feed.hold()
@@ -339,12 +342,8 @@ def _reader(connection: HTTPConnection, caller: Caller) -> Reader:
         Problem: There are too many.
     """
     state = connection.app.state
-    if state.live_readers >= MAX_READERS:
-        raise Problem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            f"{MAX_READERS} connections read live streams, which is the limit",
-        )
-    state.live_readers += 1
+    readers: Readers = state.live_readers
+    readers.enter(caller.name)
     callers = doorkeeper_of(connection).callers
 
     def is_allowed() -> bool:
@@ -357,9 +356,10 @@ def _reader(connection: HTTPConnection, caller: Caller) -> Reader:
     return Reader(is_allowed, is_stopping, state.settings.live_seconds)
 
 
-def _close(connection: HTTPConnection, reader: Reader) -> None:
+def _close(connection: HTTPConnection, reader: Reader, caller: Caller) -> None:
     reader.close()
-    connection.app.state.live_readers -= 1
+    readers: Readers = connection.app.state.live_readers
+    readers.leave(caller.name)
 
 
 def _message_feed(connection: HTTPConnection) -> MessageFeed:

@@ -6,7 +6,7 @@ from typing import Any
 
 from api.live.messages import MessageFeed, message_event
 from api.live.outputs import OutputFeed, output_event
-from api.live.stream import Stream
+from api.live.stream import Room, Stream
 from api.live.topics import MAX_KEPT_BYTES, RecentTopics
 from mqlake.rule_records import Output, Position, output_headers, rule_record_key
 from tests.api.live.records import FakeRecord, message
@@ -14,7 +14,7 @@ from tests.api.live.records import FakeRecord, message
 
 def stream_of(woken: list[Any] | None = None, max_payload_bytes: int = 100) -> Stream:
     wake = (lambda: woken.append(1)) if woken is not None else (lambda: None)
-    return Stream(wake, partial(message_event, max_payload_bytes=max_payload_bytes))
+    return Stream(wake, Room(), partial(message_event, max_payload_bytes=max_payload_bytes))
 
 
 def topics_of(stream: Stream) -> list[str]:
@@ -108,7 +108,7 @@ def output(rule: str, tenant: str = "default", row: bytes = b'{"t":1}') -> FakeR
 
 def test_outputs_come_by_rule_or_all_of_a_tenant(tmp_path: Path) -> None:
     feed = OutputFeed(tmp_path)
-    one, every = (Stream(lambda: None, output_event) for _ in range(2))
+    one, every = (Stream(lambda: None, Room(), output_event) for _ in range(2))
     feed.add("default", "hot", one)
     feed.add("default", None, every)
     feed.receive([output("hot"), output("cold"), output("hot", "other")])

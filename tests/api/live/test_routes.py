@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from api.authentication import COOKIE
+from api.live.readers import MAX_READERS, MAX_READERS_OF_ONE
 from mqlake.local.testing import await_condition
 from tests.api.conftest import AUTHORIZED, Api, MemoryMessageFeed, memory_api
 from tests.api.live.records import message
@@ -102,9 +103,23 @@ def test_a_filter_that_is_none_is_refused(api: Api, topic_filter: str) -> None:
 def test_streams_are_counted_and_bounded(short_api: Api) -> None:
     state = short_api.client.app.state
     short_api.request("GET", "/live/metrics")
-    assert state.live_readers == 0
-    state.live_readers = 200
+    assert len(state.live_readers) == 0
+    for number in range(MAX_READERS):
+        state.live_readers.enter(f"account-{number // 10}")
     assert code_of(short_api.request("GET", "/live/metrics")) == (503, "unavailable")
+
+
+def test_one_caller_leaves_places_for_others(short_api: Api) -> None:
+    state = short_api.client.app.state
+    for _ in range(MAX_READERS_OF_ONE):
+        state.live_readers.enter("api-token")
+    assert code_of(short_api.request("GET", "/live/metrics")) == (429, "rate_limited")
+    made = short_api.request("POST", "/keys", json={"role": "viewer", "description": "a test"})
+    other = {"Authorization": f"Bearer {made.json()['key']}"}
+    assert short_api.request("GET", "/live/metrics", other).status_code == 200
+    state.live_readers.leave("api-token")
+    assert short_api.request("GET", "/live/metrics").status_code == 200
+    assert len(state.live_readers) == MAX_READERS_OF_ONE - 1
 
 
 def test_topics_are_listed_with_their_last_message(api: Api) -> None:
@@ -149,7 +164,7 @@ def test_a_websocket_carries_several_streams(api: Api) -> None:
 
     asyncio.run(talk())
     assert not feed_of(api).tenants
-    assert api.client.app.state.live_readers == 0
+    assert len(api.client.app.state.live_readers) == 0
 
 
 def is_let_in(api: Api, headers: dict[str, str], subprotocols: Sequence[str] = ()) -> str | None:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from api.live.stream import MAX_QUEUED, MAX_QUEUED_BYTES, Event, Stream
+from api.live.stream import MAX_QUEUED, MAX_QUEUED_BYTES, Event, Room, Stream
 from mqlake.clock import ManualClock
 
 
@@ -12,7 +12,7 @@ def show(item: Any) -> Event:
 
 def make(max_rate: float | None = None) -> tuple[Stream, ManualClock]:
     clock = ManualClock()
-    return Stream(lambda: None, show, max_rate=max_rate, clock=clock.monotonic), clock
+    return Stream(lambda: None, Room(), show, max_rate=max_rate, clock=clock.monotonic), clock
 
 
 def test_items_come_in_their_order() -> None:
@@ -56,3 +56,19 @@ def test_of_metrics_only_the_newest_waits() -> None:
     for number in range(3):
         stream.offer_newest(number)
     assert stream.take(10) == [("item", {"is": 2})]
+
+
+def test_the_streams_of_a_connection_share_its_room() -> None:
+    room = Room(100)
+    one, other = (Stream(lambda: None, room, show) for _ in range(2))
+    assert one.offer("a", 60)
+    assert not other.offer("b", 60)
+    assert other.offer("c", 40)
+    one.take(1)
+    assert other.offer("d", 60)
+    other.close()
+    assert not other.offer("e", 1)
+    assert one.offer("f", 100)
+    assert not one.offer("g", 1)
+    one.offer_newest("h")
+    assert one.offer("i", 100)
