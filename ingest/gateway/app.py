@@ -79,8 +79,10 @@ async def _run(settings: GatewaySettings) -> None:
         client_id=settings.name,
         max_record_bytes=settings.max_packet_bytes + RECORD_OVERHEAD_BYTES,
     )
+    spare = KafkaLogWriter(servers, client_id=settings.name)
     ranges = KafkaRangeReader(servers, client_id=settings.name)
-    log = LogAccess(writer, partial(KafkaLogReader, servers, client_id=settings.name), ranges)
+    open_reader = partial(KafkaLogReader, servers, client_id=settings.name)
+    log = LogAccess(writer, open_reader, ranges, spare)
     tracer = open_tracer(settings.tracing, settings.name)
     try:
         await _serve(settings, log, tracer, stop)
@@ -88,6 +90,7 @@ async def _run(settings: GatewaySettings) -> None:
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
         await ranges.close()
+        await spare.close()
         await writer.close()
 
 

@@ -79,7 +79,8 @@ class Foundation:
         self.me = me = Run(settings.name, secrets.token_hex(8))
         self.loop = loop = asyncio.get_running_loop()
         self.writer = writer = VersionedWriter(log.writer)
-        self.log = log = replace(log, writer=writer)
+        spare = VersionedWriter(log.spare or log.writer)
+        self.log = log = replace(log, writer=writer, spare=spare)
         self.reader = log.open_reader()
         self.ends = Ends(self.reader)
         self.partitions = partitions
@@ -90,10 +91,14 @@ class Foundation:
         self.tasks = Tasks(loop)
         self.ending = Ending(stop, self.reader)
         self.lease = lease = Lease(clock, settings.lease_seconds, on_lease_lost)
-        use_version, fail = writer.use, self.ending.fail
-        identity = host or LinuxHost()
+
+        def use_version(version: int) -> None:
+            writer.use(version)
+            spare.use(version)
+
+        fail, identity = self.ending.fail, host or LinuxHost()
         self.peers = Peers(
-            writer, log.open_reader(), me, clock, lease, identity, use_version, fail, records
+            writer, spare, log.open_reader(), me, clock, lease, identity, use_version, fail, records
         )
         self.delivered = Delivered(partitions.inbound)
         self.subscriptions: Subscriptions[Sender] = Subscriptions(settings.share_strategy)

@@ -20,11 +20,11 @@ import json
 import logging
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqlake.clock import LogClock
 from mqlake.errors import LogError, OperationalError
-from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogRecord, LogWriter
+from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogFull, LogRecord, LogWriter
 from mqlake.record_versions import OLDEST_WRITTEN, RECORD_VERSION
 from mqlake.records import GATEWAYS, VERSION_KEY, Headers
 from mqlake.shard_records import Run
@@ -76,6 +76,14 @@ class _Peer:
     """By the log's time, of a word that is older than our own first one."""
 
 
+class _Said(NamedTuple):
+    """A word of our own that has not come back."""
+
+    at: float
+    has_room: bool
+    """It was not said by the spare writer."""
+
+
 class Lease:
     """Whether this gateway may act for its sessions and shards: others know that it is there.
 
@@ -92,7 +100,7 @@ class Lease:
         self._clock = clock
         self.seconds = seconds
         self._on_lost = on_lost
-        self._until = clock.monotonic() + seconds
+        self._until = self._writes_until = clock.monotonic() + seconds
         self._is_confirmed = True
         self._is_sure = True
         self.silences = 0
@@ -120,8 +128,7 @@ class Lease:
 
         Until then no other takes over its shards.
         """
-        now = self._clock.monotonic()
-        return now < self._until and now < self._until - self.seconds + SILENT_SECONDS / 2
+        return self._clock.monotonic() < self._writes_until - self.seconds + SILENT_SECONDS / 2
 
     def is_sure(self) -> bool:
         """Tell whether this gateway knows of each owner that has come after it.
@@ -141,12 +148,19 @@ class Lease:
         """Note that it is known what others have done while this gateway was not heard."""
         self._is_sure = True
 
-    def renew(self, said_at: float) -> None:
-        """Note that a word has come back that was said then."""
+    def renew(self, said_at: float, *, can_write: bool = True) -> None:
+        """Note that a word has come back that was said then.
+
+        Args:
+            said_at: By the clock of the lease.
+            can_write: It came through the queue through which all else goes.
+        """
         self.holds()  # that the time was over is not to be missed
         self.is_sure()
         self.silences += not self.is_in_time()
         self._until = max(self._until, said_at + self.seconds)
+        if can_write:
+            self._writes_until = max(self._writes_until, said_at + self.seconds)
 
     def confirm(self) -> None:
         """Act again: it is known what others have done meanwhile."""
@@ -157,7 +171,9 @@ class Peers:
     """Who is there.
 
     Args:
-        writer: Appends our own word.
+        writer: Appends our own word, as all that this gateway writes: what waits for the log holds
+            it up, too.
+        spare: Appends it when messages have filled that.
         reader: Not started yet.
         me: This run of this gateway.
         clock: Its monotonic time counts.
@@ -176,6 +192,7 @@ class Peers:
     def __init__(
         self,
         writer: LogWriter,
+        spare: LogWriter,
         reader: LogReader,
         me: Run,
         clock: Clock,
@@ -186,6 +203,7 @@ class Peers:
         records: int = RECORD_VERSION,
     ) -> None:
         self._writer = writer
+        self._spare = spare
         self._reader = reader
         self._me = me
         self._clock = clock
@@ -198,7 +216,7 @@ class Peers:
         self._log_clock = LogClock(clock)
         self._clock_ahead_ms: deque[int] = deque(maxlen=CLOCK_WORDS)
         self._is_read = False
-        self._said: dict[int, float] = {}
+        self._said: dict[int, _Said] = {}
         self._number = 0
         self._peers: dict[str, _Peer] = {}
         self._named_from = 0
@@ -232,7 +250,6 @@ class Peers:
         self._spoke_at = now
         self._serves = figures.get("state") == SERVING
         self._number += 1
-        self._said[self._number] = now
         value = {
             "v": RECORD_VERSION,
             "gateway": self._me.gateway,
@@ -244,7 +261,8 @@ class Peers:
             "at": self._clock.now_ms(),
             **figures,
         }
-        self._append(self._me.gateway.encode(), json.dumps(value).encode())
+        has_room = self._append(self._me.gateway.encode(), json.dumps(value).encode())
+        self._said[self._number] = _Said(now, has_room)
         self._raise_version()
 
     def leave(self) -> None:
@@ -373,8 +391,8 @@ class Peers:
                 name = self._me.gateway
                 self._fail(OperationalError(f"another gateway named {name} has started"))
             return
-        said_at = self._said.pop(found.get("number", 0), None)
-        if said_at is None:
+        said = self._said.pop(found.get("number", 0), None)
+        if said is None:
             return
         for number in [one for one in self._said if one < found["number"]]:
             del self._said[number]
@@ -385,7 +403,7 @@ class Peers:
         self._echo_at = now
         self._log_clock.heard(record.timestamp_ms)
         self._clock_ahead_ms.append(found["at"] - record.timestamp_ms)
-        self._lease.renew(said_at)
+        self._lease.renew(said.at, can_write=said.has_room)
         if not self._is_read:
             self._is_read = True
             for peer in self._peers.values():
@@ -428,11 +446,18 @@ class Peers:
             self._use_version(version)
         return ""
 
-    def _append(self, key: bytes, value: bytes | None) -> None:
+    def _append(self, key: bytes, value: bytes | None) -> bool:
+        """Append a word; return whether the log had room for it where everything goes."""
+        has_room = True
         try:
-            self._writer.append(GATEWAYS, key, value, _HEADERS, _ignore, partition=0)
+            try:
+                self._writer.append(GATEWAYS, key, value, _HEADERS, _ignore, partition=0)
+            except LogFull:
+                has_room = False
+                self._spare.append(GATEWAYS, key, value, _HEADERS, _ignore, partition=0)
         except LogError as error:
             logger.debug("not heard", extra={"fields": {"reason": str(error)}})
+        return has_room
 
     def _receive(self, records: list[LogRecord]) -> None:
         for record in records:

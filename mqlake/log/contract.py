@@ -283,3 +283,5 @@ class LogAccess:
     open_reader: Callable[[], LogReader]
     """Each reader follows one log topic; whoever opens it closes it."""
     ranges: LogRangeReader
+    spare: LogWriter | None = None
+    """Of a gateway: for what must be said even when messages have filled `writer`."""

@@ -490,6 +490,7 @@ class Harness:
     stop: asyncio.Event
     task: asyncio.Task[None]
     host: FakeHost
+    spare: MemoryLogWriter
 
     @property
     def counters(self) -> Any:
@@ -514,6 +515,7 @@ class Harness:
     async def kill(self) -> None:
         """End the gateway as kill -9 does: nothing more reaches the log, nobody is told."""
         self.writer.kill()
+        self.spare.kill()
         self.host.kill()
         for connection in self.connections():
             transport = connection._transport
@@ -606,7 +608,8 @@ async def running_gateway(
         log, max_queued_records=max_queued_records, max_record_bytes=max_record_bytes
     )
     ranges = MemoryRangeReader(log)
-    access = LogAccess(writer, lambda: MemoryLogReader(log), ranges)
+    spare = MemoryLogWriter(log)
+    access = LogAccess(writer, lambda: MemoryLogReader(log), ranges, spare)
     if clock is not None:
         log.now_ms = clock.now_ms
     host = FakeHost()
@@ -636,7 +639,7 @@ async def running_gateway(
         )
         if task.done():
             task.result()
-        yield Harness(log, router, writer, gateway, process, port, stop, task, host)
+        yield Harness(log, router, writer, gateway, process, port, stop, task, host, spare)
     finally:
         log.release_reports()
         stop.set()
@@ -651,6 +654,7 @@ async def running_gateway(
             await until(lambda: not gateway.connections)
             await turns()
             await ranges.close()
+            await spare.close()
             await writer.close()
             if own_router:
                 await router.close()

@@ -10,6 +10,7 @@ from mqlake.clock import ManualClock
 from mqlake.errors import OperationalError
 from mqlake.log.contract import DELIVERY_SECONDS
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter
+from mqlake.records import INBOUND
 from mqlake.shard_records import Run
 from tests.ingest.gateway.harness import FakeHost, new_log, until
 
@@ -30,7 +31,9 @@ class Gateway:
         self.host = FakeHost()
         self.lease = Lease(clock, LEASE_SECONDS, self._lose)
         self.reader = MemoryLogReader(log)
+        self.writer = MemoryLogWriter(log, max_queued_records=1)
         self.peers = Peers(
+            self.writer,
             MemoryLogWriter(log),
             self.reader,
             run,
@@ -47,6 +50,10 @@ class Gateway:
     def _fail(self, failure: OperationalError) -> None:
         assert "has started" in str(failure)
         self.superseded += 1
+
+    def fill(self) -> None:
+        """Have a message wait for the log: its writer takes no more in this turn of the loop."""
+        self.writer.append(INBOUND, b"t/a", b"", [], lambda *_: None)
 
     async def beat(self, state: str = "serving") -> None:
         """Say that it is there, until it has heard that."""
@@ -69,6 +76,37 @@ async def gateways(*runs: Run) -> AsyncIterator[tuple[ManualClock, MemoryLog, li
     yield clock, log, found
     for one in found:
         await one.peers.close()
+
+
+async def test_a_gateway_is_heard_while_messages_fill_the_log() -> None:
+    async with gateways(ONE, TWO) as (clock, _, (one, two)):
+        clock.advance(SILENT_SECONDS - 0.5)
+        one.fill()
+        await one.beat()
+        await two.beat()
+        clock.advance(SILENT_SECONDS - 0.5)
+        await two.beat()
+        assert one.lease.is_in_time()
+        assert not two.peers.is_silent(ONE)
+
+
+async def test_a_gateway_that_cannot_write_is_not_certain_to_be_heard() -> None:
+    async with gateways(ONE) as (clock, _, (one,)):
+        clock.advance(SILENT_SECONDS)
+        one.fill()
+        await one.beat()
+        assert one.lease.is_heard()
+        assert not one.lease.is_certain()
+        clock.advance(0.5)
+        await one.beat()
+        assert one.lease.is_certain()
+
+
+async def test_a_gateway_that_leaves_is_gone_although_messages_fill_the_log() -> None:
+    async with gateways(ONE, TWO) as (_, __, (one, two)):
+        one.fill()
+        one.peers.leave()
+        await until(lambda: two.peers.is_dead(ONE))
 
 
 async def test_a_gateway_is_silent_before_it_is_dead() -> None:
