@@ -310,8 +310,11 @@ def exchange_name(session_id: str, packet_id: int, incarnation: str) -> bytes:
 
 
 def will_exchange(session: SessionRecord) -> bytes:
-    """Return the header `exchange` of a will: of one connection of one session."""
-    return f"{session.session_id}/will/{session.connected_at_ms}".encode()
+    """Return the header `exchange` of a will: of one connection of one session.
+
+    Calendars of gateways differ: a client that moves may connect twice at the same time.
+    """
+    return f"{session.session_id}/will/{session.incarnation}/{session.connected_at_ms}".encode()
 
 
 def encode_session(session: SessionRecord) -> bytes:

@@ -126,6 +126,7 @@ class ClientSession:
 
     __slots__ = (
         "_context",
+        "_has_progress_record",
         "_histories",
         "_records",
         "_restored_starts",
@@ -183,6 +184,8 @@ class ClientSession:
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
         self._records = SubscriptionRecords()
         self.progress: Progress | None = None
+        # Written by itself, not as what has changed.
+        self._has_progress_record = False
         # By topic filter; made when first needed: few sessions ever have one.
         self._histories: dict[str, History] | None = None
         self.floor: list[int] | None = None
@@ -202,6 +205,14 @@ class ClientSession:
     def is_stored(self) -> bool:
         """Whether it outlives its connection."""
         return self.expiry_interval > 0
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether the log has, or is to have, a record of how far it has come.
+
+        Without subscriptions or exchanges there is nothing to come to.
+        """
+        return self._has_progress_record or (self.progress is not None and self.progress.is_begun)
 
     def become(self, state: State) -> None:
         """Step on: the states say which may follow."""
@@ -352,7 +363,8 @@ class ClientSession:
     ) -> None:
         """Write the session as it is now, if it is one that is written.
 
-        Before SUBACK and UNSUBACK only what has changed of its subscriptions.
+        Before SUBACK and UNSUBACK only what has changed of its subscriptions. With the first of
+        them how far it has come: else whoever takes it over would not know from where on to read.
 
         Args:
             on_saved: Told when the log has it, or not; of one that is not written, when it is held.
@@ -379,6 +391,8 @@ class ClientSession:
             writers[Kind.SUBSCRIPTION] = partial(self.save_subscriptions, changes, saved)
         if is_session_due:
             writers[Kind.SESSION] = partial(self._save, saved)
+        if progress is None and self.is_stored and self.subscriptions and not self.has_progress:
+            progress = partial(self.save_progress, self.snapshot())
         if progress is not None:
             writers[Kind.PROGRESS] = progress
         if self.is_stored and self.shares:
@@ -430,6 +444,7 @@ class ClientSession:
     def save_progress(self, progress: ProgressRecord) -> None:
         """Write how far the session has come, until the log has it."""
         assert self.epoch is not None
+        self._has_progress_record = True
         self._context.session_log.save_progress(self.key, progress, self.epoch)
 
     def stored(self) -> None:
@@ -495,6 +510,7 @@ class ClientSession:
         """Become what the record says; the subscriptions are not in force yet."""
         record, progress, more = stored
         self.is_written = True
+        self._has_progress_record = progress is not None
         self.session_id = record.session_id
         in_session = [one.topic_filter for one in record.subscriptions]
         self._records.restore(

@@ -12,10 +12,12 @@ from ingest.protocol.packets import MQTT_5_0
 from ingest.protocol.reason_codes import ConnackReasonCode
 from ingest.session.checkpoint import Before
 from ingest.session.opening import (
+    NOTHING_STORED,
     CatchUp,
     Claim,
     GoLive,
     Load,
+    Loaded,
     Refuse,
     Route,
     Save,
@@ -183,7 +185,10 @@ class Opening:
             session.restore(stored)
         self._context.sessions.add(session)
         self.connection.adopt(session, self.connect)
-        return stored is not None
+        if stored is None:
+            return NOTHING_STORED
+        is_behind = stored.progress is not None or bool(session.subscriptions)
+        return Loaded(session_present=True, is_behind=is_behind)
 
     def _save(self, _: Save) -> Any:
         session, stored = self._session, self._stored
@@ -192,8 +197,6 @@ class Opening:
             # Until the session has caught up, our marks say nothing of it.
             stored.progress.settled = False
             progress = partial(session.save_progress, stored.progress)
-        elif session.is_stored:
-            progress = partial(session.save_progress, session.snapshot())
         try:
             session.save(self._saved, before=Before.CONNACK, progress=progress)
         except LogError as error:

@@ -59,6 +59,9 @@ class Progress:
         epoch: Under which it is held.
         snapshot: Returns the state as it is.
         on_room: Called when messages may be sent again after `has_room` was false.
+
+    Attributes:
+        is_begun: There is something to tell, since this connection began.
     """
 
     __slots__ = (
@@ -72,6 +75,7 @@ class Progress:
         "_under_way",
         "_waiting",
         "epoch",
+        "is_begun",
         "key",
         "snapshot",
     )
@@ -89,6 +93,7 @@ class Progress:
         self.snapshot = snapshot
         self._saver = saver
         self._on_room = on_room
+        self.is_begun = False
         self._is_dirty = False
         self._is_closed = False
         self._rests_until = 0.0
@@ -107,6 +112,7 @@ class Progress:
 
     def sent(self) -> None:
         """Note that a QoS 1 message is sent."""
+        self.is_begun = True
         self._repeatable += 1
 
     def acknowledged(self) -> None:
@@ -117,7 +123,7 @@ class Progress:
     def touch(self) -> None:
         """Note that something has changed."""
         if not self._is_closed:
-            self._is_dirty = True
+            self.is_begun = self._is_dirty = True
             self._saver.schedule(self, at_once=False)
 
     def after_saved(self, proceed: Callable[[], None]) -> None:
@@ -125,7 +131,7 @@ class Progress:
         if self._is_closed:
             return
         self._waiting.append(proceed)
-        self._is_dirty = True
+        self.is_begun = self._is_dirty = True
         self._saver.schedule(self, at_once=True)
 
     @property

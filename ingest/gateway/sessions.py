@@ -346,7 +346,8 @@ class Sessions:
                 Kind.MEMBER: partial(self._share_log.forget_member, key, shared_filters, epoch)
             }
             if session.is_written and record.will is None:
-                writers[Kind.PROGRESS] = partial(self._log.forget_progress, key, epoch)
+                if session.has_progress:
+                    writers[Kind.PROGRESS] = partial(self._log.forget_progress, key, epoch)
                 writers[Kind.SESSION] = partial(self._log.forget_session, key, epoch)
             elif session.is_written:
                 writers[Kind.SESSION] = partial(self._log.save_session, record, epoch)
@@ -370,7 +371,8 @@ class Sessions:
         progress = None
         if not session.is_coming_back:
             shared = session.sender.take_shared(is_ended=False)
-            progress = session.next_progress()
+            if session.has_progress or session.subscriptions:
+                progress = session.next_progress()
         self._close_progress(session)
         record = session.record(disconnected_at_ms=self._context.clock.now_ms())
         changes = session.take_changes()

@@ -8,7 +8,7 @@ nothing of the log is live in the turn of the loop in which CONNECT was read.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingest.session.effects import Effect
 from mqlake.errors import LogError
@@ -27,9 +27,20 @@ class Claim(Effect["Grant | None"]):
     """
 
 
+class Loaded(NamedTuple):
+    """What is stored of a session."""
+
+    session_present: bool
+    is_behind: bool
+    """It has subscriptions, or exchanges to go on with: something may have been missed."""
+
+
+NOTHING_STORED: Final = Loaded(session_present=False, is_behind=False)
+
+
 @dataclass(frozen=True, slots=True)
-class Load(Effect[bool]):
-    """Make the session from what is stored of it; return whether anything is."""
+class Load(Effect[Loaded]):
+    """Make the session from what is stored of it, if anything is."""
 
     grant: Grant | None
 
@@ -72,7 +83,8 @@ class CatchUp(Effect["Sequence[int]"]):
 class GoLive(Effect[None]):
     """Let the session send, and its client be heard.
 
-    Subscriptions count from `starts` on, in the turn in which these were reached; None: it is new.
+    Subscriptions count from `starts` on, in the turn in which these were reached; None: there are
+    none.
     """
 
     starts: Sequence[int] | None
@@ -81,15 +93,15 @@ class GoLive(Effect[None]):
 async def open_session() -> None:
     """Give a client its session. The host goes on with this only while the client is there."""
     grant = await Claim()
-    session_present = await Load(grant)
+    loaded = await Load(grant)
     try:
         await Save()
     except LogError as error:
         await Refuse(str(error))
         return
-    await Welcome(session_present)
+    await Welcome(loaded.session_present)
     reached = None
-    if session_present:
+    if loaded.is_behind:
         ends = await Route()
         reached = await CatchUp(ends)
     await GoLive(reached)

@@ -18,7 +18,7 @@ def take_over(one: OneShard, **changes: Any) -> None:
 def test_a_will_without_delay_is_published_when_the_session_is_taken_over() -> None:
     one = OneShard()
     take_over(one, will=a_will(), will_at_ms=20)
-    assert one.wills == [b"s1/will/10"]
+    assert one.wills == [b"s1/will/i2/10"]
     assert one.told[-1][:2] == ("g3", "grant")
     assert one.told[-1][2]["session"]["will"] is None
 

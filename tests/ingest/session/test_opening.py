@@ -7,10 +7,12 @@ import pytest
 from ingest.session.effects import Effect
 from ingest.session.holder import Grant
 from ingest.session.opening import (
+    NOTHING_STORED,
     CatchUp,
     Claim,
     GoLive,
     Load,
+    Loaded,
     Refuse,
     Route,
     Save,
@@ -20,6 +22,7 @@ from ingest.session.opening import (
 from mqlake.errors import LogError
 
 GRANT = Grant({"session": 1}, None)
+BEHIND = Loaded(session_present=True, is_behind=True)
 NEW = [Claim(), Load(None), Save(), Welcome(False), GoLive(None)]
 STORED = [Claim(), Load(GRANT), Save(), Welcome(True), Route(), CatchUp([5, 6]), GoLive([7, 8])]
 
@@ -41,18 +44,23 @@ def run(*results: Any) -> list[Effect[Any]]:
 
 
 def test_a_new_session_is_live_when_it_is_saved() -> None:
-    assert run(None, False, None, None, None) == NEW
+    assert run(None, NOTHING_STORED, None, None, None) == NEW
 
 
 def test_one_that_was_stored_is_routed_then_read_for_then_live() -> None:
-    assert run(GRANT, True, None, None, [5, 6], [7, 8], None) == STORED
+    assert run(GRANT, BEHIND, None, None, [5, 6], [7, 8], None) == STORED
+
+
+def test_one_that_was_stored_with_nothing_to_miss_is_live_when_it_is_saved() -> None:
+    loaded = Loaded(session_present=True, is_behind=False)
+    assert run(GRANT, loaded, None, None, None) == [*STORED[:4], GoLive(None)]
 
 
 @pytest.mark.parametrize("steps", range(len(STORED)))
 def test_a_client_that_goes_stops_it_at_every_step(steps: int) -> None:
-    assert run(*[GRANT, True, None, None, [5, 6], [7, 8]][:steps]) == STORED[: steps + 1]
+    assert run(*[GRANT, BEHIND, None, None, [5, 6], [7, 8]][:steps]) == STORED[: steps + 1]
 
 
 def test_a_client_is_not_welcome_before_the_log_has_its_session() -> None:
     error = LogError("the log is away", definite=True)
-    assert run(GRANT, True, error, None) == [*STORED[:3], Refuse("the log is away")]
+    assert run(GRANT, BEHIND, error, None) == [*STORED[:3], Refuse("the log is away")]

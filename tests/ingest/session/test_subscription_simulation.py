@@ -129,14 +129,14 @@ def answer_before_it_is_durable(patch: Patch) -> None:
 
 
 MUTANTS: Final[list[tuple[Callable[[Patch], None], int]]] = [
-    (hand_over_what_has_ended, 163),
+    (hand_over_what_has_ended, 246),
     (forget_a_page, 0),
-    (begin_without_all_pages, 9),
+    (begin_without_all_pages, 17),
     (take_late_records, 4_610),
-    (write_nothing_again, 711),
+    (write_nothing_again, 245),
     (leave_what_has_ended, 3),
-    (end_subscriptions_first, 150),
-    (answer_before_it_is_durable, 645),
+    (end_subscriptions_first, 20),
+    (answer_before_it_is_durable, 3_307),
 ]
 """Planted faults, and the first seed that finds each: it is looked for around that one."""
 

@@ -134,7 +134,7 @@ class Client:
         )
         is_certain = is_certain and not _may_end(replace(connection.options, clean=False))
         self.session_id = connection.session_id if is_certain else None
-        if self.subscribed != connection.session_id:
+        if connection.options.subscribes and self.subscribed != connection.session_id:
             self.packet(connection, "subscribe", 0)
         for (sid, packet_id), (name, is_received) in self.publishing.items():
             if sid != connection.session_id:

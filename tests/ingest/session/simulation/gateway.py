@@ -333,11 +333,12 @@ class Process(OwnerNode):
                 self.holder.end_claim_of(key, epoch)
             elif record.will is None:
                 end: dict[Kind, Callable[[], object]] = {
-                    Kind.PROGRESS: partial(
-                        self.append_session, progress_key(*key), None, key, epoch, lambda _: None
-                    ),
                     Kind.SESSION: partial(serving.save_session, None, epoch, is_last=True),
                 }
+                if serving.has_progress:
+                    end[Kind.PROGRESS] = partial(
+                        self.append_session, progress_key(*key), None, key, epoch, lambda _: None
+                    )
                 write(Before.END, end)
             else:
                 serving.save_session(record, epoch, is_last=True)
@@ -352,7 +353,9 @@ class Process(OwnerNode):
             self._store(serving)
 
     def _store(self, serving: Serving) -> None:
-        progress = None if serving.is_coming_back else serving.snapshot()
+        progress = None
+        if not serving.is_coming_back and (serving.has_progress or serving.subscriptions):
+            progress = serving.snapshot()
         record = serving.record(disconnected_at_ms=self.clock.now_ms())
         self._end(serving, State.STORED)
 

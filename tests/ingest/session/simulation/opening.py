@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.session.catch_up import UNBOUNDED, Missed, log_ranges
 from ingest.session.checkpoint import Before
 from ingest.session.opening import (
+    NOTHING_STORED,
     CatchUp,
     Claim,
     GoLive,
     Load,
+    Loaded,
     Refuse,
     Route,
     Save,
@@ -52,7 +54,6 @@ class Opening:
         self.serving: Serving
         self.progress: ProgressRecord | None = None
         """What is stored."""
-        self.is_stored = False
         self.cursor: list[int]
 
     @property
@@ -82,7 +83,6 @@ class Opening:
     def load(self, load: Load) -> Any:
         grant, connection = load.grant, self.connection
         session = _decoded(grant)
-        self.is_stored = session is not None
         self.serving = serving = Serving(self.process, connection)
         serving.become(State.CLAIMED)
         if session is not None and grant is not None:
@@ -97,15 +97,16 @@ class Opening:
         connection.session_id = serving.session_id
         connection.exchange = will_exchange(serving.record())
         self.world.judge.by_exchange[connection.exchange] = connection
-        return self.is_stored
+        if session is None:
+            return NOTHING_STORED
+        is_behind = self.progress is not None or bool(serving.subscriptions)
+        return Loaded(session_present=True, is_behind=is_behind)
 
     def save(self, _: Save) -> Any:
         serving, progress = self.serving, None
         if self.progress is not None:
             self.progress.settled = False
             progress = partial(serving.save_progress, self.progress)
-        elif not self.is_stored and serving.is_stored:
-            progress = partial(serving.save_progress, serving.snapshot())
         serving.save(self.saved, before=Before.CONNACK, progress=progress)
         return _LATER
 

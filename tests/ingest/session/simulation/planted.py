@@ -34,6 +34,7 @@ from tests.ingest.session.simulation.opening import Opening
 from tests.ingest.session.simulation.receiving import Receiving
 from tests.ingest.session.simulation.schedule import CLIENTS
 from tests.ingest.session.simulation.sending import Sending
+from tests.ingest.session.simulation.serving import Serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -278,11 +279,11 @@ def welcome_before_it_is_saved(patch: Patch) -> None:
     """CONNACK leaves before the log has the session."""
 
     async def open_session() -> None:
-        session_present = await Load(await ClaimSession())
-        await Welcome(session_present)
+        loaded = await Load(await ClaimSession())
+        await Welcome(loaded.session_present)
         await Save()
         reached = None
-        if session_present:
+        if loaded.is_behind:
             reached = await CatchUp(await Route())
         await GoLive(reached)
 
@@ -350,6 +351,19 @@ def look_where_it_is_not(patch: Patch) -> None:
     patch.setattr(IncomingMessages, "look_for", lambda *_: None)
 
 
+def subscribe_before_progress(patch: Patch) -> None:
+    """The first subscription of a session is stored, and not from where on it is to be read for."""
+    patch.setattr(Serving, "has_progress", True)
+
+
+def take_what_is_stored_for_nothing(patch: Patch) -> None:
+    """A session that comes back goes live as if it had missed nothing."""
+    load = Opening.load
+    patch.setitem(
+        opening._PERFORM, Load, lambda self, one: load(self, one)._replace(is_behind=False)
+    )
+
+
 def leave_out_what_waits(patch: Patch) -> None:
     """The cursor of a session is past what waits for room in its window."""
     patch.setattr(Sending, "first_waiting", lambda _: None)
@@ -370,38 +384,40 @@ def believe_the_holder(patch: Patch) -> None:
 
 
 MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
-    (ignore_epochs, 241),
-    (settle_without_closing, 58),
+    (ignore_epochs, 906),
+    (settle_without_closing, 45),
     (settle_without_looking, lose_the_answer),
     (grant_at_once, 0),
-    (clear_wills_before, 128),
-    (announce_no_wills, 86),
-    (publish_wills_without_looking, 320),
-    (ignore_releases, 8),
-    (skip_confirming, 450),
-    (skip_the_lease, 450),
-    (resurrect_sessions, 241),
-    (use_marks_of_another_run, 1_976),
+    (clear_wills_before, 219),
+    (announce_no_wills, 227),
+    (publish_wills_without_looking, 648),
+    (ignore_releases, 0),
+    (skip_confirming, 192),
+    (skip_the_lease, 192),
+    (resurrect_sessions, 906),
+    (use_marks_of_another_run, 1_178),
     (save_steps_later, crash_at_each_event),
     (forget_that_there_was_a_session, 0),
-    (settle_the_living, 99),
+    (settle_the_living, 44),
     (give_what_was_taken, change_owners),
     (leave_what_was_taken, change_owners),
     (deliver_unsure, change_owners),
-    (hand_over_twice, 3_492),
-    (judge_by_the_claim, 14),
-    (own_by_word, 450),
-    (welcome_before_it_is_saved, crash_at_each_event),
+    (hand_over_twice, 8_459),
+    (judge_by_the_claim, 41),
+    (own_by_word, 192),
+    (welcome_before_it_is_saved, 123),
     (go_live_behind, move_while_messages_come),
-    (catch_up_with_nothing, 3),
+    (catch_up_with_nothing, 50),
     (forget_what_was_in_flight, crash_at_each_event),
     (send_what_was_released, crash_at_each_event),
     (forget_what_was_received, crash_at_each_event),
-    (take_repetitions_for_new, 34),
+    (take_repetitions_for_new, 42),
     (free_identifiers_too_soon, lose_the_answer),
     (look_where_it_is_not, lose_the_answer),
+    (subscribe_before_progress, crash_at_each_event),
+    (take_what_is_stored_for_nothing, crash_at_each_event),
     (leave_out_what_waits, crash_at_each_event),
-    (go_by_the_calendar, 129),
-    (believe_the_holder, 12),
+    (go_by_the_calendar, 1_079),
+    (believe_the_holder, 31),
 ]
 """Planted faults, and what finds each: seeds around the first that does, or some schedules."""

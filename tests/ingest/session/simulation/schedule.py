@@ -40,12 +40,13 @@ class Step:
     qos: int = 2
     is_half_open: bool = False
     """The client's connection before it stays open at the server: nothing has told it."""
+    subscribes: bool = True
 
     def __str__(self) -> str:
         told = {
             "connect": f"client {self.who} connects to g{self.gateway}"
             f" clean={self.clean} will={self.will_delay} expiry={self.expiry}"
-            f" half-open={self.is_half_open}",
+            f" half-open={self.is_half_open} subscribes={self.subscribes}",
             "message": f"a message of QoS {self.qos} is published",
             "restart": f"slot {self.who} is started again",
             "compact": "the log is compacted",
@@ -100,7 +101,8 @@ def make_schedule(seed: int) -> Schedule:
             if random.random() < 0.2:
                 options = (True, None, 0)  # what an owner may begin at once
             step = Step(at_ms, what, who, random.randrange(gateways), *options)
-            step = replace(step, is_half_open=random.random() < 0.4)
+            half_open, subscribes = random.random() < 0.4, random.random() < 0.8
+            step = replace(step, is_half_open=half_open, subscribes=subscribes)
         elif what in {"restart", "wait"}:
             step = Step(at_ms, what, random.randrange(gateways))
         elif what == "message":

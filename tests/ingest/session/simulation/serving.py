@@ -62,6 +62,7 @@ class Serving:
         self.subscriptions: dict[str, Sequence[int]] = {}
         self.restored_starts: dict[str, Sequence[int]] | None = None
         self.progress: Progress | None = None
+        self.has_progress_record = False
         self.floor: list[int] | None = None
         self.held: list[tuple[str, int, str]] | None = []
         """Packets of a client that is not heard yet."""
@@ -83,12 +84,17 @@ class Serving:
     def is_coming_back(self) -> bool:
         return self.restored_starts is not None and self.state not in IN_FORCE
 
+    @property
+    def has_progress(self) -> bool:
+        return self.has_progress_record or (self.progress is not None and self.progress.is_begun)
+
     def become(self, state: State) -> None:
         self.state = step(self.state, state)
 
     def restore(self, session: SessionRecord, progress: ProgressRecord | None) -> None:
         self.is_written = True
         self.session_id = session.session_id
+        self.has_progress_record = progress is not None
         starts = {one.topic_filter: one.starts or [0] for one in session.subscriptions}
         self.restored_starts, self.subscriptions = starts, dict(starts)
         for packet_id in [] if progress is None else progress.incoming:
@@ -121,8 +127,7 @@ class Serving:
             if self.is_ended or self.connection is None:
                 return
             self.subscriptions.setdefault(FILTER, [end])
-            progress = partial(self.save_progress, self.snapshot()) if self.is_stored else None
-            self.save(suback, before=Before.SUBACK, progress=progress)
+            self.save(suback, before=Before.SUBACK)
 
         self.process.send_barrier(counted)
 
@@ -201,6 +206,8 @@ class Serving:
         writers: dict[Kind, Callable[[], object]] = {
             Kind.SESSION: partial(self.save_session, self.record(), self.epoch, on_saved)
         }
+        if progress is None and self.is_stored and self.subscriptions and not self.has_progress:
+            progress = partial(self.save_progress, self.snapshot())
         if progress is not None:
             writers[Kind.PROGRESS] = progress
         write(before, writers)
@@ -226,4 +233,5 @@ class Serving:
     def save_progress(self, progress: ProgressRecord, epoch: int | None = None) -> None:
         epoch = self.epoch if epoch is None else epoch
         assert epoch is not None
+        self.has_progress_record = True
         self.process.save_progress(self.key, progress, epoch)
