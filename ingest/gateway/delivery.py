@@ -28,7 +28,7 @@ from mqlake.records import (
 )
 
 if TYPE_CHECKING:
-    from ingest.gateway.peers import Lease
+    from ingest.gateway.lease import Lease
     from ingest.gateway.share_groups import ShareGroups
 
 logger = logging.getLogger(__name__)

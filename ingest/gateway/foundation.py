@@ -20,9 +20,10 @@ from ingest.gateway.events import Events
 from ingest.gateway.hosts import Host, LinuxHost
 from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.latency import GatewayLatencies
+from ingest.gateway.lease import Lease
 from ingest.gateway.log_room import LogRoom
 from ingest.gateway.overload import OverloadMeter
-from ingest.gateway.peers import Lease, Peers
+from ingest.gateway.peers import Peers
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.retained import Retained
 from ingest.gateway.routes import Routes

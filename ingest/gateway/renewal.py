@@ -14,7 +14,7 @@ from mqlake.errors import LogError
 
 if TYPE_CHECKING:
     from ingest.gateway.delivery import Delivery
-    from ingest.gateway.peers import Lease
+    from ingest.gateway.lease import Lease
     from ingest.gateway.session_log import SessionLog
     from ingest.gateway.sessions import Sessions
     from ingest.gateway.shards import Shards

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ingest.gateway.delivered import Delivered
+    from ingest.gateway.lease import Lease
     from ingest.gateway.outbound import OutboundMessage
-    from ingest.gateway.peers import Lease
     from ingest.gateway.retained import Retained
     from ingest.gateway.retained_questions import Question, RetainedQuestions
     from ingest.gateway.system_topics import SystemTopics

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ingest.gateway.ending import Ending
-    from ingest.gateway.peers import Lease
+    from ingest.gateway.lease import Lease
     from mqlake.records import Headers
 
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.context import Context
     from ingest.gateway.delivered import Delivered
-    from ingest.gateway.peers import Lease, Peers
+    from ingest.gateway.lease import Lease
+    from ingest.gateway.peers import Peers
     from ingest.gateway.sending import Outgoing as OutgoingMessage
     from ingest.gateway.session_log import SessionLog
     from ingest.gateway.shards import Shards

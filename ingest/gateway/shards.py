@@ -42,7 +42,8 @@ from mqlake.shard_records import OWNER_KEY, Key, Run, encode_run, shard_of, stam
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from ingest.gateway.peers import Lease, Peers
+    from ingest.gateway.lease import Lease
+    from ingest.gateway.peers import Peers
     from ingest.gateway.store.database import Database
     from ingest.session.effects import Search, Work
     from ingest.session.placement import Place

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from ingest.gateway.ending import Ending
-    from ingest.gateway.peers import Lease
+    from ingest.gateway.lease import Lease
     from ingest.session.open_work import Position
     from mqlake.errors import LogError
     from mqlake.log.contract import LogWriter

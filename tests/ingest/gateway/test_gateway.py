@@ -13,7 +13,7 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from ingest.gateway.peers import BEAT_SECONDS
+from ingest.gateway.lease import BEAT_SECONDS
 from ingest.protocol.packets import Disconnect, Puback, Publish, Will
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ingest.gateway.ending import Ending
-from ingest.gateway.peers import Lease
+from ingest.gateway.lease import Lease
 from ingest.gateway.progress import (
     MAX_SAVES_UNDER_WAY,
     REST_SECONDS,

@@ -1,11 +1,11 @@
 """How a gateway comes to know its shards: loaded one after the other, then followed."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ingest.gateway.peers import Lease, Peers
+from ingest.gateway.lease import Lease
 from ingest.gateway.shards import Actions, Shards
 from ingest.gateway.store.database import Database
 from ingest.session.placement import place
@@ -23,6 +23,9 @@ from mqlake.shard_records import (
     stamp_headers,
 )
 from tests.ingest.gateway.harness import until
+
+if TYPE_CHECKING:
+    from ingest.gateway.peers import Peers
 
 pytestmark = pytest.mark.anyio
 
