@@ -121,7 +121,8 @@ async def test_no_change_cuts_a_live_connection(
             stack.callback(fourth.stop)
             announce(dns, [*found, fourth])
             await system.takes(*names, name_of(fourth))
-            await until(lambda: all(one.weight == 100 for one in system.plane.snapshot.nodes))
+            # Until its processor is known; predicted weights are less by the level.
+            await until(lambda: all(one.weight >= 90 for one in system.plane.snapshot.nodes))
             await until(system.at_rest)
             joined = await connect_many(ports, [f"joined-{n}" for n in range(60)])
             assert by_node(joined)["node-4"]
