@@ -4,15 +4,18 @@ A cursor is where the page before ended, so that what comes or goes meanwhile sh
 """
 
 import json
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
 
 from fastapi import Query
 from pydantic import BaseModel, Field
 
 from api.problems import Problem
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 Item = TypeVar("Item")
 
@@ -68,7 +71,7 @@ def read_cursor(cursor: str | None, parts: int) -> list[str]:
     if (
         not isinstance(found, list)
         or len(found) != parts
-        or not all(isinstance(part, str) for part in found)
+        or not all(isinstance(part, str) and _SURROGATE.search(part) is None for part in found)
     ):
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one that a page before gave"

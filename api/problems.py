@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
+from pydantic_core import PydanticSerializationError
 from starlette.exceptions import HTTPException
 
 from rules.errors import RuleError
@@ -55,6 +56,10 @@ _CODE_OF_STATUS: Final[dict[int, str]] = {
     503: "unavailable",
 }
 """What is meant where nothing more exact is said."""
+
+
+_NO_CHARACTER: Final = "surrogates not allowed"
+"""In the words of Python, and of what it calls."""
 
 
 class FieldProblem(BaseModel):
@@ -171,6 +176,18 @@ def register(app: FastAPI) -> None:
         ]
         return problem_response(
             HTTPStatus.UNPROCESSABLE_ENTITY, "the request is not valid", errors=errors
+        )
+
+    @app.exception_handler(UnicodeEncodeError)
+    @app.exception_handler(PydanticSerializationError)
+    async def answer_text(_request: Request, error: Exception) -> JSONResponse:
+        # JSON can name half a surrogate pair; what we have ourselves holds none.
+        if _NO_CHARACTER not in str(error):
+            raise error
+        return problem_response(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "a text of the request has half a surrogate pair (\\ud800 to \\udfff), which is no "
+            "character",
         )
 
     @app.exception_handler(Exception)

@@ -1,5 +1,6 @@
 """Dead letters: what rules could not evaluate and actions could not carry out; run them again."""
 
+import re
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Literal
@@ -26,6 +27,9 @@ router = APIRouter(
 )
 
 QUERY_SECONDS = 60.0
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+_INT_DIGITS = 9
+"""Of a partition and an index, which are of 32 bits."""
 _clock = SystemClock()
 
 _From = Annotated[datetime | None, Query(alias="from", description="given up not before")]
@@ -76,7 +80,8 @@ def get_dead_letters(
     after = None
     if cursor is not None:
         after = read_parts(cursor, KEY_PARTS)
-        if not all(part.lstrip("-").isdecimal() for part in (after[0], *after[3:6])):
+        numbers = (_WHOLE.fullmatch(part) for part in (after[0], *after[3:6]))
+        if not all(numbers) or any(len(after[place]) > _INT_DIGITS for place in (3, 5)):
             raise Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY, "the cursor is not one that a page before gave"
             )

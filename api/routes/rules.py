@@ -98,7 +98,7 @@ _CHANGE: Final[dict[int | str, dict[str, Any]]] = {
     202: {"model": RuleView, "description": "taken; the engine has not answered yet"},
     **{code: {"model": ProblemDetails} for code in (404, 409, 412)},
 }
-_ETAG = re.compile(r'(?:W/)?"(\d+)"')
+_ETAG = re.compile(r'(?:W/)?"([0-9]{1,18})"')
 
 
 @router.get("/rules")

@@ -151,10 +151,13 @@ def check(text: str, tenant: str) -> CheckedQuery:
     """
     tokens = _tokens(text)
     _check_tokens(text, tokens)
-    statement = _parse(text, tokens)
-    checker = _Checker(text, tenant, statement)
-    checker.check()
-    sql = to_sql(statement)
+    try:
+        statement = _parse(text, tokens)
+        checker = _Checker(text, tenant, statement)
+        checker.check()
+        sql = to_sql(statement)
+    except RecursionError as exc:  # a name of a thousand parts, say, is as deep
+        raise QueryError("the query is nested too deeply") from exc
     _proofread(text, sql)
     return CheckedQuery(text, sql, frozenset(checker.relations))
 
@@ -221,8 +224,6 @@ def _parse(text: str, tokens: list[Token]) -> exp.Expr:
     parser = HistoryParser(error_level=ErrorLevel.IMMEDIATE, dialect=DIALECT)
     try:
         statements = parser.parse(tokens, text)
-    except RecursionError as exc:
-        raise QueryError("the query is nested too deeply") from exc
     except ParseError as exc:
         raise _translated(text, exc) from exc
     except (ValueError, TypeError, AttributeError, KeyError, IndexError) as exc:
