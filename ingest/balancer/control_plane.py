@@ -347,6 +347,8 @@ class ControlPlane:
                 return
             self._loads_stamp = stamp
             self.fleet.expect(await asyncio.to_thread(_read_loads, path, self._layout.buckets))
+        except FileNotFoundError:
+            return  # nobody has written it yet, or it is being replaced
         except (OSError, UnicodeDecodeError, LoadsError) as exc:
             fields = {"file": str(path), "reason": str(exc)}
             logger.warning("expected loads not read", extra={"fields": fields})

@@ -136,7 +136,8 @@ class PredictedSettings(SettingsGroup):
         default=0.25, ge=0.0, le=10.0, description="of a node's even part that it may have more"
     )
     loads_file: Path | None = Field(
-        default=None, description="lines tenant,client_id,rate; read again when it has changed"
+        default=None,
+        description="lines tenant,client_id,rate; read again when it has changed; may be missing",
     )
 
 

@@ -66,6 +66,7 @@ class Balancing:
             "MQLAKE_BALANCER_CONTROL_SOCKET": str(settings.control_socket),
             "MQLAKE_BALANCER_STATE_FILE": str(settings.state_file),
             "MQLAKE_BALANCER_DISCOVERY__GATEWAYS": "true",
+            "MQLAKE_BALANCER_PREDICTED__LOADS_FILE": str(settings.predicted.loads_file),
             "MQLAKE_BALANCER_PREDICTED__SESSION_SHARDS": str(settings.predicted.session_shards),
             "MQLAKE_BALANCER_MAX_CONNECTIONS": str(settings.max_connections),
             "MQLAKE_BALANCER_PROXIES": proxies,
@@ -142,7 +143,12 @@ def plan_balancing(
         control_socket=folder / "control.sock",
         state_file=folder / "state.json",
         discovery=given.discovery.model_copy(update={"gateways": True}),
-        predicted=given.predicted.model_copy(update={"session_shards": local.session_shards}),
+        predicted=given.predicted.model_copy(
+            update={
+                "session_shards": local.session_shards,
+                "loads_file": given.predicted.loads_file or folder / "loads.csv",
+            }
+        ),
         max_connections=min(given.max_connections, _most_connections()),
         proxies=(proxy,),
         frontends=(*(one for one in own if one.name not in taken), *given.frontends),

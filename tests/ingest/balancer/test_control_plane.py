@@ -10,10 +10,12 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
+from ingest.balancer.control_plane import ControlPlane
 from ingest.balancer.control_socket import ControlSocket
 from ingest.balancer.metrics import add_metrics
 from ingest.balancer.state_file import load_state
 from mqlake.cli.app import mqlake
+from mqlake.clock import SystemClock
 from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
 from mqlake.metrics.families import Families
@@ -278,3 +280,21 @@ def test_the_command_line_says_when_there_is_none(tmp_path: Path) -> None:
     config.write_text(f'control_socket = "{tmp_path}/none.sock"\n')
     result = CliRunner().invoke(mqlake, ["balancer", "--config", str(config), "status"])
     assert isinstance(result.exception, OperationalError)
+
+
+async def test_expected_loads_are_read_once_they_are_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "loads.csv"
+    settings = quick_settings(tmp_path, (), predicted={"loads_file": file})
+    plane = ControlPlane(settings, SystemClock())
+    await plane._read_loads()
+    assert not caplog.records
+    file.write_text("default,heavy,30\n")
+    await plane._read_loads()
+    expected = list(plane.fleet._loads)
+    assert max(expected) > 1
+    file.write_text("default,heavy\n")
+    await plane._read_loads()
+    assert "expected loads not read" in caplog.text
+    assert plane.fleet._loads == expected

@@ -55,6 +55,7 @@ def test_the_process_gets_the_settings_of_the_plan(
     assert loaded.discovery.gateways
     assert loaded.discovery.dns_servers == ("10.0.0.1",)
     assert loaded.predicted.session_shards == 8
+    assert loaded.predicted.loads_file == Path("balancer/loads.csv")
 
 
 def test_a_frontend_of_the_file_takes_the_place_of_its_name(tmp_path: Path) -> None:
