@@ -23,7 +23,7 @@ from mqlake.local.kafka import KafkaServer
 from mqlake.local.listeners import listeners_of, reachable_addresses, wanted_ports
 from mqlake.local.metrics import SUPERVISOR, SupervisorMetrics, metrics_url
 from mqlake.local.parts import API, RULES, STREAMING, Plan
-from mqlake.local.paths import RUNTIME, DataDirectory
+from mqlake.local.paths import OTHERS, RUNTIME, DataDirectory
 from mqlake.local.ports import claim, free_ports
 from mqlake.local.progress import PipeProgress, Progress, choose_progress, replay
 from mqlake.local.settings import LocalSettings
@@ -69,6 +69,7 @@ def run_here(options: Options, progress: Progress) -> int:
     Raises:
         MqlakeError: It cannot start; nothing was harmed and no process is left.
     """
+    os.umask(OTHERS)  # for all processes of the system
     data = DataDirectory(options.data_dir.absolute())
     preflight.check_directory(data)
     with _hold(data):
@@ -155,7 +156,7 @@ def _be_daemon(options: Options, writing: int) -> int:
 def _hold(data: DataDirectory) -> Iterator[None]:
     """Hold the data directory; the lock goes with the process, however it ends."""
     try:
-        data.root.mkdir(parents=True, exist_ok=True)
+        data.make()
         file = data.lock.open("a+", encoding="ascii")
     except OSError as exc:
         raise OperationalError(

@@ -11,6 +11,9 @@ VENV_PYTHON: Final = RUNTIME / "venv" / "bin" / "python"
 KAFKA_JARS: Final = RUNTIME / "jars" / "kafka"
 SPARK_JARS: Final = RUNTIME / "jars" / "spark"
 
+OTHERS: Final = 0o077
+"""Permissions of everybody but the owner."""
+
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
@@ -20,6 +23,18 @@ class DataDirectory:
 
     BALANCER: ClassVar = Path("balancer")
     """From `root`: sockets, snapshot and HAProxy's files."""
+
+    def make(self) -> None:
+        """Make it if it is missing, for its owner alone; one that others could open is closed.
+
+        What is in it (the log, the tables, keys) is whatever clients have sent.
+
+        Raises:
+            OSError: It cannot be made, or belongs to somebody else.
+        """
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.root.stat().st_mode & OTHERS:
+            self.root.chmod(0o700)
 
     @property
     def lock(self) -> Path:

@@ -51,6 +51,11 @@ def stored_payloads(system: LocalSystem) -> Counter[bytes]:
 
 
 class TestRunningSystem:
+    def test_its_data_are_its_owners_alone(self, system: LocalSystem) -> None:
+        assert stat.S_IMODE(system.data_dir.stat().st_mode) == 0o700
+        for name in ("kafka", "logs", "run"):
+            assert stat.S_IMODE((system.data_dir / name).stat().st_mode) == 0o700, name
+
     def test_status_lists_every_process_as_healthy(self, system: LocalSystem) -> None:
         result = system.run("status", "--wait", "180", "--json")
         assert result.returncode == 0

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
 from mqlake.local.log_room import in_words
 from mqlake.local.parts import LOG
+from mqlake.local.paths import OTHERS
 from mqlake.tables import TABLES
 
 GIB: Final = 1024**3
@@ -85,7 +86,7 @@ def look_at_files(patient: Patient) -> Iterator[Finding]:
                 yield error("files", f"{path} is missing", "restart the system: it makes a new one")
             continue
         mode = stat.S_IMODE(found.st_mode)
-        if mode & 0o077:
+        if mode & OTHERS:
             yield error(
                 "files",
                 f"{path} can be read by others (mode {mode:04o}): whoever can is administrator",
@@ -98,8 +99,12 @@ def look_at_files(patient: Patient) -> Iterator[Finding]:
         else:
             private += 1
     root = patient.data.root
-    if root.is_dir() and root.stat().st_mode & stat.S_IWOTH:
-        yield error("files", f"everybody may write to {root}", f"chmod o-w {root}")
+    if root.is_dir() and (mode := stat.S_IMODE(root.stat().st_mode)) & OTHERS:
+        yield error(
+            "files",
+            f"others may look into {root} (mode {mode:04o}): the log and the tables lie there",
+            f"chmod 700 {root}",
+        )
     if private:
         yield ok("files", f"{private} secrets are private")
 
