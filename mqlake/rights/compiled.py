@@ -5,7 +5,7 @@ are for; the first of them in the file that holds decides, and where none does t
 What was asked once is remembered, within bounds, for a connection asks the same again and again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from mqlake.matching import TopicFilterTrie
@@ -62,11 +62,6 @@ class _Compiled:
         return not self._client_ids or any(
             one.matches(client.client_id, client.username) for one in self._client_ids
         )
-
-    def topic_filter(self, client: "ClientRights") -> str | None:
-        """Return what its pattern is for a client; None: nothing matches it."""
-        assert self.pattern is not None
-        return self.pattern.of(client.client_id, client.username)
 
 
 _Tree = TopicFilterTrie[_Compiled]
@@ -138,17 +133,26 @@ class Rights:
 
     def overlapping(
         self, action: Action, client: "ClientRights", topic_filter: str
-    ) -> list[tuple[_Compiled, str]]:
-        """Return the rules that have a topic in common with a filter, with what they match."""
-        found = []
+    ) -> Iterator[tuple[_Compiled, str]]:
+        """Yield the rules that have a topic in common with a filter, with what they match.
+
+        In the order of the file.
+        """
+        found: list[_Compiled] = []
         for tree in self._trees_for(action, client):
-            for rule in tree.overlapping(topic_filter):
-                if rule.is_for(client):
-                    mine = rule.topic_filter(client)
-                    if mine is not None and overlaps(mine, topic_filter):
-                        found.append((rule, mine))
-        found.sort(key=lambda one: one[0].number)
-        return found
+            found += tree.overlapping(topic_filter)
+        found.sort(key=_by_number)
+        for rule in found:
+            if not rule.is_for_all and not rule.is_for(client):
+                continue
+            pattern = rule.pattern
+            assert pattern is not None
+            if pattern.is_plain:
+                yield rule, pattern.superset
+                continue
+            mine = pattern.of(client.client_id, client.username)
+            if mine is not None and overlaps(mine, topic_filter):
+                yield rule, mine
 
     def _add(self, compiled: _Compiled, rule: Rule) -> None:
         assert compiled.pattern is not None

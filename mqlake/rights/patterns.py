@@ -152,6 +152,8 @@ def covers(pattern: str, topic_filter: str) -> bool:
         pattern: A plain, valid topic filter.
         topic_filter: Another one.
     """
+    if topic_filter.endswith("#") and not pattern.endswith("#"):
+        return False
     wanted = topic_filter.split(SEPARATOR)
     given = ["#"] if pattern == "+/#" else pattern.split(SEPARATOR)  # each topic has a level
     if given[0] in {"+", "#"} and wanted[0].startswith("$"):
