@@ -71,7 +71,7 @@ class Args(Arguments):
             valid = bool(parts.hostname) and (parts.port is None or parts.port > 0)
         except ValueError:
             valid = False
-        if not valid or re.search(r"[\s\\\x00-\x20]", authority):
+        if not valid or not authority.isascii() or re.search(r"[\s\\\x00-\x20]", authority):
             raise ArgumentError("host of url is not valid", hint="write https://host[:port]/path")
         if "#" in found[3]:
             raise ArgumentError("url has a fragment, which is never sent")
@@ -88,6 +88,9 @@ class Args(Arguments):
                 raise ArgumentError(f"{name!r} is no name of a header")
             if name.lower() in _RESERVED_HEADERS:
                 raise ArgumentError(f"header {name} cannot be set")
+            literals = [part for part in Template.parse(headers[name]).parts if type(part) is str]
+            if not all(map(_NO_LINE.fullmatch, literals)):
+                raise ArgumentError(f"header {name} would hold a control character")
         return headers
 
 
