@@ -43,6 +43,7 @@ from streaming.log_retention import LogRetention, Retention
 from streaming.log_retention import figures as retention_figures
 from streaming.log_topics import partition_counts
 from streaming.metrics import add_queries
+from streaming.poison import PoisonGuard
 from streaming.readers import Readers, RunnerPlaces
 from streaming.rules.controller import RuleController
 from streaming.rules.detections import detected
@@ -115,18 +116,27 @@ def main(settings: StreamingSettings) -> int:
 def _start_and_run(settings: StreamingSettings, stop: _Stop, beat: Callable[..., None]) -> int:
     beat(healthy=False, detail="starting Spark")
     lock = hold(settings.data_dir / "checkpoints" / "lock", _LOCK_TIMEOUT_SECONDS)
+    guard = PoisonGuard(settings.data_dir.absolute(), SystemClock())
+    guard.find()
     spark, jvm = start_spark(settings, inherited_fds=(lock,))
     try:
+        guard.open(spark)
         if settings.master.startswith("local["):
             begin = partial(_begin_with_rules, spark, settings)
             threading.Thread(target=begin, name="rules-ahead", daemon=True).start()
         partitions = _await_log(spark, settings, beat)
         stop.starting = False
-        code = _run(spark, jvm, settings, partitions, stop.asked, beat)
+        code = _run(spark, jvm, settings, partitions, guard, stop.asked, beat)
+    except _StoppedEarly:
+        jvm.kill()
+        guard.close()
+        raise
     except BaseException:
         jvm.kill()
         raise
     jvm.stop(_STOP_TIMEOUT_SECONDS)
+    if code == 0:
+        guard.close()
     return code
 
 
@@ -135,6 +145,7 @@ def _run(
     jvm: Jvm,
     settings: StreamingSettings,
     partitions: dict[str, int],
+    guard: PoisonGuard,
     stopping: threading.Event,
     beat: Callable[..., None],
 ) -> int:
@@ -213,6 +224,8 @@ def _run(
         if jvm.process.poll() is not None:
             _logger.error("java ended", extra={"fields": {"exit_code": jvm.process.returncode}})
             return 1
+        buried = guard.look(spark)
+        guard.pause(buried, controller.pause_version)
         queries.check()
         trouble = queries.trouble()
         routing = not trouble and (routing or queries.is_processing(router.NAME))
@@ -220,6 +233,8 @@ def _run(
         figures["rules_with_memory"] = memory.figures()
         figures |= asdict(measured.heap) | retention_figures(retention)
         detail = trouble or (well if routing else "starting the queries")
+        if buried:
+            detail += f"; passes over {len(buried)} messages that ended it: bin/mqlake poison list"
         beat(healthy=routing, detail=detail, figures=figures)
         stopping.wait(INTERVAL_SECONDS if routing else INTERVAL_SECONDS / 5)
     beat(healthy=False, detail="stopping", figures=figures)

@@ -79,6 +79,8 @@ public final class RuleEvaluation {
                 throw new IllegalStateException(
                         "loop: the message has come through " + writer.chainText());
             }
+            Places.begin(
+                    lane.number, rule, lane.row.event != null, lane.row.partition, lane.row.offset);
             if (rule.code == null) {
                 throw new IllegalStateException("the rule does not compile");
             }
@@ -104,6 +106,7 @@ public final class RuleEvaluation {
         } catch (LinkageError error) {
             failed(rule, error, count, table, writer);
         } finally {
+            Places.end(lane.number);
             budget.end();
         }
         if (isTimed) {

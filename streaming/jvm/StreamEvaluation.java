@@ -66,13 +66,13 @@ final class StreamEvaluation {
             boolean isOurs = row.begin(
                     stream.isEvents, partition, offset, timestampMs, recordKey, value,
                     headerNames, headerValues);
-            return isOurs ? evaluate(lane) : NOTHING;
+            return isOurs ? evaluate(lane, version) : NOTHING;
         } finally {
             lane.giveBack();
         }
     }
 
-    private Row[] evaluate(Lane lane) {
+    private Row[] evaluate(Lane lane, RuleVersion version) {
         MessageRow row = lane.row;
         counters.matched.increment();
         String[] chain = row.chain == null || row.chain.length == 0
@@ -93,6 +93,7 @@ final class StreamEvaluation {
                 throw new IllegalStateException("loop: the message has come through "
                         + new String(row.chain, StandardCharsets.UTF_8));
             }
+            Places.begin(lane.number, version, row.event != null, row.partition, row.offset);
             if (condition != null
                     && !Boolean.TRUE.equals(condition.evaluate(lane).genericGet(0))) {
                 counters.noResult.increment();
@@ -106,6 +107,7 @@ final class StreamEvaluation {
         } catch (LinkageError error) {
             failed(row, error, isLoop);
         } finally {
+            Places.end(lane.number);
             budget.end();
         }
         if (isTimed) {

@@ -10,7 +10,6 @@ import json
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
@@ -120,7 +119,7 @@ class RuleController:
         self._is_run_ended = is_run_ended
         self._references: dict[str, dict[str, Columns]] = {}
         self._doubtful: set[RuleKey] = set()
-        self._asked: deque[tuple[RuleKey, int, str]] = deque()
+        self._asked: dict[tuple[RuleKey, str], Callable[[Span], bool]] = {}
         self._definitions: dict[RuleKey, Rule] = {}
         self._schemas = SchemaBook()
         self._activations: dict[RuleKey, Activation] = {}
@@ -157,7 +156,15 @@ class RuleController:
 
     def pause(self, run: Run, error: str) -> None:
         """Ask for a rule to be paused, if that version is still in force; from any thread."""
-        self._asked.append(((run.tenant, run.rule), run.span.change, error))
+        change = run.span.change
+        self._asked[(run.tenant, run.rule), error] = lambda span: span.change == change
+
+    def pause_version(self, rule: RuleKey, version: int, error: str) -> None:
+        """Ask for a rule to be paused, if that version is still in force; from any thread.
+
+        Whoever asks before the rules are read asks in vain.
+        """
+        self._asked[rule, error] = lambda span: span.version == version
 
     def run(self, stopping: threading.Event) -> None:
         """Step until told to stop; for a thread of its own."""
@@ -297,10 +304,10 @@ class RuleController:
 
     def _take_asked(self) -> None:
         while self._asked:
-            rule, change, error = self._asked.popleft()
+            (rule, error), is_meant = self._asked.popitem()
             activation = self._activations.get(rule)
             current = None if activation is None else activation.current
-            if current is not None and current.change == change:
+            if current is not None and is_meant(current):
                 self._failing[rule] = error
                 self._changed.add(rule)
 

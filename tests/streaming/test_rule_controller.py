@@ -339,6 +339,24 @@ def test_a_run_that_fails_pauses_its_rule_if_it_is_still_in_force() -> None:
     assert (found.state, found.error, found.current) == ("paused", "why", None)
 
 
+def test_a_version_on_which_the_engine_ended_is_paused_while_it_is_in_force() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 2)
+    controller.pause_version(("default", "r"), 2, "too early")
+    controller.step()
+    controller.pause_version(("default", "r"), 1, "of the version before")
+    controller.step()
+    assert log.activations()["r"].state == "running"
+    for _ in range(2):
+        controller.pause_version(("default", "r"), 2, "why")
+    controller.step()
+    controller.pause_version(("default", "r"), 2, "again")
+    controller.step()
+    found = log.activations()["r"]
+    assert (found.state, found.error, found.current) == ("paused", "why", None)
+
+
 def test_a_rule_follows_the_tables_that_it_joins() -> None:
     log = MemoryLog()
     controller = a_controller(log)

@@ -24,6 +24,7 @@ CHECKS: Final = (
     Check("ports", machine.look_at_ports),
     Check("log", traffic.look_at_log),
     Check("queries", processes.look_at_queries),
+    Check("poison", processes.look_at_poison, needs_running=False),
     Check("tables", machine.look_at_tables, needs_running=False),
     Check("checkpoints", machine.look_at_checkpoints, needs_running=False),
     Check("api", traffic.look_at_api),

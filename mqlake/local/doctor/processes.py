@@ -11,6 +11,7 @@ from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
 from mqlake.local.java import find_java_home, java_version
 from mqlake.local.parts import STREAMING
 from mqlake.local.paths import RUNTIME
+from mqlake.poison import Poison
 from mqlake.status import STALE_SECONDS
 
 NO_HEARTBEAT: Final = {"supervisor", "log"}
@@ -131,6 +132,38 @@ def look_at_queries(patient: Patient) -> Iterator[Finding]:
             "give Spark more task slots: setting master in conf/streaming.toml",
         )
     yield ok("queries", f"{sum(one['active'] for one in queries.values())} run")
+
+
+def look_at_poison(patient: Patient) -> Iterator[Finding]:
+    """Has the engine died of a message?"""
+    try:
+        entries = Poison(patient.data.root).entries()
+    except OperationalError as exc:
+        yield error("poison", str(exc), "delete the file")
+        return
+    for entry in entries:
+        place = entry.place
+        what = f"rule {place.tenant}/{place.rule} on the message at {place.record}"
+        if entry.buried and entry.deaths:
+            yield error(
+                "poison",
+                f"the engine ended {entry.deaths} times while it evaluated {what}; the message is "
+                "passed over and in the dead letters, the rule is paused",
+                "change the rule, then: bin/mqlake poison forget",
+            )
+        elif entry.buried:
+            yield warning(
+                "poison", f"an operator has {what} passed over", "bin/mqlake poison forget ends it"
+            )
+        else:
+            yield warning(
+                "poison",
+                f"the engine has ended once while it evaluated {what}",
+                f"look at the rule; to pass over the message: bin/mqlake poison skip {place.rule} "
+                f"{place.record} --tenant {place.tenant}",
+            )
+    if not entries:
+        yield ok("poison", "no message has ended the engine")
 
 
 def look_at_java(patient: Patient) -> Iterator[Finding]:

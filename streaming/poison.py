@@ -1,0 +1,93 @@
+"""Has the engine pass over what it has died of, and the rules of it paused."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from mqlake.clock import Clock
+from mqlake.errors import OperationalError
+from mqlake.poison import DEATHS_TO_BURY, Entry, Poison
+
+_CLASS: Final = "mqlake.streaming.Places"
+_logger = logging.getLogger(__name__)
+
+Pause = Callable[[tuple[str, str], int, str], None]
+"""Asks for a rule (tenant, identifier) to be paused, if that version is in force, and says why."""
+
+
+class PoisonGuard:
+    """Knows what is buried, in Python and in Java.
+
+    Args:
+        data_dir: Of the system.
+        clock: When a death is found.
+    """
+
+    def __init__(self, data_dir: Path, clock: Clock) -> None:
+        self._poison = Poison(data_dir)
+        self._clock = clock
+        self._known: frozenset[str] = frozenset()
+        self._problem = ""
+
+    def find(self) -> None:
+        """Look what the last engine died of; before the next one starts."""
+        try:
+            deaths = self._poison.take_deaths(self._clock.now_ms())
+        except OperationalError as error:
+            self._tell(str(error))
+            return
+        for entry in deaths:
+            fields = {"place": str(entry.place), "deaths": entry.deaths, "buried": entry.buried}
+            _logger.error("the engine has died evaluating a rule", extra={"fields": fields})
+
+    def open(self, spark: SparkSession) -> None:
+        """Let the engine note its places, and pass over those that are buried."""
+        self._poison.places.parent.mkdir(parents=True, exist_ok=True)
+        java = getattr(spark.sparkContext._jvm, _CLASS)
+        java.open(str(self._poison.places))
+        self.look(spark)
+
+    def look(self, spark: SparkSession) -> list[Entry]:
+        """Take up what an operator has changed; return what is buried."""
+        try:
+            buried = self._poison.buried()
+        except OperationalError as error:
+            self._tell(str(error))
+            return []
+        places = frozenset(str(entry.place) for entry in buried)
+        if places != self._known:
+            java = getattr(spark.sparkContext._jvm, _CLASS)
+            if not self._known <= places:
+                java.forget()
+            for place in places:
+                java.bury(place)
+            self._known = places
+        return buried
+
+    def pause(self, buried: list[Entry], pause: Pause) -> None:
+        """Ask for the rules to be paused, again and again; not for what an operator has named.
+
+        One that is asked for before the rules are known, or while it changes, may stay in force.
+        """
+        for entry in buried:
+            if entry.deaths >= DEATHS_TO_BURY:
+                place = entry.place
+                pause(
+                    (place.tenant, place.rule),
+                    entry.version,
+                    f"paused: the engine ended {entry.deaths} times while it evaluated the rule on "
+                    f"the message at {place.record}, which is passed over now; a change of the "
+                    "rule starts it again",
+                )
+
+    def _tell(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            _logger.error("poison is not known", extra={"fields": {"reason": problem}})
+
+    def close(self) -> None:
+        """The engine has ended as it should."""
+        self._poison.forget_places()

@@ -1,0 +1,99 @@
+"""A message that ends the engine is evaluated twice and not a third time; real log, real Spark."""
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mqlake.local.kafka import KafkaServer
+from mqlake.local.testing import await_condition
+from mqlake.poison import Poison
+from mqlake.records import DEAD_LETTERS, INBOUND, RULES, message_key
+from mqlake.rule_records import (
+    DeadLetter,
+    RulesKey,
+    decode_dead_letter,
+    encode_activation,
+    rules_key,
+)
+from tests.integration.test_rules_engine import Engine, a_rule, running_engine
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+# No rule can be written that ends the engine; if there were one, it would look so. It waits in the
+# middle of its evaluation, and there the engine is killed.
+STUCK = (
+    "IF(CAST(payload AS STRING) = 'poison', reflect('java.lang.Thread', 'sleep', 3600000L), "
+    "to_json(named_struct('x', CAST(payload AS STRING))))"
+)
+
+
+def make_stuck(engine: Engine, rule: str, topic: str) -> None:
+    """Replace what the engine has in force for a rule by an expression that does not end."""
+    activation = engine.await_state(rule, 1, "running")
+    spans = tuple(replace(span, expression=f"array({STUCK})") for span in activation.spans)
+    key = rules_key(RulesKey("activation", "default", rule))
+    engine.producer.produce(RULES, encode_activation(replace(activation, spans=spans)), key, 0)
+
+    def is_in_force() -> bool:
+        engine.publish(topic, b"probe")
+        assert engine.producer.flush(30) == 0
+        return b'{"x":"probe"}' in rows(engine, rule)
+
+    await_condition(is_in_force, f"{rule} is replaced")
+
+
+def await_stuck(engine: Engine, rule: str, topic: str) -> None:
+    """Wait until the engine has noted that it evaluates a rule on the message `poison`."""
+    key = message_key("default", topic)
+    (record,) = (
+        record
+        for record in engine.read(INBOUND)
+        if record.key() == key and record.value() == b"poison"
+    )
+    begin = struct.pack(">iiq", 1, record.partition(), record.offset())
+    places = Poison(engine.folder).places
+
+    def is_noted() -> bool:
+        data = places.read_bytes()
+        slots = [data[start : start + 256] for start in range(0, len(data), 256)]
+        return any(slot.startswith(begin) and f"/{rule}".encode() in slot for slot in slots)
+
+    await_condition(is_noted, f"{rule} is evaluated")
+
+
+def letters(engine: Engine, rule: str) -> list[DeadLetter]:
+    return [
+        decode_dead_letter(record.key(), record.value(), record.headers())
+        for record in engine.read(DEAD_LETTERS)
+        if record.key() == f"default/{rule}".encode()
+    ]
+
+
+def rows(engine: Engine, rule: str) -> set[bytes]:
+    return {output.row for output in engine.outputs() if output.rule == rule}
+
+
+def test_what_ends_the_engine_twice_is_buried_and_its_rule_is_paused(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    with running_engine(kafka, tmp_path) as engine:
+        engine.define(a_rule(1, 1, sql='SELECT 1 AS x FROM "poison/1"'))
+        make_stuck(engine, "rule-01", "poison/1")
+        engine.publish("poison/1", b"poison", 1)
+        engine.publish("poison/1", b"fine", 2)
+        assert engine.producer.flush(30) == 0
+        for _ in range(2):
+            await_stuck(engine, "rule-01", "poison/1")
+            engine.kill()
+            engine.start()
+        paused = engine.await_state("rule-01", 1, "paused")
+        assert "the engine ended 2 times" in str(paused.error)
+        await_condition(lambda: b'{"x":"fine"}' in rows(engine, "rule-01"), "the next message")
+        await_condition(lambda: len(letters(engine, "rule-01")) > 0, "the dead letter")
+        letter = letters(engine, "rule-01")[0]
+        assert letter.value == b"poison"
+        assert letter.error.startswith("passed over: the engine has ended")
+        (entry,) = Poison(tmp_path).buried()
+        assert (entry.place.rule, entry.deaths) == ("rule-01", 2)

@@ -1,0 +1,63 @@
+"""The note of what is being evaluated, as Java writes it and Python reads it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqlake.poison import Place, Poison
+from mqlake.rule_records import DeadLetter, Output
+from tests.streaming.test_rule_table import Engine, a_span
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def engine(routing_jvm: Any, routing_gateway: Any) -> Engine:
+    return Engine(routing_jvm, routing_gateway)
+
+
+@pytest.fixture
+def poison(routing_jvm: Any, tmp_path: Path) -> Iterator[Poison]:
+    poison = Poison(tmp_path)
+    poison.places.parent.mkdir()
+    routing_jvm.mqlake.streaming.Places.open(str(poison.places))
+    yield poison
+    routing_jvm.mqlake.streaming.Places.forget()
+
+
+def test_nothing_is_noted_between_records(engine: Engine, poison: Poison) -> None:
+    engine.activate(a_span('SELECT 1 AS x FROM "a"', version=7), rule="noted")
+    engine.publish("a", partition=3, offset=2**40)
+    assert poison.take_deaths(1) == []
+
+
+def test_python_reads_what_java_has_noted(engine: Engine, poison: Poison) -> None:
+    engine.activate(a_span('SELECT 1 AS x FROM "a"', version=7, begin=(0,) * 4), rule="noted")
+    engine.publish("a", partition=3, offset=2**40)
+    data = bytearray(poison.places.read_bytes())
+    (start,) = [
+        place - 28 for place in range(len(data)) if data[place:].startswith(b"default/noted")
+    ]
+    assert data[start : start + 4] == bytes(4)
+    data[start + 3] = 1  # as it is while the record is evaluated
+    poison.places.write_bytes(data)
+    (entry,) = poison.take_deaths(1)
+    assert (entry.place, entry.version) == (Place("default", "noted", "i", 3, 2**40), 7)
+
+
+def test_a_buried_place_is_a_dead_letter_and_the_next_record_is_evaluated(
+    engine: Engine, poison: Poison, routing_jvm: Any
+) -> None:
+    engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="buried")
+    engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="other")
+    routing_jvm.mqlake.streaming.Places.bury("default/buried i:0:17")
+    letter, output = engine.publish("a", b"payload", offset=17)
+    assert isinstance(letter, DeadLetter)
+    assert (letter.rule, letter.value) == ("buried", b"payload")
+    assert letter.error.startswith("passed over: the engine has ended")
+    assert isinstance(output, Output)
+    assert len(engine.publish("a", offset=18)) == 2
+    routing_jvm.mqlake.streaming.Places.forget()
+    assert all(isinstance(one, Output) for one in engine.publish("a", offset=17))
