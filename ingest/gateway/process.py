@@ -198,6 +198,7 @@ class Process:
                 while not gateway.retained_shards.is_settled:
                     self.beat()
                     gateway.shards.tick()
+                    gateway.renewal.tick()
                     gateway.retained_shards.tick()
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:

@@ -27,15 +27,20 @@ class Collector:
     def __init__(self, port: int, topic_filter: str, qos: int) -> None:
         self.received: list[tuple[str, bytes]] = []
         self._subscribed = threading.Event()
+        self._wish = topic_filter, qos
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
         self._client.on_message = lambda _client, _data, message: self.received.append(
             (message.topic, bytes(message.payload))
         )
         self._client.on_subscribe = lambda *_: self._subscribed.set()
+        # Each time it is connected: a gateway that waits for a killed one may refuse it once.
+        self._client.on_connect = self._subscribe
         self._client.connect("127.0.0.1", port)
-        self._client.subscribe(topic_filter, qos)
         self._client.loop_start()
         assert self._subscribed.wait(SUBSCRIBED_SECONDS)
+
+    def _subscribe(self, *_: object) -> None:
+        self._client.subscribe(*self._wish)
 
     def close(self) -> None:
         self._client.disconnect()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mqlake.local.kafka import KafkaServer
+from mqlake.local.kafka import running_kafka
 from mqlake.local.testing import await_condition
 from mqlake.poison import Poison
 from mqlake.records import DEAD_LETTERS, INBOUND, RULES, message_key
@@ -75,10 +75,9 @@ def rows(engine: Engine, rule: str) -> set[bytes]:
     return {output.row for output in engine.outputs() if output.rule == rule}
 
 
-def test_what_ends_the_engine_twice_is_buried_and_its_rule_is_paused(
-    kafka: KafkaServer, tmp_path: Path
-) -> None:
-    with running_engine(kafka, tmp_path) as engine:
+def test_what_ends_the_engine_twice_is_buried_and_its_rule_is_paused(tmp_path: Path) -> None:
+    # A log of its own: what ends this engine would end those of other tests.
+    with running_kafka(tmp_path / "log") as kafka, running_engine(kafka, tmp_path) as engine:
         engine.define(a_rule(1, 1, sql='SELECT 1 AS x FROM "poison/1"'))
         make_stuck(engine, "rule-01", "poison/1")
         engine.publish("poison/1", b"poison", 1)

@@ -13,7 +13,8 @@ from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from ingest.gateway.lease import BEAT_SECONDS
+from ingest.gateway.lease import BEAT_SECONDS, SURE_SECONDS
+from ingest.gateway.retained_shards import RetainedShards
 from ingest.protocol.packets import Disconnect, Puback, Publish, Will
 from ingest.protocol.reason_codes import DisconnectReasonCode
 from mqlake.clock import ManualClock
@@ -72,6 +73,25 @@ async def test_health_notices_a_router_that_does_not_answer(
         harness.router.resume()
         await task
         assert harness.gateway.status.health()[0]
+
+
+async def test_a_gateway_that_was_not_heard_while_it_starts_finds_out_what_others_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Deliveries wait until then, and it may need them to start."""
+    clock = ManualClock()
+    was_unheard: list[bool] = []
+
+    def is_settled(shards: RetainedShards) -> bool:
+        lease = shards._peers._lease
+        if not was_unheard:
+            clock.advance(SURE_SECONDS + 0.1)
+            was_unheard.append(not lease.may_deliver())
+        return lease.may_deliver()
+
+    monkeypatch.setattr(RetainedShards, "is_settled", property(is_settled))
+    async with running_gateway(clock=clock):
+        assert was_unheard == [True]
 
 
 async def test_routes_of_an_earlier_run_are_withdrawn_and_others_kept() -> None:

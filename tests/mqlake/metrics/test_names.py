@@ -2,10 +2,10 @@ import re
 
 from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS, NAMES
 
-UNITS = {"seconds", "bytes", "records", "second", "messages", "outputs", "rows"}
+UNITS = {"seconds", "bytes", "records", "second", "messages", "outputs", "rows", "percent"}
 COUNTS = {
     *("connections", "clients", "sessions", "subscriptions", "wills", "readers", "publishers"),
-    *("healthy", "info", "active", "up", "nodes", "weight", "current"),
+    *("healthy", "info", "active", "up", "nodes", "weight", "level", "draining", "current"),
     *("there", "packets", "meshes", "interests"),
 }
 """What a gauge without a unit counts or says."""
