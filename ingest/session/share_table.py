@@ -46,6 +46,11 @@ class _Member:
     """Of the session."""
     in_flight: list[Position] | None
     """None: it is a member no more."""
+    before: frozenset[Position] = frozenset()
+    """What it had in flight under earlier epochs, not long ago. A part of the gateway that held it
+    then may say that it holds that still, and the session is done with it elsewhere: it was the
+    client's. [MQTT5-4.8.2-5]"""
+    moved_at_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -144,7 +149,7 @@ class GroupTable:
             return False
         if group is None:
             group = self._groups[group_key] = _Group()
-        group.members[client_id] = _Member(stamp.epoch, in_flight)
+        group.members[client_id] = _member(known, stamp.epoch, in_flight, at_ms)
         if in_flight is None:
             self._fences.append((at_ms, (group_key, client_id)))
         return True
@@ -185,11 +190,16 @@ class GroupTable:
         return None if known is None else (known.epoch, known.in_flight)
 
     def in_flight(self, group: GroupKey) -> set[Position]:
-        """Return where the messages of a group are that sessions have in flight."""
+        """Return where the messages of a group are that sessions have, or had, in flight."""
         found = self._groups.get(group)
         if found is None:
             return set()
-        return {at for one in found.members.values() for at in one.in_flight or ()}
+        return {
+            at
+            for one in found.members.values()
+            if one.in_flight is not None
+            for at in (*one.in_flight, *one.before)
+        }
 
     def is_kept(self, group: GroupKey) -> bool:
         """Tell whether a group has, or will have again, a member."""
@@ -303,6 +313,18 @@ class GroupTable:
                 outlook = _outlook(group, part)
                 if outlook is not None:
                     group.outlooks[part.part_id] = outlook
+
+
+def _member(
+    known: _Member | None, epoch: int, in_flight: list[Position] | None, at_ms: int
+) -> _Member:
+    if known is None or known.in_flight is None or in_flight is None:
+        return _Member(epoch, in_flight)
+    if epoch == known.epoch:
+        return _Member(epoch, in_flight, known.before, known.moved_at_ms)
+    is_long_ago = at_ms - known.moved_at_ms >= FENCE_MS
+    before = frozenset(known.in_flight) | (frozenset() if is_long_ago else known.before)
+    return _Member(epoch, in_flight, before, at_ms)
 
 
 def _begins_beside(group: _Group, part: PartRecord) -> bool:

@@ -48,9 +48,10 @@ class Log:
     def forget(self, part_id: str, owner: int | None = OWNER) -> bool:
         return self.table.apply_part(part_id, GROUP, None, Stamp("i", 0, owner), OWNER, 0)
 
-    def member(self, client_id: str, epoch: int, *, is_one: bool = True) -> bool:
+    def member(self, client_id: str, epoch: int, *, is_one: bool = True, at_ms: int = 0) -> bool:
         value = encode_member([(0, epoch)]) if is_one else None
-        return self.table.apply_member(GROUP, client_id, value, Stamp("i", epoch, None), OWNER, 0)
+        stamp = Stamp("i", epoch, None)
+        return self.table.apply_member(GROUP, client_id, value, stamp, OWNER, at_ms)
 
     def part(self, part_id: str) -> PartRecord:
         part = self.table.get(GROUP, part_id)
@@ -192,6 +193,22 @@ def test_a_member_keeps_its_group_until_its_session_ends(log: Log) -> None:
     assert not log.table.is_kept(GROUP)
     assert not log.member("c", 2), "of an earlier holder"
     assert log.member("c", 4)
+
+
+def test_what_a_session_had_in_flight_at_a_gateway_before_stays_its_own(log: Log) -> None:
+    """It may be done with it elsewhere before the part of the dead gateway is settled."""
+    log.member("c", 3)
+    log.member("c", 4)
+    assert log.table.in_flight(GROUP) == {(0, 3), (0, 4)}
+    log.member("c", 5)
+    assert log.table.in_flight(GROUP) == {(0, 3), (0, 4), (0, 5)}
+    log.member("c", 5, is_one=False)
+    assert log.table.in_flight(GROUP) == set(), "its session has ended: others get it"
+    log.member("c", 6)
+    log.member("c", 7, at_ms=FENCE_MS)
+    assert log.table.in_flight(GROUP) == {(0, 6), (0, 7)}
+    log.member("c", 8, at_ms=2 * FENCE_MS)
+    assert log.table.in_flight(GROUP) == {(0, 7), (0, 8)}
 
 
 def test_fences_are_forgotten(log: Log) -> None:
