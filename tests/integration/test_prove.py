@@ -1,4 +1,4 @@
-"""`bin/mqlake prove`: its usual set, each message and each will looked at."""
+"""`bin/mqlake prove`: most of its usual set, each message and each will looked at."""
 
 import json
 import os
@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(1_860)]
 
 FIRST_SEED = 1
 RUNS = 1
+SAMPLED = tuple(fault for fault in USUAL if fault not in {"gateway", "spark"})
+"""A gateway that dies is in `takeover` too, and Spark in `all`; test_state.py kills it as well."""
 
 
 def test_nothing_that_was_promised_is_lost_whatever_happens(tmp_path: Path) -> None:
@@ -23,6 +25,7 @@ def test_nothing_that_was_promised_is_lost_whatever_happens(tmp_path: Path) -> N
             str(PROGRAM),
             *("prove", "--json", "--data-dir", str(data_dir)),
             *("--times", str(RUNS), "--seed", str(FIRST_SEED)),
+            *(word for fault in SAMPLED for word in ("--only", fault)),
         ],
         capture_output=True,
         text=True,
@@ -34,7 +37,7 @@ def test_nothing_that_was_promised_is_lost_whatever_happens(tmp_path: Path) -> N
     outcomes = json.loads(result.stdout)
     assert {(one["fault"], one["flow"], one["seed"]) for one in outcomes} == {
         (fault, flow, seed)
-        for fault in USUAL
+        for fault in SAMPLED
         for flow in ("qos 1", "qos 2", "shared", "retained", "wills")
         for seed in range(FIRST_SEED, FIRST_SEED + RUNS)
     }
