@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ingest.session import acts
 from ingest.session.effects import Append, ShardRecord
 from ingest.session.share_groups import GroupsOfShard
-from ingest.session.stored_subscriptions import SubscriptionsOfShard
+from ingest.session.stored_subscriptions import SubscriptionsOfShard, SubscriptionStore
 from mqlake.errors import InvalidRecord
 from mqlake.session_records import (
     MARKS,
@@ -90,7 +90,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ingest.session.effects import Work
-    from ingest.session.stored_subscriptions import SubscriptionRow
     from mqlake.records import LogRecord
 
 ASK_AGAIN_MS: Final = 2_000
@@ -135,10 +134,9 @@ class Entry:
     Counts while nobody holds the session."""
 
 
-class ShardStore(Protocol):
+class ShardStore(SubscriptionStore[Entry], Protocol):
     """Where a shard keeps its entries: embedded on disk in a gateway."""
 
-    def get(self, key: Key) -> Entry | None: ...
     def put(self, key: Key, entry: Entry) -> None: ...
     def delete(self, key: Key) -> None:
         """Forget the entry and its progress; subscriptions stay until their records end."""
@@ -149,34 +147,6 @@ class ShardStore(Protocol):
 
     def advance(self, key: Key, epoch: int, value: bytes) -> bool:
         """Put progress if the session is held under this epoch; return whether it is."""
-        ...
-
-    def subscription(self, key: Key, topic_filter: str) -> SubscriptionRow | None: ...
-    def put_subscription(
-        self, key: Key, topic_filter: str, row: SubscriptionRow | None
-    ) -> None: ...
-    def has_subscriptions(self, key: Key) -> bool:
-        """Tell whether there may be any; it costs nothing where there never was one."""
-        ...
-
-    def subscriptions(
-        self,
-        key: Key,
-        after: str,
-        limit: int,
-        *,
-        of: str | None = None,
-        but_of: str | None = None,
-    ) -> list[tuple[str, SubscriptionRow]]:
-        """Return those behind a filter, in the order of filters.
-
-        Args:
-            key: Whose.
-            after: The filter.
-            limit: The most.
-            of: Only those of this session.
-            but_of: Only those of others.
-        """
         ...
 
     def holders(self) -> Iterable[Run]:

@@ -63,14 +63,17 @@ Entry_co = TypeVar("Entry_co", bound=HeldEntry, covariant=True)
 
 
 class SubscriptionStore(Protocol[Entry_co]):
-    """Implemented by `ingest.session.ownership.ShardStore`, which describes it."""
+    """The part of `ingest.session.ownership.ShardStore` that is about subscriptions."""
 
     def get(self, key: Key) -> Entry_co | None: ...
     def subscription(self, key: Key, topic_filter: str) -> SubscriptionRow | None: ...
     def put_subscription(
         self, key: Key, topic_filter: str, row: SubscriptionRow | None
     ) -> None: ...
-    def has_subscriptions(self, key: Key) -> bool: ...
+    def has_subscriptions(self, key: Key) -> bool:
+        """Tell whether there may be any; it costs nothing where there never was one."""
+        ...
+
     def subscriptions(
         self,
         key: Key,
@@ -79,7 +82,17 @@ class SubscriptionStore(Protocol[Entry_co]):
         *,
         of: str | None = None,
         but_of: str | None = None,
-    ) -> list[tuple[str, SubscriptionRow]]: ...
+    ) -> list[tuple[str, SubscriptionRow]]:
+        """Return those behind a filter, in the order of filters.
+
+        Args:
+            key: Whose.
+            after: The filter.
+            limit: The most.
+            of: Only those of this session.
+            but_of: Only those of others.
+        """
+        ...
 
 
 class ShardOfSubscriptions(Protocol[Entry]):
