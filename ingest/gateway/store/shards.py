@@ -84,6 +84,24 @@ _MOST_EPOCHS: Final = 20_000
 """Of a shard: some hundred bytes each."""
 
 
+class _KeyBits:
+    """Keys, each by a bit of its hash: few that were never added are taken for one that was."""
+
+    __slots__ = ("_bits", "_count")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._bits = bytearray(count // 8)
+
+    def add(self, key: Key) -> None:
+        bit = hash(key) % self._count
+        self._bits[bit >> 3] |= 1 << (bit & 7)
+
+    def __contains__(self, key: Key) -> bool:
+        bit = hash(key) % self._count
+        return bool(self._bits[bit >> 3] & 1 << (bit & 7))
+
+
 class SqliteShardStore:
     """One shard's part of the database. Keeps `ingest.session.ownership.ShardStore`.
 
@@ -96,16 +114,14 @@ class SqliteShardStore:
         self._database = database
         database.create(_SCHEMA.format(number))
         self._count = 0  # SQLite would go through all rows each time
-        # A bit for each hash of a key that was ever put: of most new keys it is known without a
-        # look that they are not there.
-        self._filter = bytearray(_FILTER_BITS // 8)
+        # That were ever put: of most new keys it is known without a look that they are not there.
+        self._filter = _KeyBits(_FILTER_BITS)
         # What is not in the database yet; None: deleted.
         self._rows: dict[Key, _Row | None] = {}
         self._values: dict[Key, bytes | None] = {}
         self._subscriptions: dict[tuple[str, str, str], SubscriptionRow | None] = {}
-        # A bit for each hash of a client that ever had a subscription with a record of its own;
-        # there are few such clients, or none.
-        self._subscribers: bytearray | None = None
+        # That ever had a subscription with a record of its own; there are few, or none.
+        self._subscribers: _KeyBits | None = None
         # Whether there was a session when the entry was last read: the count needs to know.
         self._had: dict[Key, bool] = {}
         # Epochs under which sessions are held, None of those that nobody holds; not of all.
@@ -168,8 +184,7 @@ class SqliteShardStore:
 
     def put(self, key: Key, entry: Entry) -> None:
         self._count += (entry.session is not None) - self._has_session(key)
-        bit = hash(key) % _FILTER_BITS
-        self._filter[bit >> 3] |= 1 << (bit & 7)
+        self._filter.add(key)
         holder = entry.holder
         gateway, incarnation = (None, None) if holder is None else holder
         self._rows[key] = (
@@ -226,17 +241,13 @@ class SqliteShardStore:
 
     def put_subscription(self, key: Key, topic_filter: str, row: SubscriptionRow | None) -> None:
         if self._subscribers is None:
-            self._subscribers = bytearray(_SUBSCRIBER_BITS // 8)
-        bit = hash(key) % _SUBSCRIBER_BITS
-        self._subscribers[bit >> 3] |= 1 << (bit & 7)
+            self._subscribers = _KeyBits(_SUBSCRIBER_BITS)
+        self._subscribers.add(key)
         self._subscriptions[*key, topic_filter] = row
         self._flush_if_full()
 
     def has_subscriptions(self, key: Key) -> bool:
-        if self._subscribers is None:
-            return False
-        bit = hash(key) % _SUBSCRIBER_BITS
-        return bool(self._subscribers[bit >> 3] & 1 << (bit & 7))
+        return self._subscribers is not None and key in self._subscribers
 
     def subscriptions(
         self,
@@ -254,8 +265,7 @@ class SqliteShardStore:
     def _row(self, key: Key) -> _Row | None:
         if key in self._rows:
             return self._rows[key]
-        bit = hash(key) % _FILTER_BITS
-        if not self._filter[bit >> 3] & 1 << (bit & 7):
+        if key not in self._filter:
             self._had[key] = False
             return None
         found = self._database.row(self._get, key)
