@@ -494,13 +494,16 @@ class Routes:
 
         A count of members would bring back a route that somebody else has withdrawn, before its
         gateway has a part in the group again: the router would give it messages that are nobody's.
+        `renew` writes it then as it is; while nobody knows whether that has happened, it waits.
         """
         changed, self._changed = self._changed, {}
         for route in list(changed):
             entry = self._entries.get(route)
             if entry is None or entry.round is round_ or not _is_shared(route):
                 continue
-            if entry.is_withdrawn or not self._may_count():
+            if entry.is_withdrawn:
+                del changed[route]
+            elif not self._may_count():
                 self._uncounted[route] = None
                 del changed[route]
         return list(changed)
