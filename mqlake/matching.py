@@ -175,3 +175,41 @@ def filter_matches(topic_filter: str, topic_name: str) -> bool:
         if depth == len(names) or level not in {"+", names[depth]}:
             return False
     return len(filter_levels) == len(names)
+
+
+def covers(topic_filter: str, other: str) -> bool:
+    """Tell whether a plain, valid filter matches every topic that another one matches."""
+    if other.endswith("#") and not topic_filter.endswith("#"):
+        return False
+    wanted = other.split(SEPARATOR)
+    # Each topic has a level.
+    given = ["#"] if topic_filter == "+/#" else topic_filter.split(SEPARATOR)
+    if not _may_begin_alike(given[0], wanted[0]):
+        return False
+    for depth, level in enumerate(given):
+        if level == "#":
+            return True
+        if depth == len(wanted):
+            return False
+        asked = wanted[depth]
+        if asked == "#" or (level not in {"+", asked}):
+            return False
+    return len(given) == len(wanted)
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Tell whether two plain, valid topic filters match a topic that is the same."""
+    levels, others = one.split(SEPARATOR), other.split(SEPARATOR)
+    if not _may_begin_alike(levels[0], others[0]):
+        return False
+    for depth in range(max(len(levels), len(others))):
+        # `a/#` matches `a` too, so a filter that ends may meet a `#` behind its end.
+        left = levels[depth] if depth < len(levels) else None
+        right = others[depth] if depth < len(others) else None
+        if "#" in {left, right}:
+            return True
+        if left is None or right is None:
+            return False
+        if left != right and "+" not in {left, right}:
+            return False
+    return True

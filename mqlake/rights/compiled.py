@@ -8,9 +8,9 @@ What was asked once is remembered, within bounds, for a connection asks the same
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from mqlake.matching import TopicFilterTrie
+from mqlake.matching import TopicFilterTrie, covers, overlaps
 from mqlake.rights.model import Action, RightsFile, Rule
-from mqlake.rights.patterns import ClientIdPattern, TopicPattern, covers, overlaps
+from mqlake.rights.patterns import ClientIdPattern, TopicPattern
 from mqlake.topics import SEPARATOR
 
 MAX_REMEMBERED: Final = 512

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from mqlake.matching import filter_matches
+from mqlake.matching import covers, filter_matches, overlaps
 from mqlake.rights.compiled import MAX_REMEMBERED, Rights
 from mqlake.rights.files import parse_rights
 from mqlake.rights.model import RightsFile, Rule
-from mqlake.rights.patterns import ClientIdPattern, TopicPattern, covers, overlaps
+from mqlake.rights.patterns import ClientIdPattern, TopicPattern
 
 PLANT = """
 [roles]

@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from mqlake.matching import TopicFilterTrie, filter_matches
-from mqlake.rights.patterns import ClientIdPattern, TopicPattern, covers, overlaps
+from mqlake.matching import TopicFilterTrie, covers, filter_matches, overlaps
+from mqlake.rights.patterns import ClientIdPattern, TopicPattern
 
 LEVELS = ("a", "b", "$s", "")
 TOPICS = [
