@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ from tests.ingest.gateway.test_survival import (
     NEVER,
     SECOND,
     die_out,
+    reading_nothing,
     seconds_pass,
     site,
 )
@@ -440,18 +441,14 @@ async def test_random_reaches_everybody() -> None:
     assert all(len(got) > 30 for got in found.values())
 
 
-@contextlib.asynccontextmanager
-async def standing_still(harness: Harness, clock: ManualClock) -> AsyncIterator[None]:
+@contextlib.contextmanager
+def standing_still(harness: Harness, clock: ManualClock) -> Iterator[None]:
     """Have a gateway neither speak nor read, as a stopped process."""
-    gateway = harness.gateway
-    readers = [gateway.reader, gateway.peers._reader, gateway.shards._reader]
-    for reader in readers:
-        reader.pause()
-    gateway.peers._spoke_at = clock.monotonic() + 3600
-    yield
-    gateway.peers._spoke_at = 0
-    for reader in readers:
-        reader.resume()
+    peers = harness.gateway.peers
+    with reading_nothing(harness):
+        peers._spoke_at = clock.monotonic() + 3600
+        yield
+        peers._spoke_at = 0
 
 
 @pytest.mark.parametrize("known_first", ["sessions", "parts"])
@@ -469,7 +466,7 @@ async def test_a_gateway_taken_for_dead_begins_anew_and_doubles_nothing(known_fi
         go_on: list[Callable[[], None]] = []
         if known_first == "parts":
             hold_back_sessions(first, go_on)
-        async with standing_still(first, clock):
+        with standing_still(first, clock):
             for _ in range(4):  # until the shards of the stopped gateway are the other's
                 await seconds_pass(clock, second)
             sent += await publish(second, 30, first=20)
@@ -512,7 +509,7 @@ async def test_a_withdrawn_route_comes_back_only_with_a_part() -> None:
         await until(lambda: all(part.state is PartState.LIVE for part in parts(second)))
         go_on: list[Callable[[], None]] = []
         hold_back_sessions(first, go_on)
-        async with standing_still(first, clock):
+        with standing_still(first, clock):
             for _ in range(13):
                 await seconds_pass(clock, second)
             await until(lambda: routes_of(first)[-1] is None)

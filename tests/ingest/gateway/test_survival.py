@@ -95,23 +95,28 @@ async def resume(harness: Harness, level: int = 5, **fields: object) -> tuple[Cl
 
 
 @contextlib.contextmanager
-def paused(harness: Harness) -> Iterator[None]:
-    """Have a gateway neither speak, nor read, nor notice time, as a process that was stopped."""
+def reading_nothing(harness: Harness) -> Iterator[None]:
+    """Have a gateway read nothing of the log."""
     gateway = harness.gateway
-    readers = [
-        gateway.reader,
-        gateway.peers._reader,
-        gateway.shards._reader,
-    ]
+    readers = [gateway.reader, gateway.peers._reader, gateway.shards._reader]
     for reader in readers:
         reader.pause()
-    harness.log.hold_reports_of(harness.writer)
     try:
         yield
     finally:
-        harness.log.release_reports()
         for reader in readers:
             reader.resume()
+
+
+@contextlib.contextmanager
+def paused(harness: Harness) -> Iterator[None]:
+    """Have a gateway neither speak, nor read, nor notice time, as a process that was stopped."""
+    with reading_nothing(harness):
+        harness.log.hold_reports_of(harness.writer)
+        try:
+            yield
+        finally:
+            harness.log.release_reports()
 
 
 async def seconds_pass(clock: ManualClock, *living: Harness) -> None:
