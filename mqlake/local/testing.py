@@ -19,6 +19,8 @@ from mqlake.status import SystemState, read_state, start_ticks
 
 PROGRAM: Final = CHECKOUT / "bin" / "mqlake"
 READY_TIMEOUT_SECONDS: Final = 180.0
+_HEALTHY_TIMEOUT_SECONDS: Final = 150.0
+"""Less than a test may take, so that it is told which part is not healthy, and why."""
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ class LocalSystem:
         )
         return found
 
-    def await_healthy(self, timeout_seconds: float = READY_TIMEOUT_SECONDS) -> None:
+    def await_healthy(self, timeout_seconds: float = _HEALTHY_TIMEOUT_SECONDS) -> None:
         """Wait until every part is healthy.
 
         Raises:
