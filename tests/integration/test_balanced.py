@@ -80,9 +80,7 @@ def clients(balanced: LocalSystem) -> Iterator[list[Client]]:
             Client(balanced.mqtt_port, f"balanced-{len(made) + number}")
             for number in range(CLIENTS)
         ]
-        await_condition(
-            lambda: by_gateway(balanced).total() == len(made), "all clients are in the table"
-        )
+        await_table(balanced, made)
     yield made
     for client in made:
         client.close()
@@ -91,6 +89,12 @@ def clients(balanced: LocalSystem) -> Iterator[list[Client]]:
 def by_gateway(balanced: LocalSystem) -> Counter[str]:
     found = ApiClient(balanced.data_dir).get("/clients", connected="true", limit=1000)
     return Counter(one["gateway"] for one in found["items"])
+
+
+def await_table(balanced: LocalSystem, clients: list[Client]) -> None:
+    await_condition(
+        lambda: by_gateway(balanced).total() == len(clients), "all clients are in the table"
+    )
 
 
 def balancer(balanced: LocalSystem) -> dict[str, Any]:
