@@ -4,16 +4,18 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from resilience import definition as definitions
 from resilience import local
 from resilience.checkers import check_file
 from resilience.errors import ResilienceError
 from resilience.faults import FAULTS
 from resilience.history import Writer
+from resilience.machines.machine import missing
 from resilience.plan import Plan, Scenario, Strike, fit
 from resilience.runner import execute
 from resilience.schedule import draw, shrink
@@ -46,13 +48,25 @@ def is_promised(promises: Any, promise: str) -> bool:
     return promises.get(promise, True) is not False
 
 
-def applies(scenario: Scenario, definition: local.Definition) -> bool:
-    return all(definition.promises.get(need) for need in scenario.needs)
+def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
+    """Return why a scenario cannot be run against a target here; empty if it can."""
+    unpromised = [need for need in scenario.needs if not definition.promises.get(need)]
+    if unpromised:
+        return f"needs {', '.join(unpromised)}, not promised"
+    faults = [strike.fault for strike in scenario.plan.strikes]
+    if scenario.random_faults is not None:
+        faults += scenario.random_faults.names
+    return missing(needed(faults))
+
+
+def needed(faults: Iterable[str]) -> set[str]:
+    """Return what faults of these names need, of `machines.machine.NEEDS`."""
+    return {FAULTS[name].needs for name in faults if name in FAULTS} - {""}
 
 
 def run(
     scenario: Scenario,
-    definition: local.Definition,
+    definition: definitions.Definition,
     settings: Settings,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -78,7 +92,7 @@ def run(
         "published": [dict(row) for row in scenario.published],
         "target": definition.name,
         "target_title": definition.title,
-        "version": local.version_of(definition),
+        "version": definitions.version_of(definition),
         "promises": dict(definition.promises),
         "settings": dict(definition.settings),
         "driver": settings.driver,
@@ -103,7 +117,7 @@ def _short(row: dict[str, Any]) -> str:
 
 def make_plan(
     scenario: Scenario,
-    definition: local.Definition,
+    definition: definitions.Definition,
     nodes: tuple[str, ...],
     seed: int,
     scale: float,
@@ -126,7 +140,7 @@ def make_plan(
 
 def _run_once(
     scenario: Scenario,
-    definition: local.Definition,
+    definition: definitions.Definition,
     settings: Settings,
     seed: int,
     name: str,
@@ -167,21 +181,20 @@ def _run_once(
 
 async def _execute(
     plan: Plan,
-    definition: local.Definition,
+    definition: definitions.Definition,
     header: dict[str, Any],
     path: Path,
     seed: int,
     driver: str,
 ) -> list[str]:
-    through_proxy = any(
-        strike.fault in FAULTS and FAULTS[strike.fault].is_of_network for strike in plan.strikes
-    )
-    target = local.LocalTarget(definition, through_proxy=through_proxy)
+    rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+    needs = needed([strike.fault for strike in plan.strikes])
+    packets = random.Random(seed)  # noqa: S311 - the same
+    target = local.LocalTarget(definition, needs=needs, rng=packets)
     await target.start()
     try:
         with path.open("w", encoding="utf-8") as stream:
             writer = Writer(stream, header, time.monotonic)
-            rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
             return await execute(plan, target, writer, rng, driver)
     finally:
         await target.stop()
@@ -189,7 +202,7 @@ async def _execute(
 
 def _shrink(
     scenario: Scenario,
-    definition: local.Definition,
+    definition: definitions.Definition,
     settings: Settings,
     row: dict[str, Any],
     tell: Callable[[str], None],

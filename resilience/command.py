@@ -11,7 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
-from resilience import campaign, local, plan
+from resilience import campaign, plan
+from resilience import definition as definitions
 from resilience.checkers import CHECKERS, check_file
 from resilience.double.defects import DEFECTS
 from resilience.double.proof import false_alarms, seeds_until_found
@@ -89,9 +90,9 @@ def _run(options: argparse.Namespace) -> int:
     for name in scenarios:
         scenario = plan.load(name)
         for target in options.target:
-            definition = local.load(target)
-            if not campaign.applies(scenario, definition):
-                _tell(f"{target} {name}: needs {', '.join(scenario.needs)}, not promised")
+            definition = definitions.load(target)
+            if obstacle := campaign.obstacle(scenario, definition):
+                _tell(f"{target} {name}: not run: {obstacle}")
                 continue
             settings = campaign.Settings(
                 folder=options.out / definition.name / f"{scenario.name}-{options.driver}",
@@ -105,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
             results.append(result)
             broken = broken or any(run["broken"] or run["problems"] for run in result["runs"])
     _print_report(results, options.out, as_json=options.json)
-    return 1 if broken else 0
+    return 1 if broken or not results else 0
 
 
 def _tell(line: str) -> None:
@@ -158,8 +159,8 @@ def _list(_options: argparse.Namespace) -> int:
     lines = ["scenarios"]
     lines += [f"  {name:20} {plan.load(name).title}" for name in plan.names()]
     lines.append("targets")
-    for name in local.names():
-        definition = local.load(name)
+    for name in definitions.names():
+        definition = definitions.load(name)
         state = STATES[definition.status]
         lines.append(f"  {name:20} {state}{definition.title}; {definition.note}")
     lines.append("faults")

@@ -1,9 +1,4 @@
-"""Targets as TOML, and the processes of a target on this machine.
-
-A target's file says how its parts are started and which addresses they have. In it stand `{dir}`
-for a folder of the run, `{port:NAME}` for a free port of that name, `{user}`, `{python}`, and
-`{root}` for the folder that holds the package.
-"""
+"""The processes of a target on this machine."""
 
 import asyncio
 import contextlib
@@ -17,143 +12,49 @@ import socket
 import subprocess
 import sys
 import tempfile
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from resilience import drivers
+from resilience.definition import MACHINE, ROOT, Definition
 from resilience.drivers.frames import Client
-from resilience.errors import ScenarioError, TargetError
+from resilience.errors import TargetError
 from resilience.history import Writer
+from resilience.machines.machine import DISK, PACKETS, PROXY, Machine
+from resilience.machines.switch import Switch
 from resilience.proxy import Proxy
 from resilience.target import Hold
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
+SYSTEM_SECONDS: Final = 300.0
+"""How long a system may take to start."""
 POLL_SECONDS: Final = 0.01
 STATUS_SECONDS: Final = 0.2
 CONSECUTIVE: Final = 3
 """So many ports in a row are free for each name."""
 
-FOLDER: Final = Path(__file__).parent / "targets"
-ROOT: Final = Path(__file__).parent.parent
+_PLACES: Final = re.compile(r"\{(dir|user|root|python|(?:host|disk)(?::[\w-]+)?|port:[\w+-]+)\}")
 
 Command = Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of a target.
-
-    Attributes:
-        command: The tool starts it so; empty for a part of a system that starts as a whole.
-        process: Its name in the answer of the system's `pids` command; such a part is started
-            again by the system itself.
-        port: Where clients connect; empty for a part that has no clients.
-    """
-
-    command: tuple[str, ...] = ()
-    process: str = ""
-    port: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """How a target is started and stopped as a whole.
-
-    Attributes:
-        pids: Prints JSON with `processes`, each with `name` and `pid`.
-    """
-
-    start: tuple[str, ...] = ()
-    stop: tuple[str, ...] = ()
-    pids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A target as its file has it.
-
-    Attributes:
-        status: "works"; "written", if nobody has run it yet; "template", if it is to be completed.
-        note: Where the broker is to be had.
-    """
-
-    name: str
-    title: str
-    status: str
-    note: str
-    promises: Mapping[str, Any]
-    parts: Mapping[str, Part]
-    system: System = field(default_factory=System)
-    files: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    version: tuple[str, ...] = ()
-    text: str = ""
-
-
-def names() -> list[str]:
-    """Return the targets that come with the tool."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
-
-
-def load(name: str) -> Definition:
-    """Read a target by its name, or by a path to a file of one's own.
-
-    Raises:
-        ScenarioError: There is none, or it says something that is not known.
-    """
-    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
-    try:
-        text = path.read_text(encoding="utf-8")
-        data = tomllib.loads(text)
-        about = data.pop("target")
-        parts = {
-            part: Part(**{**values, "command": tuple(values.get("command", ()))})
-            for part, values in data.pop("parts", {}).items()
-        }
-        system = System(**{key: tuple(value) for key, value in data.pop("system", {}).items()})
-        return Definition(
-            name=path.stem,
-            title=about.pop("title"),
-            status=about.pop("status"),
-            note=about.pop("note", ""),
-            version=tuple(about.pop("version", ())),
-            promises=data.pop("promises", {}),
-            parts=parts,
-            system=system,
-            text=text,
-            **data,
-        )
-    except FileNotFoundError:
-        raise ScenarioError(f"no target {name!r}; there are {', '.join(names())}") from None
-    except (tomllib.TOMLDecodeError, TypeError, ValueError, KeyError) as exc:
-        raise ScenarioError(f"{path}: {exc!r}") from exc
-
-
-def version_of(definition: Definition) -> str:
-    """Return the first line that holds a version number of the program, else "unknown"."""
-    if not definition.version:
-        return "unknown"
-    command = [part.format(root=ROOT, python=sys.executable) for part in definition.version]
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        for line in (done.stdout + done.stderr).splitlines():
-            if re.search(r"\d+\.\d+", line):
-                return line.strip()
-    return "unknown"
 
 
 class LocalTarget:
     """A target whose parts are processes of this machine; see `target.Target`.
 
     Args:
-        through_proxy: Put a proxy of the tool before each address, for faults of the network.
+        needs: What the faults of the run need, of `machines.machine.NEEDS`.
+        rng: Decides which packets are lost.
     """
 
-    def __init__(self, definition: Definition, *, through_proxy: bool = False) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        *,
+        needs: Collection[str] = (),
+        rng: random.Random | None = None,
+    ) -> None:
         if definition.status == "template":
             raise TargetError(f"{definition.name} is a template, not run here: {definition.note}")
         self.name = definition.name
@@ -161,7 +62,10 @@ class LocalTarget:
         self.parts = tuple(definition.parts)
         self.nodes = tuple(name for name, part in definition.parts.items() if part.port)
         self._definition = definition
-        self._through_proxy = through_proxy
+        self._needs = needs
+        self._rng = rng or random.Random(0)  # noqa: S311 - repeatable, not secret
+        self._switch: Switch | None = None
+        self._machines: dict[str, Machine] = {}
         self._addresses: dict[str, tuple[str, int]] = {}
         self._direct: dict[str, tuple[str, int]] = {}
         self._proxies: dict[str, Proxy] = {}
@@ -190,9 +94,14 @@ class LocalTarget:
 
     def _fill(self, text: str) -> str:
         def value(match: re.Match[str]) -> str:
-            key = match[1]
-            if key.startswith("port:"):
-                return str(self._port(key[5:]))
+            key, _, name = match[1].partition(":")
+            match key:
+                case "port":
+                    return str(self._port(name))
+                case "host":
+                    return self._machines[name or MACHINE].host
+                case "disk":
+                    return str(self._machines[name or MACHINE].disk)
             known = {
                 "dir": str(self.folder),
                 "user": getpass.getuser(),
@@ -201,7 +110,7 @@ class LocalTarget:
             }
             return known[key]
 
-        return re.sub(r"\{(dir|user|root|python|port:[\w+-]+)\}", value, text)
+        return _PLACES.sub(value, text)
 
     def _port(self, name: str) -> int:
         """Return the port of this name: a free one at its first use, then the same.
@@ -216,27 +125,52 @@ class LocalTarget:
     async def start(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix=f"resilience-{self.name}-")
         try:
+            self._start_machines()
             for name, text in self._definition.files.items():
                 (self.folder / name).write_text(self._fill(text), encoding="utf-8")
             for name, part in self._definition.parts.items():
                 if part.port:
-                    self._direct[name] = ("127.0.0.1", int(self._fill(part.port)))
-            if self._definition.system.start:
-                await self._command(self._definition.system.start, 300)
-            for name in self.parts:
-                await self.launch(name)
+                    host = self._machines[part.machine].host
+                    self._direct[name] = (host, int(self._fill(part.port)))
+            for name in self._machines:
+                await self._start_all(name)
             for name, address in self._direct.items():
                 self._addresses[name] = address
-                if self._through_proxy:
+                if PROXY in self._needs:
                     proxy = self._proxies[name] = Proxy(*address)
                     self._addresses[name] = ("127.0.0.1", await proxy.start())
         except BaseException:
             await self.stop()
             raise
 
+    def _start_machines(self) -> None:
+        names = self._definition.machines
+        if PACKETS in self._needs:
+            self._switch = Switch(names, self._rng)
+            self._switch.start()
+        for name in names:
+            machine = self._machines[name] = Machine(
+                name,
+                self.folder,
+                self._switch,
+                disk_mebibytes=self._definition.disk_mebibytes,
+                has_disk=DISK in self._needs,
+            )
+            machine.start()
+
+    async def _start_all(self, machine: str) -> None:
+        """Start the system, if it is on this machine, and all parts that are."""
+        system = self._definition.system
+        if system.start and system.machine == machine:
+            await self._command(system.start, SYSTEM_SECONDS)
+        for name, part in self._definition.parts.items():
+            if part.machine == machine:
+                await self.launch(name)
+
     async def _command(self, command: Command, seconds: float) -> str:
         """Run a command of the target to its end; return what it printed."""
-        words = [self._fill(word) for word in command]
+        machine = self._machines[self._definition.system.machine]
+        words = machine.command([self._fill(word) for word in command])
         with (self.folder / "commands.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
@@ -271,6 +205,12 @@ class LocalTarget:
             if self._definition.system.stop:
                 with contextlib.suppress(TargetError):
                     await self._command(self._definition.system.stop, 120)
+            for machine in self._machines.values():
+                machine.stop()
+            self._machines.clear()
+            if self._switch is not None:
+                self._switch.stop()
+                self._switch = None
             self._folder.cleanup()
             self._folder = None
 
@@ -324,7 +264,8 @@ class LocalTarget:
             return
         definition = self._definition.parts[part]
         if definition.command:
-            words = [self._fill(word) for word in definition.command]
+            machine = self._machines[definition.machine]
+            words = machine.command([self._fill(word) for word in definition.command])
             with (self.folder / f"{part}.log").open("ab") as log:
                 self._processes[part] = await asyncio.create_subprocess_exec(
                     *words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
@@ -373,6 +314,30 @@ class LocalTarget:
         if proxy is None:
             raise TargetError(f"no proxy before {part} of {self.name}")
         return proxy
+
+    def machine(self, part: str) -> Machine:
+        return self._machines[self._definition.parts[part].machine]
+
+    async def lose_power(self, part: str) -> None:
+        machine = self.machine(part)
+        await machine.lose_power()
+        for name, each in self._definition.parts.items():
+            process = self._processes.pop(name, None) if each.machine == machine.name else None
+            if process is not None:
+                await process.wait()
+
+    async def restore_power(self, part: str) -> None:
+        await self._start_all(self.machine(part).name)
+
+    def closed_files(self, part: str) -> list[Path]:
+        pattern = self._definition.parts[part].segments
+        if not pattern:
+            raise TargetError(f"{self.name} does not say where the log of {part} is")
+        folders: dict[Path, list[Path]] = {}
+        for path in Path("/").glob(self._fill(pattern).lstrip("/")):
+            folders.setdefault(path.parent, []).append(path)
+        closed = (path for files in folders.values() for path in sorted(files)[:-1])
+        return sorted(closed, key=lambda path: path.stat().st_mtime)
 
     async def set_right(
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool

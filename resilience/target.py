@@ -1,10 +1,12 @@
 """What a run asks of a target: parts that can be struck, and clients that reach them."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from resilience.drivers.frames import Client
 from resilience.history import Writer
+from resilience.machines.switch import Conditions
 
 Hold = Callable[[Callable[[], None]], None]
 
@@ -23,6 +25,19 @@ class Network(Protocol):
 
     def delay(self, seconds: float) -> None:
         """Hold all bytes back for so long, both ways."""
+
+
+class Machine(Protocol):
+    """What a part runs on; parts may share it."""
+
+    def degrade(self, direction: str, conditions: Conditions) -> None:
+        """Change what happens to packets between it and the clients: "in", "out" or "both"."""
+
+    def fill_disk(self) -> None:
+        """Leave no free block."""
+
+    def empty_disk(self) -> None:
+        """Give the room back that `fill_disk` took."""
 
 
 class Target(Protocol):
@@ -67,6 +82,17 @@ class Target(Protocol):
     async def resume(self, part: str) -> None: ...
 
     def network(self, part: str) -> Network: ...
+
+    def machine(self, part: str) -> Machine: ...
+
+    async def lose_power(self, part: str) -> None:
+        """Take the power from its machine: what was not synced is gone, all parts on it are."""
+
+    async def restore_power(self, part: str) -> None:
+        """Start all parts of its machine again, and wait until they take connections."""
+
+    def closed_files(self, part: str) -> list[Path]:
+        """Return the files of its log that are not written any more, oldest first."""
 
     async def set_right(
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool

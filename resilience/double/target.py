@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from resilience.double.broker import Double
 from resilience.drivers.client import MqttClient
@@ -78,6 +79,18 @@ class DoubleTarget:
 
     def network(self, part: str) -> DoubleNetwork:
         return DoubleNetwork(self.double, part)
+
+    def machine(self, part: str) -> NoReturn:
+        raise TargetError(f"{part} of the double is on no machine")
+
+    async def lose_power(self, part: str) -> None:
+        self.machine(part)
+
+    async def restore_power(self, part: str) -> None:
+        self.machine(part)
+
+    def closed_files(self, part: str) -> list[Path]:
+        raise TargetError(f"{part} of the double has no files")
 
     async def set_right(
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool

@@ -23,14 +23,14 @@ class Fault:
 
     Attributes:
         draw: Makes arguments by chance, for random schedules.
-        is_of_network: It needs a proxy before the part.
+        needs: One of `machines.machine.NEEDS`; empty if a process is all that it strikes.
     """
 
     name: str
     text: str
     strike: Strikes
     draw: Callable[[random.Random], dict[str, Any]]
-    is_of_network: bool
+    needs: str
 
 
 FAULTS: Final[dict[str, Fault]] = {}
@@ -44,13 +44,13 @@ def register(
     name: str,
     *,
     draw: Callable[[random.Random], dict[str, Any]] = _nothing,
-    is_of_network: bool = False,
+    needs: str = "",
 ) -> Callable[[Strikes], Strikes]:
     """Register the coroutine under a name; the first line of its docstring describes it."""
 
     def add(strike: Strikes) -> Strikes:
         text = (strike.__doc__ or "").partition("\n")[0]
-        FAULTS[name] = Fault(name, text, strike, draw, is_of_network)
+        FAULTS[name] = Fault(name, text, strike, draw, needs)
         return strike
 
     return add

@@ -3,13 +3,14 @@
 import asyncio
 
 from resilience.faults import register
+from resilience.machines.machine import PROXY
 from resilience.target import Target
 
 
 @register(
     "delay",
     draw=lambda rng: {"delay_seconds": round(rng.uniform(0.02, 0.3), 3)},
-    is_of_network=True,
+    needs=PROXY,
 )
 async def delay(
     target: Target, part: str, *, seconds: float = 4.0, delay_seconds: float = 0.1

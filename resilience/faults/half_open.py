@@ -3,13 +3,14 @@
 import asyncio
 
 from resilience.faults import register
+from resilience.machines.machine import PROXY
 from resilience.target import Target
 
 
 @register(
     "half-open",
     draw=lambda rng: {"seconds": round(rng.uniform(0.5, 4), 2)},
-    is_of_network=True,
+    needs=PROXY,
 )
 async def half_open(target: Target, part: str, *, seconds: float = 4.0) -> None:
     """Nothing goes through for so many `seconds`; then all held connections break."""

@@ -3,13 +3,14 @@
 import asyncio
 
 from resilience.faults import register
+from resilience.machines.machine import PROXY
 from resilience.target import Target
 
 
 @register(
     "slow-reader",
     draw=lambda rng: {"seconds": round(rng.uniform(0.5, 4), 2)},
-    is_of_network=True,
+    needs=PROXY,
 )
 async def slow_reader(
     target: Target, part: str, *, seconds: float = 4.0, bytes_per_second: int = 2_000

@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from resilience import local
-from resilience.campaign import applies, is_promised, make_plan, to_toml
+from resilience import definition as definitions
+from resilience.campaign import is_promised, make_plan, needed, obstacle, to_toml
 from resilience.plan import Scenario, Strike, load, parse
 
 NODES = ("broker",)
+MOSQUITTO = definitions.load("mosquitto")
 
 
 def of_seed(scenario: Scenario, seed: int) -> tuple[object, tuple[Strike, ...]]:
-    plan = make_plan(scenario, local.load("mosquitto"), NODES, seed, 1.0)
+    plan = make_plan(scenario, MOSQUITTO, NODES, seed, 1.0)
     return plan.clients, plan.strikes
 
 
@@ -37,7 +38,7 @@ def test_groups_that_a_target_cannot_be_put_to_are_left_out() -> None:
     names = {
         client.name
         for seed in range(20)
-        for client in make_plan(load("features"), local.load("mosquitto"), NODES, seed, 1.0).clients
+        for client in make_plan(load("features"), MOSQUITTO, NODES, seed, 1.0).clients
     }
     assert {"flow-stays", "worker-0"} <= names
     assert not {"red-sub", "admin", "route-sub-0"} & names
@@ -51,5 +52,15 @@ def test_what_a_target_does_not_speak_of_is_promised_by_mqtt() -> None:
 
 def test_a_scenario_that_needs_more_does_not_apply() -> None:
     scenario = replace(load("2"), needs=("cluster",))
-    assert not applies(scenario, local.load("mosquitto"))
-    assert applies(scenario, local.load("mqlake-3"))
+    assert obstacle(scenario, MOSQUITTO) == "needs cluster, not promised"
+    assert not obstacle(scenario, definitions.load("mqlake-3"))
+
+
+def test_faults_say_what_they_need_of_a_machine() -> None:
+    assert needed(["kill", "reset", "loss", "power-loss"]) == {"proxy", "packets", "disk"}
+
+
+def test_a_scenario_that_a_machine_cannot_give_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resilience.machines.switch.missing", lambda: "no network")
+    assert obstacle(load("1-loss-qos1"), MOSQUITTO) == "no network"
+    assert not obstacle(load("2"), MOSQUITTO)

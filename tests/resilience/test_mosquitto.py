@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from resilience.command import main
+from resilience.machines.machine import DISK, PACKETS, missing
 
 pytestmark = [
     pytest.mark.skipif(
@@ -54,3 +55,19 @@ def test_every_feature_is_judged_and_nothing_is_blamed(tmp_path: Path) -> None:
     assert (code, result["problems"]) == (0, [])
     tested = [row["name"] for row in result["verdicts"] if row["checked"]]
     assert {"lost", "order", "retained", "session-present", "share-group", "will"} <= set(tested)
+
+
+@pytest.mark.skipif(bool(missing([PACKETS])), reason=missing([PACKETS]) or "-")
+def test_lost_packets_are_the_matter_of_tcp(tmp_path: Path) -> None:
+    code, result = run(tmp_path, "1-loss-qos1", "--target", "mosquitto", "--quick")
+    assert (code, result["problems"]) == (0, [])
+    assert verdict(result, "lost")["checked"] == 400
+
+
+@pytest.mark.skipif(bool(missing([DISK])), reason=missing([DISK]) or "-")
+def test_power_loss_takes_what_was_acknowledged_and_not_synced(tmp_path: Path) -> None:
+    """Sessions go back to where the file on the disk is: some come again, some never."""
+    code, result = run(tmp_path, "6-power-loss", "--target", "mosquitto", "--quick")
+    assert (code, result["problems"]) == (1, [])
+    found = [verdict(result, name)["violations"] for name in ("lost", "duplicate-qos2", "order")]
+    assert any(found)

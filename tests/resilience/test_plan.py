@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from resilience import local, plan
+from resilience import definition as definitions
+from resilience import plan
 from resilience.command import STATES
 from resilience.errors import ResilienceError, ScenarioError, TargetError
 from resilience.faults import FAULTS
+from resilience.local import LocalTarget
 from resilience.plan import Strike, fit, load, parse
 
 
@@ -29,15 +31,15 @@ def test_a_scenario_of_the_tool_is_complete(name: str) -> None:
         assert set(scenario.random_faults.names) <= set(FAULTS)
 
 
-@pytest.mark.parametrize("name", local.names())
+@pytest.mark.parametrize("name", definitions.names())
 def test_a_target_of_the_tool_says_how_far_it_goes(name: str) -> None:
-    definition = local.load(name)
+    definition = definitions.load(name)
     assert definition.status in STATES
     assert definition.promises["durability"]
     assert any(part.port for part in definition.parts.values())
     if definition.status == "template":
         with pytest.raises(TargetError, match="not run here"):
-            local.LocalTarget(definition)
+            LocalTarget(definition)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +62,12 @@ def test_mistakes_in_files_are_errors_of_the_tool(tmp_path: Path) -> None:
         load(str(path))
     path.write_text('[target]\ntitle = "x"\n')
     with pytest.raises(ScenarioError, match="status"):
-        local.load(str(path))
+        definitions.load(str(path))
     for name in ("nowhere", str(tmp_path / "nowhere.toml")):
         with pytest.raises(ResilienceError, match="there are"):
             load(name)
         with pytest.raises(ResilienceError, match="there are"):
-            local.load(name)
+            definitions.load(name)
 
 
 def test_a_quick_run_has_fewer_messages_and_the_same_moments() -> None:

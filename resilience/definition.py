@@ -1,0 +1,150 @@
+"""Targets as TOML: parts, how each is started, and what they promise.
+
+In a target's file stand `{dir}` for a folder of the run, `{disk}` and `{host}` for the disk and the
+address of its machine (`{disk:NAME}`, `{host:NAME}` if there are several), `{port:NAME}` for a
+free port of that name, `{user}`, `{python}`, and `{root}` for the folder that holds the package.
+"""
+
+import contextlib
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from resilience.errors import ScenarioError
+
+FOLDER: Final = Path(__file__).parent / "targets"
+ROOT: Final = Path(__file__).parent.parent
+
+MACHINE: Final = "machine"
+"""The only one, unless a target names others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a target.
+
+    Attributes:
+        command: The tool starts it so; empty for a part of a system that starts as a whole.
+        process: Its name in the answer of the system's `pids` command; such a part is started
+            again by the system itself.
+        port: Where clients connect; empty for a part that has no clients.
+        machine: Parts with the same one share its address, its disk and its power.
+        segments: Pattern of the files of its log, in folders of their own; in each folder the
+            last one is being written.
+    """
+
+    command: tuple[str, ...] = ()
+    process: str = ""
+    port: str = ""
+    machine: str = MACHINE
+    segments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """How a target is started and stopped as a whole.
+
+    Attributes:
+        pids: Prints JSON with `processes`, each with `name` and `pid`.
+        machine: Where it runs, with all its parts.
+    """
+
+    start: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    pids: tuple[str, ...] = ()
+    machine: str = MACHINE
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A target as its file has it.
+
+    Attributes:
+        status: "works"; "written", if nobody has run it yet; "template", if it is to be completed.
+        note: Where the broker is to be had.
+        disk_mebibytes: Size of the disk of each machine, in runs with a disk that can fail.
+    """
+
+    name: str
+    title: str
+    status: str
+    note: str
+    promises: Mapping[str, Any]
+    parts: Mapping[str, Part]
+    system: System = field(default_factory=System)
+    files: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    version: tuple[str, ...] = ()
+    text: str = ""
+    disk_mebibytes: int = 256
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The names of all machines."""
+        of_system = (self.system.machine,) if self.system.start else ()
+        of_parts = (part.machine for part in self.parts.values())
+        return tuple(dict.fromkeys((*of_system, *of_parts)))
+
+
+def names() -> list[str]:
+    """Return the targets that come with the tool."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load(name: str) -> Definition:
+    """Read a target by its name, or by a path to a file of one's own.
+
+    Raises:
+        ScenarioError: There is none, or it says something that is not known.
+    """
+    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+        about = data.pop("target")
+        parts = {
+            part: Part(**{**values, "command": tuple(values.get("command", ()))})
+            for part, values in data.pop("parts", {}).items()
+        }
+        system = System(
+            **{key: _words(value) for key, value in data.pop("system", {}).items()},
+        )
+        return Definition(
+            name=path.stem,
+            title=about.pop("title"),
+            status=about.pop("status"),
+            note=about.pop("note", ""),
+            disk_mebibytes=about.pop("disk_mebibytes", 256),
+            version=tuple(about.pop("version", ())),
+            promises=data.pop("promises", {}),
+            parts=parts,
+            system=system,
+            text=text,
+            **data,
+        )
+    except FileNotFoundError:
+        raise ScenarioError(f"no target {name!r}; there are {', '.join(names())}") from None
+    except (tomllib.TOMLDecodeError, TypeError, ValueError, KeyError) as exc:
+        raise ScenarioError(f"{path}: {exc!r}") from exc
+
+
+def _words(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def version_of(definition: Definition) -> str:
+    """Return the first line that holds a version number of the program, else "unknown"."""
+    if not definition.version:
+        return "unknown"
+    command = [part.format(root=ROOT, python=sys.executable) for part in definition.version]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        for line in (done.stdout + done.stderr).splitlines():
+            if re.search(r"\d+\.\d+", line):
+                return line.strip()
+    return "unknown"

@@ -1,0 +1,128 @@
+"""One machine of a target: its network, its disk, its power, each only if a run needs it."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from resilience.errors import TargetError
+from resilience.machines import group, switch, volume
+from resilience.machines.group import Group
+from resilience.machines.switch import CLIENTS, Conditions, Switch
+from resilience.machines.volume import Volume
+
+PROXY: Final = "proxy"
+PACKETS: Final = "packets"
+DISK: Final = "disk"
+NEEDS: Final = (PROXY, PACKETS, DISK)
+"""What a fault may need: a proxy before the part, a network of packets, a disk that can fail."""
+
+DIRECTIONS: Final[dict[str, tuple[bool, bool]]] = {
+    "both": (True, True),
+    "in": (True, False),
+    "out": (False, True),
+}
+"""Per name of a direction: whether it means packets to the machine, and from it."""
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+def missing(needs: Iterable[str]) -> str:
+    """Return why this machine cannot give what is needed; empty if it can."""
+    reasons = []
+    for need in needs:
+        if need == PACKETS:
+            reasons.append(switch.missing())
+        elif need == DISK:
+            reasons += [volume.missing(), group.missing()]
+    return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
+
+
+class Machine:
+    """Parts of a target that share an address, a disk and their power.
+
+    Args:
+        folder: For the disk and its image.
+        network: None if packets are left alone.
+        has_disk: Whether the disk is one that can fail; otherwise it is a plain folder.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        network: Switch | None,
+        *,
+        disk_mebibytes: int,
+        has_disk: bool,
+    ) -> None:
+        self.name = name
+        self.disk = folder / f"disk-{name}"
+        self._network = network
+        self._volume: Volume | None = None
+        self._group: Group | None = None
+        if has_disk:
+            self._volume = Volume(folder / f"disk-{name}.image", self.disk, disk_mebibytes)
+            self._group = Group(folder.name + "-" + name)
+
+    @property
+    def host(self) -> str:
+        """Its address."""
+        return LOOPBACK if self._network is None else self._network.address(self.name)
+
+    def start(self) -> None:
+        self.disk.mkdir()
+        if self._volume is not None and self._group is not None:
+            self._volume.start()
+            self._group.start()
+
+    def stop(self) -> None:
+        if self._group is not None:
+            self._group.stop()
+        if self._volume is not None:
+            self._volume.stop()
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """Return the command that runs another one on this machine."""
+        group_words = [] if self._group is None else self._group.prefix()
+        network_words = [] if self._network is None else self._network.prefix(self.name)
+        return [*group_words, *network_words, *words]
+
+    def degrade(self, direction: str, conditions: Conditions) -> None:
+        """Change what happens to packets between it and the clients.
+
+        Raises:
+            TargetError: No such direction, or no network of packets in this run.
+        """
+        if self._network is None:
+            raise TargetError(f"{self.name} has no network of packets in this run")
+        if direction not in DIRECTIONS:
+            raise TargetError(f"no direction {direction!r}; there are {', '.join(DIRECTIONS)}")
+        to_machine, from_machine = DIRECTIONS[direction]
+        if to_machine:
+            self._network.change(CLIENTS, self.name, conditions)
+        if from_machine:
+            self._network.change(self.name, CLIENTS, conditions)
+
+    async def lose_power(self) -> None:
+        """End all its processes, with all that they wrote and did not sync; mount its disk again.
+
+        Nobody answers any more when the disk stops: what is acknowledged was so before.
+        """
+        kept, powered = self._with_disk()
+        powered.freeze()
+        kept.cut()
+        powered.kill()
+        await asyncio.to_thread(kept.unmount)
+        await asyncio.to_thread(kept.mount)
+
+    def fill_disk(self) -> None:
+        self._with_disk()[0].fill()
+
+    def empty_disk(self) -> None:
+        self._with_disk()[0].empty()
+
+    def _with_disk(self) -> tuple[Volume, Group]:
+        if self._volume is None or self._group is None:
+            raise TargetError(f"{self.name} has no disk that can fail in this run")
+        return self._volume, self._group

@@ -1,0 +1,275 @@
+"""What the tool does to packets and disks is what its faults promise; on the real kernel."""
+
+import asyncio
+import errno
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from resilience.definition import load
+from resilience.errors import TargetError
+from resilience.faults import strike
+from resilience.local import LocalTarget
+from resilience.machines.machine import DISK, PACKETS, Machine, missing
+from resilience.machines.switch import CLEAR, CLIENTS, Conditions, Switch
+from resilience.machines.volume import Volume
+
+with_packets = pytest.mark.skipif(bool(missing([PACKETS])), reason=missing([PACKETS]) or "-")
+with_disk = pytest.mark.skipif(bool(missing([DISK])), reason=missing([DISK]) or "-")
+
+ECHO = """
+import socket, sys
+server = socket.create_server((sys.argv[1], 7))
+print("ready", flush=True)
+while True:
+    connection, _ = server.accept()
+    while data := connection.recv(65536):
+        connection.sendall(data)
+"""
+
+DATAGRAMS = """
+import socket, sys
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for number in range(int(sys.argv[2])):
+    sender.sendto(number.to_bytes(2), (sys.argv[1], int(sys.argv[3])))
+"""
+
+WRITER = """
+import os, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+with (folder / "synced").open("wb") as file:
+    file.write(b"kept" * 1000)
+    file.flush()
+    os.fsync(file.fileno())
+(folder / "written").write_bytes(b"gone" * 1000)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def echo_behind(switch: Switch) -> Iterator[None]:
+    switch.start()
+    try:
+        command = [*switch.prefix("a"), sys.executable, "-c", ECHO, switch.address("a")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n"
+            try:
+                yield
+            finally:
+                server.kill()
+    finally:
+        switch.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    # Its name is that of control groups, so it has to be one of its own.
+    place = tmp_path / f"machines-{random.randrange(10**9)}"
+    place.mkdir()
+    return place
+
+
+def test_what_is_missing_here_is_said(tmp_path: Path) -> None:
+    machine = Machine("a", tmp_path, None, disk_mebibytes=1, has_disk=False)
+    machine.start()
+    assert machine.disk.is_dir()
+    assert machine.host == "127.0.0.1"
+    assert machine.command(["true"]) == ["true"]
+    with pytest.raises(TargetError, match="no disk that can fail"):
+        machine.fill_disk()
+    with pytest.raises(TargetError, match="no network of packets"):
+        machine.degrade("both", CLEAR)
+
+
+def test_without_privileges_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"status": "CapEff:\t0000000000000000\n", "mounts": ""}
+    monkeypatch.setattr(Path, "read_text", lambda path, **_: files[path.name])
+    monkeypatch.setattr("shutil.which", lambda program, **_: program)
+    assert "run as root" in missing([PACKETS, DISK])
+    assert missing([]) == ""
+
+
+@with_packets
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        Conditions(),
+        Conditions(loss=0.2),
+        Conditions(delay_seconds=0.005, reorder=0.3),
+        Conditions(bytes_per_second=200_000),
+    ],
+    ids=["clear", "loss", "reorder", "bandwidth"],
+)
+def test_tcp_comes_whole_through_every_kind_of_network(conditions: Conditions) -> None:
+    switch = Switch(("a",), random.Random(1))
+    with echo_behind(switch), socket.create_connection((switch.address("a"), 7), 20) as client:
+        for pair in ((CLIENTS, "a"), ("a", CLIENTS)):
+            switch.change(*pair, conditions)
+        data = random.Random(2).randbytes(50_000)
+        start = time.monotonic()
+        client.settimeout(60)
+        client.sendall(data)
+        with client.makefile("rb") as stream:
+            assert stream.read(len(data)) == data
+        if conditions.bytes_per_second:
+            # Both ways at once.
+            assert time.monotonic() - start >= len(data) / conditions.bytes_per_second
+        assert bool(switch.dropped) == bool(conditions.loss)
+
+
+@with_packets
+def test_a_partition_is_one_way_and_ends() -> None:
+    switch = Switch(("a",), random.Random(1))
+    with echo_behind(switch), socket.create_connection((switch.address("a"), 7), 20) as client:
+        switch.change("a", CLIENTS, Conditions(loss=1.0))
+        carried = switch.carried
+        client.sendall(b"x")
+        client.settimeout(1)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        assert switch.carried > carried  # it has got there
+        assert switch.dropped
+        switch.change("a", CLIENTS, CLEAR)
+        client.settimeout(60)
+        assert client.recv(1) == b"x"
+
+
+@with_packets
+def test_packets_overtake_each_other_and_none_is_lost() -> None:
+    count = 200
+    switch = Switch(("a",), random.Random(1))
+    switch.start()
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+            switch.change("a", CLIENTS, Conditions(delay_seconds=0.05, reorder=0.3))
+            receiver.bind((switch.address(CLIENTS), 0))
+            receiver.settimeout(20)
+            words = [switch.address(CLIENTS), str(count), str(receiver.getsockname()[1])]
+            subprocess.run(
+                [*switch.prefix("a"), sys.executable, "-c", DATAGRAMS, *words], check=True
+            )
+            came = [int.from_bytes(receiver.recv(16)) for _ in range(count)]
+    finally:
+        switch.stop()
+    assert sorted(came) == list(range(count))
+    assert came != sorted(came)
+
+
+@with_packets
+def test_nothing_is_left_of_a_network() -> None:
+    switch = Switch(("a", "b"), random.Random(1))
+    switch.start()
+    name = switch.prefix("b")[-1]
+    assert name in subprocess.check_output(["ip", "netns"], text=True)
+    switch.stop()
+    assert name not in subprocess.check_output(["ip", "netns"], text=True).split()
+    assert name[:-2] + ":" not in subprocess.check_output(["ip", "link"], text=True).split()
+
+
+@with_disk
+def test_power_loss_takes_what_was_not_synced_and_keeps_the_rest(folder: Path) -> None:
+    machine = Machine("a", folder, None, disk_mebibytes=32, has_disk=True)
+    machine.start()
+    try:
+        command = machine.command([sys.executable, "-c", WRITER, str(machine.disk)])
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert (machine.disk / "written").read_bytes() == b"gone" * 1000
+        asyncio.run(machine.lose_power())
+        process.communicate()
+        assert process.returncode == -9
+        assert (machine.disk / "synced").read_bytes() == b"kept" * 1000
+        written = machine.disk / "written"
+        assert not written.exists() or written.read_bytes() == b""
+        # It goes on with what is there.
+        (machine.disk / "new").write_bytes(b"new")
+    finally:
+        machine.stop()
+    assert not (machine.disk / "synced").exists()
+
+
+@with_disk
+def test_a_full_disk_takes_nothing_until_it_is_emptied(folder: Path) -> None:
+    volume = Volume(folder / "image", folder / "disk", 16)
+    volume.start()
+    try:
+        volume.fill()
+        with pytest.raises(OSError, match="No space") as found:
+            (folder / "disk" / "more").write_bytes(b"x" * 100_000)
+        assert found.value.errno == errno.ENOSPC
+        volume.empty()
+        (folder / "disk" / "more").write_bytes(b"x" * 100_000)
+    finally:
+        volume.stop()
+
+
+LOG = """
+[target]
+title = "a log in files"
+status = "works"
+
+[parts.log]
+command = ["/bin/sleep", "600"]
+segments = "{dir}/*/*.log"
+"""
+
+
+def struck(tmp_path: Path, fault: str, **args: float) -> tuple[list[bytes], list[bytes]]:
+    """Return the closed files before and after, and see that the ones being written are left."""
+    (tmp_path / "log.toml").write_text(LOG)
+    target = LocalTarget(load(str(tmp_path / "log.toml")))
+
+    async def main() -> tuple[list[bytes], list[bytes]]:
+        await target.start()
+        try:
+            with pytest.raises(TargetError, match="no closed file yet"):
+                await strike(target, fault, "log", args)
+            for name in ("a/1", "a/2", "a/3", "b/1"):
+                path = target.folder / f"{name}.log"
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(bytes(1_000))
+            files = target.closed_files("log")
+            assert sorted(path.name for path in files) == ["1.log", "2.log"]
+            before = [path.read_bytes() for path in files]
+            await strike(target, fault, "log", args)
+            for name in ("a/3", "b/1"):
+                assert (target.folder / f"{name}.log").read_bytes() == bytes(1_000)
+            return before, [path.read_bytes() for path in files]
+        finally:
+            await target.stop()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.999999])
+def test_one_bit_of_a_closed_file_is_another(tmp_path: Path, place: float) -> None:
+    before, after = struck(tmp_path, "bit-flip", place=place)
+    changed = [
+        (one ^ other).bit_count()
+        for file, new in zip(before, after, strict=True)
+        for one, other in zip(file, new, strict=True)
+        if one != other
+    ]
+    assert changed == [1]
+
+
+def test_a_closed_file_loses_its_end(tmp_path: Path) -> None:
+    before, after = struck(tmp_path, "truncate", share=0.25)
+    assert sorted(map(len, after)) == [750, 1_000]
+    assert len(before[0]) == 1_000
+
+
+def test_a_target_without_a_log_in_files_says_so() -> None:
+    target = LocalTarget(load("mosquitto"))
+    with pytest.raises(TargetError, match="does not say where the log of broker is"):
+        target.closed_files("broker")
