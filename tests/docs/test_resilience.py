@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from resilience import command, local, plan
+from resilience import command, plan
+from resilience import definition as definitions
 from resilience.checkers import CHECKERS
 from resilience.double.defects import DEFECTS
 from resilience.faults import FAULTS
@@ -50,7 +51,7 @@ def test_the_format_is_described() -> None:
     ("head", "names"),
     [
         ("fault", sorted(FAULTS)),
-        ("target", local.names()),
+        ("target", definitions.names()),
         ("scenario", plan.names()),
     ],
 )
