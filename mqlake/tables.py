@@ -210,7 +210,7 @@ RULES: Final = Table(
         Column("description", "string", "for people"),
         Column("sql", "string", "the statement"),
         Column("enabled", "boolean", "whether it is to run"),
-        Column("actions", "string", "its actions as a JSON array"),
+        Column("actions", "string", "its actions as a JSON array, *** for what may be secret"),
         Column("created_at", "timestamp", "when version 1 was made, UTC"),
         Column("updated_at", "timestamp", "when this version was made, UTC"),
         Column("state", "string", "running, stopped, failed or paused; null before the first"),

@@ -1,7 +1,8 @@
 """Templates in the arguments of actions: `plant/${site}/alarm`.
 
 `${a.b[1].c}` is a field of the output row (elements count from 1, from the end with -1), `${.}` the
-whole row as JSON, `${$output}` and the other names of `OUTPUT_FIELDS` tell of the output itself.
+whole row as JSON, `${$output}` and the other names of `OUTPUT_FIELDS` tell of the output itself,
+`${$secret.NAME}` is a secret that the process which runs actions knows.
 `${$}` is a dollar sign, to write `${$}{x}` for a literal `${x}`. Text goes in as it is, everything
 else as JSON; a field that is missing is `null`, unless the place cannot do without it.
 """
@@ -20,6 +21,9 @@ MAX_TEMPLATE_CHARACTERS: Final = 65_536
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
 _PATH: Final = re.compile(r"[^\s.\[\]{}$]+(?:\.[^\s.\[\]{}$]+|\[-?[0-9]{1,6}\])*")
 _STEP: Final = re.compile(r"\[(-?[0-9]+)\]|([^.\[\]]+)")
+
+SECRET_NAME: Final = "[a-z0-9][a-z0-9_-]{0,62}"  # noqa: S105 - a pattern
+_SECRET: Final = re.compile(rf"\$secret\.({SECRET_NAME})")
 
 _WHOLE_ROW: Final = "."
 _DOLLAR: Final = "$"
@@ -63,7 +67,9 @@ class Placeholder:
 
     name: str
     steps: tuple[str | int, ...]
-    """Of a field; empty for the whole row and for what is told of the output."""
+    """Of a field; empty for the whole row, what is told of the output, and a secret."""
+    secret: str | None = None
+    """Name of a secret, which `Template.with_secrets` fills in."""
 
     def value(self, scope: Scope) -> Any:
         """Return the JSON value; None when it is missing."""
@@ -112,6 +118,24 @@ class Template:
     @property
     def placeholders(self) -> tuple[Placeholder, ...]:
         return tuple(part for part in self.parts if isinstance(part, Placeholder))
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The names of its secrets."""
+        return frozenset(part.secret for part in self.placeholders if part.secret is not None)
+
+    @property
+    def literals(self) -> tuple[str, ...]:
+        return tuple(part for part in self.parts if isinstance(part, str))
+
+    def with_secrets(self, read: Callable[[str], str]) -> "Template":
+        """Return it with its secrets as literal text."""
+        return Template(
+            tuple(
+                part if isinstance(part, str) or part.secret is None else read(part.secret)
+                for part in self.parts
+            )
+        )
 
     @property
     def is_row(self) -> bool:
@@ -169,10 +193,12 @@ def _literal(text: str) -> str:
 def _placeholder(name: str) -> Placeholder:
     if name == _WHOLE_ROW or name in OUTPUT_FIELDS:
         return Placeholder(name, ())
+    if found := _SECRET.fullmatch(name):
+        return Placeholder(name, (), found[1])
     if not _PATH.fullmatch(name):
         hint = "write a path like a.b[1], or . for the whole row"
         if name.startswith("$"):
-            hint = "the names are " + ", ".join(OUTPUT_FIELDS)
+            hint = "the names are " + ", ".join((*OUTPUT_FIELDS, "$secret.NAME"))
         raise RuleError("placeholder is not a path", fragment="${" + name + "}", hint=hint)
     steps = tuple(int(index) if index else step for index, step in _STEP.findall(name))
     return Placeholder(name, steps)

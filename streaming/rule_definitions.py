@@ -3,7 +3,8 @@
 rules(key, value, offset) -> one row for each rule that a batch says something of
 
 A definition comes from the API, an activation, what became of it, from the engine. The formats are
-those of `docs/records.md`; a record that does not follow them is left out.
+those of `docs/records.md`; a record that does not follow them is left out. Actions are masked as
+`rules/masking.py` does for those who may not change rules: everybody who may ask reads the table.
 """
 
 from typing import Final
@@ -13,11 +14,22 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from mqlake.tables import RULES
+from rules.masking import MASK, MASKED_FUNCTION, NAMES_SECRET, PLACEHOLDER, SERVER
 
 _DEFINITION: Final = """
     name string, description string, sql string, enable boolean, actions string, id string,
     version int, created_at bigint, updated_at bigint
 """
+_ACTIONS: Final = (
+    "array<struct<function: string, args: variant, "
+    "fallback: array<struct<function: string, args: variant>>>>"
+)
+_REQUEST: Final = (
+    "struct<url: string, method: string, headers: map<string, string>, body: string, "
+    "timeout_seconds: double, concurrency: int, verify_tls: boolean, retry: struct<attempts: int, "
+    "give_up_after_seconds: double, first_delay_seconds: double, max_delay_seconds: double>>"
+)
+"""The arguments of `http`."""
 _ACTIVATION: Final = "state string, version int, error string"
 _KEY: Final = ("tenant", "id")
 _SAME_RULE: Final = "row.tenant = change.tenant AND row.id = change.id"
@@ -25,6 +37,45 @@ _OF_ACTIVATION: Final = ("state", "state_version", "error", "activation_offset")
 _OF_DEFINITION: Final = tuple(
     column.name for column in RULES.columns if column.name not in (*_KEY, *_OF_ACTIVATION)
 )
+
+
+def masked_actions(actions: str) -> Column:
+    """Return the JSON of a rule's actions without what may be secret in them.
+
+    Args:
+        actions: Column with the JSON as it was defined.
+    """
+    fallback = f"transform(a.fallback, b -> {_action('b')})"
+    each = _action("a", f", 'fallback', {fallback}")
+    return F.expr(f"to_json(transform(from_json({actions}, '{_ACTIONS}'), a -> {each}))")
+
+
+def _action(action: str, more: str = "") -> str:
+    # Spark SQL has no name for a value but that of a lambda's argument.
+    masked = f"""element_at(transform(
+        array(from_json(to_json({action}.args), '{_REQUEST}')),
+        r -> parse_json(to_json(named_struct(
+            'url', {_masked_url("r.url")}, 'method', r.method,
+            'headers', transform_values(r.headers, (_, v) -> {_masked_text("v")}),
+            'body', {_masked_text("r.body")}, 'timeout_seconds', r.timeout_seconds,
+            'concurrency', r.concurrency, 'verify_tls', r.verify_tls, 'retry', r.retry)))), 1)"""
+    arguments = f"IF({action}.function = '{MASKED_FUNCTION}', {masked}, {action}.args)"
+    return f"named_struct('function', {action}.function, 'args', {arguments}{more})"
+
+
+def _masked_text(text: str) -> str:
+    literals = f"regexp_replace({text}, r'{PLACEHOLDER}', '')"
+    is_shown = f"{text} IS NULL OR {text} RLIKE r'{NAMES_SECRET}' OR {literals} = ''"
+    return f"CASE WHEN {is_shown} THEN {text} ELSE '{MASK}' END"
+
+
+def _masked_url(url: str) -> str:
+    server, rest = (f"regexp_extract({url}, r'{SERVER}', {group})" for group in (1, 2))
+    return (
+        f"CASE WHEN {url} IS NULL OR {server} != '' AND {rest} IN ('', '/') THEN {url} "
+        f"WHEN {server} = '' THEN '{MASK}' "
+        f"ELSE concat({server}, '/', {_masked_text(f'substr({rest}, 2)')}) END"
+    )
 
 
 def rule_changes(records: DataFrame) -> DataFrame:
@@ -57,6 +108,7 @@ def rule_changes(records: DataFrame) -> DataFrame:
     )
     columns: dict[str, Column] = {
         "enabled": F.col("rule.enable"),
+        "actions": masked_actions("rule.actions"),
         "created_at": F.timestamp_millis("rule.created_at"),
         "updated_at": F.timestamp_millis("rule.updated_at"),
         "log_offset": F.col("d.offset"),

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Request, Response
 
+from api.authentication import CurrentCaller
 from api.dependencies import Book, KnownReferences, RuleChanges, State, unavailable
 from api.pages import DEFAULT_TENANT, Page, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
@@ -15,13 +16,14 @@ from api.routes.rules import (
     Wait,
     answer_change,
     existing,
+    is_masked,
     read_etag,
     refused,
 )
 from api.rules.book import RuleBook
 from api.rules.changes import body_of
 from api.rules.checking import check
-from api.rules.views import Difference, RuleView, VersionView, view_version
+from api.rules.views import Difference, RuleView, VersionView, masked_body, view_version
 from rules.documents import write_document
 from rules.model import Rule
 
@@ -42,39 +44,44 @@ Number = Annotated[int, Path(ge=1, description="number of a version")]
 
 @router.get("/rules/{id}/versions")
 def get_versions(
-    book: Book, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
+    book: Book, caller: CurrentCaller, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
 ) -> Page[VersionView]:
     """List the versions of a rule, the newest first; the last 100 are kept."""
     existing(book, tenant, rule_id)
     versions = book.versions(tenant, rule_id)
-    return Page(items=[view_version(one) for one in versions], next_cursor=None)
+    views = [view_version(one, masked=is_masked(caller)) for one in versions]
+    return Page(items=views, next_cursor=None)
 
 
 @router.get("/rules/{id}/versions/{version}")
 def get_version(
-    book: Book, rule_id: RuleIdPath, version: Number, tenant: Tenant = DEFAULT_TENANT
+    book: Book,
+    caller: CurrentCaller,
+    rule_id: RuleIdPath,
+    version: Number,
+    tenant: Tenant = DEFAULT_TENANT,
 ) -> VersionView:
     """Show one version of a rule."""
-    return view_version(find_version(book, tenant, rule_id, version))
+    found = find_version(book, tenant, rule_id, version)
+    return view_version(found, masked=is_masked(caller))
 
 
 @router.get("/rules/{id}/versions/{version}/diff/{other}")
 def get_difference(
     book: Book,
+    caller: CurrentCaller,
     rule_id: RuleIdPath,
     version: Number,
     other: Number,
     tenant: Tenant = DEFAULT_TENANT,
 ) -> Difference:
     """Compare two versions of a rule, line by line."""
-    old = find_version(book, tenant, rule_id, version)
-    new = find_version(book, tenant, rule_id, other)
-    lines = unified_diff(
-        write_document(rule_id, body_of(old)).splitlines(keepends=True),
-        write_document(rule_id, body_of(new)).splitlines(keepends=True),
-        f"{rule_id} version {version}",
-        f"{rule_id} version {other}",
-    )
+    texts = []
+    for number in (version, other):
+        body = body_of(find_version(book, tenant, rule_id, number))
+        shown = masked_body(body) if is_masked(caller) else body
+        texts.append(write_document(rule_id, shown).splitlines(keepends=True))
+    lines = unified_diff(*texts, f"{rule_id} version {version}", f"{rule_id} version {other}")
     return Difference(diff="".join(lines))
 
 

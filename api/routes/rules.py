@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from api.authentication import needs
+from api.access.callers import Caller
+from api.authentication import CurrentCaller, needs
 from api.dependencies import (
     Book,
     Connect,
@@ -104,6 +105,7 @@ _ETAG = re.compile(r'(?:W/)?"([0-9]{1,18})"')
 @router.get("/rules")
 def get_rules(
     book: Book,
+    caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
     enable: Annotated[bool | None, Query(description="only these, or only the others")] = None,
     state: Annotated[str | None, Query(description="only those in this state")] = None,
@@ -124,7 +126,8 @@ def get_rules(
     ]
     if topic is None:
         asked = asked[: limit + 1]  # to see the filters a statement is compiled
-    found = [view for view in map(view_rule, asked) if topic is None or topic in view.topics]
+    views = (view_rule(entry, masked=is_masked(caller)) for entry in asked)
+    found = [view for view in views if topic is None or topic in view.topics]
     return to_page(found[: limit + 1], limit, lambda view: (view.id,))
 
 
@@ -181,12 +184,16 @@ def post_validate(
 
 @router.get("/rules/{id}", responses=_NOT_FOUND)
 def get_rule(
-    response: Response, book: Book, rule_id: RuleIdPath, tenant: Tenant = DEFAULT_TENANT
+    response: Response,
+    book: Book,
+    caller: CurrentCaller,
+    rule_id: RuleIdPath,
+    tenant: Tenant = DEFAULT_TENANT,
 ) -> RuleView:
     """Show a rule; the ETag is its version."""
     entry = existing(book, tenant, rule_id)
     _tag(response, entry.rule)
-    return view_rule(entry)
+    return view_rule(entry, masked=is_masked(caller))
 
 
 @router.put("/rules/{id}", responses=_CHANGE)
@@ -352,6 +359,11 @@ def get_rule_actions() -> dict[str, dict[str, Any]]:
     return describe_arguments()
 
 
+def is_masked(caller: Caller) -> bool:
+    """Tell whether a caller is shown no secrets of actions: who may not change rules."""
+    return not caller.may("editor")
+
+
 def existing(book: RuleBook, tenant: str, rule_id: str) -> Entry:
     entry = book.get(tenant, rule_id)
     if entry is None:
@@ -398,7 +410,7 @@ def answer_change(
     _tag(response, entry.rule)
     if not entry.is_answered:
         response.status_code = HTTPStatus.ACCEPTED
-    return view_rule(entry)
+    return view_rule(entry, masked=False)  # the caller may change rules
 
 
 def _tag(response: Response, rule: Rule) -> None:

@@ -12,6 +12,7 @@ from api.rules.checking import compiled
 from rules.errors import RuleError
 from rules.language import CompiledRule
 from rules.language.plan import encode_plan
+from rules.masking import mask_actions
 from rules.model import MAX_SQL_CHARACTERS, ActionSpec, Rule, RuleBody, RuleId, RuleState
 
 _EXAMPLE: JsonDict = {
@@ -62,7 +63,9 @@ class VersionView(BaseModel):
     description: str
     sql: str
     enable: bool
-    actions: list[ActionSpec]
+    actions: list[ActionSpec] = Field(
+        description="who may not change rules sees *** for what may be secret in those of http"
+    )
     created_at: datetime = Field(description="of the rule")
     updated_at: datetime = Field(description="of this version")
 
@@ -257,13 +260,17 @@ class JobView(BaseModel):
     result: dict[str, Any] | None = Field(description="once it has succeeded; not in lists")
 
 
-def view_version(rule: Rule) -> VersionView:
-    return VersionView(**_version(rule))
+def view_version(rule: Rule, *, masked: bool) -> VersionView:
+    return VersionView(**_version(rule, masked=masked))
 
 
-def view_rule(entry: Entry) -> RuleView:
-    fields = {**_version(entry.rule), "topics": _topics(entry)}
+def view_rule(entry: Entry, *, masked: bool) -> RuleView:
+    fields = {**_version(entry.rule, masked=masked), "topics": _topics(entry)}
     return RuleView(**fields, state=entry.state, error=entry.error)
+
+
+def masked_body(body: RuleBody) -> RuleBody:
+    return body.model_copy(update={"actions": mask_actions(body.actions)})
 
 
 def view_compiled(rule: CompiledRule) -> dict[str, Any]:
@@ -320,7 +327,7 @@ def view_job(job: Job, *, now_ms: int, with_result: bool) -> JobView:
     )
 
 
-def _version(rule: Rule) -> dict[str, Any]:
+def _version(rule: Rule, *, masked: bool) -> dict[str, Any]:
     return {
         "id": rule.id,
         "version": rule.version,
@@ -328,7 +335,7 @@ def _version(rule: Rule) -> dict[str, Any]:
         "description": rule.description,
         "sql": rule.sql,
         "enable": rule.enable,
-        "actions": list(rule.actions),
+        "actions": list(mask_actions(rule.actions) if masked else rule.actions),
         "created_at": datetime.fromtimestamp(rule.created_at / 1000, tz=UTC),
         "updated_at": datetime.fromtimestamp(rule.updated_at / 1000, tz=UTC),
     }

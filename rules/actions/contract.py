@@ -193,6 +193,8 @@ class Request:
     url: str
     headers: Sequence[tuple[str, str]]
     body: bytes
+    has_secrets: bool = False
+    """Then nothing is told of what the server or the client library says of it."""
 
 
 class HttpClient(Protocol):
@@ -253,6 +255,22 @@ class Services(Protocol):
         ...
 
     def http(self, *, concurrency: int, timeout_seconds: float, verify_tls: bool) -> HttpClient: ...
+
+    def check_secret(self, name: str, server: str) -> None:
+        """Accept a secret for a server, `scheme://host[:port]`.
+
+        Raises:
+            ActionError: There is no such secret, or it is not for this server.
+        """
+        ...
+
+    def read_secret(self, name: str) -> str:
+        """Return a secret that has been accepted.
+
+        Raises:
+            ActionError: It cannot be read now.
+        """
+        ...
 
     def is_published(self, action_id: bytes) -> bool:
         """Tell whether an earlier run of the process has published this already."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from rules.errors import RuleError
-from rules.templates import Template
+from rules.templates import SECRET_NAME, Template
 
 
 def _checked(text: str) -> str:
@@ -27,8 +27,22 @@ class ArgumentError(RuleError, ValueError):
             super().__init__(cause.problem, fragment=cause.fragment, hint=cause.hint)
 
 
-TemplateText = Annotated[str, AfterValidator(_checked)]
+def _checked_without_secrets(text: str) -> str:
+    if Template.parse(_checked(text)).secrets:
+        raise ArgumentError(
+            "secret in a place that takes none", hint="url, headers and body of http take secrets"
+        )
+    return text
+
+
+TemplateText = Annotated[str, AfterValidator(_checked_without_secrets)]
 """Text with placeholders."""
+
+SecretTemplateText = Annotated[str, AfterValidator(_checked)]
+"""Text with placeholders, also for secrets."""
+
+SecretName = Annotated[str, Field(pattern=rf"^{SECRET_NAME}$")]
+"""Name of a secret in the settings of the process."""
 
 ConnectionName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """Name of a connection in the settings of the process."""

@@ -4,11 +4,11 @@ At least once: a request carries the header `Idempotency-Key`, the same when it 
 """
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, Self
 from urllib.parse import quote, urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rules.actions.contract import (
     NO_PROBLEMS,
@@ -20,7 +20,7 @@ from rules.actions.contract import (
     Services,
     Work,
 )
-from rules.actions.fields import ArgumentError, TemplateText
+from rules.actions.fields import ArgumentError, SecretTemplateText
 from rules.templates import MissingField, Template
 
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
@@ -39,13 +39,13 @@ _RESERVED_HEADERS: Final = frozenset(
 class Args(Arguments):
     """Arguments of `http`."""
 
-    url: TemplateText = Field(
+    url: SecretTemplateText = Field(
         description="http:// or https://; path and query may have placeholders, their values are "
         "escaped"
     )
     method: Literal["POST", "PUT", "PATCH", "GET", "DELETE"] = "POST"
-    headers: dict[str, TemplateText] = Field(default_factory=dict, max_length=64)
-    body: TemplateText = Field(
+    headers: dict[str, SecretTemplateText] = Field(default_factory=dict, max_length=64)
+    body: SecretTemplateText = Field(
         default="${.}", description="the row as JSON without it; GET and DELETE send none"
     )
     timeout_seconds: float = Field(default=10.0, gt=0, le=300, description="for a whole request")
@@ -66,17 +66,11 @@ class Args(Arguments):
             )
         if "@" in authority:
             raise ArgumentError("user in url", hint="use the header Authorization")
-        try:
-            parts = urlsplit(f"{found[1]}://{authority}/")
-            valid = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-        except ValueError:
-            valid = False
-        if not valid or not authority.isascii() or re.search(r"[\s\\\x00-\x20]", authority):
+        if server_of(url) is None:
             raise ArgumentError("host of url is not valid", hint="write https://host[:port]/path")
         if "#" in found[3]:
             raise ArgumentError("url has a fragment, which is never sent")
-        literals = [part for part in Template.parse(found[3]).parts if isinstance(part, str)]
-        if not all(map(_is_plain, literals)):
+        if not all(map(_is_plain, Template.parse(found[3]).literals)):
             raise ArgumentError("url holds a character that must be escaped")
         return url
 
@@ -88,10 +82,44 @@ class Args(Arguments):
                 raise ArgumentError(f"{name!r} is no name of a header")
             if name.lower() in _RESERVED_HEADERS:
                 raise ArgumentError(f"header {name} cannot be set")
-            literals = [part for part in Template.parse(headers[name]).parts if type(part) is str]
-            if not all(map(_NO_LINE.fullmatch, literals)):
+            if not all(map(_NO_LINE.fullmatch, Template.parse(headers[name]).literals)):
                 raise ArgumentError(f"header {name} would hold a control character")
         return headers
+
+    @model_validator(mode="after")
+    def _check_secrets(self) -> Self:
+        if self.secrets and not self.verify_tls:
+            raise ArgumentError(
+                "a secret goes to no server whose certificate is not verified",
+                hint="leave verify_tls out; http.ca_certificates trusts an authority of your own",
+            )
+        return self
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Names of the secrets that its requests hold."""
+        texts = (self.url, self.body, *self.headers.values())
+        return frozenset().union(*(Template.parse(text).secrets for text in texts))
+
+
+def server_of(url: str) -> str | None:
+    """Return the server of an address as `scheme://host[:port]`, one writing of each.
+
+    None for what is no address of http or https.
+    """
+    found = _BEFORE_PATH.fullmatch(url)
+    if found is None or not found[2].isascii() or re.search(r"[\s\\@\x00-\x20]", found[2]):
+        return None
+    try:
+        parts = urlsplit(f"{found[1]}://{found[2]}/")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if not host or port == 0:
+        return None
+    host = f"[{host}]" if ":" in host else host
+    is_usual = port in (None, 443 if found[1] == "https" else 80)
+    return f"{found[1]}://{host}" + ("" if is_usual else f":{port}")
 
 
 def _is_plain(text: str) -> bool:
@@ -131,6 +159,10 @@ class Webhook:
         if "user-agent" not in names:
             headers["User-Agent"] = "mqlake"
         self._headers = [(name, Template.parse(text)) for name, text in headers.items()]
+        self._read_secret = services.read_secret
+        self._has_secrets = bool(args.secrets)
+        for secret in sorted(args.secrets):
+            services.check_secret(secret, server_of(args.url) or "")
 
     async def run(self, batch: Sequence[Work]) -> Problems:
         for work in batch:
@@ -142,21 +174,34 @@ class Webhook:
 
     def _request(self, work: Work) -> Request:
         try:
-            path = self._path.render(work, needs_all=True, escape=_escape)
+            path = self._with_secrets(self._path, _escape_secret).render(
+                work, needs_all=True, escape=_escape
+            )
         except MissingField as exc:
             raise ActionError(str(exc)) from exc
         if len(path) > MAX_URL_CHARACTERS:
             raise ActionError(f"url is longer than {MAX_URL_CHARACTERS} characters")
         headers: list[tuple[str, str]] = [(IDEMPOTENCY_KEY, work.action_id.decode())]
         for name, template in self._headers:
-            value = template.render(work)
+            value = self._with_secrets(template).render(work)
             if not _NO_LINE.fullmatch(value):
                 raise ActionError(f"header {name} would hold a control character")
             headers.append((name, value))
         body = b""
         if self._has_body:
-            body = work.output.row if self._body.is_row else self._body.render(work).encode()
-        return Request(self._method, self._server + path, headers, body)
+            template = self._with_secrets(self._body)
+            body = work.output.row if template.is_row else template.render(work).encode()
+        return Request(self._method, self._server + path, headers, body, self._has_secrets)
+
+    def _with_secrets(self, template: Template, escape: Callable[[str], str] = str) -> Template:
+        if not self._has_secrets:
+            return template
+        return template.with_secrets(lambda name: escape(self._read_secret(name)))
+
+
+def _escape_secret(value: str) -> str:
+    # It may be several levels of a path, T000/B000/xyz say.
+    return quote(value, safe="/")
 
 
 def _escape(value: Any) -> str:

@@ -65,14 +65,15 @@ class HttpClientPool:
                 f"no answer within {self._timeout_seconds:g} s", Failure.UNAVAILABLE
             ) from exc
         except (httpcore.UnsupportedProtocol, httpcore.LocalProtocolError) as exc:
-            raise ActionError(f"request is not valid: {exc}") from exc
+            told = "" if request.has_secrets else f": {exc}"
+            raise ActionError(f"request is not valid{told}") from exc
         except httpcore.TimeoutException as exc:
             raise ActionError(
                 f"no answer within {self._timeout_seconds:g} s", Failure.UNAVAILABLE
             ) from exc
         except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as exc:
             raise ActionError(f"no answer: {exc!r}"[:500], Failure.UNAVAILABLE) from exc
-        _check_status(response, text)
+        _check_status(response, "" if request.has_secrets else text)
 
     async def close(self) -> None:
         await self._pool.aclose()

@@ -9,6 +9,7 @@ from mqlake.log.kafka import KafkaLogWriter
 from rules.actions.contract import ActionError, Database, HttpClient, LogTarget
 from rules.runner.database import PostgresDatabase
 from rules.runner.http_client import HttpClientPool
+from rules.runner.named_secrets import Secrets
 from rules.runner.settings import KafkaConnection, PostgresConnection, RulesSettings
 from rules.runner.target import MAX_RECORD_BYTES, Target
 
@@ -30,6 +31,7 @@ class RunnerServices:
         self._identifiers = MessageIdentifiers(
             clock, datacenter=settings.datacenter, machine=machine_number()
         )
+        self._secrets = Secrets(settings.secrets)
         self._clusters: dict[str, Target] = {}
         self._databases: dict[str, PostgresDatabase] = {}
         self.published: set[bytes] = set()
@@ -59,6 +61,12 @@ class RunnerServices:
             timeout_seconds=timeout_seconds,
             verify_tls=verify_tls,
         )
+
+    def check_secret(self, name: str, server: str) -> None:
+        self._secrets.check(name, server)
+
+    def read_secret(self, name: str) -> str:
+        return self._secrets.read(name)
 
     def is_published(self, action_id: bytes) -> bool:
         return action_id in self.published

@@ -3,11 +3,14 @@
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from mqlake.settings import LogSettings, ProcessSettings, SettingsGroup, TracingSettings
+from rules.actions.fields import SecretName
+from rules.actions.webhook import server_of
 
 
 class HttpSettings(SettingsGroup):
@@ -60,6 +63,29 @@ class KafkaConnection(SettingsGroup):
     ca_certificates: Path | None = None
 
 
+def _server(text: str) -> str:
+    server = server_of(text)
+    if server is None or urlsplit(text)[2:] not in (("", "", ""), ("/", "", "")):
+        raise ValueError(f"{text!r} is no server, write https://host[:port]")
+    return server
+
+
+class SecretSettings(SettingsGroup):
+    """A secret for the action `http`."""
+
+    value: SecretStr = Field(default=SecretStr(""), description="the secret itself")
+    file: Path | None = Field(default=None, description="its file, read at each request")
+    servers: tuple[Annotated[str, AfterValidator(_server)], ...] = Field(
+        min_length=1, description="servers that it may be sent to, https://host[:port]"
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "SecretSettings":
+        if bool(self.value.get_secret_value()) == (self.file is not None):
+            raise ValueError("expected either value or file")
+        return self
+
+
 Connection = Annotated[PostgresConnection | KafkaConnection, Field(discriminator="kind")]
 
 
@@ -106,4 +132,7 @@ class RulesSettings(ProcessSettings):
     http: HttpSettings = HttpSettings()
     connections: dict[str, Connection] = Field(
         default_factory=dict, description="databases and clusters that actions name"
+    )
+    secrets: dict[SecretName, SecretSettings] = Field(
+        default_factory=dict, description="secrets that the action http names"
     )

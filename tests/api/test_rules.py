@@ -386,3 +386,36 @@ def test_a_malformed_record_is_reported_and_changes_nothing(api: Api) -> None:
 def test_without_a_token_nothing_is_shown(api: Api) -> None:
     for path in ("/rules", "/rules/x", "/jobs", "/rule_events"):
         assert api.client.get(f"/api/v1{path}").status_code == 401
+
+
+SECRET_HOOK = {
+    "function": "http",
+    "args": {"url": "https://a.example/T0PATH", "headers": {"Authorization": "Bearer T0PSECRET"}},
+}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/rules",
+        "/rules?from=plant/%2B/temp",
+        "/rules/r1",
+        "/rules/r1/versions",
+        "/rules/r1/versions/1",
+        "/rules/r1/versions/1/diff/2",
+        "/rules/r1/explain",
+    ],
+)
+def test_who_may_not_change_rules_sees_no_secret_of_their_actions(api: Api, path: str) -> None:
+    post(api, "r1", actions=[{**REPUBLISH, "fallback": [SECRET_HOOK]}])
+    put(api, "r1", actions=[SECRET_HOOK])
+    shown = {}
+    for role in ("viewer", "editor"):
+        token = api.request("POST", "/keys", json={"role": role, "description": "x"}).json()["key"]
+        answer = api.request("GET", path, {"Authorization": f"Bearer {token}"})
+        assert answer.status_code == 200, answer.text
+        shown[role] = answer.text
+    assert "T0P" not in shown["viewer"]
+    if not path.endswith("explain"):
+        assert "https://a.example/***" in shown["viewer"]
+        assert "T0PSECRET" in shown["editor"], "who sends a rule back must not send the mask"

@@ -31,6 +31,7 @@ from rules.runner.settings import (
     KafkaConnection,
     PostgresConnection,
     RulesSettings,
+    SecretSettings,
 )
 from streaming.settings import StreamingSettings
 
@@ -62,6 +63,7 @@ SHOWN_BY_EXAMPLE = {
     "probe",
     "proxies",
     "rights_file",
+    "secrets",
     "spark",
     "state_dir",
 }
@@ -156,6 +158,10 @@ def test_rules_file_shows_every_key_of_connections_and_http() -> None:
         for key, field in settings.model_fields.items():
             by_example = "password" in key or key == "ca_certificates" or field.is_required()
             assert by_example or table[key] == field.default, key
+    secrets = shown["secrets"]
+    assert isinstance(secrets, dict)
+    assert set(secrets["hook"]) == set(SecretSettings.model_fields)
+    assert SecretSettings.model_validate(secrets["hook"] | {"value": ""})
 
 
 def test_federation_file_shows_every_key_of_brokers_and_prefixes() -> None:

@@ -33,6 +33,7 @@ from streaming.spark import small_session
 from streaming.state import MOST_REST_SECONDS, NOTE_SECONDS, REST, State, StateClosedError
 from streaming.tables import create_tables, table_path
 from streaming.upkeep import EXPIRE_SECONDS, OPTIMIZE_SECONDS, Upkeep, small_files
+from tests.rules.masked import MASKED
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -558,6 +559,23 @@ class TestRules:
     def answer(self, log: Log, rule: str, version: int, state: str, error: str | None) -> None:
         value = {"v": 1, "state": state, "version": version, "error": error, "spans": []}
         log.append(RULES, f"a/default/{rule}".encode(), json.dumps(value).encode())
+
+    def test_what_may_be_secret_in_actions_is_masked(self, log: Log) -> None:
+        actions: list[dict[str, Any]] = [
+            {"function": "http", "args": args, "fallback": [{"function": "http", "args": args}]}
+            for args, _ in MASKED
+        ]
+        other = {"topic": "a/${b}", "headers": {"x": "y"}, "n": 1.5, "more": {"deep": [1, '"']}}
+        actions.append({"function": "log", "args": other, "fallback": []})
+        value = {"id": "r", "version": 1, "sql": "s", "actions": actions, "created_at": NOW_MS}
+        log.append(RULES, b"d/default/r", json.dumps(value).encode())
+        log.apply()
+        ((text,),) = log.rows("SELECT actions FROM rules")
+        expected: list[dict[str, Any]] = [
+            {"function": "http", "args": shown, "fallback": [{"function": "http", "args": shown}]}
+            for _, shown in MASKED
+        ]
+        assert json.loads(text) == [*expected, actions[-1]]
 
     def test_a_rule_is_a_row_with_its_state_until_it_is_deleted(self, log: Log) -> None:
         self.define(log, "r", 1)

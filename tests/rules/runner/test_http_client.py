@@ -47,6 +47,8 @@ async def failure_of(pool: HttpClientPool, url: str) -> ActionError:
 class Services:
     """Gives what `http` asks for."""
 
+    read_secret = check_secret = None
+
     def http(self, **options: Any) -> HttpClientPool:
         return HttpClientPool(LOOPBACK, **options)
 

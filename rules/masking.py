@@ -1,0 +1,59 @@
+"""Actions as those see them who may look at rules and not change them.
+
+A secret belongs into a template by its name; it may stand in a request of `http` all the same: in a
+header, the body, or the path of the address. So of these texts only what is made of placeholders
+is shown, and one that names a secret, whose author knew how to hide it.
+`streaming/rule_definitions.py` says the same in Spark SQL for the table `rules`.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rules.model import ActionSpec
+
+MASK: Final = "***"
+MASKED_FUNCTION: Final = "http"
+
+NAMES_SECRET: Final = r"\$\{\$secret\.[a-z0-9]"  # noqa: S105 - a pattern
+PLACEHOLDER: Final = r"\$\{[^{}]*\}"
+SERVER: Final = r"^(https?://[^/?#]*)([\s\S]*)$"
+"""The regular expressions mean the same in Python and Java."""
+
+
+def mask_actions(actions: Sequence[ActionSpec]) -> tuple[ActionSpec, ...]:
+    """Return actions without what may be secret in them."""
+    return tuple(
+        one.model_copy(
+            update={"args": _mask_arguments(one), "fallback": mask_actions(one.fallback)}
+        )
+        for one in actions
+    )
+
+
+def _mask_arguments(action: ActionSpec) -> dict[str, Any]:
+    if action.function != MASKED_FUNCTION:
+        return action.args
+    masked = dict(action.args)
+    if "url" in masked:
+        masked["url"] = _mask_url(masked["url"])
+    if "body" in masked:
+        masked["body"] = _mask_text(masked["body"])
+    if "headers" in masked:
+        headers = masked["headers"]
+        masked["headers"] = {name: _mask_text(text) for name, text in headers.items()}
+    return masked
+
+
+def _mask_text(text: str) -> str:
+    if re.search(NAMES_SECRET, text) or not re.sub(PLACEHOLDER, "", text):
+        return text
+    return MASK
+
+
+def _mask_url(url: str) -> str:
+    found = re.match(SERVER, url)
+    if found is None:
+        return MASK
+    server, rest = found.groups()
+    return url if rest in ("", "/") else f"{server}/{_mask_text(rest[1:])}"
