@@ -81,7 +81,9 @@ def get_difference(
         body = body_of(find_version(book, tenant, rule_id, number))
         shown = masked_body(body) if is_masked(caller) else body
         texts.append(write_document(rule_id, shown).splitlines(keepends=True))
-    lines = unified_diff(*texts, f"{rule_id} version {version}", f"{rule_id} version {other}")
+    old, new = texts
+    names = f"{rule_id} version {version}", f"{rule_id} version {other}"
+    lines = unified_diff(old, new, *names)
     return Difference(diff="".join(lines))
 
 

@@ -11,6 +11,7 @@ from ingest.gateway.authentication.certificates import username_of_certificate
 from ingest.gateway.authentication.login import Login
 from ingest.gateway.connecting import connack_properties, denial_of, refusal_of
 from ingest.gateway.deadlines import UNWATCHED
+from ingest.gateway.limits import ClientLimits
 from ingest.gateway.opening import Opening
 from ingest.gateway.receiving import (
     Receiver,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from ingest.gateway.context import Context
     from ingest.gateway.deadlines import Deadlines
     from ingest.gateway.draining import Draining
+    from ingest.gateway.limits import ConnectLimit
     from ingest.gateway.listeners.info import ListenerInfo
     from ingest.gateway.opening import OpeningContext
     from ingest.gateway.receiving import ReceiverContext
@@ -95,6 +97,7 @@ class ConnectionContext:
         connections: All of them.
         deadlines: Say when one is to be looked at.
         draining: Says whether clients are let in.
+        connect_limit: Says whether there are too many at once.
         authenticator: Says who they are.
         authorizer: Says what they may do.
         redirecting: Says which are to go elsewhere; None: none.
@@ -106,6 +109,7 @@ class ConnectionContext:
     __slots__ = (
         "authenticator",
         "authorizer",
+        "connect_limit",
         "connections",
         "counters",
         "deadlines",
@@ -126,6 +130,7 @@ class ConnectionContext:
         connections: Connections,
         deadlines: Deadlines,
         draining: Draining,
+        connect_limit: ConnectLimit,
         authenticator: Authenticator,
         authorizer: Authorizer,
         redirecting: Redirecting | None,
@@ -140,6 +145,7 @@ class ConnectionContext:
         self.connections = connections
         self.deadlines = deadlines
         self.draining = draining
+        self.connect_limit = connect_limit
         self.authenticator = authenticator
         self.authorizer = authorizer
         self.redirecting = redirecting
@@ -181,6 +187,7 @@ class ClientConnection(asyncio.Protocol):
         "_context",
         "_held",
         "_last_received",
+        "_limits",
         "_login",
         "_number",
         "_receiver",
@@ -228,6 +235,10 @@ class ClientConnection(asyncio.Protocol):
         self._asked_for_expiry = False
         self._held: tuple[str, ...] = ()
         self._last_received = 0.0
+        limits, loop, counters = settings.limits, context.loop, context.counters
+        self._limits = (
+            ClientLimits(limits, self, loop, counters, self._heard) if limits.has_rates else None
+        )
         self._login: Login | None = None
         self._number = 0
         self._silence_limit = settings.connect_timeout_seconds
@@ -252,6 +263,9 @@ class ClientConnection(asyncio.Protocol):
         self._buffer.clear()
         if self._login is not None:
             self._login.cancel()
+        if self._limits is not None:
+            self._limits.close()
+            self._limits = None  # it knows this connection
         if self.session is not None:
             reason = "the client closed it" if exc is None else str(exc)
             self._log("connection lost", reason=reason)
@@ -266,6 +280,10 @@ class ClientConnection(asyncio.Protocol):
         if self.session is not None:  # until then the time of a CONNECT runs, whatever trickles in
             self._last_received = self._context.loop.time()
         self._context.counters.bytes_received += len(data)
+        if self._limits is not None:
+            self._limits.received(len(data))
+            if self.is_closing:
+                return
         if not self.is_writable:
             self._hold_if_overfull()
         self.protocol.receive_data(data)
@@ -329,6 +347,10 @@ class ClientConnection(asyncio.Protocol):
         if not self._held and not self.is_closing and self._transport is not None:
             self._transport.resume_reading()
             self._process_packets()
+
+    def _heard(self) -> None:
+        """Take it that the client was not silent while it was not read."""
+        self._last_received = self._context.loop.time()
 
     def _hold_if_overfull(self) -> None:
         """Read no more from a client that sends, but does not read what it is answered.
@@ -486,8 +508,10 @@ class ClientConnection(asyncio.Protocol):
         self.client_id = connect.client_id
         self._context.counters.connects_received += 1
         context = self._context
-        refusal = context.draining.refusal() or refusal_of(
-            connect, context.settings, is_full=context.connections.is_full
+        refusal = (
+            context.draining.refusal()
+            or context.connect_limit.refusal()
+            or refusal_of(connect, context.settings, is_full=context.connections.is_full)
         )
         if refusal is not None:
             self.refuse(*refusal)
@@ -586,6 +610,10 @@ class ClientConnection(asyncio.Protocol):
             self.close(DisconnectReasonCode.NOT_AUTHORIZED, log_reason=reason)
 
     def _process_publish(self, publish: Publish) -> None:
+        if self._limits is not None:
+            self._limits.published()
+            if self.is_closing:
+                return
         self._receiver.process_publish(publish)
 
     def _process_pubrel(self, pubrel: Pubrel) -> None:
@@ -601,9 +629,17 @@ class ClientConnection(asyncio.Protocol):
         self._sender.process_pubcomp(pubcomp)
 
     def _process_subscribe(self, subscribe: Subscribe) -> None:
+        if self._limits is not None:
+            self._limits.named(len(subscribe.subscriptions))
+            if self.is_closing:
+                return
         self._subscriber.process_subscribe(subscribe)
 
     def _process_unsubscribe(self, unsubscribe: Unsubscribe) -> None:
+        if self._limits is not None:
+            self._limits.named(len(unsubscribe.topic_filters))
+            if self.is_closing:
+                return
         self._subscriber.process_unsubscribe(unsubscribe)
 
     def _process_pingreq(self, _pingreq: Pingreq) -> None:

@@ -9,6 +9,8 @@ class Counters:
     connections_refused: int = 0
     connects_received: int = 0
     """CONNECT packets."""
+    clients_too_fast: int = 0
+    """Times that a client was beyond a rate of `limits`."""
     sessions_expired: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0

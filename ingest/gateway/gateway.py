@@ -23,6 +23,7 @@ from ingest.gateway.ended import Ended
 from ingest.gateway.foundation import Foundation
 from ingest.gateway.gaps import Gaps
 from ingest.gateway.histories import Histories
+from ingest.gateway.limits import ConnectLimit
 from ingest.gateway.listeners.listeners import Listeners
 from ingest.gateway.lookup import Lookup
 from ingest.gateway.opening import OpeningContext
@@ -227,6 +228,7 @@ class Gateway(Foundation):
             self.connections,
             self.deadlines,
             self.draining,
+            ConnectLimit(self.settings.limits, self.loop),
             self.authenticator,
             self.authorizer,
             self.redirecting,

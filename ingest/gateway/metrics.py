@@ -18,6 +18,7 @@ ANSWER_SECONDS: Final = 5.0
 COUNTERS: Final = {
     "connections_opened": "connections_opened",
     "connections_refused": "connections_refused",
+    "clients_too_fast": "clients_too_fast",
     "sessions_expired": "sessions_expired",
     "bytes_received": "received_bytes",
     "bytes_sent": "sent_bytes",

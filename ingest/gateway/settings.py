@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from ingest.gateway.limits import LimitSettings
 from ingest.gateway.listeners.settings import (
     ListenerSettings,
     TcpListener,
@@ -103,6 +104,8 @@ class GatewaySettings(ProcessSettings):
         description="after so long without a word from a gateway the others take its sessions "
         "over, and publish wills; all gateways of a site need the same",
     )
+    limits: LimitSettings = LimitSettings()
+
     share_strategy: ShareStrategy = Field(
         default=ShareStrategy.ROUND_ROBIN,
         description="which member of a share group gets a message, over all gateways of a site: "

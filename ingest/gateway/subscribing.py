@@ -154,8 +154,14 @@ class Subscriber:
         refusals = [self._refusal(asked, wish) for asked in subscribe.subscriptions]
         new: dict[str, ClientSubscription[Sender]] = {}
         replaced: dict[str, None] = {}
-        for asked, refusal in zip(subscribe.subscriptions, refusals, strict=True):
-            if refusal is not None:
+        most = self._context.settings.limits.subscriptions
+        for number, asked in enumerate(subscribe.subscriptions):
+            if refusals[number] is not None:
+                continue
+            is_new = asked.topic_filter not in session.subscriptions
+            more = is_new and asked.topic_filter not in new
+            if more and most and len(session.subscriptions) + len(new) >= most:
+                refusals[number] = SubackReasonCode.QUOTA_EXCEEDED
                 continue
             subscription = ClientSubscription(
                 session.sender,
@@ -166,7 +172,7 @@ class Subscriber:
                 retain_handling=asked.retain_handling,
                 identifier=identifiers[0] if identifiers else None,
             )
-            if asked.topic_filter in session.subscriptions:
+            if not is_new:
                 # Replaced without a gap: it counts from where the old one did. [MQTT5-3.8.4-3]
                 # [MQTT5-3.8.4-4] [MQTT311-3.8.4-3]
                 replaced[asked.topic_filter] = None

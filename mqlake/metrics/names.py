@@ -46,6 +46,7 @@ GATEWAY: Final = (
     _gauge("gateway_retained_messages", "retained messages of the shards that it owns"),
     _counter("gateway_connections_opened", "network connections"),
     _counter("gateway_connections_refused", "of these, not let in"),
+    _counter("gateway_clients_too_fast", "times that a client was beyond a rate of its limits"),
     _counter("gateway_sessions_expired", "sessions that ended by their expiry"),
     _counter("gateway_received_bytes", "bytes from clients"),
     _counter("gateway_sent_bytes", "bytes to clients"),

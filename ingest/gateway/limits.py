@@ -1,0 +1,186 @@
+"""How much one client may do, and how many may come in a second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import Field
+
+from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+from ingest.session.rates import SlidingWindowCounter, TokenBucket
+from mqlake.settings import SettingsGroup
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from ingest.gateway.client import Client
+    from ingest.gateway.counters import Counters
+
+HELD_BY_LIMIT: Final = "limit"
+
+LEAST_BYTES_PER_SECOND: Final = 1024
+
+
+class LimitSettings(SettingsGroup):
+    """Limits of clients; 0: none."""
+
+    subscriptions: int = Field(
+        default=100_000, ge=0, description="of one session; further ones are refused with 0x97"
+    )
+    messages_per_second: int = Field(
+        default=0, ge=0, description="that one client publishes, by a sliding window of a second"
+    )
+    bytes_per_second: int = Field(
+        default=0,
+        ge=0,
+        description=f"that one client sends, at least {LEAST_BYTES_PER_SECOND}; as many at once",
+    )
+    filters_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="topic filters that one client names in SUBSCRIBE and UNSUBSCRIBE; ten times "
+        "as many at once",
+    )
+    when_too_fast: Literal["wait", "disconnect"] = Field(
+        default="wait",
+        description="whether a client beyond a rate is read no further until it is within, or "
+        "disconnected with 0x96 or 0x97",
+    )
+    connects_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="CONNECT packets that this gateway looks at; further ones are refused with "
+        "0x9F before anybody is asked who he is",
+    )
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether there is a rate for each client."""
+        return bool(self.messages_per_second or self.bytes_per_second or self.filters_per_second)
+
+
+FILTERS_AT_ONCE: Final = 10
+"""Seconds of `filters_per_second`: a client that connects names all of its filters."""
+
+
+class ConnectLimit:
+    """How many clients may come.
+
+    Args:
+        settings: Of the gateway.
+        loop: Its clock counts.
+    """
+
+    def __init__(self, settings: LimitSettings, loop: asyncio.AbstractEventLoop) -> None:
+        most = settings.connects_per_second
+        self._loop = loop
+        self._counter = SlidingWindowCounter(most) if most else None
+
+    def refusal(self) -> tuple[ConnackReasonCode, str] | None:
+        """Count a CONNECT; return why it is one too many, else None."""
+        counter = self._counter
+        if counter is None:
+            return None
+        now = self._loop.time()
+        if counter.wait(now):  # not counted, or a storm would keep everybody out
+            return ConnackReasonCode.CONNECTION_RATE_EXCEEDED, "too many clients connect"
+        counter.count(now)
+        return None
+
+
+class ClientLimits:
+    """The rates of one connection.
+
+    Args:
+        settings: At least one rate.
+        connection: Is read no further, or closed.
+        loop: Its clock counts.
+        counters: Of the gateway.
+        released: Called before the client is read again.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_connection",
+        "_counters",
+        "_filters",
+        "_loop",
+        "_messages",
+        "_released",
+        "_settings",
+        "_timer",
+        "_until",
+    )
+
+    def __init__(
+        self,
+        settings: LimitSettings,
+        connection: Client,
+        loop: asyncio.AbstractEventLoop,
+        counters: Counters,
+        released: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._loop = loop
+        self._counters = counters
+        self._released = released
+        most = settings.messages_per_second
+        self._messages = SlidingWindowCounter(most) if most else None
+        rate = float(max(settings.bytes_per_second, LEAST_BYTES_PER_SECOND))
+        self._bytes = TokenBucket(rate, rate) if settings.bytes_per_second else None
+        rate = float(settings.filters_per_second)
+        self._filters = TokenBucket(rate, FILTERS_AT_ONCE * rate) if rate else None
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def received(self, count: int) -> None:
+        """Count bytes from the socket."""
+        if self._bytes is not None:
+            wait = self._bytes.take(count, self._loop.time())
+            self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "bytes")
+
+    def published(self) -> None:
+        """Count a PUBLISH; it may be taken unless the connection is closed then."""
+        counter = self._messages
+        if counter is not None:
+            now = self._loop.time()
+            wait = counter.wait(now)  # one that is not waited for is one too many
+            counter.count(now)
+            if self._settings.when_too_fast == "wait":
+                wait = counter.wait(now)
+            self._slow_down(wait, DisconnectReasonCode.MESSAGE_RATE_TOO_HIGH, "messages")
+
+    def named(self, filters: int) -> None:
+        """Count the filters of a SUBSCRIBE or UNSUBSCRIBE, as `published`."""
+        if self._filters is not None:
+            wait = self._filters.take(filters, self._loop.time())
+            self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "topic filters")
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _slow_down(self, wait: float, reason_code: DisconnectReasonCode, of: str) -> None:
+        if not wait or self._connection.is_closing:
+            return
+        self._counters.clients_too_fast += 1
+        if self._settings.when_too_fast == "disconnect":
+            reason = f"more {of} a second than a client may send"
+            self._connection.close(reason_code, log_reason=reason, lingers=True)
+            return
+        self._until = max(self._until, self._loop.time() + wait)
+        if self._timer is None:
+            self._connection.hold(HELD_BY_LIMIT)
+            self._timer = self._loop.call_at(self._until, self._go_on)
+
+    def _go_on(self) -> None:
+        self._timer = None
+        if self._loop.time() < self._until:  # meanwhile it was too fast by another rate
+            self._timer = self._loop.call_at(self._until, self._go_on)
+            return
+        self._released()
+        self._connection.release(HELD_BY_LIMIT)

@@ -1,0 +1,78 @@
+"""How often something may happen: pure, in seconds of a clock that whoever asks reads."""
+
+from __future__ import annotations
+
+
+class SlidingWindowCounter:
+    """So many a window, wherever the window begins, by the counts of two fixed ones.
+
+    What came in the fixed window before is taken as spread evenly: of it that part counts which the
+    sliding window still covers. So two numbers stand for all times; a burst at the end of one
+    window and one at the begin of the next are seen together as soon as they are read together.
+
+    Args:
+        most: In a window, at least 1.
+        window_seconds: Its length.
+    """
+
+    __slots__ = ("_before", "_count", "_most", "_number", "_seconds")
+
+    def __init__(self, most: int, window_seconds: float = 1.0) -> None:
+        self._most = most
+        self._seconds = window_seconds
+        # Of the fixed window in which something happened last.
+        self._number = 0
+        self._count = 0
+        self._before = 0
+        """In the fixed window before that."""
+
+    def wait(self, now: float) -> float:
+        """Return in how many seconds one more has room; 0.0: now."""
+        elapsed = self._enter(now)
+        room = self._most - 1
+        if self._before * (1.0 - elapsed) + self._count <= room:
+            return 0.0
+        if self._count <= room:  # what was before passes out of sight
+            at = 1.0 - (room - self._count) / self._before
+        else:  # so it does of this one, in the next
+            at = 2.0 - room / self._count
+        return max((at - elapsed) * self._seconds, 0.0)
+
+    def count(self, now: float) -> None:
+        """Note that it happens, whether or not there is room."""
+        self._enter(now)
+        self._count += 1
+
+    def _enter(self, now: float) -> float:
+        """Go to the fixed window of a time; return how much of it has passed, 0 to 1."""
+        number, rest = divmod(now, self._seconds)
+        windows = int(number) - self._number
+        if windows > 0:
+            self._before = self._count if windows == 1 else 0
+            self._count = 0
+            self._number = int(number)
+        return rest / self._seconds if windows >= 0 else 0.0
+
+
+class TokenBucket:
+    """So much a second on average, and so much at once; what is larger is owed.
+
+    Args:
+        per_second: What flows in.
+        most: What it holds; it is full to begin with.
+    """
+
+    __slots__ = ("_at", "_level", "_most", "_per_second")
+
+    def __init__(self, per_second: float, most: float) -> None:
+        self._per_second = per_second
+        self._most = most
+        self._level = most
+        self._at = 0.0
+
+    def take(self, amount: float, now: float) -> float:
+        """Take an amount, there or not; return in how many seconds nothing is owed."""
+        flowed = max(now - self._at, 0.0) * self._per_second
+        self._level = min(self._level + flowed, self._most) - amount
+        self._at = max(now, self._at)
+        return 0.0 if self._level >= 0 else -self._level / self._per_second
