@@ -18,6 +18,7 @@ class Client(Protocol):
     client_id: str
     tenant: str
     peer: str
+    username: str | None
     rights: ClientRights | None
     is_writable: bool
     is_closing: bool

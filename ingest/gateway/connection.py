@@ -83,6 +83,15 @@ A socket that is closed with bytes unread is reset, and what was on its way to t
 _BEFORE_CONNACK: Final = frozenset({Connect, Auth, Disconnect})
 """Packets of a client that has not been let in. [MQTT5-3.1.2-30]"""
 
+_DENIED: Final[frozenset[int]] = frozenset(
+    {
+        ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD,
+        ConnackReasonCode.NOT_AUTHORIZED,
+        ConnackReasonCode.BANNED,
+    }
+)
+"""Answers to who may not connect, or not so."""
+
 _ELSEWHERE: Final[frozenset[int]] = frozenset(
     {DisconnectReasonCode.USE_ANOTHER_SERVER, DisconnectReasonCode.SERVER_MOVED}
 )
@@ -113,6 +122,7 @@ class ConnectionContext:
         "connections",
         "counters",
         "deadlines",
+        "denials",
         "draining",
         "incarnation",
         "loop",
@@ -142,6 +152,7 @@ class ConnectionContext:
         self.incarnation = context.me.incarnation
         self.loop = context.loop
         self.counters = context.counters
+        self.denials = context.denials
         self.connections = connections
         self.deadlines = deadlines
         self.draining = draining
@@ -168,6 +179,7 @@ class ClientConnection(asyncio.Protocol):
         client_id: Empty before CONNECT.
         tenant: Whose topics the client sees.
         peer: Address of the client, for people.
+        username: As whom the client has logged in; until then as whom it wants to; None: as nobody.
         rights: What the client may do, once it is known who it is; None: everything.
         session: From CONNECT to the end of the connection.
         is_writable: False while the socket has enough to send.
@@ -206,6 +218,7 @@ class ClientConnection(asyncio.Protocol):
         "session",
         "slot",
         "tenant",
+        "username",
     )
 
     def __init__(self, context: ConnectionContext, listener: ListenerInfo) -> None:
@@ -224,6 +237,7 @@ class ClientConnection(asyncio.Protocol):
         self.listener_kind = listener.kind
         self.needs_certificate = listener.use_identity_as_username
         self.peer = ""
+        self.username: str | None = None
         self.rights: ClientRights | None = None
         self.session: ClientSession | None = None
         self._sender: Sender  # these three from CONNECT on
@@ -489,6 +503,8 @@ class ClientConnection(asyncio.Protocol):
     def refuse(
         self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
     ) -> None:
+        if reason_code in _DENIED:
+            self._context.denials.add(self, "connect", reason)
         properties: Properties = {"reason_string": reason}
         reference = server_reference or self._context.draining.server_reference
         if reference and reason_code in _ELSEWHERE:
@@ -506,6 +522,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _process_connect(self, connect: Connect) -> None:
         self.client_id = connect.client_id
+        self.username = connect.username
         self._context.counters.connects_received += 1
         context = self._context
         refusal = (
@@ -521,6 +538,7 @@ class ClientConnection(asyncio.Protocol):
             name = self._transport.get_extra_info("client_certificate_common_name")
             identity = username_of_certificate(name)
             if identity is None:
+                self.username = None
                 reason = "no client certificate that names a user"
                 self.refuse(ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD, reason)
                 return
@@ -538,6 +556,7 @@ class ClientConnection(asyncio.Protocol):
             username: Who it is.
             extra: Properties of CONNACK that come from its authentication.
         """
+        self.username = username
         if self._login is not None and self._login.is_over:
             self._login = None  # without a method there is no AUTH [MQTT5-4.12.0-6]
         if not self.client_id:  # [MQTT5-3.1.3-6] [MQTT311-3.1.3-6]
@@ -607,6 +626,7 @@ class ClientConnection(asyncio.Protocol):
         self._context.authorizer.renew(self.rights)
         if not self.rights.may_connect():
             reason = "it may not have this client identifier any more"
+            self._context.denials.add(self, "connect", reason)
             self.close(DisconnectReasonCode.NOT_AUTHORIZED, log_reason=reason)
 
     def _process_publish(self, publish: Publish) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ingest.gateway.counters import Counters
+    from ingest.gateway.denials import Denials
     from ingest.gateway.drops import Drops
     from ingest.gateway.events import Events
     from ingest.gateway.settings import GatewaySettings
@@ -31,6 +32,7 @@ class Context:
         counters: Of what it has done.
         events: What others may hear of it.
         drops: For messages that clients do not get.
+        denials: For what clients may not do.
     """
 
     settings: GatewaySettings
@@ -40,6 +42,7 @@ class Context:
     counters: Counters
     events: Events
     drops: Drops
+    denials: Denials
 
     @property
     def origin(self) -> str:

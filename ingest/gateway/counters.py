@@ -11,6 +11,8 @@ class Counters:
     """CONNECT packets."""
     clients_too_fast: int = 0
     """Times that a client was beyond a rate of `limits`."""
+    attempts_denied: int = 0
+    """Of clients that may not connect, publish or subscribe as they wanted to."""
     sessions_expired: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0

@@ -12,6 +12,7 @@ from ingest.gateway.context import Context
 from ingest.gateway.counters import Counters
 from ingest.gateway.delivered import Delivered
 from ingest.gateway.delivery_events import DeliveryEvents
+from ingest.gateway.denials import Denials
 from ingest.gateway.disk import DiskWatch
 from ingest.gateway.drops import Drops
 from ingest.gateway.ending import Ending
@@ -88,7 +89,8 @@ class Foundation:
         self.counters = counters = Counters()
         events = Events(writer, settings.name, counters, clock)
         self.drops = Drops(counters, events)
-        self.context = Context(settings, me, clock, loop, counters, events, self.drops)
+        self.denials = denials = Denials(counters, events)
+        self.context = Context(settings, me, clock, loop, counters, events, self.drops, denials)
         self.tasks = Tasks(loop)
         self.ending = Ending(stop, self.reader)
         self.lease = lease = Lease(clock, settings.lease_seconds, on_lease_lost)

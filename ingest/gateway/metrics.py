@@ -19,6 +19,7 @@ COUNTERS: Final = {
     "connections_opened": "connections_opened",
     "connections_refused": "connections_refused",
     "clients_too_fast": "clients_too_fast",
+    "attempts_denied": "attempts_denied",
     "sessions_expired": "sessions_expired",
     "bytes_received": "received_bytes",
     "bytes_sent": "sent_bytes",

@@ -240,6 +240,7 @@ class Process:
         gateway.retained_questions.tick()
         gateway.renewal.tick()
         gateway.drops.record()
+        gateway.denials.record()
         gateway.retained.purge()
         gateway.system_topics.process_due()
 

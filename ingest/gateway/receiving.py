@@ -102,12 +102,21 @@ class ReceiverContext:
         log_room: Where those wait who found the log full.
     """
 
-    __slots__ = ("counters", "log_room", "lookup", "most_levels", "publisher", "window")
+    __slots__ = (
+        "counters",
+        "denials",
+        "log_room",
+        "lookup",
+        "most_levels",
+        "publisher",
+        "window",
+    )
 
     def __init__(
         self, context: Context, publisher: Publisher, lookup: Lookup, log_room: LogRoom
     ) -> None:
         self.counters = context.counters
+        self.denials = context.denials
         self.window = context.settings.receive_maximum
         self.most_levels = context.settings.max_topic_levels
         self.publisher = publisher
@@ -413,6 +422,7 @@ class Receiver:
         [MQTT311-3.3.5-2]
         """
         self._counters.messages_refused += 1
+        self._context.denials.add(self._connection, "publish", reason, publish.topic_name)
         packet_id, qos = publish.packet_id, publish.qos
         if self._protocol.protocol_level == MQTT_5_0:
             if qos == 2:

@@ -94,6 +94,7 @@ class SubscriberContext:
 
     __slots__ = (
         "delivered",
+        "denials",
         "events",
         "histories",
         "loop",
@@ -117,6 +118,7 @@ class SubscriberContext:
         self.settings = context.settings
         self.loop = context.loop
         self.events = context.events
+        self.denials = context.denials
         self.tasks = tasks
         self.routes = routes
         self.share_groups = share_groups
@@ -329,6 +331,8 @@ class Subscriber:
         if wish is not None and (share_name or is_system(plain)):
             return SubackReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         if not self._may_have(plain, asked.qos, is_shared=bool(share_name)):
+            reason = "the client may not subscribe to this"
+            self._context.denials.add(self._connection, "subscribe", reason, asked.topic_filter)
             return SubackReasonCode.NOT_AUTHORIZED
         return None if wish is None else wish.refusal
 

@@ -47,6 +47,7 @@ GATEWAY: Final = (
     _counter("gateway_connections_opened", "network connections"),
     _counter("gateway_connections_refused", "of these, not let in"),
     _counter("gateway_clients_too_fast", "times that a client was beyond a rate of its limits"),
+    _counter("gateway_attempts_denied", "to connect, publish or subscribe by who may not"),
     _counter("gateway_sessions_expired", "sessions that ended by their expiry"),
     _counter("gateway_received_bytes", "bytes from clients"),
     _counter("gateway_sent_bytes", "bytes to clients"),

@@ -1,5 +1,6 @@
 """What clients may do: on CONNECT, PUBLISH, SUBSCRIBE, when messages are sent, and later."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,9 +29,10 @@ from ingest.protocol.reason_codes import (
 )
 from mqlake.credentials import make_verifier, set_user
 from mqlake.errors import SettingsError
+from mqlake.records import EVENTS
 from mqlake.rights.files import RightsError
 from mqlake.settings import load
-from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+from tests.ingest.gateway.harness import NAME, Client, Harness, running_gateway, turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -440,3 +442,75 @@ async def test_a_file_that_is_broken_lets_no_gateway_start(rights: Path, credent
 def test_rights_need_users_who_are_known(rights: Path) -> None:
     with pytest.raises(SettingsError, match="rights_file is set, credentials_file is not"):
         load(GatewaySettings, rights_file=rights)
+
+
+# What is told
+
+
+async def denials(harness: Harness) -> list[dict[str, Any]]:
+    """Return what was denied, added up."""
+    harness.gateway.denials.record()
+    await turns()
+    found: list[dict[str, Any]] = []
+    for record in harness.log.records(EVENTS):
+        event = json.loads(record.value or b"")
+        if event.pop("event") != "client.denied":
+            continue
+        assert record.key == f"default/{event['client_id']}".encode()
+        assert event.pop("address") == "127.0.0.1"
+        del event["v"], event["ts"]
+        count = event.pop("count")
+        before = next((one for one in found if {**one, "count": 0} == {**event, "count": 0}), None)
+        if before is None:
+            found.append({**event, "count": count})
+        else:
+            before["count"] += count
+    return found
+
+
+def denied(client_id: str, action: str, reason: str, **more: Any) -> dict[str, Any]:
+    known = {"tenant": "default", "gateway": NAME, "topic": "", "count": 1, "username": "ann"}
+    return {**known, "client_id": client_id, "action": action, "reason": reason, **more}
+
+
+async def test_what_was_denied_is_told(rights: Path, credentials: Path) -> None:
+    async with gateway_with(rights, credentials) as harness:
+        ann = await connect(harness, "ann")
+        for number in range(3):
+            ann.send(Publish("plant/1", b"0", 1, packet_id=number + 1))
+            await ann.expect(Puback)
+        ann.send(Publish("$SYS/x", b"0", 1, packet_id=9))
+        await ann.expect(Puback)
+        await ask(ann, "devices/ann/commands/#")
+        await ask(ann, "$share/g/plant/#")
+        await refused(harness, Connect("olga", 5, username="ann", password=PASSWORD))
+        await refused(harness, Connect("ann", 5, username="ann", password=b"guessed"))
+        await refused(harness, Connect("ann", 5))
+        told = await denials(harness)
+        assert [one for one in told if one["action"] != "connect"] == [
+            denied("ann", "publish", "the client may not publish this", topic="plant/1", count=3),
+            denied("ann", "publish", "topics below $SYS are the server's", topic="$SYS/x"),
+            denied(
+                "ann",
+                "subscribe",
+                "the client may not subscribe to this",
+                topic="$share/g/plant/#",
+            ),
+        ]
+        first, second, third = (one for one in told if one["action"] == "connect")
+        assert first == denied("olga", "connect", "it may not have this client identifier")
+        assert (second["client_id"], second["username"]) == ("ann", "ann")
+        assert (third["client_id"], third["username"]) == ("ann", None)
+        assert harness.counters.attempts_denied == 8
+        assert await denials(harness) == told, "each is told once"
+
+
+async def test_a_client_that_has_to_go_is_told_of(
+    rights: Path, credentials: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(rights, OPEN)
+    async with gateway_with(rights, credentials) as harness:
+        await connect(harness, "ann", "other")
+        await reload(harness, rights, RULES, caplog)
+        (told,) = await denials(harness)
+        assert told == denied("other", "connect", "it may not have this client identifier any more")
