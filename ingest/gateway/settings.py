@@ -228,6 +228,11 @@ class GatewaySettings(ProcessSettings):
         description="rules that say what a client may do (docs/rights.md); without it everybody "
         "may do everything; all gateways of a site need the same",
     )
+    allow_everything: bool = Field(
+        default=False,
+        description="whether all who log in may do everything, where other machines reach a "
+        "listener and there is no rights_file",
+    )
 
     store_dir: Path | None = Field(
         default=None,
@@ -255,15 +260,28 @@ class GatewaySettings(ProcessSettings):
 
     @model_validator(mode="after")
     def _strangers_are_let_in_knowingly(self) -> Self:
-        if self.credentials_file is None and self.allow_anonymous is None:
-            for listener in self.all_listeners:
-                if is_open(listener):
-                    raise ValueError(
-                        f"other machines reach {address_of(listener)}, and nobody is asked who he "
-                        "is: set credentials_file (bin/mqlake user add NAME --file FILE), or write "
-                        "allow_anonymous = true"
-                    )
+        missing = self.missing_for_strangers
+        opened = next(filter(is_open, self.all_listeners), None)
+        if missing and opened is not None:
+            raise ValueError(f"other machines reach {address_of(opened)}, and {missing}")
         return self
+
+    @property
+    def missing_for_strangers(self) -> str:
+        """What is not said that has to be where other machines reach a listener; "" for nothing."""
+        if self.credentials_file is None:
+            if self.allow_anonymous is not None:
+                return ""
+            return (
+                "nobody is asked who he is: set credentials_file (bin/mqlake user add NAME --file "
+                "FILE), or write allow_anonymous = true"
+            )
+        if self.rights_file is not None or self.allow_everything:
+            return ""
+        return (
+            "all who log in may do everything: set rights_file (docs/rights.md), or write "
+            "allow_everything = true"
+        )
 
     @model_validator(mode="after")
     def _rights_are_somebodys(self) -> Self:

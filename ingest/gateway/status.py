@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.counters import Counters
 from ingest.gateway.draining import SERVING
-from ingest.gateway.listeners.settings import advertised
+from ingest.gateway.listeners.settings import address_of, advertised, is_open
 
 if TYPE_CHECKING:
     from ingest.gateway.connections import Connections
@@ -108,10 +108,20 @@ class Status:
         return {
             "address": f"{self._settings.host}:{self._settings.port}",
             "listeners": list(self._listeners.addresses),
+            "access": self._access(),
             "overload": self._overload.level,
             **self._load(),
             "retained": len(self._counted.retained),
             **self._counts(),
+        }
+
+    def _access(self) -> dict[str, Any]:
+        """Return from where clients may come, and whether they are asked for anything."""
+        settings = self._settings
+        return {
+            "reachable": [address_of(one) for one in settings.all_listeners if is_open(one)],
+            "asks_who": settings.credentials_file is not None and not settings.allow_anonymous,
+            "has_rights": settings.rights_file is not None,
         }
 
     def gauges(self) -> dict[str, float]:

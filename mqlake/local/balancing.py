@@ -197,17 +197,15 @@ def _check_strangers(settings: BalancerSettings, gateway: GatewaySettings) -> No
 
     TLS that is passed through ends at a listener of the gateways, which says that itself.
     """
-    if gateway.credentials_file is not None or gateway.allow_anonymous is not None:
-        return
-    for one in settings.frontends:
+    missing = gateway.missing_for_strangers
+    for one in settings.frontends if missing else ():
         host, _, port = one.bind.rpartition(":")
         if one.kind != "tls_passthrough" and is_open(
             TcpListener(host=host.strip("[]").replace("*", ""), port=int(port))
         ):
             raise OperationalError(
-                f"other machines reach the frontend {one.name} at {one.bind}, and nobody is asked "
-                "who he is: set credentials_file in conf/gateway.toml, or write there "
-                "allow_anonymous = true"
+                f"other machines reach the frontend {one.name} at {one.bind}, and {missing} in "
+                "conf/gateway.toml"
             )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from mqlake.errors import OperationalError
-from mqlake.local.doctor import machine, processes, traffic
+from mqlake.local.doctor import access, machine, processes, traffic
 from mqlake.local.doctor.contract import Check, Finding, Level, Patient, error
 from mqlake.local.paths import DataDirectory
 from mqlake.status import load_state
@@ -29,6 +29,7 @@ CHECKS: Final = (
     Check("checkpoints", machine.look_at_checkpoints, needs_running=False),
     Check("api", traffic.look_at_api),
     Check("gateways", traffic.look_at_gateways),
+    Check("access", access.look_at_access),
     Check("balancer", traffic.look_at_balancer),
     Check("clock", traffic.look_at_clock),
     Check("metrics", traffic.look_at_metrics),

@@ -74,7 +74,11 @@ def test_strangers_are_let_in_knowingly(tmp_path: Path, bind: str) -> None:
     config.write_text(f'[[frontends]]\nname = "mqtt"\nbind = "{bind}"\n')
     with pytest.raises(OperationalError, match="other machines reach the frontend mqtt"):
         plan(config)
-    assert plan(config, {"credentials_file": tmp_path / "users"})
+    users = {"credentials_file": tmp_path / "users"}
+    with pytest.raises(OperationalError, match="all who log in may do everything"):
+        plan(config, users)
+    assert plan(config, {**users, "rights_file": tmp_path / "rights.toml"})
+    assert plan(config, {**users, "allow_everything": True})
     config.write_text('[[frontends]]\nname = "mqtt"\nbind = "127.0.0.1:1883"\n')
     assert plan(config)
 

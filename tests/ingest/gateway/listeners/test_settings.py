@@ -142,8 +142,11 @@ def test_strangers_from_other_machines_are_not_let_in_by_default(
     assert str(refused.value).startswith(f"other machines reach {address}, and nobody is asked")
     assert "allow_anonymous = true" in str(refused.value)
     assert "hidden" not in str(refused.value)
-    for written in ({"allow_anonymous": True}, {"credentials_file": "users"}):
-        assert load(GatewaySettings, **settings, **written)
+    assert load(GatewaySettings, **settings, allow_anonymous=True)
+    with pytest.raises(SettingsError, match="and all who log in may do everything: set rights_fil"):
+        load(GatewaySettings, **settings, credentials_file="users")
+    for written in ({"rights_file": "rights.toml"}, {"allow_everything": True}):
+        assert load(GatewaySettings, **settings, credentials_file="users", **written)
 
 
 @pytest.mark.parametrize(

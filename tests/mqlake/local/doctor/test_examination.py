@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from mqlake.cli.doctor import command
 from mqlake.heartbeat import write_heartbeat
-from mqlake.local.doctor import machine, processes, traffic
+from mqlake.local.doctor import access, machine, processes, traffic
 from mqlake.local.doctor.contract import Finding, Level, Patient
 from mqlake.local.doctor.examination import CHECKS, examine, new_patient, worst
 from mqlake.local.paths import DataDirectory
@@ -360,3 +360,49 @@ def test_what_is_wrong_with_a_balancer_is_found(tmp_path: Path) -> None:
     assert details[Level.ERROR][-1].startswith(f"mqtt://127.0.0.1:{port}: ")
     assert details[Level.WARNING] == ["b is drained", "no slot for c"]
     assert not details[Level.OK]
+
+
+def gateway_of(reachable: list[str], *, asks_who: bool, has_rights: bool) -> ProcessReport:
+    said = {"reachable": reachable, "asks_who": asks_who, "has_rights": has_rights}
+    return ProcessReport("gateway-1", 8, True, "serving", figures={"access": said})
+
+
+@pytest.mark.parametrize(
+    ("asks_who", "has_rights", "level", "words"),
+    [
+        (False, False, Level.WARNING, "nobody is asked who he is"),
+        (True, False, Level.WARNING, "take over any session"),
+        (True, True, Level.OK, "goes by rules"),
+    ],
+)
+def test_who_is_let_in_from_other_machines_is_found(
+    tmp_path: Path, asks_who: bool, has_rights: bool, level: Level, words: str
+) -> None:
+    address = (GatewayAddress("gateway-1", "127.0.0.1", 1883),)
+    for urls, entrances in ((["mqtt://*:1883"], ()), ([], ("mqtt://192.168.1.5:1883",))):
+        report = gateway_of(urls, asks_who=asks_who, has_rights=has_rights)
+        one = patient(tmp_path, report, gateways=address, entrances=entrances)
+        details = found(access.look_at_access, one)
+        (detail,) = details.pop(level)
+        assert words in detail
+        assert not any(details.values())
+
+
+def test_a_gateway_that_other_machines_do_not_reach_may_be_open(tmp_path: Path) -> None:
+    address = (GatewayAddress("gateway-1", "127.0.0.1", 1883),)
+    report = gateway_of([], asks_who=False, has_rights=False)
+    one = patient(tmp_path, report, gateways=address, entrances=("ws://[::1]:1/mqtt",))
+    assert found(access.look_at_access, one)[Level.OK] == ["other machines do not reach 1 gateways"]
+    silent = patient(tmp_path, gateways=address)
+    assert not any(found(access.look_at_access, silent).values()), "it has said nothing yet"
+
+
+@pytest.mark.anyio
+async def test_a_gateway_says_who_may_come_from_where() -> None:
+    async with running_gateway(host="", allow_anonymous=True) as harness:
+        said = harness.gateway.status.figures()["access"]
+    assert said == {
+        "reachable": [f"mqtt://*:{harness.port}"],
+        "asks_who": False,
+        "has_rights": False,
+    }
