@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.authentication.authenticator import Authenticator
     from ingest.gateway.authentication.authorizer import Authorizer
+    from ingest.gateway.bans import Bans
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connections import Connections
     from ingest.gateway.context import Context
@@ -107,6 +108,7 @@ class ConnectionContext:
         deadlines: Say when one is to be looked at.
         draining: Says whether clients are let in.
         connect_limit: Says whether there are too many at once.
+        bans: Say who is not let in.
         authenticator: Says who they are.
         authorizer: Says what they may do.
         redirecting: Says which are to go elsewhere; None: none.
@@ -118,6 +120,7 @@ class ConnectionContext:
     __slots__ = (
         "authenticator",
         "authorizer",
+        "bans",
         "connect_limit",
         "connections",
         "counters",
@@ -141,6 +144,7 @@ class ConnectionContext:
         deadlines: Deadlines,
         draining: Draining,
         connect_limit: ConnectLimit,
+        bans: Bans,
         authenticator: Authenticator,
         authorizer: Authorizer,
         redirecting: Redirecting | None,
@@ -157,6 +161,7 @@ class ConnectionContext:
         self.deadlines = deadlines
         self.draining = draining
         self.connect_limit = connect_limit
+        self.bans = bans
         self.authenticator = authenticator
         self.authorizer = authorizer
         self.redirecting = redirecting
@@ -342,6 +347,11 @@ class ClientConnection(asyncio.Protocol):
         return f"{self._context.incarnation:.8}-{self._number}"
 
     @property
+    def _address(self) -> str:
+        """Of the client, without its port; "" where there is none."""
+        return self.peer.rpartition(":")[0]
+
+    @property
     def is_answered(self) -> bool:
         """Whether the log has reported on all that a client that was let in has sent."""
         return self._receiver.is_answered
@@ -505,6 +515,8 @@ class ClientConnection(asyncio.Protocol):
     ) -> None:
         if reason_code in _DENIED:
             self._context.denials.add(self, "connect", reason)
+            if reason_code is ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD:
+                self._context.bans.note_failed_login(self._address)
         properties: Properties = {"reason_string": reason}
         reference = server_reference or self._context.draining.server_reference
         if reference and reason_code in _ELSEWHERE:
@@ -528,6 +540,7 @@ class ClientConnection(asyncio.Protocol):
         refusal = (
             context.draining.refusal()
             or context.connect_limit.refusal()
+            or self._ban()
             or refusal_of(connect, context.settings, is_full=context.connections.is_full)
         )
         if refusal is not None:
@@ -542,8 +555,7 @@ class ClientConnection(asyncio.Protocol):
                 reason = "no client certificate that names a user"
                 self.refuse(ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD, reason)
                 return
-        address = self.peer.rpartition(":")[0]
-        self._login = Login(self, self._context.authenticator, address)
+        self._login = Login(self, self._context.authenticator, self._address)
         self._login.begin(connect, identity)
 
     def accept(
@@ -567,6 +579,9 @@ class ClientConnection(asyncio.Protocol):
                 reason = "another gateway owns the shard of this session"
                 self.refuse(ConnackReasonCode.USE_ANOTHER_SERVER, reason, reference)
                 return
+        if banned := self._ban(is_let_in=True):
+            self.refuse(*banned)
+            return
         self.rights = self._context.authorizer.of(self.client_id, username)
         if reason := denial_of(connect, self.rights):
             self.refuse(ConnackReasonCode.NOT_AUTHORIZED, reason)
@@ -618,6 +633,20 @@ class ClientConnection(asyncio.Protocol):
             )
             return
         self.write(accepted)
+
+    def _ban(self, *, is_let_in: bool = False) -> tuple[ConnackReasonCode, str] | None:
+        """Return why the client is not let in although its CONNECT is well, or None."""
+        bans = self._context.bans
+        reason = bans.of(self.client_id, self.username, self._address)
+        if is_let_in and not reason:
+            reason = bans.note_connected(self.client_id, self.username)
+        return (ConnackReasonCode.BANNED, reason) if reason else None
+
+    def renew_bans(self) -> None:
+        """End the connection of a client that is banned by now."""
+        if self.protocol.protocol_level and (banned := self._ban()):
+            self._context.denials.add(self, "connect", banned[1])
+            self.close(DisconnectReasonCode.ADMINISTRATIVE_ACTION, log_reason=banned[1])
 
     def renew_rights(self) -> None:
         """Go by the rights of now; a client that may not have its identifier any more has to go."""

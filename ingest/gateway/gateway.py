@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.gateway.agent_check import AgentCheck
 from ingest.gateway.authentication.authenticator import Authenticator
+from ingest.gateway.bans import Bans
 from ingest.gateway.catching_up import CatchingUp
 from ingest.gateway.client_session import SessionContext
 from ingest.gateway.connection import ClientConnection, ConnectionContext
@@ -138,6 +139,7 @@ class Gateway(Foundation):
             failed_logins_per_minute=settings.failed_logins_per_minute,
             clock=self.context.clock,
         )
+        self.bans = Bans(settings.bans_file, settings.limits, self.context.clock)
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
         )
@@ -146,7 +148,12 @@ class Gateway(Foundation):
             settings.host, settings.agent_check_port, lambda: draining.state, lambda: overload.level
         )
         self.reloading = Reloading(
-            self.listeners, self.authenticator, self.authorizer, self.connections, self.tasks
+            self.listeners,
+            self.authenticator,
+            self.authorizer,
+            self.bans,
+            self.connections,
+            self.tasks,
         )
         address, clock, shards = self.peers.address, self.context.clock, self.shards
         elsewhere = Redirecting(settings.name, lambda: shards.places, address, clock)
@@ -229,6 +236,7 @@ class Gateway(Foundation):
             self.deadlines,
             self.draining,
             ConnectLimit(self.settings.limits, self.loop),
+            self.bans,
             self.authenticator,
             self.authorizer,
             self.redirecting,

@@ -54,6 +54,22 @@ class LimitSettings(SettingsGroup):
         "0x9F before anybody is asked who he is",
     )
 
+    failed_logins_before_ban: int = Field(
+        default=0,
+        ge=0,
+        description="of an address (IPv6: of a /64 network) within a minute; with one more it is "
+        "banned",
+    )
+    connects_before_ban: int = Field(
+        default=0,
+        ge=0,
+        description="of one client, let in as the same user, within a minute; with one more it is "
+        "banned",
+    )
+    ban_seconds: float = Field(
+        default=300.0, gt=0, le=86_400, description="how long such a ban lasts"
+    )
+
     @property
     def has_rates(self) -> bool:
         """Whether there is a rate for each client."""

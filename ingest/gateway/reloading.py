@@ -1,16 +1,21 @@
-"""New certificates and users for new connections, new rights for all; who is connected stays."""
+"""New certificates and users for new connections, new rights and bans for all.
+
+Who is connected stays, unless it may not have its client identifier any more, or is banned.
+"""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
+from mqlake.bans import BansError
 from mqlake.credentials import CredentialsError
 from mqlake.rights.files import RightsError
 
 if TYPE_CHECKING:
     from ingest.gateway.authentication.authenticator import Authenticator
     from ingest.gateway.authentication.authorizer import Authorizer
+    from ingest.gateway.bans import Bans
     from ingest.gateway.connections import Connections
     from ingest.gateway.listeners.listeners import Listeners
     from ingest.gateway.tasks import Tasks
@@ -25,6 +30,7 @@ class Reloading:
         listeners: Have certificates.
         authenticator: Knows the users.
         authorizer: Knows what they may do.
+        bans: Know who is not let in.
         connections: Go by that from then on.
         tasks: Owns the reading.
     """
@@ -34,12 +40,14 @@ class Reloading:
         listeners: Listeners,
         authenticator: Authenticator,
         authorizer: Authorizer,
+        bans: Bans,
         connections: Connections,
         tasks: Tasks,
     ) -> None:
         self._listeners = listeners
         self._authenticator = authenticator
         self._authorizer = authorizer
+        self._bans = bans
         self._connections = connections
         self._tasks = tasks
 
@@ -51,6 +59,7 @@ class Reloading:
         await self._listeners.reload_certificates()
         await self._read_users()
         await self._read_rights()
+        await self._read_bans()
 
     async def _read_users(self) -> None:
         try:
@@ -77,3 +86,17 @@ class Reloading:
         for connection in list(self._connections):
             connection.renew_rights()
         logger.info("rights reloaded", extra={"fields": {"rules": rules}})
+
+    async def _read_bans(self) -> None:
+        try:
+            bans = await self._bans.reload()
+        except BansError as exc:
+            logger.error(
+                "bans not reloaded, the old ones stay", extra={"fields": {"reason": str(exc)}}
+            )
+            return
+        if bans is None:
+            return
+        for connection in list(self._connections):
+            connection.renew_bans()
+        logger.info("bans reloaded", extra={"fields": {"bans": bans}})

@@ -223,6 +223,11 @@ class GatewaySettings(ProcessSettings):
         "0: any number",
     )
 
+    bans_file: Path | None = Field(
+        default=None,
+        description="client identifiers, users and addresses that are not let in "
+        "(docs/rights.md); all gateways of a site need the same",
+    )
     rights_file: Path | None = Field(
         default=None,
         description="rules that say what a client may do (docs/rights.md); without it everybody "

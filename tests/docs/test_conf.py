@@ -39,6 +39,7 @@ CONF = Path(__file__).parents[2] / "conf"
 
 SHOWN_BY_EXAMPLE = {
     "allow_anonymous",
+    "bans_file",
     "connect_token",
     "connections",
     "credentials_file",

@@ -36,7 +36,7 @@ class FailedLogins:
         """Count a failure; the address is empty where there is none (a Unix socket)."""
         if not self._per_minute or not address:
             return
-        network = _network(address)
+        network = network_of(address)
         with self._lock:
             level = min(self._level(network) + 1.0, float(self._per_minute))
             self._buckets.pop(network, None)
@@ -49,7 +49,7 @@ class FailedLogins:
         if not self._buckets or not address:
             return False
         # One more would not fit; a bucket leaks in fractions, which do not add up exactly.
-        return self._level(_network(address)) + 1.0 > self._per_minute + 1e-6
+        return self._level(network_of(address)) + 1.0 > self._per_minute + 1e-6
 
     def _level(self, network: str) -> float:
         level, since = self._buckets.get(network, (0.0, 0.0))
@@ -57,7 +57,8 @@ class FailedLogins:
         return max(0.0, level - leaked)
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
+    """Return what counts as one address: of IPv6 what one customer has."""
     if ":" not in address:
         return address
     try:

@@ -1,0 +1,140 @@
+"""Who is banned: a file of client identifiers, users and addresses, for a time or for good."""
+
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from pathlib import Path
+from typing import Annotated, Final, Self, TypeAlias
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+from mqlake.errors import MqlakeError
+from mqlake.operator_files import parse_operator_file, read_operator_file
+
+Network: TypeAlias = IPv4Network | IPv6Network
+Address: TypeAlias = IPv4Address | IPv6Address
+
+_Name = Annotated[str, Field(min_length=1)]
+_ANY_END: Final = "*"
+
+
+class BansError(MqlakeError):
+    """A file of bans that cannot be used."""
+
+
+class Ban(BaseModel):
+    """An entry: for whoever one of its names or networks is of."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    client_ids: tuple[_Name, ...] = ()
+    """A `*` at the end stands for any end."""
+    users: tuple[_Name, ...] = ()
+    addresses: tuple[Network, ...] = ()
+    until: AwareDatetime | None = None
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _is_for_somebody(self) -> Self:
+        if not (self.client_ids or self.users or self.addresses):
+            raise ValueError("expected client_ids, users or addresses")
+        return self
+
+    def is_over(self, now_ms: int) -> bool:
+        return self.until is not None and self.until.timestamp() * 1000 <= now_ms
+
+
+class BansFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bans: tuple[Ban, ...] = ()
+
+
+class BanList:
+    """Bans, found without looking at each: one client after the other is looked for.
+
+    Args:
+        bans: Some of them may be over.
+    """
+
+    def __init__(self, bans: Sequence[Ban] = ()) -> None:
+        self._bans = len(bans)
+        self._client_ids: dict[str, list[Ban]] = {}
+        self._beginnings: dict[int, dict[str, list[Ban]]] = {}
+        self._users: dict[str, list[Ban]] = {}
+        self._networks: dict[tuple[int, int], dict[int, list[Ban]]] = {}
+        for ban in bans:
+            for name in ban.client_ids:
+                if name.endswith(_ANY_END):
+                    begin = name.removesuffix(_ANY_END)
+                    found = self._beginnings.setdefault(len(begin), {})
+                    found.setdefault(begin, []).append(ban)
+                else:
+                    self._client_ids.setdefault(name, []).append(ban)
+            for name in ban.users:
+                self._users.setdefault(name, []).append(ban)
+            for network in ban.addresses:
+                by_number = self._networks.setdefault((network.version, network.prefixlen), {})
+                by_number.setdefault(int(network.network_address), []).append(ban)
+
+    def __len__(self) -> int:
+        return self._bans
+
+    def find(self, client_id: str, username: str | None, address: str, now_ms: int) -> Ban | None:
+        """Return a ban of a client that is not over; None: there is none.
+
+        Args:
+            client_id: "" before it has one.
+            username: None: it has none.
+            address: "" where there is none; an IPv4 address in an IPv6 one is an IPv4 address.
+            now_ms: UTC epoch.
+        """
+        if not self._bans:
+            return None
+        for ban in self._of(client_id, username, address):
+            if not ban.is_over(now_ms):
+                return ban
+        return None
+
+    def _of(self, client_id: str, username: str | None, address: str) -> Iterator[Ban]:
+        if client_id:
+            yield from self._client_ids.get(client_id, ())
+            for length, by_begin in self._beginnings.items():
+                yield from by_begin.get(client_id[:length], ())
+        if username is not None:
+            yield from self._users.get(username, ())
+        if self._networks and (found := parse_address(address)) is not None:
+            number, bits = int(found), found.max_prefixlen
+            for (version, length), by_number in self._networks.items():
+                if version == found.version:
+                    yield from by_number.get(number >> (bits - length) << (bits - length), ())
+
+
+def parse_address(text: str) -> Address | None:
+    """Return the address of a peer; None for none."""
+    try:
+        found = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def read_bans(path: Path) -> BanList:
+    """Return the bans of a file.
+
+    Raises:
+        BansError: It cannot be read, others may write it, or a ban is none; says which.
+    """
+    text = read_operator_file(path, "bans", BansError)
+    try:
+        return BanList(parse_bans(text))
+    except BansError as exc:
+        raise BansError(f"bans file {path}: {exc}") from exc
+
+
+def parse_bans(text: str) -> tuple[Ban, ...]:
+    """Return what the text of a file says.
+
+    Raises:
+        BansError: It is no TOML, or a ban is none; says which, counted from 1.
+    """
+    return parse_operator_file(text, BansFile, BansError, "bans").bans

@@ -1,0 +1,143 @@
+"""Who is banned is not let in, and is cut off when the file is read again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingest.gateway.settings import GatewaySettings
+from ingest.protocol.packets import Connack, Connect
+from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+from mqlake.bans import BansError
+from mqlake.credentials import make_verifier, set_user
+from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+
+pytestmark = pytest.mark.anyio
+
+PASSWORD = b"open sesame"
+BANS = """
+[[bans]]
+client_ids = ["evil-*"]
+users = ["mallory"]
+reason = "floods"
+
+[[bans]]
+users = ["old"]
+until = 2020-01-01T00:00:00Z
+"""
+
+
+@pytest.fixture
+def bans(tmp_path: Path) -> Path:
+    path = tmp_path / "bans.toml"
+    write(path, BANS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("credentials") / "users"
+    for name in ("ann", "mallory", "old"):
+        set_user(path, name, make_verifier(PASSWORD.decode(), iterations=4096))
+    return path
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def limits(**limits: Any) -> dict[str, Any]:
+    return {"limits": GatewaySettings.model_validate({"limits": limits}).limits}
+
+
+async def answer(
+    harness: Harness, client_id: str, username: str | None = None, **more: Any
+) -> Connack:
+    password = more.pop("password", None if username is None else PASSWORD)
+    level = more.pop("level", 5)
+    client = await Client.open(harness.port, level)
+    client.send(Connect(client_id, level, username=username, password=password, **more))
+    return await client.expect(Connack)
+
+
+async def test_who_is_banned_is_not_let_in(bans: Path, credentials: Path) -> None:
+    async with running_gateway(bans_file=bans, credentials_file=credentials) as harness:
+        for client_id, username in (("evil-1", "ann"), ("x", "mallory")):
+            told = await answer(harness, client_id, username)
+            assert told.reason_code is ConnackReasonCode.BANNED
+            assert told.properties["reason_string"] == "banned: floods"
+        wrong = await answer(harness, "x", "mallory", password=b"guessed")
+        assert wrong.reason_code is ConnackReasonCode.BANNED, "before the password is looked at"
+        for client_id, username in (("evil", "ann"), ("y", "old")):
+            assert (await answer(harness, client_id, username)).reason_code == 0
+        assert harness.counters.attempts_denied == 3
+
+
+@pytest.mark.parametrize("level", [3, 4], ids=["3.1", "3.1.1"])
+async def test_a_client_of_3_is_not_authorized(bans: Path, level: int) -> None:
+    async with running_gateway(bans_file=bans) as harness:
+        told = await answer(harness, "evil-1", level=level)
+        assert told.reason_code is ConnackReasonCode.NOT_AUTHORIZED
+
+
+async def test_an_address_is_banned(bans: Path) -> None:
+    write(bans, '[[bans]]\naddresses = ["127.0.0.0/8"]\n')
+    async with running_gateway(bans_file=bans) as harness:
+        told = await answer(harness, "x")
+        assert told.reason_code is ConnackReasonCode.BANNED
+        assert told.properties["reason_string"] == "banned"
+
+
+async def test_who_is_banned_later_is_cut_off_and_others_stay(
+    bans: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with running_gateway(bans_file=bans) as harness:
+        one = await Client.connect(harness.port, "one")
+        other = await Client.connect(harness.port, "other")
+        silent = await Client.open(harness.port)  # has not said who it is
+        write(bans, '[[bans]]\nclient_ids = ["one"]\n')
+        harness.gateway.reloading.begin()
+        await one.expect_disconnect(DisconnectReasonCode.ADMINISTRATIVE_ACTION)
+        await other.expect_nothing()
+        silent.send(Connect("third", 5))
+        assert (await silent.expect(Connack)).reason_code == 0
+        assert (await answer(harness, "one")).reason_code is ConnackReasonCode.BANNED
+        write(bans, "nonsense")
+        harness.gateway.reloading.begin()
+        await until(lambda: "bans not reloaded, the old ones stay" in caplog.messages)
+        assert (await answer(harness, "one")).reason_code is ConnackReasonCode.BANNED
+
+
+async def test_no_gateway_starts_with_a_file_that_cannot_be_used(bans: Path) -> None:
+    write(bans, "[[bans]]\n")
+    with pytest.raises(BansError, match="ban 1"):
+        async with running_gateway(bans_file=bans):
+            pass
+
+
+async def test_who_guesses_passwords_is_banned_by_its_address(credentials: Path) -> None:
+    rates = limits(failed_logins_before_ban=3)
+    async with running_gateway(credentials_file=credentials, **rates) as harness:
+        for _ in range(3):
+            told = await answer(harness, "x", "ann", password=b"guessed")
+            assert told.reason_code is ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD
+        assert (await answer(harness, "x", "ann")).reason_code == 0, "three are borne"
+        await answer(harness, "x", "ann", password=b"guessed")
+        told = await answer(harness, "x", "ann")
+        assert told.reason_code is ConnackReasonCode.BANNED
+        assert "too many failed logins" in told.properties["reason_string"]
+
+
+async def test_who_connects_again_and_again_is_banned_and_nobody_else(credentials: Path) -> None:
+    rates = limits(connects_before_ban=2)
+    async with running_gateway(credentials_file=credentials, **rates) as harness:
+        for _ in range(5):  # is not let in, so it says nothing of the client
+            await answer(harness, "x", "old", password=b"guessed")
+        for _ in range(2):
+            assert (await answer(harness, "x", "ann")).reason_code == 0
+        told = await answer(harness, "x", "ann")
+        assert told.reason_code is ConnackReasonCode.BANNED
+        assert "connected too often" in told.properties["reason_string"]
+        assert (await answer(harness, "y", "ann")).reason_code == 0
+        assert (await answer(harness, "x", "old")).reason_code == 0
