@@ -97,6 +97,7 @@ class Federator:
             interest_filters,
             most=limits.most_meshes,
             linger_seconds=self.timing.core_announcement_interval,
+            clock_skew=limits.clock_skew,
         )
         self.store = Store(
             seconds=limits.store_seconds,
@@ -281,8 +282,9 @@ class Federator:
         meshes = self._matching.match(topic)
         if not meshes:
             return None
-        known = min(mesh.known_since for mesh in meshes) - SLACK_SECONDS
-        return max(known, now - self.limits.store_seconds)
+        known = min(mesh.known_since for mesh in meshes)
+        allowance = SLACK_SECONDS + self.limits.clock_skew * (now - known)
+        return max(known - allowance, now - self.limits.store_seconds)
 
     # Neighbours.
 

@@ -29,6 +29,8 @@ class Limits:
     ask_seconds: float = 0.1
     again_seconds: float = 1.0
     patience_seconds: float = 10.0
+    clock_skew: float = 0.001
+    """By what part of a duration the clocks of two sites may differ; real ones do by 0.0002."""
 
 
 # Events.

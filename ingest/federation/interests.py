@@ -32,15 +32,19 @@ class Interests:
         allowed: What they may get from other sites.
         most: Filters of the summary.
         linger_seconds: How long what left the summary is wanted.
+        clock_skew: By what part of itself the age of a message may be told too high.
     """
 
-    def __init__(self, allowed: Iterable[str], *, most: int, linger_seconds: float) -> None:
+    def __init__(
+        self, allowed: Iterable[str], *, most: int, linger_seconds: float, clock_skew: float
+    ) -> None:
         self.known: dict[str, Interest] = {}
         """Filter -> its subscribers."""
         self.summary: frozenset[str] = frozenset()
         self._allowed = uncovered(allowed)
         self._most = most
         self._linger_seconds = linger_seconds
+        self._clock_skew = clock_skew
         self._trie: TopicFilterTrie[str] = TopicFilterTrie()
         self._lingering: dict[str, float] = {}
 
@@ -83,9 +87,9 @@ class Interests:
 
     def had(self, message: Message) -> bool:
         """Tell whether there were any when a message was published; a retained one never ages."""
+        latest = message.since + SLACK_SECONDS + self._clock_skew * message.age_ms / 1000
         return message.retain or any(
-            message.since >= self.known[one].since - SLACK_SECONDS
-            for one in self._trie.match(message.topic)
+            latest >= self.known[one].since for one in self._trie.match(message.topic)
         )
 
     def _summarise(self, now: float) -> list[str]:

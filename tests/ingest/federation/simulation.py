@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 TICK_SECONDS: Final = 0.2
 BEACON_SECONDS: Final = 5.0
 TIMING: Final = Timing()
-LIMITS: Final = Limits(beacon_interval=BEACON_SECONDS)
 SKEW: Final = 0.05
+LIMITS: Final = Limits(beacon_interval=BEACON_SECONDS)
 
 REPAIR_SECONDS: Final = 30.0
 """`docs/federation.md`: three beacons to notice a silent failure, a core's interval and patience,
@@ -207,11 +207,14 @@ class World:
         site.is_up = True
         site.up_since = self.now
         neighbours = [self.names[b] for a, b in self.links if a == site.number]
+        rates = [one.rate for one in self.sites]
         site.federator = self._make(
             self.names[site.number],
             site.runs,
             neighbours,
-            limits=Limits(beacon_interval=BEACON_SECONDS, redundancy=self.redundancy),
+            limits=replace(
+                LIMITS, redundancy=self.redundancy, clock_skew=max(rates) / min(rates) - 1
+            ),
             timing=TIMING,
             seed=self.seed + site.number,
             now=self.clock(site),

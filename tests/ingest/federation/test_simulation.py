@@ -21,7 +21,7 @@ from ingest.federation.store import Store
 from tests.ingest.federation.simulation import Violation, run, topologies_wanted
 
 SAMPLE: Final = 120
-FOUND: Final = (3207, 3213, 3906, 4213)
+FOUND: Final = (3207, 3213, 3906, 4213, 4894)
 """Topologies that have shown faults of the protocol."""
 
 SEEDS: Final = (0, 10, 19, 50, 52, 86, 99, *FOUND, *range(100, 200))
