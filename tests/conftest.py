@@ -38,6 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_lateness)
+    for item in items:
+        # The one worker that has the shared system ends it when others come.
+        if "system" in getattr(item, "fixturenames", ()) and _group(item.path) != _SYSTEMS:
+            message = (
+                f"{item.nodeid} uses the shared system, which the text of its file does not show"
+            )
+            raise pytest.UsageError(message)
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: _turn(item.path))
 
@@ -58,8 +65,17 @@ def _group(file: Path) -> str | None:
     text = file.read_text(encoding="utf-8")
     marks = set(_MARK.findall(text))
     if "system" in marks:
-        return _SYSTEMS if _SHARED.search(text) else None
+        return _SYSTEMS if _shares_a_system(file, text) else None
     return _PARTS if marks else None
+
+
+def _shares_a_system(file: Path, text: str) -> bool:
+    """Tell whether the system that tests share is asked for here, or by a fixture beside."""
+    beside = file.with_name("conftest.py")
+    return bool(
+        _SHARED.search(text)
+        or (beside.is_file() and _SHARED.search(beside.read_text(encoding="utf-8")))
+    )
 
 
 @cache

@@ -25,7 +25,7 @@ LONG_RATE_SECONDS: Final = 300.0
 _SAMPLE_SECONDS: Final = 5.0
 """Counters are remembered that often, for rates."""
 
-GAUGES: Final = frozenset({"queued", "behind"})
+GAUGES: Final = frozenset({"queued", "behind", "failing"})
 """What is so at the moment, not counted: only the run that spoke last knows."""
 
 Counters = dict[str, Any]

@@ -161,7 +161,7 @@ final class OutputTask implements ForeachPartitionFunction {
                     headers.add("client_id", new byte[0]);
                     sent.send(
                             (String) logTopics.get("dead_letters"), 0, key, new byte[0], headers);
-                    counters.failed.increment();
+                    counters.fail(run.change);
                     tell(run, counters, sent, chain);
                 }
             }

@@ -17,7 +17,7 @@ public final class RuleCounters {
     final LongAdder matched = new LongAdder();
     final LongAdder passed = new LongAdder();
     final LongAdder noResult = new LongAdder();
-    final LongAdder failed = new LongAdder();
+    private final LongAdder failed = new LongAdder();
     final LongAdder outputs = new LongAdder();
     /** Of rules with memory: messages that came too late. */
     final LongAdder late = new LongAdder();
@@ -32,6 +32,10 @@ public final class RuleCounters {
     /** What was written last, empty for nothing; the writing thread's. */
     volatile String written = "";
     volatile boolean isDeleted;
+
+    /** The newest version that has failed, by its change, and how often. */
+    private long failingChange;
+    private long failedOfChange;
 
     private RuleCounters() {
     }
@@ -57,7 +61,7 @@ public final class RuleCounters {
             known.matched.reset();
             known.passed.reset();
             known.noResult.reset();
-            known.failed.reset();
+            known.forgetFailures();
             known.outputs.reset();
             known.late.reset();
             known.lagMs.reset();
@@ -82,6 +86,23 @@ public final class RuleCounters {
         return toJson();
     }
 
+    /** Count a failure of the version that a change has put in force. */
+    synchronized void fail(long change) {
+        failed.increment();
+        if (change > failingChange) {
+            failingChange = change;
+            failedOfChange = 0;
+        }
+        if (change == failingChange) {
+            failedOfChange++;
+        }
+    }
+
+    private synchronized void forgetFailures() {
+        failed.reset();
+        failedOfChange = 0;
+    }
+
     /** Take note of a failure; return of how many an event is to tell now, 0 when none is. */
     synchronized long toTell(long nowMs) {
         untold++;
@@ -99,9 +120,11 @@ public final class RuleCounters {
     }
 
     /** Return the value of the metrics record. */
-    public String toJson() {
+    public synchronized String toJson() {
         return "{\"matched\":" + matched.sum() + ",\"passed\":" + passed.sum()
                 + ",\"no_result\":" + noResult.sum() + ",\"failed\":" + failed.sum()
+                + ",\"failing\":{\"change\":" + failingChange
+                + ",\"failed\":" + failedOfChange + "}"
                 + ",\"outputs\":" + outputs.sum() + ",\"late\":" + late.sum()
                 + ",\"lag_ms\":" + lagMs.sum() + ",\"evaluation_ns\":" + evaluationNs.sum() + "}";
     }

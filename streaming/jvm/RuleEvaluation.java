@@ -116,7 +116,7 @@ public final class RuleEvaluation {
 
     private static void failed(
             RuleVersion rule, Throwable error, int count, RuleTable table, Writer writer) {
-        rule.counters.failed.increment();
+        rule.counters.fail(rule.change);
         writer.takeBack(count); // a rule gives all of its rows or none
         String text = RuleCompiler.reason(error);
         writer.deadLetter(rule, text);

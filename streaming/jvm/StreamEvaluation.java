@@ -155,7 +155,7 @@ final class StreamEvaluation {
     }
 
     private void failed(MessageRow row, Throwable error, boolean isLoop) {
-        counters.failed.increment();
+        counters.fail(stream.change);
         String text = RuleCompiler.reason(error);
         letter(row, headers(row, "evaluate", text));
         boolean isOfFailure = row.event != null && row.event.name.equals(RuleEvaluation.FAILED);

@@ -222,7 +222,7 @@ class Failures:
         Args:
             at: Seconds of a monotonic clock.
             evaluated: How many records it was evaluated on in this run of the engine.
-            failed: Of those, how many failed.
+            failed: How often the version in force has failed.
         """
         if not self._seen:
             self._seen.append((at, 0, 0))
@@ -235,5 +235,5 @@ class Failures:
         return failures >= self._most and failures > self._share * (evaluated - evaluated_before)
 
     def restart(self) -> None:
-        """Count from now on: what failed was another version."""
-        del self._seen[:-1]
+        """Count from now on, for another version, which has not failed yet."""
+        self._seen = [(at, evaluated, 0) for at, evaluated, _ in self._seen[-1:]]

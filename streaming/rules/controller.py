@@ -292,15 +292,17 @@ class RuleController:
             Failures(self._settings.rules_pause_failures, self._settings.rules_pause_share),
         )
         rule = key.tenant, key.rule
-        evaluated, failed = int(counters["matched"]), int(counters["failed"])
-        if failures.add(self._clock.monotonic(), evaluated, failed):
-            activation = self._activations.get(rule)
-            if activation is not None and activation.current is not None:
-                self._failing[rule] = (
-                    "paused: it failed again and again; the dead letters say why; a change of the "
-                    "rule starts it again"
-                )
-                self._changed.add(rule)
+        activation = self._activations.get(rule)
+        current = None if activation is None else activation.current
+        failing = counters["failing"]
+        is_failing = current is not None and failing["change"] == current.change
+        failed = int(failing["failed"]) if is_failing else 0
+        if failures.add(self._clock.monotonic(), int(counters["matched"]), failed):
+            self._failing[rule] = (
+                "paused: it failed again and again; the dead letters say why; a change of the "
+                "rule starts it again"
+            )
+            self._changed.add(rule)
 
     def _take_asked(self) -> None:
         while self._asked:

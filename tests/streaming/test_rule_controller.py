@@ -402,9 +402,20 @@ def test_the_tables_of_a_version_are_known_after_a_restart() -> None:
     assert controller.table_actions(("default", "r", 2)) == ()
 
 
-def report(log: MemoryLog, matched: int, failed: int, rule: str = "r") -> None:
+def report(
+    log: MemoryLog, matched: int, failed: int, rule: str = "r", change: int | None = None
+) -> None:
+    """Report failures, of the version in force unless another one is named."""
     key = rule_metrics_key(RuleMetricsKey("engine", "1", "default", rule))
-    value = json.dumps({"matched": matched, "failed": failed}).encode()
+    current = log.activations()[rule].current
+    failing = change or (0 if current is None else current.change)
+    value = json.dumps(
+        {
+            "matched": matched,
+            "failed": failed,
+            "failing": {"change": failing, "failed": failed},
+        }
+    ).encode()
     log.metrics.append(RuleRecord(METRICS, key, value))
 
 
@@ -413,6 +424,7 @@ def test_a_rule_that_fails_again_and_again_is_paused_until_it_is_changed() -> No
     controller = a_controller(log, clock)
     log.define("r", 1)
     controller.step()
+    first = current_change(log)
     report(log, 198, 99)
     controller.step()
     assert log.activations()["r"].state == "running"
@@ -423,13 +435,40 @@ def test_a_rule_that_fails_again_and_again_is_paused_until_it_is_changed() -> No
     assert (paused.state, paused.current) == ("paused", None)
     assert "failed" in (paused.error or "")
     clock.advance(1)
-    report(log, 202, 102)
+    report(log, 202, 102, change=first)
     controller.step()
     log.define("r", 2)
     controller.step()
-    report(log, 210, 110)
+    report(log, 210, 10)
     controller.step()
     assert log.activations()["r"].state == "running", "what failed before no longer counts"
+
+
+def test_failures_that_are_told_late_do_not_pause_the_next_version() -> None:
+    log, clock = MemoryLog(), ManualClock()
+    controller = a_controller(log, clock)
+    log.define("r", 1)
+    controller.step()
+    first = current_change(log)
+    report(log, 120, 120)
+    controller.step()
+    assert log.activations()["r"].state == "paused"
+    log.define("r", 2)
+    controller.step()
+    clock.advance(1)
+    report(log, 300, 300, change=first)
+    controller.step()
+    assert log.activations()["r"].state == "running"
+    clock.advance(1)
+    report(log, 550, 250)
+    controller.step()
+    assert log.activations()["r"].state == "paused", "its own count"
+
+
+def current_change(log: MemoryLog, rule: str = "r") -> int:
+    current = log.activations()[rule].current
+    assert current is not None
+    return current.change
 
 
 def test_failures_count_for_a_minute() -> None:
