@@ -8,6 +8,7 @@ from typing import Final
 
 import uvloop
 
+from ingest.gateway.garbage import collect_rarely
 from ingest.gateway.gateway import Gateway
 from ingest.gateway.metrics import GatewayMetrics
 from ingest.gateway.partitions import count_partitions
@@ -107,6 +108,7 @@ async def _serve(
     shown = GatewayMetrics(gateway.status)
     registry = new_registry(settings.name, shown.is_healthy, shown.read)
     metrics = MetricsServer(settings.metrics, registry)
+    collect_rarely()
     beat = asyncio.create_task(_beat(gateway.status, settings))
     try:
         await Process(gateway, stop).run()

@@ -234,6 +234,7 @@ class ClientSession:
         self.become(state)
         for topic_filter in list(self.subscriptions):
             self._remove(topic_filter, before)
+        self.sender.end()
 
     def routes(self, topic_filters: Iterable[str]) -> list[Route]:
         """Return the routes that the filters need: none for what does not come from the log."""

@@ -731,6 +731,8 @@ class ClientConnection(asyncio.Protocol):
         session, self.session = self.session, None
         if session is not None:
             self._receiver.close()
+            # They know this object: a circle would wait for the collector of garbage.
+            del self._sender, self._receiver, self._subscriber
             self._context.sessions.connection_lost(session, reason)
         elif self.client_id:
             self._context.sessions.connection_gone(self)

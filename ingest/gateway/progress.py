@@ -175,6 +175,8 @@ class Progress:
         self._is_closed = True
         self._waiting = []
         self._saver.forget(self)
+        # They know the session, which knows this: a circle would wait for the collector of garbage.
+        del self.snapshot, self._on_room
 
     def _saved(self, save: _Save, error: LogError | None) -> None:
         if self._is_closed or save not in self._under_way:  # a later one has told of it

@@ -217,6 +217,13 @@ class Sender:
         if self._retained is not None:
             self._retained.close_questions()
 
+    def end(self) -> None:
+        """Forget the retained messages that are owed: the session is stored, or has ended.
+
+        They know this object: a circle would wait for the collector of garbage.
+        """
+        self._retained = None
+
     def restore(self, exchange: Exchange[Outgoing]) -> None:
         """Take back what was in flight when the session was elsewhere; `attach` sends it."""
         self._messages.restore(exchange)

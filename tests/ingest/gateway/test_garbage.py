@@ -1,0 +1,62 @@
+import gc
+from collections import Counter
+
+import pytest
+
+from ingest.gateway.client_session import ClientSession
+from ingest.gateway.connection import ClientConnection
+from ingest.gateway.garbage import YOUNG_OBJECTS, collect_rarely
+from ingest.gateway.progress import Progress
+from ingest.gateway.receiving import Receiver
+from ingest.gateway.retained_scans import RetainedScans
+from ingest.gateway.sending import Sender
+from ingest.gateway.subscribing import Subscriber
+from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+
+pytestmark = pytest.mark.anyio
+
+KINDS = (ClientConnection, ClientSession, Progress, Receiver, RetainedScans, Sender, Subscriber)
+
+
+def left() -> Counter[str]:
+    """Return what is there of connections and their sessions, in use or not."""
+    return Counter(type(one).__name__ for one in gc.get_objects() if type(one) in KINDS)
+
+
+async def come_and_go(harness: Harness, client_id: str, *, keeps: bool, subscribes: bool) -> None:
+    client = await Client.connect(
+        harness.port, client_id, properties={"session_expiry_interval": 60 * keeps}
+    )
+    if subscribes:
+        await client.subscribe("plant/#", 1)
+        await client.publish("plant/line", b"1")
+        await client.message()
+    await client.disconnect()
+
+
+@pytest.mark.parametrize("subscribes", [False, True])
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_a_client_that_goes_leaves_nothing_to_the_collector(
+    keeps: bool, subscribes: bool
+) -> None:
+    async with running_gateway() as harness:
+        gc.collect()  # what earlier tests have left
+        gc.disable()
+        try:
+            before = left()
+            for number in range(3):
+                await come_and_go(harness, f"client-{number}", keeps=keeps, subscribes=subscribes)
+            await until(lambda: left() == before)
+        finally:
+            gc.enable()
+
+
+def test_the_collector_passes_over_what_there_is() -> None:
+    threshold = gc.get_threshold()
+    try:
+        collect_rarely()
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] == YOUNG_OBJECTS
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
