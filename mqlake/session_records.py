@@ -22,6 +22,7 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from mqlake import compact_json
 from mqlake.errors import InvalidRecord
 from mqlake.offsets import latest
 from mqlake.record_versions import RECORD_VERSION, check_version
@@ -344,7 +345,7 @@ def encode_session(session: SessionRecord) -> bytes:
         members["more"] = session.more
     if session.will_from is not None:
         members["will_from"] = session.will_from
-    return _dump(members)
+    return compact_json.encode(members)
 
 
 def decode_session(data: bytes) -> SessionRecord:
@@ -409,7 +410,7 @@ def read_outline(data: bytes) -> SessionOutline:
 
 def encode_subscription(subscription: StoredSubscription) -> bytes:
     """Write a subscription as it stands in its session."""
-    return _dump(_subscription_members(subscription))
+    return compact_json.encode(_subscription_members(subscription))
 
 
 def decode_subscription(data: bytes | str) -> StoredSubscription:
@@ -423,7 +424,8 @@ def decode_subscription(data: bytes | str) -> StoredSubscription:
 
 def encode_subscription_record(session_id: str, subscription: StoredSubscription) -> bytes:
     """Write the value of a subscription that has a record of its own."""
-    return _dump({"v": RECORD_VERSION, "id": session_id, **_subscription_members(subscription)})
+    members = _subscription_members(subscription)
+    return compact_json.encode({"v": RECORD_VERSION, "id": session_id, **members})
 
 
 def decode_subscription_record(data: bytes) -> SubscriptionRecord:
@@ -457,7 +459,7 @@ def encode_progress(progress: ProgressRecord) -> bytes:
         members["shared"] = list(progress.shared.items())
     if progress.histories:
         members["history"] = [_history_members(one) for one in progress.histories]
-    return _dump(members)
+    return compact_json.encode(members)
 
 
 def decode_progress(data: bytes) -> ProgressRecord:
@@ -509,7 +511,7 @@ def is_storing(progress: bytes) -> bool:
 
 def encode_marks(marks: MarksRecord) -> bytes:
     """Write the value of a gateway's marks."""
-    return _dump(
+    return compact_json.encode(
         {
             "v": RECORD_VERSION,
             "incarnation": marks.incarnation,
@@ -677,20 +679,11 @@ _USUAL_PROGRESS: Final = re.compile(
     )
 )
 
-# Made once: `json.dumps` makes one for each call when it is asked for anything unusual.
-_to_json: Final = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, separators=(",", ":")
-).encode
-
-
-def _dump(members: dict[str, Any]) -> bytes:
-    return _to_json(members).encode()
-
 
 def _parse(data: bytes | str, what: str) -> Any:
     try:
-        return json.loads(data.decode() if isinstance(data, bytes) else data)
-    except (ValueError, RecursionError) as exc:
+        return compact_json.decode(data)
+    except ValueError as exc:
         raise InvalidRecord(f"{what} is not JSON: {exc}") from exc
 
 

@@ -17,11 +17,11 @@ it, the epoch of an owner that of its record `o/owner`. A record says its epoch 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
+from mqlake import compact_json
 from mqlake.errors import InvalidRecord
 from mqlake.record_versions import VERSION_HEADER, check_version
 from mqlake.records import HEADER_BY, RECORD_VERSION, Headers
@@ -147,7 +147,7 @@ def encode_claim(run: Run, number: int, *, clean_start: bool, goes_on: bool = Fa
     }
     if goes_on:
         members["goes_on"] = True
-    return _dump(members)
+    return compact_json.encode(members)
 
 
 def decode_claim(value: bytes, epoch: int, at_ms: int) -> Claim:
@@ -168,7 +168,7 @@ def decode_claim(value: bytes, epoch: int, at_ms: int) -> Claim:
 
 def encode_run(run: Run, number: int = 0) -> bytes:
     """Write the value of `o/owner`, `l/<gateway>` and `v/<gateway>`."""
-    return _dump(
+    return compact_json.encode(
         {
             "v": RECORD_VERSION,
             "gateway": run.gateway,
@@ -191,17 +191,10 @@ def decode_run(value: bytes) -> tuple[Run, int]:
         raise InvalidRecord(f"record of a gateway's run is malformed: {exc!r}") from exc
 
 
-_to_json: Final = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
-
-
-def _dump(members: dict[str, Any]) -> bytes:
-    return _to_json(members).encode()
-
-
 def _load(value: bytes, what: str) -> dict[str, Any]:
     try:
-        found = json.loads(value)
-    except (ValueError, RecursionError) as exc:
+        found = compact_json.decode(value)
+    except ValueError as exc:
         raise InvalidRecord(f"{what} is not JSON: {exc}") from exc
     if not isinstance(found, dict):
         raise InvalidRecord(f"{what} is no JSON object")

@@ -4,18 +4,17 @@ Told after the fact and without waiting: an event that the log does not take is 
 else depends on it.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from ingest.gateway.counters import Counters
+from mqlake import compact_json
 from mqlake.clock import Clock
 from mqlake.errors import LogError
 from mqlake.log.contract import LogWriter
 from mqlake.records import EVENTS, RECORD_VERSION, Headers
 
 _HEADERS: Final[Headers] = []
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Events:
@@ -57,7 +56,7 @@ class Events:
             "gateway": self._gateway,
             **fields,
         }
-        data = _encode(value).encode()
+        data = compact_json.encode(value)
         key = f"{tenant}/{client_id}".encode()
         try:
             self._log.append(EVENTS, key, data, headers, self._appended, partition=0)

@@ -6,7 +6,6 @@ published only after it was. Whoever finds it begun looks whether it is there.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.session.effects import (
@@ -21,6 +20,7 @@ from ingest.session.effects import (
     ShardRecord,
     Tell,
 )
+from mqlake import compact_json
 from mqlake.records import RECORD_VERSION
 from mqlake.session_records import (
     ProgressRecord,
@@ -370,4 +370,4 @@ def _tombstones(key: Key, stamp: list[tuple[str, bytes]]) -> list[ShardRecord]:
 
 
 def _encode(**members: Any) -> bytes:
-    return json.dumps({"v": RECORD_VERSION, **members}, separators=(",", ":")).encode()
+    return compact_json.encode({"v": RECORD_VERSION, **members})
