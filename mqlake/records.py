@@ -298,8 +298,7 @@ def decode_message(
         raise InvalidRecord(f"record is not UTF-8 where it must be: {exc}") from exc
 
 
-@dataclass(slots=True, frozen=True)
-class Route:
+class Route(NamedTuple):
     """One line of `mqlake.routes`: a gateway has subscribers for a filter.
 
     Key `<gateway>/<tenant>/<topic filter as subscribed>` (shared ones with their `$share/<name>/`),

@@ -49,6 +49,8 @@ class Kind(Enum):
     SESSION = auto()
     MARKS = auto()
 
+    __hash__ = object.__hash__  # by identity: that of `Enum` is a call for each look-up
+
 
 class Before(Enum):
     """What relies on several records."""
@@ -58,6 +60,8 @@ class Before(Enum):
     RELEASE = auto()
     END = auto()
     MARKS = auto()
+
+    __hash__ = object.__hash__
 
 
 ORDER: Final[Mapping[Before, tuple[Kind, ...]]] = {
