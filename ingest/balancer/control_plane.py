@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import asdict
+from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.balancer.discovery.addresses import Addresses
@@ -18,9 +19,9 @@ from ingest.balancer.discovery.dns_messages import DnsError
 from ingest.balancer.discovery.gateways import GatewaySource
 from ingest.balancer.drains import Drains
 from ingest.balancer.fleet import Fleet, Node
-from ingest.balancer.haproxy.configuration import render, render_map
+from ingest.balancer.haproxy.configuration import maps_of, render, render_map
 from ingest.balancer.haproxy.driver import Driver
-from ingest.balancer.loads import LoadsError, read_loads
+from ingest.balancer.loads import Expected, LoadsError, read_expected
 from ingest.balancer.probe import Credentials, Probe
 from ingest.balancer.scraping import ScrapeError, read_metric, scrape
 from ingest.balancer.state_file import Remembered, encode_state, load_state, replace_file
@@ -197,6 +198,7 @@ class ControlPlane:
             "detail": detail,
             "strategy": self._settings.strategy,
             "version": self.snapshot.version,
+            "talkers": len(self.snapshot.talkers),
             "nodes": self.fleet.describe(self.now()),
             "left_out": self.fleet.left_out,
             "proxies": [asdict(driver.state) for driver in self.drivers],
@@ -212,6 +214,7 @@ class ControlPlane:
             await self._discover()
             await self._read_loads()
             self._update()
+            await self._gather()
             try:
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._woken.wait()
@@ -235,9 +238,16 @@ class ControlPlane:
         if not self.fleet.nodes:
             return
         snapshot = self.fleet.snapshot(self._clock.monotonic())
-        if snapshot.version != self.snapshot.version:
+        # A version is worked out for what is another snapshot alone, not every second.
+        if snapshot != self.snapshot and snapshot.version != self.snapshot.version:
             self.snapshots += 1
             self._apply(snapshot)
+
+    async def _gather(self) -> None:
+        gathering = self.fleet.gathering()
+        if gathering is not None:
+            self.fleet.gathered(await asyncio.to_thread(gathering.run))
+            self._update()
 
     def _apply(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -346,12 +356,17 @@ class ControlPlane:
             if stamp == self._loads_stamp:
                 return
             self._loads_stamp = stamp
-            self.fleet.expect(await asyncio.to_thread(_read_loads, path, self._layout.buckets))
+            self.fleet.expect(await asyncio.to_thread(self._read_expected, path))
         except FileNotFoundError:
             return  # nobody has written it yet, or it is being replaced
         except (OSError, UnicodeDecodeError, LoadsError) as exc:
             fields = {"file": str(path), "reason": str(exc)}
             logger.warning("expected loads not read", extra={"fields": fields})
+
+    def _read_expected(self, path: Path) -> Expected:
+        text = path.read_text(encoding="utf-8")
+        talkers = self._settings.predicted.talkers
+        return read_expected(lambda: StringIO(text, newline=""), self._layout.buckets, talkers)
 
 
 def write_proxy_files(settings: BalancerSettings, snapshot: Snapshot) -> None:
@@ -365,13 +380,11 @@ def write_proxy_files(settings: BalancerSettings, snapshot: Snapshot) -> None:
         if files.configuration_file is None:
             continue
         text = render(layout, proxy, snapshot)
-        replace_file(files.map_file, render_map(snapshot).encode())
+        for file in (files.map_file, files.talkers_file):
+            # HAProxy does not start when one is not there.
+            entries = maps_of(layout, proxy, snapshot).get(str(file), {})
+            replace_file(file, render_map(entries).encode())
         replace_file(files.configuration_file, text.encode())
-
-
-def _read_loads(path: Path, buckets: int) -> list[float]:
-    with path.open(encoding="utf-8", newline="") as lines:
-        return read_loads(lines, buckets)
 
 
 def _listed(one: Any) -> Node:

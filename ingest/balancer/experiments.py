@@ -21,13 +21,15 @@ from statistics import pstdev
 from typing import TYPE_CHECKING, Final
 
 from ingest.balancer.fleet import Fleet, Node, Policy
-from ingest.balancer.loads import FLOOR
+from ingest.balancer.loads import read_expected
 from ingest.balancer.placement import bucket_of
 from ingest.balancer.snapshot import Snapshot
+from ingest.balancer.talks import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ingest.balancer.loads import Expected
     from ingest.balancer.placement import Strategy
 
 PUBLISH: Final = 11.0
@@ -50,6 +52,11 @@ PREDICTION_ERROR: Final = 0.3
 _TENANT: Final = "default"
 _TOPICS: Final = 1_000
 _SUBSCRIBED: Final = 10
+_GROUPS: Final = 50
+_MEMBERS: Final = 100
+_HEARD: Final = 2
+_INSIDE: Final = 0.9
+"""Part of what members of a group publish and hear that is of their own group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +94,24 @@ class Outcome:
     """Of deliveries, by the model."""
     copies: float
     """For each message that anybody subscribes to."""
+    forwarding_percent: float
+    """Of the work of all nodes: copies that are not a message's first, which one node would not
+    need."""
 
 
-EXPERIMENTS: Final = ("1 unequal nodes", "2 light, then heavy", "3 heavy, then light")
+EXPERIMENTS: Final = (
+    "1 unequal nodes",
+    "2 light, then heavy",
+    "3 heavy, then light",
+    "4 groups that talk",
+)
+"""The first three are published; of the fourth only what copies cost."""
 PUBLISHED: Final = ((9, 8, 8), (3, 10, 4), (8, 6, 6))
 """Standard deviations of the three published strategies, by experiment."""
 
 
 def waves_of(number: int, scale: float, random: Random) -> list[Wave]:
-    """Return what happens in an experiment, 0 to 2.
+    """Return what happens in an experiment, 0 to 3.
 
     Args:
         number: Which.
@@ -105,6 +121,9 @@ def waves_of(number: int, scale: float, random: Random) -> list[Wave]:
     if number == 0:
         many = [_like(one, random) for one in range(int(5_000 * scale))]
         return [Wave({"node-1": 8.0, "node-2": 8.0, "node-3": 4.0}, many)]
+    if number == len(EXPERIMENTS) - 1:
+        nodes = {"node-1": 4.0, "node-2": 4.0, "node-3": 4.0}
+        return [Wave(nodes, _talking(int(_MEMBERS * scale), random))]
     subscribers = [
         Client(f"s-{one}-{random.random()}", subscribed=_some_topics(random))
         for one in range(int(3_000 * scale))
@@ -155,6 +174,29 @@ def _like(number: int, random: Random) -> Client:
     return Client(f"c-{number}-{random.random()}", 1.0, topic, (random.randrange(_TOPICS),))
 
 
+def _talking(members: int, random: Random) -> list[Client]:
+    """Return groups whose clients publish, and hear, mostly topics of their own group."""
+    topics = _TOPICS // _GROUPS
+
+    def topic_of(group: int) -> int:
+        if random.random() >= _INSIDE:
+            group = random.randrange(_GROUPS)
+        return group * topics + random.randrange(topics)
+
+    everybody = [
+        Client(
+            f"g-{group}-{member}-{random.random()}",
+            1.0,
+            topic_of(group),
+            tuple({topic_of(group) for _ in range(_HEARD)}),
+        )
+        for group in range(_GROUPS)
+        for member in range(members)
+    ]
+    random.shuffle(everybody)
+    return everybody
+
+
 def _some_topics(random: Random) -> tuple[int, ...]:
     return tuple(random.sample(range(_TOPICS), _SUBSCRIBED))
 
@@ -182,12 +224,13 @@ class _Cluster:
         self._rates: defaultdict[int, float] = defaultdict(float)
         self._now = 0.0
         self._snapshot = Snapshot()
+        self._own: dict[str, int] = {}
         self._speed = _speed(waves)
         self._sent = self._lost = 0.0
         self._settled: list[tuple[float, float]] = []
         if policy.strategy == "predicted":
             everybody = chain.from_iterable(wave.clients for wave in waves)
-            self._fleet.expect(_predicted(policy, everybody, random))
+            self._fleet.expect(_expected(policy, everybody, random))
 
     def join(self, nodes: Mapping[str, float]) -> None:
         self._nodes |= {name: _Node(cores) for name, cores in nodes.items()}
@@ -232,7 +275,10 @@ class _Cluster:
                 delay = node.waiting + SERVICE_SECONDS / (1 - busy)
                 delays.append((delay, self._deliveries(node)))
         lost, p99_ms = 100 * self._lost / self._sent, _p99(delays) * 1000
-        return Outcome(sum(cpus) / len(cpus), lost, p99_ms, self._copies())
+        matched, copied = self._copied()
+        work = self._speed * sum(one.utilisation * one.cores for one in self._nodes.values())
+        forwarding = 100 * COPY * (copied - matched) / work
+        return Outcome(sum(cpus) / len(cpus), lost, p99_ms, copied / matched, forwarding)
 
     def _work(self, node: _Node) -> float:
         """Return which part of its cores a node needs."""
@@ -248,21 +294,28 @@ class _Cluster:
     def _deliveries(self, node: _Node) -> float:
         return sum(rate * node.subscribers[topic] for topic, rate in self._rates.items())
 
-    def _copies(self) -> float:
+    def _copied(self) -> tuple[float, float]:
+        """Return the messages a second that anybody subscribes to, and their copies."""
         matched = copied = 0.0
         for topic, rate in self._rates.items():
             nodes = sum(node.subscribers[topic] > 0 for node in self._nodes.values())
             matched += rate if nodes else 0.0
             copied += rate * nodes
-        return copied / matched
+        return matched, copied
 
     def _look(self) -> None:
         for name, node in self._nodes.items():
             self._fleet.note_cpu(name, self._now, min(100.0, node.utilisation * 100))
         self._snapshot = self._fleet.snapshot(self._now)
+        if gathering := self._fleet.gathering():
+            self._fleet.gathered(gathering.run())
+            self._snapshot = self._fleet.snapshot(self._now)
+        self._own = dict(self._snapshot.talkers)
 
     def _choose(self, client: Client) -> str:
         placed = [one for one in self._snapshot.nodes if one.takes_clients]
+        if slot := self._own.get(key_of(_TENANT, client.name)):
+            return self._snapshot.by_slot[slot].name
         if self._snapshot.buckets:
             bucket = bucket_of(_TENANT, client.name, len(self._snapshot.buckets))
             return self._snapshot.by_slot[self._snapshot.buckets[bucket]].name
@@ -304,12 +357,16 @@ def _speed(waves: Sequence[Wave]) -> float:
     return work / cores / FULL
 
 
-def _predicted(policy: Policy, everybody: Iterable[Client], random: Random) -> list[float]:
-    """Return the load of each bucket as `read_loads` does, from rates that are not quite right."""
-    buckets = policy.shards * policy.buckets_per_shard
-    rates = [0.0] * buckets
+def _expected(policy: Policy, everybody: Iterable[Client], random: Random) -> Expected:
+    """Return what a file of last week says; its rates are not quite right."""
+    rates: defaultdict[int, float] = defaultdict(float)
+    lines = []
     for client in everybody:
-        error = random.lognormvariate(0.0, PREDICTION_ERROR)
-        rates[bucket_of(_TENANT, client.name, buckets)] += client.rate * error
-    total = sum(rates)
-    return [FLOOR + (1 - FLOOR) * rate * buckets / total for rate in rates]
+        rate = client.rate * random.lognormvariate(0.0, PREDICTION_ERROR)
+        lines.append(f"{_TENANT},{client.name},{rate}")
+        lines += [f"{_TENANT},{client.name},,{topic}" for topic in client.subscribed]
+        if client.topic >= 0:
+            rates[client.topic] += rate
+    lines += [f"{_TENANT},,{rate},{topic}" for topic, rate in rates.items()]
+    buckets = policy.shards * policy.buckets_per_shard
+    return read_expected(lambda: lines, buckets, len(lines))

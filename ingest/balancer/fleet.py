@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.balancer.health import Factor, Health
+from ingest.balancer.loads import Expected, without
 from ingest.balancer.overload import MOST as MOST_LEVEL
 from ingest.balancer.overload import Overload
-from ingest.balancer.placement import Strategy, place_buckets
+from ingest.balancer.placement import Strategy, bounds_of, place_buckets
 from ingest.balancer.snapshot import Placed, Snapshot, assign_slots
+from ingest.balancer.talkers import gather, settle
 from ingest.balancer.weights import LEAST, MOST, CpuWindow, damped, weight_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
+    from ingest.balancer.talks import Talks
 
 ANNOUNCED: Final = "announced"
 """Factor of health: the node says of itself that it takes clients."""
@@ -22,6 +26,8 @@ SHARPNESS: Final = 4
 stay, so new ones have to make up for them; in proportion they never do."""
 MQTT: Final = "mqtt"
 """Factor of health: a client connects, subscribes, publishes and receives."""
+
+_Places = tuple[tuple[int, ...], tuple[tuple[str, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,19 @@ class Policy:
     tolerance: int = 15
 
 
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """That clients are to be gathered: a copy of all that it needs, for another thread."""
+
+    talks: Talks
+    bounds: Mapping[str, float]
+    before: Mapping[str, str]
+
+    def run(self) -> dict[str, str]:
+        """Return the node of each client with a place of its own; it may take seconds."""
+        return gather(self.talks, self.bounds, self.before)
+
+
 @dataclass(slots=True)
 class _Known:
     node: Node
@@ -84,6 +103,8 @@ class _Memory:
     taking: set[str] = field(default_factory=set)
     weights: dict[str, int] = field(default_factory=dict)
     buckets: list[str] = field(default_factory=list)
+    talkers: dict[str, str] = field(default_factory=dict)
+    """Node of each client that has a place of its own."""
 
 
 class Fleet:
@@ -96,6 +117,7 @@ class Fleet:
 
     Attributes:
         left_out: Nodes for which there is no slot.
+        expected: What is expected of clients; None: not known yet.
     """
 
     def __init__(
@@ -108,9 +130,15 @@ class Fleet:
             {node.name for node in last.nodes if node.takes_clients},
             {node.name: node.weight for node in last.nodes},
             self._remembered_buckets(last),
+            {key: last.by_slot[slot].name for key, slot in last.talkers if slot in last.by_slot},
         )
-        self._loads: Sequence[float] = [1.0] * (policy.shards * policy.buckets_per_shard)
-        self._placed_for: tuple[tuple[str, float], ...] | None = None
+        self.expected: Expected | None = None
+        self._gathered_for: set[str] | None = None
+        """The nodes that took clients when clients were gathered."""
+        self._parts: dict[str, float] = {}
+        """What part of the load each node is to have that takes clients."""
+        self._placed_for: tuple[Any, ...] | None = None
+        self._places: _Places = ((), ())
         self._draining = set(draining)
         self.left_out: list[str] = []
 
@@ -178,9 +206,30 @@ class Fleet:
             self._draining.discard(name)
         return name in self._nodes
 
-    def expect(self, loads: Sequence[float]) -> None:
-        """Take the load that is expected of each bucket."""
-        self._loads = loads
+    def expect(self, expected: Expected) -> None:
+        """Take the load that is expected of clients, and who talks to each other."""
+        self.expected = expected
+        self._gathered_for = self._placed_for = None
+
+    def gathering(self) -> Gathering | None:
+        """Return what is needed to gather clients; None: there is no reason to.
+
+        There is when other loads are expected, and when a node takes clients that did not. It is
+        about the last snapshot.
+        """
+        expected, weights = self.expected, self._parts
+        if expected is None or not weights or self._policy.strategy != "predicted":
+            return None
+        if self._gathered_for is not None and self._gathered_for >= weights.keys():
+            return None
+        self._gathered_for = set(weights)
+        talks = expected.talks
+        bounds = self._bounds(weights, sum(talks.loads))
+        return Gathering(talks, bounds, dict(self._memory.talkers))
+
+    def gathered(self, talkers: dict[str, str]) -> None:
+        """Take what `Gathering.run` returned."""
+        self._memory.talkers = talkers
         self._placed_for = None
 
     def snapshot(self, now: float) -> Snapshot:
@@ -204,7 +253,7 @@ class Fleet:
         ]
         memory.taking = taking
         memory.weights = {node.name: node.weight for node in placed}
-        return Snapshot(tuple(placed), self._buckets(placed))
+        return Snapshot(tuple(placed), *self._places_of(placed))
 
     def describe(self, now: float) -> list[dict[str, Any]]:
         """Return all that is known of each node, for people."""
@@ -284,25 +333,59 @@ class Fleet:
             return known.damped_weight
         return weight
 
-    def _buckets(self, placed: Sequence[Placed]) -> tuple[int, ...]:
-        weights = {
+    def _places_of(self, placed: Sequence[Placed]) -> _Places:
+        """Return the slot of each bucket, and of each client with a place of its own."""
+        policy, memory = self._policy, self._memory
+        weights = self._parts = {
             node.name: self._nodes[node.name].node.capacity * (node.weight / MOST) ** SHARPNESS
             for node in placed
             if node.takes_clients
         }
-        if self._policy.strategy != "predicted" or not weights:
-            return ()
-        wanted_for = tuple(weights.items())
+        if policy.strategy != "predicted" or not weights:
+            return (), ()
+        wanted_for = (tuple(weights.items()), tuple(memory.slots.items()))
         if wanted_for != self._placed_for:
             self._placed_for = wanted_for
-            self._memory.buckets = place_buckets(
-                self._policy.shards,
-                self._loads,
+            loads: Sequence[float] = [1.0] * (policy.shards * policy.buckets_per_shard)
+            given: dict[str, float] = {}
+            if self.expected is None:
+                # Loads are not read yet: those whose node is gone go by bucket.
+                memory.talkers = {
+                    key: node for key, node in memory.talkers.items() if node in weights
+                }
+            else:
+                talks = self.expected.talks
+                load_of = dict(zip(talks.keys, talks.loads, strict=True))
+                own = sum(load_of.get(key, 0.0) for key in memory.talkers)
+                memory.talkers = settle(talks, self._bounds(weights, own), memory.talkers)
+                loads = without(self.expected, memory.talkers)
+                for key, node in memory.talkers.items():
+                    given[node] = given.get(node, 0.0) + load_of[key]
+            memory.buckets = place_buckets(
+                policy.shards,
+                loads,
                 weights,
-                slack=self._policy.slack,
-                before=self._memory.buckets,
+                slack=policy.slack,
+                before=memory.buckets,
+                given=given,
             )
-        return tuple(self._memory.slots[name] for name in self._memory.buckets)
+            slots = memory.slots
+            self._places = (
+                tuple(slots[name] for name in memory.buckets),
+                tuple(sorted((key, slots[name]) for key, name in memory.talkers.items())),
+            )
+        return self._places
+
+    def _bounds(self, weights: Mapping[str, float], own: float) -> dict[str, float]:
+        """Return what each node may have of the clients with a place of their own.
+
+        They are spread among themselves as evenly as all load, lest those who come later meet full
+        nodes; but a few, less than the slack of all load, may all be at one.
+        """
+        assert self.expected is not None
+        slack = self._policy.slack
+        load = max((1 + slack) * own, slack * sum(self.expected.loads))
+        return bounds_of(load, weights, 0.0)
 
     def _remembered_buckets(self, last: Snapshot) -> list[str]:
         """Return the node of each bucket; nothing when settings have changed since."""

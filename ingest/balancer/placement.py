@@ -43,6 +43,7 @@ def place_buckets(
     *,
     slack: float,
     before: Sequence[str] = (),
+    given: Mapping[str, float] | None = None,
 ) -> list[str]:
     """Return the node of each bucket, the same wherever it is computed.
 
@@ -53,14 +54,15 @@ def place_buckets(
         slack: A node has at most (1 + slack) times its even part. A bucket that fits nowhere goes
             where the bound is exceeded least.
         before: Node of each bucket until now; empty: none.
+        given: Load that nodes have beside the buckets, of clients with a place of their own.
 
     Raises:
         ValueError: The number of buckets is no multiple of that of shards.
     """
     if len(loads) % shards:
         raise ValueError(f"{len(loads)} buckets are no multiple of {shards} shards")
-    bounds = bounds_of(sum(loads), weights, slack)
-    given = dict.fromkeys(weights, 0.0)
+    taken = dict.fromkeys(weights, 0.0) | dict(given or {})
+    bounds = bounds_of(sum(loads) + sum(taken.values()), weights, slack)
     places = place(shards, weights)
     nodes = sorted(weights)
     chosen = [""] * len(loads)
@@ -71,8 +73,8 @@ def place_buckets(
     for bucket in order if before else ():
         node, owner = before[bucket], places[bucket % shards].owner
         stays = node in weights and (owner == node or owner not in joined)
-        if stays and given[node] + loads[bucket] <= bounds[node] + _ROUNDING:
-            given[node] += loads[bucket]
+        if stays and taken[node] + loads[bucket] <= bounds[node] + _ROUNDING:
+            taken[node] += loads[bucket]
             chosen[bucket] = node
     for bucket in order:
         if chosen[bucket]:
@@ -80,11 +82,11 @@ def place_buckets(
         load = loads[bucket]
         home = places[bucket % shards]
         for node in _preferences(bucket, home.owner, home.standby, nodes):
-            if given[node] + load <= bounds[node] + _ROUNDING:
+            if taken[node] + load <= bounds[node] + _ROUNDING:
                 break
         else:
-            node = min(nodes, key=lambda one: ((given[one] + load) / weights[one], one))
-        given[node] += load
+            node = min(nodes, key=lambda one: ((taken[one] + load) / weights[one], one))
+        taken[node] += load
         chosen[bucket] = node
     return chosen
 

@@ -137,7 +137,14 @@ class PredictedSettings(SettingsGroup):
     )
     loads_file: Path | None = Field(
         default=None,
-        description="lines tenant,client_id,rate; read again when it has changed; may be missing",
+        description="lines tenant,client_id,rate,topic; read again when it has changed; may be "
+        "missing",
+    )
+    talkers: int = Field(
+        default=20_000,
+        ge=0,
+        le=200_000,
+        description="clients that may be placed for the topics they hear, at most; 0: none",
     )
 
 
@@ -159,6 +166,9 @@ class ProxySettings(SettingsGroup):
     map_file: Path = Field(
         default=Path("/etc/haproxy/mqlake-buckets.map"),
         description="as the proxy finds it; kept up to date with configuration_file",
+    )
+    talkers_file: Path = Field(
+        default=Path("/etc/haproxy/mqlake-talkers.map"), description="likewise, of single clients"
     )
 
 
@@ -281,7 +291,7 @@ class BalancerSettings(ProcessSettings):
             strategy=self.strategy,
             frontends=tuple(one.to_frontend() for one in self.frontends),
             proxies=tuple(
-                Proxy(one.name, one.runtime_api, str(one.map_file), one.peer)
+                Proxy(one.name, one.runtime_api, str(one.map_file), str(one.talkers_file), one.peer)
                 for one in self.proxies
             ),
             tenant=self.tenant,

@@ -43,6 +43,8 @@ class Snapshot:
     """By name."""
     buckets: tuple[int, ...] = ()
     """Slot of each bucket (`predicted`); empty with other strategies."""
+    talkers: tuple[tuple[str, int], ...] = ()
+    """Slot of each client that has a place of its own, by `talks.key_of`, sorted."""
 
     @cached_property
     def version(self) -> str:
@@ -55,7 +57,7 @@ class Snapshot:
     def encode(self) -> bytes:
         """Return canonical JSON."""
         nodes = [asdict(node) for node in sorted(self.nodes)]
-        members = {"nodes": nodes, "buckets": self.buckets}
+        members = {"nodes": nodes, "buckets": self.buckets, "talkers": dict(self.talkers)}
         return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -69,9 +71,12 @@ class Snapshot:
             found = json.loads(data)
             nodes = sorted(_decode_node(node) for node in found["nodes"])
             buckets = tuple(int(slot) for slot in found["buckets"])
+            # One of before clients had places of their own has none of them.
+            own = dict(found.get("talkers", {}))
+            talkers = tuple(sorted((str(key), int(slot)) for key, slot in own.items()))
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise InvalidRecord(f"snapshot is malformed: {exc!r}") from exc
-        return cls(tuple(nodes), buckets)
+        return cls(tuple(nodes), buckets, talkers)
 
 
 def _decode_node(node: Any) -> Placed:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ingest.balancer.experiments import EXPERIMENTS, run
+from ingest.balancer.experiments import EXPERIMENTS, PUBLISHED, run
 from ingest.balancer.placement import STRATEGIES, Strategy
 from mqlake.bench.figures import Figures, figure
 
@@ -29,6 +29,8 @@ def measure_balancing(seed: int, scale: float = 1.0) -> Figures:
             figures[figure(f"{of_one}, lost", "%")] = outcome.lost_percent
             figures[figure(f"{of_one}, delivery p99", "model ms")] = outcome.p99_ms
             figures[figure(f"{of_one}, copies per message", "")] = outcome.copies
-        total = sum(outcome.deviation for outcome in outcomes)
+            forwarding = figure(f"{of_one}, work of copies beyond the first", "%")
+            figures[forwarding] = outcome.forwarding_percent
+        total = sum(outcome.deviation for outcome in outcomes[: len(PUBLISHED)])
         figures[figure(f"{begin}, deviation of CPU, all three", "points")] = total
     return figures

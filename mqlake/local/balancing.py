@@ -136,6 +136,7 @@ def plan_balancing(
         "runtime_api": f"{folder}/haproxy.sock",
         "configuration_file": folder / "haproxy.cfg",
         "map_file": folder / "buckets.map",
+        "talkers_file": folder / "talkers.map",
     }
     settings = load(
         BalancerSettings,

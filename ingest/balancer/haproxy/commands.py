@@ -137,17 +137,17 @@ def is_same_place(one: Server, other: Server) -> bool:
         return one.address == other.address
 
 
-def map_commands(version: int, map_file: str, buckets: Mapping[int, int]) -> Iterator[str]:
-    """Yield the commands that fill a new version of the map, and put it in force at once."""
-    lines = [f"{bucket} s{slot}" for bucket, slot in sorted(buckets.items())]
+def map_commands(version: int, map_file: str, entries: Mapping[str, str]) -> Iterator[str]:
+    """Yield the commands that fill a new version of a map, and put it in force at once."""
+    lines = [f"{key} {slot}" for key, slot in entries.items()]
     for begin in range(0, len(lines), MAP_LINES):
         part = "\n".join(lines[begin : begin + MAP_LINES])
         yield f"add map @{version} {map_file} <<\n{part}\n"
     yield f"commit map @{version} {map_file}"
 
 
-def parse_map(text: str) -> dict[int, int]:
-    """Read the answer to `show map <file>`: slot by bucket.
+def parse_map(text: str) -> dict[str, str]:
+    """Read the answer to `show map <file>`: lines of address, key and slot.
 
     Raises:
         InvalidRecord: It is no such answer.
@@ -157,10 +157,9 @@ def parse_map(text: str) -> dict[int, int]:
         if not line.strip():
             continue
         words = line.split()
-        try:
-            found[int(words[1])] = int(words[2].removeprefix("s"))
-        except (IndexError, ValueError) as exc:
-            raise InvalidRecord(f"expected an entry of a map, got {line!r}") from exc
+        if len(words) != 3 or not words[0].startswith("0x") or not words[2].startswith("s"):
+            raise InvalidRecord(f"expected an entry of a map, got {line!r}")
+        found[words[1]] = words[2]
     return found
 
 

@@ -10,7 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from ingest.balancer.talks import KEY_BYTES
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ingest.balancer.placement import Strategy
     from ingest.balancer.snapshot import Placed, Snapshot
 
@@ -86,6 +90,8 @@ class Proxy:
     """Unix socket, or host:port."""
     map_file: str
     """Where this proxy finds the map from bucket to slot."""
+    talkers_file: str
+    """Where it finds the map from client to slot, of clients with a place of their own."""
     peer: str = ""
     """host:port at which other proxies, and the next process after a reload, ask for stick
     entries."""
@@ -113,8 +119,8 @@ class Layout:
         return bool(self.proxies) and all(proxy.peer for proxy in self.proxies)
 
     @property
-    def uses_map(self) -> bool:
-        """Whether any frontend asks the map from bucket to slot; HAProxy has it only then."""
+    def uses_maps(self) -> bool:
+        """Whether any frontend asks the maps to slots; HAProxy has them only then."""
         return self.strategy == "predicted" and any(one.sees_client_id for one in self.frontends)
 
     def sticks(self, frontend: Frontend) -> bool:
@@ -132,14 +138,23 @@ def render(layout: Layout, proxy: Proxy, snapshot: Snapshot) -> str:
     """Return the configuration of one proxy that begins with a snapshot."""
     sections = [_global(layout, proxy), _defaults(layout), _peers(layout)]
     for frontend in layout.frontends:
-        sections.append(_frontend(layout, frontend))
-        sections.append(_backend(layout, proxy, frontend, snapshot))
+        sections.append(_frontend(layout, proxy, frontend))
+        sections.append(_backend(layout, frontend, snapshot))
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
-def render_map(snapshot: Snapshot) -> str:
-    """Return the map from bucket to slot."""
-    return "".join(f"{bucket} s{slot}\n" for bucket, slot in enumerate(snapshot.buckets))
+def maps_of(layout: Layout, proxy: Proxy, snapshot: Snapshot) -> dict[str, dict[str, str]]:
+    """Return the entries of each map file; no map without a node that takes clients."""
+    if not layout.uses_maps or not snapshot.buckets:
+        return {}
+    return {
+        proxy.map_file: {str(bucket): f"s{slot}" for bucket, slot in enumerate(snapshot.buckets)},
+        proxy.talkers_file: {key: f"s{slot}" for key, slot in snapshot.talkers},
+    }
+
+
+def render_map(entries: Mapping[str, str]) -> str:
+    return "".join(f"{key} {value}\n" for key, value in entries.items())
 
 
 def _global(layout: Layout, proxy: Proxy) -> list[str]:
@@ -183,7 +198,7 @@ def _peers(layout: Layout) -> list[str]:
     return ["peers proxies", *(f"    peer {one.name} {one.peer}" for one in layout.proxies)]
 
 
-def _frontend(layout: Layout, frontend: Frontend) -> list[str]:
+def _frontend(layout: Layout, proxy: Proxy, frontend: Frontend) -> list[str]:
     options = " accept-proxy" if frontend.accept_proxy else ""
     if frontend.certificate:
         options += f" ssl crt {frontend.certificate}"
@@ -205,13 +220,13 @@ def _frontend(layout: Layout, frontend: Frontend) -> list[str]:
             "    tcp-request content accept if { req.ssl_hello_type 1 }",
         ]
     else:
-        lines += _key_rules(layout, frontend)
+        lines += _key_rules(layout, proxy, frontend)
     lines.append(f"    default_backend {backend_of(frontend)}")
     return lines
 
 
-def _key_rules(layout: Layout, frontend: Frontend) -> list[str]:
-    """Return the rules that find tenant and client identifier.
+def _key_rules(layout: Layout, proxy: Proxy, frontend: Frontend) -> list[str]:
+    """Return the rules that find tenant and client identifier, and the slot that a map has for it.
 
     Each waits until the CONNECT is whole, the buffer is full or the delay is over; a client is
     placed by weight then, and never refused. One without a client identifier has no key.
@@ -219,7 +234,10 @@ def _key_rules(layout: Layout, frontend: Frontend) -> list[str]:
     rule = "    tcp-request content"
     has_client_id = f"{{ var(txn.client_id) -m len 1:{CLIENT_ID_BYTES} }}"
     key = "var(txn.tenant),concat(/,txn.client_id)"
-    bucket = f"var(txn.key),crc32,mod({layout.buckets})"
+    maps = {
+        "own": f"var(txn.key),sha1,bytes(0,{KEY_BYTES}),hex,map({proxy.talkers_file})",
+        "slot": f"var(txn.key),crc32,mod({layout.buckets}),map({proxy.map_file})",
+    }
     return [
         f"    tcp-request inspect-delay {_ms(layout.inspect_seconds)}",
         "    # Not a CONNECT: nothing to wait for.",
@@ -231,12 +249,15 @@ def _key_rules(layout: Layout, frontend: Frontend) -> list[str]:
             for name, tenant in frontend.tenants
         ),
         f"{rule} set-var(txn.key) {key} if {has_client_id}",
-        f"{rule} set-var(txn.bucket) {bucket} if {{ var(txn.key) -m found }}",
+        *(
+            f"{rule} set-var(txn.{name}) {slot} if {{ var(txn.key) -m found }}"
+            for name, slot in (maps.items() if layout.strategy == "predicted" else ())
+        ),
         f"{rule} accept if {_WHOLE}",
     ]
 
 
-def _backend(layout: Layout, proxy: Proxy, frontend: Frontend, snapshot: Snapshot) -> list[str]:
+def _backend(layout: Layout, frontend: Frontend, snapshot: Snapshot) -> list[str]:
     lines = [f"backend {backend_of(frontend)}", f"    balance {_BALANCE[layout.strategy]}"]
     is_web = frontend.kind == "websocket"
     if is_web:
@@ -246,10 +267,10 @@ def _backend(layout: Layout, proxy: Proxy, frontend: Frontend, snapshot: Snapsho
             "    dynamic-cookie-key mqlake",
         ]
     if frontend.sees_client_id and layout.strategy == "predicted":
-        lines.append(
-            f"    use-server %[var(txn.bucket),map({proxy.map_file})]"
-            " if { var(txn.bucket) -m found }"
-        )
+        lines += [
+            f"    use-server %[var(txn.{name})] if {{ var(txn.{name}) -m found }}"
+            for name in ("own", "slot")
+        ]
     if layout.sticks(frontend):
         lines += _stick_rules(layout, frontend)
     options = "check inter 2s fall 3 rise 1"

@@ -23,6 +23,7 @@ from ingest.balancer.haproxy.commands import (
     sessions_of,
     wanted_servers,
 )
+from ingest.balancer.haproxy.configuration import maps_of
 from ingest.balancer.haproxy.runtime_api import ProxyError, RuntimeApi
 from mqlake.errors import InvalidRecord
 
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 _LINE_BYTES: Final = 4_000
 """Several commands are one line, which must fit into a buffer."""
+Maps = dict[str, dict[str, str]]
+"""Entries of each map, by its file."""
 _NEW_VERSION: Final = re.compile(r"New version created: (\d+)")
 
 
@@ -66,6 +69,10 @@ class Driver:
         self._repair_seconds = repair_seconds
         self._api = RuntimeApi(proxy.runtime_api)
         self._wanted: Snapshot | None = None
+        self._maps: Maps = {}
+        """That it is to have."""
+        self._read: dict[str, tuple[dict[str, str], str]] = {}
+        """By file: entries that it was found to have, and the answer that said so."""
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self.state = ProxyState(proxy.name)
@@ -75,6 +82,7 @@ class Driver:
         if self._wanted is not None and self._wanted.version == snapshot.version:
             return
         self._wanted = snapshot
+        self._maps = maps_of(self._layout, self._proxy, snapshot)
         self._settled.clear()
         self._changed.set()
 
@@ -92,7 +100,7 @@ class Driver:
                 pass
             self._changed.clear()
             if self._wanted is not None:
-                await self._bring_to(self._wanted)
+                await self._bring_to(self._wanted, self._maps)
 
     async def close_sessions(self, slot: int, most: int) -> int:
         """Cut some connections of a slot; return how many.
@@ -109,10 +117,10 @@ class Driver:
     def _slots(self) -> list[tuple[str, int]]:
         return [] if self._wanted is None else list(wanted_servers(self._layout, self._wanted))
 
-    async def _bring_to(self, snapshot: Snapshot) -> None:
+    async def _bring_to(self, snapshot: Snapshot, maps: Maps) -> None:
         state = self.state
         try:
-            changes = await self._apply(snapshot)
+            changes = await self._apply(snapshot, maps)
         except (ProxyError, InvalidRecord) as exc:
             if state.problem != str(exc):
                 fields = {"proxy": state.name, "reason": str(exc)}
@@ -132,7 +140,7 @@ class Driver:
         if self._wanted is snapshot:
             self._settled.set()
 
-    async def _apply(self, snapshot: Snapshot) -> int:
+    async def _apply(self, snapshot: Snapshot, maps: Maps) -> int:
         """Return how many commands were needed."""
         wanted = wanted_servers(self._layout, snapshot)
         found = parse_servers(await self._api.ask("show servers state"))
@@ -143,8 +151,8 @@ class Driver:
             )
         changes = 0
         if not any(server.is_ready for server in found.values()):
-            # It has just begun: its first client is to find the whole map.
-            changes += await self._apply_map(snapshot)
+            # It has just begun: its first client is to find whole maps.
+            changes += await self._apply_maps(maps)
         lines = list(commands(self._layout, wanted, found))
         for batch in _joined(lines):
             await self._api.ask(batch)
@@ -153,24 +161,40 @@ class Driver:
             if not is_as_wanted(wanted, found):
                 raise ProxyError("it has not taken all changes")
         # Otherwise buckets lead to nodes when these are in their slots, not before.
-        return changes + len(lines) + await self._apply_map(snapshot)
+        return changes + len(lines) + await self._apply_maps(maps)
 
-    async def _apply_map(self, snapshot: Snapshot) -> int:
-        if not snapshot.buckets or not self._layout.uses_map:
-            return 0
-        buckets = dict(enumerate(snapshot.buckets))
-        map_file = self._proxy.map_file
-        if parse_map(await self._api.ask(f"show map {map_file}")) == buckets:
-            return 0
-        answer = await self._api.ask(f"prepare map {map_file}")
+    async def _apply_maps(self, maps: Maps) -> int:
+        """Return how many maps had to be filled."""
+        changed = [await self._apply_map(file, entries) for file, entries in maps.items()]
+        return sum(changed)
+
+    async def _apply_map(self, file: str, entries: dict[str, str]) -> bool:
+        if await self._has_map(file, entries):
+            return False
+        answer = await self._api.ask(f"prepare map {file}")
         version = _NEW_VERSION.search(answer)
         if version is None:
-            raise ProxyError(f"no new version of map {map_file}: {answer.strip()!r}")
-        for command in map_commands(int(version[1]), map_file, buckets):
+            raise ProxyError(f"no new version of map {file}: {answer.strip()!r}")
+        for command in map_commands(int(version[1]), file, entries):
             await self._api.ask(command)
-        if parse_map(await self._api.ask(f"show map {map_file}")) != buckets:
-            raise ProxyError(f"it has not taken map {map_file}")
-        return 1
+        if not await self._has_map(file, entries):
+            raise ProxyError(f"it has not taken map {file}")
+        return True
+
+    async def _has_map(self, file: str, entries: dict[str, str]) -> bool:
+        answer = await self._api.ask(f"show map {file}")
+        known, said = self._read.get(file, ({}, ""))
+        if known is entries and said == answer:
+            return True  # as it was: it is not read entry by entry every few seconds
+        if answer.startswith("Unknown map"):
+            raise ProxyError(
+                f"its configuration lacks map {file}: write it with "
+                "`mqlake balancer configuration` and reload"
+            )
+        if parse_map(answer) != entries:
+            return False
+        self._read[file] = (entries, answer)
+        return True
 
 
 def _joined(lines: list[str]) -> list[str]:

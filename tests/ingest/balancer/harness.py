@@ -15,7 +15,7 @@ import pytest
 
 from ingest.balancer.control_plane import ControlPlane
 from ingest.balancer.haproxy.commands import parse_servers
-from ingest.balancer.haproxy.configuration import render, render_map
+from ingest.balancer.haproxy.configuration import render
 from ingest.balancer.haproxy.runtime_api import ProxyError, RuntimeApi
 from ingest.balancer.settings import BalancerSettings
 from ingest.balancer.snapshot import Snapshot
@@ -64,6 +64,7 @@ class Haproxy:
         self.name = name
         self.configuration = folder / f"{name}.cfg"
         self.map_file = folder / f"{name}.map"
+        self.talkers_file = folder / f"{name}-talkers.map"
         self.socket = folder / f"{name}.sock"
         self._program = program
         self._log = folder / f"{name}.log"
@@ -76,6 +77,7 @@ class Haproxy:
             "runtime_api": str(self.socket),
             "configuration_file": self.configuration,
             "map_file": self.map_file,
+            "talkers_file": self.talkers_file,
             **more,
         }
 
@@ -86,7 +88,8 @@ class Haproxy:
         """
         layout = settings.layout()
         proxy = next(one for one in layout.proxies if one.name == self.name)
-        self.map_file.write_text(render_map(Snapshot()), encoding="utf-8")
+        for file in (self.map_file, self.talkers_file):
+            file.write_text("", encoding="utf-8")
         text = render(layout, proxy, Snapshot())
         if port is not None:
             text = text.replace("bind *:1\n", f"bind 127.0.0.1:{port}\n")

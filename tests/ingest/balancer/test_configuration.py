@@ -21,6 +21,7 @@ from ingest.balancer.haproxy.configuration import (
     Kind,
     Layout,
     Proxy,
+    maps_of,
     render,
     render_map,
 )
@@ -36,12 +37,13 @@ SNAPSHOT = Snapshot(
         Placed("b", "2001:db8::1", (("mqtt", 1883),), 13, False, 2),
     ),
     (1, 2, 1, 1),
+    (("00AB", 2), ("01CD", 1)),
 )
 FRONTEND = Frontend("mqtt", "tcp", "*:1883")
 
 
 def layout(strategy: Strategy = "weighted_cpu", *frontends: Frontend, peer: str = "") -> Layout:
-    proxies = (Proxy("one", "/run/one.sock", "/run/one.map", peer),)
+    proxies = (Proxy("one", "/run/one.sock", "/run/one.map", "/run/own.map", peer),)
     return Layout(strategy, frontends or (FRONTEND,), proxies, "default", 3, 4, 100)
 
 
@@ -87,7 +89,24 @@ def test_servers_begin_as_the_snapshot_has_them() -> None:
     assert f"server s1 10.0.0.1:1883 id 1 weight 70 {options}\n" in text
     assert f"server s2 ipv6@2001:db8::1:1883 id 2 weight 13 {options} disabled\n" in text
     assert f"server s3 127.0.0.1:1 id 3 weight 1 {options} disabled\n" in text
-    assert render_map(SNAPSHOT) == "0 s1\n1 s2\n2 s1\n3 s1\n"
+
+
+def test_maps_have_the_slot_of_each_bucket_and_talker() -> None:
+    maps = maps_of(layout("predicted"), layout().proxies[0], SNAPSHOT)
+    assert {file: render_map(entries) for file, entries in maps.items()} == {
+        "/run/one.map": "0 s1\n1 s2\n2 s1\n3 s1\n",
+        "/run/own.map": "00AB s2\n01CD s1\n",
+    }
+
+
+def test_there_are_maps_only_where_they_are_asked() -> None:
+    proxy = layout().proxies[0]
+    web = Frontend("web", "websocket", "*:80")
+    assert maps_of(layout("weighted_cpu"), proxy, SNAPSHOT) == {}
+    assert maps_of(layout("predicted", web), proxy, SNAPSHOT) == {}
+    assert maps_of(layout("predicted"), proxy, Snapshot()) == {}
+    assert ".map" not in render(layout("weighted_cpu"), proxy, SNAPSHOT)
+    assert ".map" not in render(layout("predicted", web), proxy, SNAPSHOT)
 
 
 def test_names_in_stick_tables_are_not_cut_at_32_characters() -> None:
@@ -150,7 +169,7 @@ def test_what_is_no_answer_is_refused(text: str) -> None:
 
 
 def test_answers_are_read() -> None:
-    assert parse_map("0x55 0 s1\n0x56 17 s22\n\n") == {0: 1, 17: 22}
+    assert parse_map("0x55 0 s1\n0x56 17 s22\n\n") == {"0": "s1", "17": "s22"}
     with pytest.raises(InvalidRecord, match="Unknown"):
         parse_map("Unknown map identifier.\n")
     line = "{}: proto=tcpv4 src=127.0.0.1:5 fe=mqtt be=nodes_mqtt srv={} ts=00 age=1s\n"

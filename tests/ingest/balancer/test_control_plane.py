@@ -69,6 +69,7 @@ async def test_a_proxy_that_drifts_or_restarts_is_brought_back(
                 "set server nodes_mqtt/s5 state ready",
                 f"set map {proxy.map_file} 3 s5",
                 f"clear map {proxy.map_file}",
+                f"add map {proxy.talkers_file} 0123456789ABCDEF s2",
             ),
             1,
         ):
@@ -292,9 +293,10 @@ async def test_expected_loads_are_read_once_they_are_there(
     assert not caplog.records
     file.write_text("default,heavy,30\n")
     await plane._read_loads()
-    expected = list(plane.fleet._loads)
-    assert max(expected) > 1
+    expected = plane.fleet.expected
+    assert expected is not None
+    assert max(expected.loads) > 1
     file.write_text("default,heavy\n")
     await plane._read_loads()
     assert "expected loads not read" in caplog.text
-    assert plane.fleet._loads == expected
+    assert plane.fleet.expected is expected

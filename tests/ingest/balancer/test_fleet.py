@@ -4,8 +4,10 @@ from dataclasses import replace
 import pytest
 
 from ingest.balancer.fleet import ANNOUNCED, Fleet, Node, Policy
+from ingest.balancer.loads import read_expected
 from ingest.balancer.placement import Strategy
 from ingest.balancer.snapshot import Snapshot
+from ingest.balancer.talks import key_of
 
 POLICY = Policy(slots=4, window_seconds=10, cpu_is_counter=False)
 A, B, C = (Node(name, f"10.0.0.{n}", (("mqtt", 1883),)) for n, name in enumerate("abc", 1))
@@ -170,3 +172,93 @@ def test_a_node_at_another_place_is_looked_at_anew() -> None:
     made.note_probe("a", "refused", definite=True)
     assert taking(made) == "bc"
     assert made.snapshot(0).nodes[0].slot == 1
+
+
+PREDICTED = replace(POLICY, strategy="predicted")
+BUCKETS = PREDICTED.shards * PREDICTED.buckets_per_shard
+GROUPS = [
+    line
+    for group in range(12)
+    for line in (
+        *(f"t,c-{group}-{member},,g/{group}/#" for member in range(10)),
+        f"t,,20,g/{group}/a",
+        f"t,c-{group}-0,20,",
+    )
+]
+
+
+def expecting(made: Fleet, lines: list[str], now: float = 0) -> Snapshot:
+    made.expect(read_expected(lambda: lines, BUCKETS, 1000))
+    made.snapshot(now)
+    return gathering(made, now)
+
+
+def gathering(made: Fleet, now: float = 0) -> Snapshot:
+    if wanted := made.gathering():
+        made.gathered(wanted.run())
+    return made.snapshot(now)
+
+
+def groups_of(snapshot: Snapshot) -> dict[int, set[int]]:
+    """Return the slots of each group's clients."""
+    slots = dict(snapshot.talkers)
+    return {
+        group: {slots[key_of("t", f"c-{group}-{member}")] for member in range(10)}
+        for group in range(12)
+    }
+
+
+def test_clients_that_hear_the_same_are_together() -> None:
+    made = probed(fleet(PREDICTED))
+    for name in "abc":
+        made.note_cpu(name, 0, 0.0)
+    snapshot = expecting(made, GROUPS)
+    assert all(len(slots) == 1 for slots in groups_of(snapshot).values())
+    assert Counter(slot for _, slot in snapshot.talkers) == {1: 40, 2: 40, 3: 40}
+    assert made.gathering() is None
+    assert made.snapshot(0).talkers is snapshot.talkers  # it is not made anew each second
+
+
+def test_when_a_node_goes_its_talkers_alone_move_and_buckets_make_room() -> None:
+    made = probed(fleet(PREDICTED))
+    for name in "abc":
+        made.note_cpu(name, 0, 0.0)
+    before = expecting(made, GROUPS)
+    made.drain("b", is_draining=True)
+    after = made.snapshot(0)
+    moved = {key for key, slot in before.talkers if dict(after.talkers)[key] != slot}
+    assert moved == {key for key, slot in before.talkers if slot == 2}
+    assert 2 not in {slot for _, slot in after.talkers} | set(after.buckets)
+    assert made.gathering() is None
+
+
+def test_when_a_node_comes_clients_are_gathered_anew() -> None:
+    made = probed(fleet(PREDICTED, None, A))
+    made.note_cpu("a", 0, 0.0)
+    assert expecting(made, GROUPS).talkers == ()
+    made.discover((A, B), 0)
+    probed(made, "b")
+    made.note_cpu("b", 0, 0.0)
+    made.snapshot(0)
+    assert {slot for _, slot in gathering(made).talkers} == {1, 2}
+
+
+def test_a_restart_leaves_talkers_where_they_are() -> None:
+    before = probed(fleet(PREDICTED))
+    last = expecting(before, GROUPS)
+    assert Snapshot.decode(last.encode()) == last
+    after = fleet(PREDICTED, last)
+    assert after.snapshot(0) == last  # loads are not read yet
+    assert after.gathering() is None
+    assert expecting(after, GROUPS) == last
+
+
+def test_who_talks_no_longer_goes_by_bucket() -> None:
+    made = probed(fleet(PREDICTED))
+    assert len(expecting(made, GROUPS).talkers) == 120
+    assert expecting(made, ["t,a,1"]).talkers == ()
+
+
+def test_other_strategies_have_no_talkers() -> None:
+    made = probed(fleet())
+    assert expecting(made, GROUPS).talkers == ()

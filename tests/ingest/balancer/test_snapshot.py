@@ -43,6 +43,18 @@ def test_what_is_no_snapshot_is_refused(data: bytes) -> None:
         Snapshot.decode(data)
 
 
+def test_talkers_count() -> None:
+    one, other = (Snapshot(NODES, (1, 1), (("0AB1", slot),)) for slot in (1, 2))
+    assert len({one.version, other.version, Snapshot(NODES, (1, 1)).version}) == 3
+    assert Snapshot.decode(one.encode()) == one
+
+
+def test_a_snapshot_of_before_there_were_talkers_is_read() -> None:
+    found = json.loads(Snapshot(NODES, (1, 1)).encode())
+    del found["talkers"]
+    assert Snapshot.decode(json.dumps(found).encode()) == Snapshot(NODES, (1, 1))
+
+
 def test_a_snapshot_is_json_for_others() -> None:
     found = json.loads(Snapshot(NODES).encode())
     assert [node["name"] for node in found["nodes"]] == ["a", "b"]
