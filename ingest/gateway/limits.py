@@ -124,9 +124,9 @@ class ClientLimits:
         "_loop",
         "_messages",
         "_released",
-        "_settings",
         "_timer",
         "_until",
+        "_waits",
     )
 
     def __init__(
@@ -137,7 +137,7 @@ class ClientLimits:
         counters: Counters,
         released: Callable[[], None],
     ) -> None:
-        self._settings = settings
+        self._waits = settings.when_too_fast == "wait"
         self._connection = connection
         self._loop = loop
         self._counters = counters
@@ -155,24 +155,28 @@ class ClientLimits:
         """Count bytes from the socket."""
         if self._bytes is not None:
             wait = self._bytes.take(count, self._loop.time())
-            self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "bytes")
+            if wait:
+                self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "bytes")
 
     def published(self) -> None:
         """Count a PUBLISH; it may be taken unless the connection is closed then."""
         counter = self._messages
         if counter is not None:
             now = self._loop.time()
-            wait = counter.wait(now)  # one that is not waited for is one too many
-            counter.count(now)
-            if self._settings.when_too_fast == "wait":
+            if self._waits:  # then it is not heard before the next one has room
+                wait = counter.count(now)
+            else:  # this one may be one too many
                 wait = counter.wait(now)
-            self._slow_down(wait, DisconnectReasonCode.MESSAGE_RATE_TOO_HIGH, "messages")
+                counter.count(now)
+            if wait:
+                self._slow_down(wait, DisconnectReasonCode.MESSAGE_RATE_TOO_HIGH, "messages")
 
     def named(self, filters: int) -> None:
         """Count the filters of a SUBSCRIBE or UNSUBSCRIBE, as `published`."""
         if self._filters is not None:
             wait = self._filters.take(filters, self._loop.time())
-            self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "topic filters")
+            if wait:
+                self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "topic filters")
 
     def close(self) -> None:
         """Wait for nothing more."""
@@ -181,10 +185,10 @@ class ClientLimits:
             self._timer = None
 
     def _slow_down(self, wait: float, reason_code: DisconnectReasonCode, of: str) -> None:
-        if not wait or self._connection.is_closing:
+        if self._connection.is_closing:
             return
         self._counters.clients_too_fast += 1
-        if self._settings.when_too_fast == "disconnect":
+        if not self._waits:
             reason = f"more {of} a second than a client may send"
             self._connection.close(reason_code, log_reason=reason, lingers=True)
             return

@@ -32,20 +32,26 @@ class SlidingWindowCounter:
 
     def wait(self, now: float) -> float:
         """Return in how many seconds one more has room; 0.0: now."""
+        return self._wait(self._enter(now))
+
+    def count(self, now: float) -> float:
+        """Note that it happens, whether or not there is room; return as `wait`."""
         elapsed = self._enter(now)
+        self._count += 1
+        return self._wait(elapsed)
+
+    def _wait(self, elapsed: float) -> float:
         room = self._most - 1
-        if self._before * (1.0 - elapsed) + self._count <= room:
+        if (
+            self._before + self._count <= room
+            or self._before * (1.0 - elapsed) + self._count <= room
+        ):
             return 0.0
         if self._count <= room:  # what was before passes out of sight
             at = 1.0 - (room - self._count) / self._before
         else:  # so it does of this one, in the next
             at = 2.0 - room / self._count
         return max((at - elapsed) * self._seconds, 0.0)
-
-    def count(self, now: float) -> None:
-        """Note that it happens, whether or not there is room."""
-        self._enter(now)
-        self._count += 1
 
     def _enter(self, now: float) -> float:
         """Go to the fixed window of a time; return how much of it has passed, 0 to 1."""
