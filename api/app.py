@@ -18,6 +18,7 @@ from api.access.follower import AccessFollower
 from api.access.passwords import PasswordChecks
 from api.authentication import Doorkeeper, authorize, read_token
 from api.balancing import BalancerLink
+from api.bans import BanBook, BanChanges
 from api.cache import SessionCache
 from api.dashboard import serving as dashboard
 from api.entrance import Entrance, TimedProtocol
@@ -41,6 +42,7 @@ from api.retained import RetainedTable
 from api.routes import (
     access,
     balancer,
+    bans,
     clients,
     dead_letters,
     gateways,
@@ -110,6 +112,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.log = LogAppender()
     app.state.cache = SessionCache(settings.data_dir / "api")
     app.state.gateways = Gateways(clock)
+    app.state.bans = BanBook()
+    app.state.ban_changes = BanChanges(app.state.log, app.state.bans, clock)
     app.state.retained = RetainedTable(settings.data_dir / "tables" / RETAINED.name)
     app.state.message_maker = MessageMaker(settings.site, settings.datacenter, clock)
     tracer = open_tracer(settings.tracing, NAME)
@@ -165,7 +169,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.include_router(access.public, prefix=PREFIX, max_body_size=settings.max_body_bytes)
     app.include_router(live.sockets, prefix=PREFIX)
     modules = (
-        *(access, processes, gateways, balancer, clients, retained, publish, topics, metrics, live),
+        *(access, bans, processes, gateways, balancer, clients, retained, publish, topics),
+        *(metrics, live),
         # What is tried by name goes before what is found by identifier.
         *(rule_trials, rule_versions, dead_letters, rules, references, schemas, jobs),
         *(relations, sql, history, replay, tracing),
@@ -210,7 +215,7 @@ def main(settings: ApiSettings) -> int:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state = app.state
-    follower = Follower(state.data_dir, state.cache, state.gateways)
+    follower = Follower(state.data_dir, state.cache, state.gateways, state.bans)
     follower.start()
     rules_follower = RulesFollower(
         state.data_dir, state.rules, state.references, state.rule_metrics

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from api.bans import BanBook
 from api.cache import CacheWriter, SessionCache
 from api.following import Followed, LogFollower, Taker
 from api.presence import Gateways
@@ -21,24 +22,30 @@ class Follower(LogFollower):
         data_dir: Of the system.
         cache: Takes the sessions.
         gateways: Take their words.
+        bans: Take what stands beside these.
     """
 
-    def __init__(self, data_dir: Path, cache: SessionCache, gateways: Gateways) -> None:
+    def __init__(
+        self, data_dir: Path, cache: SessionCache, gateways: Gateways, bans: BanBook
+    ) -> None:
         super().__init__(data_dir, "sessions", LOG_TOPICS)
         self._cache = cache
         self._gateways = gateways
+        self._bans = bans
 
     @contextmanager
     def taking(self) -> Iterator[Taker]:
         self._gateways.forget()
+        self._bans.forget()
         with self._cache.writing() as writer:
-            yield _Taker(writer, self._gateways)
+            yield _Taker(writer, self._gateways, self._bans)
 
 
 class _Taker(Taker):
-    def __init__(self, writer: CacheWriter, gateways: Gateways) -> None:
+    def __init__(self, writer: CacheWriter, gateways: Gateways, bans: BanBook) -> None:
         self._writer = writer
         self._gateways = gateways
+        self._bans = bans
 
     def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
         refused: list[InvalidRecord] = []
@@ -46,6 +53,7 @@ class _Taker(Taker):
         for record in records:
             if record.log_topic == GATEWAYS:
                 try:
+                    self._bans.take(record.key, record.value)
                     self._gateways.receive(
                         record.key, record.value, is_old=is_old, logged_at_ms=record.at_ms
                     )
@@ -57,3 +65,4 @@ class _Taker(Taker):
 
     def complete(self) -> None:
         self._writer.complete()
+        self._bans.complete()

@@ -14,7 +14,7 @@ from typing import Any, Final
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
 from mqlake.latency import since
-from mqlake.records import VERSION_KEY
+from mqlake.records import NO_GATEWAY
 
 RATE_WORDS: Final = 5
 """Words that rates are over: two seconds."""
@@ -86,7 +86,7 @@ class Gateways:
         Raises:
             InvalidRecord: It is of another form.
         """
-        if key == VERSION_KEY:
+        if key.startswith(NO_GATEWAY):
             return
         name = key.decode(errors="replace")
         if value is None:

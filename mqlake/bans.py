@@ -1,5 +1,9 @@
-"""Who is banned: a file of client identifiers, users and addresses, for a time or for good."""
+"""Who is banned, client identifiers, users and addresses, for a time or for good.
 
+A file of a gateway says so, and for all gateways records of `mqlake.gateways` that the API writes.
+"""
+
+import json
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
@@ -7,8 +11,10 @@ from typing import Annotated, Final, Self, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from mqlake.errors import MqlakeError
+from mqlake.errors import InvalidRecord, MqlakeError
 from mqlake.operator_files import parse_operator_file, read_operator_file
+from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.records import BAN_KEY_PREFIX
 
 Network: TypeAlias = IPv4Network | IPv6Network
 Address: TypeAlias = IPv4Address | IPv6Address
@@ -41,6 +47,15 @@ class Ban(BaseModel):
 
     def is_over(self, now_ms: int) -> bool:
         return self.until is not None and self.until.timestamp() * 1000 <= now_ms
+
+
+class KeptBan(Ban):
+    """A ban in `mqlake.gateways`."""
+
+    at: int
+    """When it was made, UTC epoch in milliseconds."""
+    by: str
+    """Who made it: a caller of the API."""
 
 
 class BansFile(BaseModel):
@@ -109,6 +124,38 @@ class BanList:
                     yield from by_number.get(number >> (bits - length) << (bits - length), ())
 
 
+def ban_key(ban_id: str) -> bytes:
+    return BAN_KEY_PREFIX + ban_id.encode()
+
+
+def ban_id_of(key: bytes) -> str | None:
+    """Undo `ban_key`; None for the key of something else."""
+    if not key.startswith(BAN_KEY_PREFIX):
+        return None
+    return key.removeprefix(BAN_KEY_PREFIX).decode(errors="replace")
+
+
+def encode_ban(ban: KeptBan) -> bytes:
+    return json.dumps({"v": RECORD_VERSION, **ban.model_dump(mode="json")}).encode()
+
+
+def decode_ban(value: bytes) -> KeptBan:
+    """Undo `encode_ban`.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or no ban.
+    """
+    try:
+        found = json.loads(value)
+        if not isinstance(found, dict):
+            raise InvalidRecord("ban is no JSON object")
+        check_version(found.get("v"), "ban")
+        known = {name: found[name] for name in KeptBan.model_fields if name in found}
+        return KeptBan.model_validate(known)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRecord(f"ban is malformed: {exc!r}"[:500]) from exc
+
+
 def parse_address(text: str) -> Address | None:
     """Return the address of a peer; None for none."""
     try:
@@ -118,7 +165,7 @@ def parse_address(text: str) -> Address | None:
     return getattr(found, "ipv4_mapped", None) or found
 
 
-def read_bans(path: Path) -> BanList:
+def read_bans(path: Path) -> tuple[Ban, ...]:
     """Return the bans of a file.
 
     Raises:
@@ -126,7 +173,7 @@ def read_bans(path: Path) -> BanList:
     """
     text = read_operator_file(path, "bans", BansError)
     try:
-        return BanList(parse_bans(text))
+        return parse_bans(text)
     except BansError as exc:
         raise BansError(f"bans file {path}: {exc}") from exc
 

@@ -68,6 +68,11 @@ CONTROL_KEY_PREFIX: Final = b"\0control/"
 VERSION_KEY: Final = b"\0version"
 """In `mqlake.gateways`: of the record that says in which version gateways write."""
 
+BAN_KEY_PREFIX: Final = b"\0ban/"
+"""In `mqlake.gateways`: of the record of a ban, `mqlake.bans`."""
+NO_GATEWAY: Final = b"\0"
+"""In `mqlake.gateways`: begins the key of what is no word of a gateway."""
+
 QUESTION_KEY_PREFIX: Final = b"\0question/"
 
 # U+0000 cannot stand in a client's filter, so such a route is never a subscription.

@@ -1,19 +1,25 @@
-"""Who is not let in: by a file, read anew when somebody says so, or for a time by what it did."""
+"""Who is not let in: by a file, by records of `mqlake.gateways`, or for a time by what it did."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.authentication.failures import network_of
 from ingest.session.rates import Strikes
-from mqlake.bans import BanList, read_bans
+from mqlake.bans import BanList, ban_id_of, decode_ban, read_bans
+from mqlake.errors import InvalidRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ingest.gateway.limits import LimitSettings
-    from mqlake.clock import Clock
+    from ingest.gateway.connections import Connections
+    from ingest.gateway.context import Context
+    from mqlake.bans import Ban
+    from mqlake.records import LogRecord
+
+logger = logging.getLogger(__name__)
 
 WINDOW_SECONDS: Final = 60.0
 GUESSES: Final = "too many failed logins from its address"
@@ -24,18 +30,24 @@ class Bans:
     """Tells who is banned.
 
     Args:
-        bans_file: The bans; without one there are those for a time alone.
-        settings: Who gets one of these.
-        clock: For their times.
+        bans_file: Bans beside those of the log.
+        context: Of the gateway; its limits say who gets one for a time.
+        connections: Of clients that may be banned.
 
     Raises:
         BansError: The file cannot be used.
     """
 
-    def __init__(self, bans_file: Path | None, settings: LimitSettings, clock: Clock) -> None:
+    def __init__(self, bans_file: Path | None, context: Context, connections: Connections) -> None:
+        settings = context.settings.limits
         self._path = bans_file
-        self._list = BanList() if bans_file is None else read_bans(bans_file)
-        self._clock = clock
+        self._of_file = () if bans_file is None else read_bans(bans_file)
+        self._of_log: dict[str, Ban] = {}
+        self._list: BanList | None = None  # made anew when it is asked
+        self._clock = context.clock
+        self._loop = context.loop
+        self._connections = connections
+        self._is_cutting = False
 
         def strikes(most: int) -> Strikes | None:
             return Strikes(most, WINDOW_SECONDS, settings.ban_seconds) if most else None
@@ -54,6 +66,8 @@ class Bans:
         guesses, now = self._guesses, self._clock.monotonic()
         if guesses is not None and address and guesses.is_out(network_of(address), now):
             return _said(GUESSES)
+        if self._list is None:
+            self._list = BanList((*self._of_file, *self._of_log.values()))
         ban = self._list.find(client_id, username, address, self._clock.now_ms())
         return "" if ban is None else _said(ban.reason)
 
@@ -81,8 +95,33 @@ class Bans:
         """
         if self._path is None:
             return None
-        self._list = await asyncio.to_thread(read_bans, self._path)
-        return len(self._list)
+        self._of_file = await asyncio.to_thread(read_bans, self._path)
+        self._list = None
+        return len(self._of_file)
+
+    def receive(self, record: LogRecord) -> None:
+        """Take a record of `mqlake.gateways`, and cut off who is banned by it."""
+        ban_id = ban_id_of(record.key or b"")
+        if ban_id is None:
+            return
+        if record.value is None:
+            self._of_log.pop(ban_id, None)
+        else:
+            try:
+                self._of_log[ban_id] = decode_ban(record.value)
+            except InvalidRecord as exc:
+                logger.warning("ban ignored", extra={"fields": {"reason": str(exc)}})
+                return
+            if not self._is_cutting:  # once for all that come together
+                self._is_cutting = True
+                self._loop.call_soon(self.cut_banned)
+        self._list = None
+
+    def cut_banned(self) -> None:
+        """End the connections of who is banned by now."""
+        self._is_cutting = False
+        for connection in list(self._connections):
+            connection.renew_bans()
 
 
 def _said(reason: str) -> str:

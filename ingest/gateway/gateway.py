@@ -139,7 +139,8 @@ class Gateway(Foundation):
             failed_logins_per_minute=settings.failed_logins_per_minute,
             clock=self.context.clock,
         )
-        self.bans = Bans(settings.bans_file, settings.limits, self.context.clock)
+        self.bans = Bans(settings.bans_file, self.context, self.connections)
+        self.peers.on_other = self.bans.receive
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
         )

@@ -27,7 +27,7 @@ from mqlake.clock import LogClock
 from mqlake.errors import LogError, OperationalError
 from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogFull, LogRecord, LogWriter
 from mqlake.record_versions import OLDEST_WRITTEN, RECORD_VERSION
-from mqlake.records import GATEWAYS, VERSION_KEY, Headers
+from mqlake.records import GATEWAYS, NO_GATEWAY, VERSION_KEY, Headers
 from mqlake.shard_records import Run
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class Peers:
     Attributes:
         epoch: Of this run, one higher than that of the run before under this name.
         version: Of records, in force for all gateways; never goes back.
+        on_other: Takes what is said there by others than gateways.
     """
 
     def __init__(
@@ -136,6 +137,7 @@ class Peers:
         self.version = OLDEST_WRITTEN
         self._use_version = use_version
         self._fail = fail
+        self.on_other: Callable[[LogRecord], None] = lambda _: None
         use_version(self.version)
 
     async def open(self) -> None:
@@ -265,6 +267,9 @@ class Peers:
         """Wait until nobody else can have the name."""
         self._named_from = (await self._reader.end_offsets(GATEWAYS))[0]
         words = await self._reader.read_compacted(GATEWAYS)
+        for key, record in words.items():
+            if key.startswith(NO_GATEWAY) and key != VERSION_KEY:
+                self.on_other(record)
         if VERSION_KEY in words and (reason := self._take_version(words[VERSION_KEY])):
             raise OperationalError(reason)
         found = words.get(self._me.gateway.encode())
@@ -375,6 +380,10 @@ class Peers:
             if record.key == VERSION_KEY:
                 if reason := self._take_version(record):
                     self._fail(OperationalError(reason))
+                continue
+            if record.key is not None and record.key.startswith(NO_GATEWAY):
+                if record.offset >= self._named_from:  # the others are taken when it starts
+                    self.on_other(record)
                 continue
             name = (record.key or b"").decode(errors="replace")
             if name == self._me.gateway:

@@ -97,6 +97,5 @@ class Reloading:
             return
         if bans is None:
             return
-        for connection in list(self._connections):
-            connection.renew_bans()
+        self._bans.cut_banned()
         logger.info("bans reloaded", extra={"fields": {"bans": bans}})

@@ -16,6 +16,7 @@ from api.access.callers import Callers
 from api.access.changes import AccessChanges
 from api.app import create_app
 from api.authentication import Doorkeeper
+from api.bans import BanBook, BanChanges
 from api.cache import CacheWriter
 from api.job_journal import LogJournal
 from api.jobs import Jobs
@@ -232,6 +233,9 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     clock = ManualClock()
     app.state.log = log = MemoryAppender()
     app.state.gateways = gateways = Gateways(clock)
+    app.state.bans = bans = BanBook()
+    app.state.ban_changes = BanChanges(log, bans, clock)
+    bans.complete()
     app.state.rules = rules = RuleBook()
     app.state.rule_changes = Changes(log, rules, clock)
     app.state.schema_changes = SchemaChanges(log, rules, clock)

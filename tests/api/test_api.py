@@ -158,6 +158,8 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/live",
         "/api/v1/ready",
         "/api/v1/placement",
+        "/api/v1/bans",
+        "/api/v1/bans/{id}",
         "/api/v1/login",
         "/api/v1/logout",
         "/api/v1/session",

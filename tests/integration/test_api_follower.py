@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from api.bans import BanBook
 from api.cache import ClientFilter, SessionCache
 from api.follower import Follower
 from api.presence import Gateways
+from mqlake.bans import ban_key
 from mqlake.clock import SystemClock
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.testing import await_condition
@@ -31,7 +33,8 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
     state = replace(write_state(tmp_path, healthy=True), bootstrap_servers=servers)
     (tmp_path / STATE_FILE).unlink()
     cache, gateways = SessionCache(tmp_path / "api"), Gateways(SystemClock())
-    follower = Follower(tmp_path, cache, gateways)
+    bans = BanBook()
+    follower = Follower(tmp_path, cache, gateways, bans)
     follower.start()  # before it knows where the log is
     replace_file(tmp_path / STATE_FILE, state.to_json())
     ensure_log_topics(
@@ -58,14 +61,16 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
     put(SESSIONS, f"s/{TENANT}/c4", {"v": 7})
     put(GATEWAYS, "heard", {"v": 1, "at": SystemClock().now_ms()})
     put(GATEWAYS, "malformed", {"v": 1})
+    put(GATEWAYS, ban_key("7").decode(), {"v": 2, "users": ["mallory"], "at": 1, "by": "x"})
     put(SESSIONS, f"s/{TENANT}/c2", None)
     await_condition(lambda: listed() == ["c1", "c3"], "what has come is read")
     await_condition(lambda: gateways.get("heard") is not None, "a gateway is heard")
     assert gateways.get("malformed") is None
+    await_condition(lambda: bans.get("7") is not None, "a ban is read")
     follower.stop()
     assert not cache.is_complete
 
-    again = Follower(tmp_path, cache, gateways)
+    again = Follower(tmp_path, cache, gateways, bans)
     again.start()
     await_condition(lambda: cache.is_complete, "all is read once more")
     assert listed() == ["c1", "c3"]

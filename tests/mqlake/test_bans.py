@@ -10,7 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqlake.bans import Ban, BanList, BansError, parse_bans, read_bans
+from mqlake.bans import (
+    Ban,
+    BanList,
+    BansError,
+    KeptBan,
+    ban_id_of,
+    ban_key,
+    decode_ban,
+    encode_ban,
+    parse_bans,
+    read_bans,
+)
+from mqlake.errors import InvalidRecord
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -79,7 +91,7 @@ def test_a_file_says_who_and_until_when(tmp_path: Path) -> None:
         '[[bans]]\nclient_ids = ["evil-*"]\nreason = "floods"\nuntil = 2030-01-01T00:00:00Z\n'
         '[[bans]]\naddresses = ["203.0.113.0/24", "2001:db8::1"]\n'
     )
-    found = read_bans(path)
+    found = BanList(read_bans(path))
     assert len(found) == 2
     ban = found.find("evil-7", None, "", NOW_MS - 1)
     assert ban is not None
@@ -116,3 +128,36 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(BansError, match=f"bans file {path}: No such file"):
         read_bans(path)
+
+
+@given(bans())
+def test_a_record_holds_a_ban(ban: Ban) -> None:
+    kept = KeptBan(**ban.model_dump(), at=5, by="ann")
+    assert decode_ban(encode_ban(kept)) == kept
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"[" * 100_000,
+        b'{"v": 99, "users": ["a"], "at": 1, "by": ""}',
+        b'{"v": 2, "users": ["a"], "by": ""}',
+        b'{"v": 2, "users": [], "at": 1, "by": ""}',
+    ],
+)
+def test_what_is_no_record_of_a_ban_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        decode_ban(value)
+
+
+def test_members_of_a_later_version_are_passed_over() -> None:
+    value = b'{"v": 3, "users": ["a"], "at": 1, "by": "x", "more": 1}'
+    assert decode_ban(value).users == ("a",)
+
+
+def test_a_key_names_a_ban() -> None:
+    assert ban_id_of(ban_key("x1")) == "x1"
+    assert ban_id_of(b"gateway-1") is None

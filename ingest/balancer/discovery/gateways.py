@@ -11,7 +11,7 @@ from ingest.balancer.fleet import Node
 from mqlake.errors import InvalidRecord
 from mqlake.log.contract import BEGINNING
 from mqlake.record_versions import check_version
-from mqlake.records import GATEWAYS, VERSION_KEY
+from mqlake.records import GATEWAYS, NO_GATEWAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ class GatewaySource:
         is_changed = False
         for record in records:
             self._next = record.offset + 1
-            if record.key == VERSION_KEY:
+            if (record.key or b"").startswith(NO_GATEWAY):
                 continue
             name = (record.key or b"").decode(errors="replace")
             if record.value is None:

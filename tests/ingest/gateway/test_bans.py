@@ -8,9 +8,11 @@ import pytest
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.packets import Connack, Connect
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
-from mqlake.bans import BansError
+from mqlake.bans import BansError, KeptBan, ban_key, encode_ban
 from mqlake.credentials import make_verifier, set_user
-from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+from mqlake.log.memory import MemoryLog, MemoryLogWriter
+from mqlake.records import GATEWAYS
+from tests.ingest.gateway.harness import NAME, Client, Harness, new_log, running_gateway, until
 
 pytestmark = pytest.mark.anyio
 
@@ -141,3 +143,46 @@ async def test_who_connects_again_and_again_is_banned_and_nobody_else(credential
         assert "connected too often" in told.properties["reason_string"]
         assert (await answer(harness, "y", "ann")).reason_code == 0
         assert (await answer(harness, "x", "old")).reason_code == 0
+
+
+def kept(**fields: Any) -> bytes:
+    return encode_ban(KeptBan(**fields, at=1, by="api-token"))
+
+
+async def say(log: MemoryLog, ban_id: str, value: bytes | None) -> None:
+    """Append what the API would."""
+    writer = MemoryLogWriter(log)
+    await writer.append_durably(GATEWAYS, ban_key(ban_id), value, [], partition=0)
+
+
+async def test_a_ban_of_the_log_counts_at_once_and_until_it_is_lifted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running_gateway() as harness:
+        one = await Client.connect(harness.port, "one")
+        other = await Client.connect(harness.port, "other")
+        await say(harness.log, "1", kept(client_ids=["one"], reason="floods"))
+        await say(harness.log, "2", kept(users=["nobody"]))
+        await one.expect_disconnect(DisconnectReasonCode.ADMINISTRATIVE_ACTION)
+        await other.expect_nothing()
+        told = await answer(harness, "one")
+        assert told.reason_code is ConnackReasonCode.BANNED
+        assert told.properties["reason_string"] == "banned: floods"
+        await say(harness.log, "3", b"nonsense")
+        await until(lambda: "ban ignored" in caplog.messages)
+        assert (await answer(harness, "one")).reason_code is ConnackReasonCode.BANNED
+        await say(harness.log, "1", None)
+        await say(harness.log, "4", kept(client_ids=["two"]))
+        await until(lambda: harness.gateway.bans.of("two", None, ""))
+        assert (await answer(harness, "one")).reason_code == 0
+
+
+async def test_a_gateway_that_starts_knows_the_bans() -> None:
+    log = new_log(NAME)
+    for ban_id in "12":
+        await say(log, ban_id, kept(client_ids=[f"client-{ban_id}"]))
+    await say(log, "1", None)
+    async with running_gateway(log=log) as harness:
+        assert (await answer(harness, "client-2")).reason_code is ConnackReasonCode.BANNED
+        assert (await answer(harness, "client-1")).reason_code == 0
+        assert not harness.gateway.peers.are_there, "a ban is no gateway"

@@ -1,0 +1,150 @@
+"""Bans: who is not let in by any gateway."""
+
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+from api.authentication import CurrentCaller, needs
+from api.bans import BanBook, BanChanges, TooManyBans, UnknownBan
+from api.dependencies import State, unavailable
+from api.jobs import to_time
+from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
+from api.problems import Problem, ProblemDetails
+from mqlake.bans import Ban, KeptBan, Network
+
+router = APIRouter(tags=["bans"], responses={503: {"model": ProblemDetails}})
+
+MAX_NAMES: Final = 100
+"""Of a kind, in one ban."""
+
+Name = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+def _known_book(request: Request) -> BanBook:
+    book: BanBook = request.app.state.bans
+    if not book.is_complete:
+        raise Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "the API is reading mqlake.gateways: ask again in a moment",
+            {"Retry-After": "1"},
+        )
+    return book
+
+
+def _changes(request: Request) -> BanChanges:
+    _known_book(request)
+    changes: BanChanges = request.app.state.ban_changes
+    return changes
+
+
+Book = Annotated[BanBook, Depends(_known_book)]
+Changes = Annotated[BanChanges, Depends(_changes)]
+
+
+class NewBan(BaseModel):
+    """For whoever one of the names or networks is of."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "client_ids": ["evil-*"],
+                    "addresses": ["203.0.113.0/24"],
+                    "until": "2040-01-01T00:00:00Z",
+                    "reason": "floods plant/#",
+                }
+            ]
+        },
+    )
+
+    client_ids: list[Name] = Field(
+        default=[], max_length=MAX_NAMES, description="a * at the end stands for any end"
+    )
+    users: list[Name] = Field(default=[], max_length=MAX_NAMES)
+    addresses: list[Network] = Field(
+        default=[], max_length=MAX_NAMES, description="addresses or networks, IPv4 or IPv6"
+    )
+    until: AwareDatetime | None = Field(default=None, description="null: for good")
+    reason: str = Field(default="", max_length=200, description="5.0 clients are told")
+
+    @model_validator(mode="after")
+    def _is_for_somebody(self) -> "NewBan":
+        if not (self.client_ids or self.users or self.addresses):
+            raise ValueError("expected client_ids, users or addresses")
+        return self
+
+
+class BanView(BaseModel):
+    id: str
+    client_ids: list[str]
+    users: list[str]
+    addresses: list[str]
+    until: datetime | None
+    reason: str
+    created_at: datetime | None
+    created_by: str
+    over: bool = Field(description="its time is over; it is forgotten with the next ban")
+
+
+_NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetails}}
+
+
+@router.get("/bans")
+def get_bans(
+    book: Book, changes: Changes, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[BanView]:
+    """List the bans of all gateways by identifier; those in a file of a gateway are not here."""
+    (after,) = read_cursor(cursor, 1)
+    now_ms = changes.now_ms()
+    found = [_view(name, ban, now_ms) for name, ban in book.all() if name > after]
+    return to_page(found[: limit + 1], limit, lambda view: (view.id,))
+
+
+@router.post(
+    "/bans",
+    status_code=HTTPStatus.CREATED,
+    openapi_extra=needs("admin"),
+    responses={409: {"model": ProblemDetails}, 422: {"model": ProblemDetails}},
+)
+def post_ban(state: State, caller: CurrentCaller, changes: Changes, new: NewBan) -> BanView:
+    """Ban clients: no gateway lets them in, and those that are connected are cut off."""
+    ban = Ban.model_validate(new.model_dump())
+    try:
+        with unavailable():
+            name, kept = changes.create(state.bootstrap_servers, ban, caller.name)
+    except TooManyBans as exc:
+        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+    return _view(name, kept, changes.now_ms())
+
+
+@router.delete(
+    "/bans/{id}",
+    status_code=HTTPStatus.NO_CONTENT,
+    openapi_extra=needs("admin"),
+    responses=_NOT_FOUND,
+)
+def delete_ban(state: State, changes: Changes, id: str) -> None:
+    """Lift a ban."""
+    try:
+        with unavailable():
+            changes.delete(state.bootstrap_servers, id)
+    except UnknownBan as exc:
+        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
+
+
+def _view(name: str, ban: KeptBan, now_ms: int) -> BanView:
+    return BanView(
+        id=name,
+        client_ids=list(ban.client_ids),
+        users=list(ban.users),
+        addresses=[str(one) for one in ban.addresses],
+        until=ban.until,
+        reason=ban.reason,
+        created_at=to_time(ban.at),
+        created_by=ban.by,
+        over=ban.is_over(now_ms),
+    )
