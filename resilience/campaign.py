@@ -15,8 +15,8 @@ from resilience.checkers import check_file
 from resilience.errors import ResilienceError
 from resilience.faults import FAULTS
 from resilience.history import Writer
-from resilience.machines.machine import missing
-from resilience.plan import Plan, Scenario, Strike, fit
+from resilience.machines.machine import DISK, PROXY, missing
+from resilience.plan import Plan, Scenario, Strike, apart, fit
 from resilience.runner import execute
 from resilience.schedule import draw, shrink
 from resilience.workload import GROUPS, NEEDS, features
@@ -43,6 +43,60 @@ class Settings:
     shrinks: bool = False
 
 
+class Stage:
+    """Where the runs of one target happen.
+
+    A target that starts as a whole takes a while to start: one serves all runs that follow each
+    other and need the same of the machine. After a run with which something was wrong, and after
+    one with a disk that fails, it is started anew.
+    """
+
+    def __init__(self, definition: definitions.Definition) -> None:
+        self._definition = definition
+        self._runner: asyncio.Runner | None = None
+        self._target: local.LocalTarget | None = None
+        self._needs: set[str] = set()
+        self._count = 0
+
+    def run(
+        self, plan: Plan, header: dict[str, Any], path: Path, seed: int, driver: str
+    ) -> list[str]:
+        """Run a plan, and write its history; return what did not go as planned.
+
+        Raises:
+            TargetError: The target does not start.
+        """
+        needs = needed([strike.fault for strike in plan.strikes])
+        is_kept = bool(self._definition.system.start) and DISK not in needs
+        # Whether clients come through a proxy is decided for each run.
+        wanted = needs | {PROXY} if is_kept else needs
+        if not is_kept or wanted != self._needs:
+            self.close()
+        if self._runner is None or self._target is None:
+            self._needs = wanted
+            self._runner = asyncio.Runner()
+            rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+            self._target = local.LocalTarget(self._definition, needs=wanted, rng=rng)
+            self._runner.run(self._target.start())
+        self._target.connect(through_proxy=PROXY in needs)
+        if is_kept:
+            self._count += 1
+            plan = apart(plan, f"run-{self._count}")
+        problems = self._runner.run(_execute(plan, self._target, header, path, seed, driver))
+        if problems or not is_kept:
+            self.close()
+        return problems
+
+    def close(self) -> None:
+        """Stop the target."""
+        runner, target = self._runner, self._target
+        self._runner = self._target = None
+        if runner is not None:
+            with runner:
+                if target is not None:
+                    runner.run(target.stop())
+
+
 def is_promised(promises: Any, promise: str) -> bool:
     """Tell whether a target promises what a checker tests; MQTT itself promises the rest."""
     return promises.get(promise, True) is not False
@@ -53,10 +107,20 @@ def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
     unpromised = [need for need in scenario.needs if not definition.promises.get(need)]
     if unpromised:
         return f"needs {', '.join(unpromised)}, not promised"
+    return missing(needs_of(scenario))
+
+
+def needs_of(scenario: Scenario) -> set[str]:
+    """Return what the faults of a scenario need, of `machines.machine.NEEDS`."""
     faults = [strike.fault for strike in scenario.plan.strikes]
     if scenario.random_faults is not None:
         faults += scenario.random_faults.names
-    return missing(needed(faults))
+    return needed(faults)
+
+
+def order_of(scenario: Scenario) -> list[str]:
+    """Return by what scenarios are sorted, so that those that can share a system are together."""
+    return sorted(needs_of(scenario) - {PROXY})
 
 
 def needed(faults: Iterable[str]) -> set[str]:
@@ -69,6 +133,7 @@ def run(
     definition: definitions.Definition,
     settings: Settings,
     tell: Callable[[str], None],
+    stage: Stage,
 ) -> dict[str, Any]:
     """Run a scenario, and keep histories and `result.json` in the folder.
 
@@ -79,11 +144,11 @@ def run(
     rows = []
     for number in range(settings.runs):
         seed = settings.seed + number
-        row = _run_once(scenario, definition, settings, seed, f"run-{number + 1:03d}")
+        row = _run_once(scenario, definition, settings, seed, f"run-{number + 1:03d}", stage)
         rows.append(row)
         tell(f"{definition.name} {scenario.name} run {number + 1}/{settings.runs}: {_short(row)}")
         if row["broken"] and row["faults"] and settings.shrinks and scenario.random_faults:
-            row["shrunk"] = _shrink(scenario, definition, settings, row, tell)
+            row["shrunk"] = _shrink(scenario, definition, settings, row, tell, stage)
     result = {
         "result": 1,
         "scenario": scenario.name,
@@ -144,6 +209,7 @@ def _run_once(
     settings: Settings,
     seed: int,
     name: str,
+    stage: Stage,
     strikes: tuple[Strike, ...] | None = None,
 ) -> dict[str, Any]:
     nodes = tuple(name for name, part in definition.parts.items() if part.port)
@@ -160,7 +226,7 @@ def _run_once(
         "promises": dict(definition.promises),
         **scenario.header,
     }
-    problems = asyncio.run(_execute(plan, definition, header, path, seed, settings.driver))
+    problems = stage.run(plan, header, path, seed, settings.driver)
     judgement = check_file(path)
     verdicts = [verdict.to_json() for verdict in judgement.verdicts]
     broken = [
@@ -181,23 +247,16 @@ def _run_once(
 
 async def _execute(
     plan: Plan,
-    definition: definitions.Definition,
+    target: local.LocalTarget,
     header: dict[str, Any],
     path: Path,
     seed: int,
     driver: str,
 ) -> list[str]:
-    rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
-    needs = needed([strike.fault for strike in plan.strikes])
-    packets = random.Random(seed)  # noqa: S311 - the same
-    target = local.LocalTarget(definition, needs=needs, rng=packets)
-    await target.start()
-    try:
-        with path.open("w", encoding="utf-8") as stream:
-            writer = Writer(stream, header, time.monotonic)
-            return await execute(plan, target, writer, rng, driver)
-    finally:
-        await target.stop()
+    with path.open("w", encoding="utf-8") as stream:
+        writer = Writer(stream, header, time.monotonic)
+        rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+        return await execute(plan, target, writer, rng, driver)
 
 
 def _shrink(
@@ -206,6 +265,7 @@ def _shrink(
     settings: Settings,
     row: dict[str, Any],
     tell: Callable[[str], None],
+    stage: Stage,
 ) -> list[str]:
     """Find the smallest schedule that breaks the same promise, and keep it as a scenario."""
     seed = row["seed"]
@@ -215,7 +275,7 @@ def _shrink(
     async def fails(strikes: tuple[Strike, ...]) -> bool:
         for _ in range(TRIES):
             again = await asyncio.to_thread(
-                _run_once, scenario, definition, settings, seed, "shrinking", strikes
+                _run_once, scenario, definition, settings, seed, "shrinking", stage, strikes
             )
             if set(again["broken"]) & set(row["broken"]):
                 return True

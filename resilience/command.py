@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -84,27 +85,27 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    scenarios = plan.names() if options.scenario == ALL else [options.scenario]
-    broken = False
+    names = plan.names() if options.scenario == ALL else [options.scenario]
+    # Those that need the same of the machine follow each other: they can share a system.
+    scenarios = sorted(map(plan.load, names), key=campaign.order_of)
     results = []
-    for name in scenarios:
-        scenario = plan.load(name)
-        for target in options.target:
-            definition = definitions.load(target)
-            if obstacle := campaign.obstacle(scenario, definition):
-                _tell(f"{target} {name}: not run: {obstacle}")
-                continue
-            settings = campaign.Settings(
-                folder=options.out / definition.name / f"{scenario.name}-{options.driver}",
-                runs=options.runs or (1 if options.quick else scenario.runs),
-                seed=options.seed,
-                driver=options.driver,
-                scale=scenario.quick if options.quick else 1.0,
-                shrinks=options.shrink,
-            )
-            result = campaign.run(scenario, definition, settings, _tell)
-            results.append(result)
-            broken = broken or any(run["broken"] or run["problems"] for run in result["runs"])
+    for name in options.target:
+        definition = definitions.load(name)
+        with closing(campaign.Stage(definition)) as stage:
+            for scenario in scenarios:
+                if obstacle := campaign.obstacle(scenario, definition):
+                    _tell(f"{definition.name} {scenario.name}: not run: {obstacle}")
+                    continue
+                settings = campaign.Settings(
+                    folder=options.out / definition.name / f"{scenario.name}-{options.driver}",
+                    runs=options.runs or (1 if options.quick else scenario.runs),
+                    seed=options.seed,
+                    driver=options.driver,
+                    scale=scenario.quick if options.quick else 1.0,
+                    shrinks=options.shrink,
+                )
+                results.append(campaign.run(scenario, definition, settings, _tell, stage))
+    broken = any(run["broken"] or run["problems"] for result in results for run in result["runs"])
     _print_report(results, options.out, as_json=options.json)
     return 1 if broken or not results else 0
 

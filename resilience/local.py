@@ -21,7 +21,7 @@ from resilience.definition import MACHINE, ROOT, Definition
 from resilience.drivers.frames import Client
 from resilience.errors import TargetError
 from resilience.history import Writer
-from resilience.machines.machine import DISK, PACKETS, PROXY, Machine
+from resilience.machines.machine import DISK, LOOPBACK, PACKETS, PROXY, Machine
 from resilience.machines.switch import Switch
 from resilience.proxy import Proxy
 from resilience.target import Hold
@@ -68,6 +68,7 @@ class LocalTarget:
         self._machines: dict[str, Machine] = {}
         self._addresses: dict[str, tuple[str, int]] = {}
         self._direct: dict[str, tuple[str, int]] = {}
+        self._proxied: dict[str, tuple[str, int]] = {}
         self._proxies: dict[str, Proxy] = {}
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._ports: dict[str, int] = {}
@@ -85,6 +86,10 @@ class LocalTarget:
         hold: Hold | None,
     ) -> Client:
         return drivers.make(driver, name, history, self._addresses, on_lost=on_lost, hold=hold)
+
+    def connect(self, *, through_proxy: bool) -> None:
+        """Let the clients that are made from now on come through the proxies, or not."""
+        self._addresses = dict(self._proxied if through_proxy else self._direct)
 
     @property
     def folder(self) -> Path:
@@ -134,11 +139,11 @@ class LocalTarget:
                     self._direct[name] = (host, int(self._fill(part.port)))
             for name in self._machines:
                 await self._start_all(name)
-            for name, address in self._direct.items():
-                self._addresses[name] = address
-                if PROXY in self._needs:
+            if PROXY in self._needs:
+                for name, address in self._direct.items():
                     proxy = self._proxies[name] = Proxy(*address)
-                    self._addresses[name] = ("127.0.0.1", await proxy.start())
+                    self._proxied[name] = (LOOPBACK, await proxy.start())
+            self.connect(through_proxy=PROXY in self._needs)
         except BaseException:
             await self.stop()
             raise

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from resilience.drivers.frames import WillOptions
 from resilience.errors import ScenarioError
+from resilience.topics import below
 
 STEPS: Final[dict[str, frozenset[str]]] = {
     "connect": frozenset({"node", "clean", "expiry", "will"}),
@@ -113,6 +114,35 @@ class Plan:
             for strike in self.strikes
         )
         return replace(self, clients=clients, strikes=strikes)
+
+
+def apart(plan: Plan, prefix: str) -> Plan:
+    """Return the plan with client identifiers and topics of its own.
+
+    A run that follows others on one system finds nothing that these have left.
+    """
+    return replace(
+        plan,
+        clients=tuple(
+            replace(
+                client,
+                client_id=f"{prefix}-{client.client_id or client.name}",
+                will=client.will and replace(client.will, topic=below(prefix, client.will.topic)),
+                steps=tuple(replace(step, args=_apart(step.args, prefix)) for step in client.steps),
+            )
+            for client in plan.clients
+        ),
+    )
+
+
+def _apart(args: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    changed = dict(args)
+    for key in ("topic", "filter"):
+        if key in changed:
+            changed[key] = below(prefix, changed[key])
+    if "client_id" in changed:
+        changed["client_id"] = f"{prefix}-{changed['client_id']}"
+    return changed
 
 
 def fit(plan: Plan, nodes: Sequence[str]) -> Plan:

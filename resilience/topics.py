@@ -13,6 +13,12 @@ def split_share(topic_filter: str) -> tuple[str, str]:
     return name, rest
 
 
+def below(prefix: str, topic_filter: str) -> str:
+    """Return a filter, shared or not, or a topic name, below a prefix."""
+    name, rest = split_share(topic_filter)
+    return f"{SHARE}{name}/{prefix}/{rest}" if name else f"{prefix}/{topic_filter}"
+
+
 def matches(topic_filter: str, topic: str) -> bool:
     """Tell whether a filter without `$share` matches a topic name."""
     if topic_filter == topic:

@@ -1,13 +1,17 @@
 """What a campaign keeps of a failure can be run again."""
 
+import shutil
 import tomllib
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from resilience import definition as definitions
-from resilience.campaign import is_promised, make_plan, needed, obstacle, to_toml
-from resilience.plan import Scenario, Strike, load, parse
+from resilience.campaign import Stage, is_promised, make_plan, needed, obstacle, to_toml
+from resilience.checkers import check_file
+from resilience.plan import Scenario, Strike, apart, load, parse
 
 NODES = ("broker",)
 MOSQUITTO = definitions.load("mosquitto")
@@ -64,3 +68,73 @@ def test_a_scenario_that_a_machine_cannot_give_is_not_run(monkeypatch: pytest.Mo
     monkeypatch.setattr("resilience.machines.switch.missing", lambda: "no network")
     assert obstacle(load("1-loss-qos1"), MOSQUITTO) == "no network"
     assert not obstacle(load("2"), MOSQUITTO)
+
+
+SYSTEM = """
+[target]
+title = "Mosquitto, started as a system"
+status = "works"
+
+[system]
+start = ["/bin/sh", "-c", "/usr/sbin/mosquitto -d -c {dir}/mosquitto.conf && echo x >> DIR/started"]
+stop = ["/bin/sh", "-c", "kill $(cat {dir}/pid) && echo x >> DIR/stopped"]
+pids = ["/bin/sh", "-c", "echo nothing"]
+
+[parts.broker]
+process = "broker"
+port = "{port:mqtt}"
+
+[files]
+"mosquitto.conf" = \"\"\"
+listener {port:mqtt} 127.0.0.1
+user {user}
+allow_anonymous true
+pid_file {dir}/pid
+max_queued_messages 0
+\"\"\"
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("mosquitto", path="/usr/sbin:/usr/bin") is None, reason="no mosquitto here"
+)
+def test_runs_on_one_system_find_nothing_of_each_other(tmp_path: Path) -> None:
+    listing = SYSTEM.replace("DIR", str(tmp_path))
+    (tmp_path / "system.toml").write_text(listing)
+    definition = definitions.load(str(tmp_path / "system.toml"))
+    plan = load("2").plan.scaled(0.01)
+    calm = replace(plan, strikes=(), quiet_seconds=0.5)
+    with closing(Stage(definition)) as stage:
+        for number, strikes in enumerate(((), (), (Strike("reset", "broker", at=0.1),))):
+            path = tmp_path / f"{number}.jsonl"
+            run = replace(calm, strikes=strikes)
+            assert stage.run(run, {"promises": {}}, path, number, "raw") == []
+            judgement = check_file(path)
+            assert judgement.violated == []
+            assert judgement["lost"].checked == 100
+    # Messages that were kept for a client of one run are none of the next one's.
+    assert (tmp_path / "started").read_text() == "x\n"
+    assert (tmp_path / "stopped").read_text() == "x\n"
+
+
+def test_a_plan_of_its_own_has_other_clients_and_topics() -> None:
+    data = {
+        "scenario": {"title": "x"},
+        "client": [
+            {
+                "name": "a",
+                "will": {"topic": "w"},
+                "step": [
+                    {"do": "subscribe", "filter": "$share/g/t/#", "qos": 1},
+                    {"do": "publish", "topic": "t/1", "count": 5},
+                ],
+            }
+        ],
+    }
+    plan = apart(parse(data, "mine").plan, "run-2")
+    (client,) = plan.clients
+    assert (client.name, client.client_id) == ("a", "run-2-a")
+    assert client.will is not None
+    assert client.will.topic == "run-2/w"
+    assert client.steps[0].args == {"filter": "$share/g/run-2/t/#", "qos": 1}
+    assert client.steps[1].args == {"topic": "run-2/t/1", "count": 5}
