@@ -108,7 +108,8 @@ _OWN_WORDS: Final = frozenset(
             (
                 *(view_select(table, where=f"{TENANT} = x") for table in BY_NAME.values()),
                 *(f"{CATALOG_SCHEMA}.{name}" for name in (TOPIC_MATCHES, TOPIC_LEVEL)),
-                "AS BOTH LEADING TRAILING NULLS FIRST LAST IGNORE RESPECT PRECEDING FOLLOWING",
+                "AS BOTH LEADING TRAILING NULLS FIRST LAST IGNORE RESPECT",
+                "UNBOUNDED PRECEDING FOLLOWING",
                 "CURRENT ROW GROUPING SETS CUBE ROLLUP OUTER VIEW FILTER VERSION TIMESTAMP OF IF",
                 "try_cast array regexp_like variant_get position left substring trim extract",
                 "interval to",

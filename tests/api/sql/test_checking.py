@@ -24,6 +24,8 @@ ALLOWED = [
     "SELECT * FROM messages m LEFT JOIN retained r USING (topic) ORDER BY 1 NULLS LAST OFFSET 2",
     "WITH hot AS (SELECT topic FROM messages), b AS (SELECT * FROM hot) SELECT count(*) FROM b",
     "SELECT topic, row_number() OVER (PARTITION BY topic ORDER BY ts DESC) FROM messages",
+    "SELECT max(qos) OVER (ORDER BY ts ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)",
+    "SELECT min(qos) OVER (ORDER BY ts ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)",
     "SELECT lag(ts) OVER w FROM messages WINDOW w AS (PARTITION BY topic ORDER BY ts)",
     "SELECT topic FROM messages UNION ALL SELECT client_id FROM messages",
     "(SELECT 1) EXCEPT (SELECT 2)",
