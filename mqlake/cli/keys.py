@@ -1,21 +1,17 @@
 """Make, list and revoke keys of the API."""
 
 import json
-import re
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from mqlake.access_records import ROLES
 from mqlake.api_client import ApiClient
 from mqlake.cli import _options
+from mqlake.cli._spans import time_after
 from mqlake.cli._tables import print_table
-
-_UNITS: Final = {"h": "hours", "d": "days", "w": "weeks"}
-_SPAN: Final = re.compile(r"(\d{1,5})([hdw])")
 
 
 @click.group()
@@ -33,7 +29,11 @@ def command() -> None:
 @click.option("--expires", metavar="SPAN", help="When it ends: 12h, 30d, 8w.  [default: never]")
 def create(description: str, data_dir: Path, role: str, expires: str | None) -> None:
     """Make a key and print it."""
-    body = {"description": description, "role": role, "expires_at": _expiry(expires)}
+    body = {
+        "description": description,
+        "role": role,
+        "expires_at": time_after("--expires", expires),
+    }
     click.echo(ApiClient(data_dir).post("/keys", body)["key"])
 
 
@@ -58,15 +58,6 @@ def revoke(key_id: str, data_dir: Path) -> None:
     """Revoke a key: it lets nobody in any more."""
     ApiClient(data_dir).delete(f"/keys/{key_id}")
     click.echo(f"key {key_id} revoked", err=True)
-
-
-def _expiry(span: str | None) -> str | None:
-    if span is None:
-        return None
-    found = _SPAN.fullmatch(span)
-    if found is None:
-        raise click.UsageError(f"--expires {span}: expected a number and h, d or w")
-    return (datetime.now(UTC) + timedelta(**{_UNITS[found[2]]: int(found[1])})).isoformat()
 
 
 def _row(key: dict[str, Any]) -> tuple[str, ...]:

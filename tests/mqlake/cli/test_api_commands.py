@@ -44,6 +44,23 @@ def test_a_key_is_made_listed_and_revoked(served: Api) -> None:
         run(served, "keys", "revoke", listed["id"])
 
 
+def test_somebody_is_banned_and_let_in_again(served: Api) -> None:
+    made = run(served, "bans", "add", "--user", "mallory", "--client-id", "evil-*", "--for", "30d")
+    (listed,) = json.loads(run(served, "bans", "list", "--json").stdout)
+    assert (listed["id"], listed["users"]) == (made.stdout.strip(), ["mallory"])
+    assert listed["until"] is not None
+    run(served, "bans", "add", "--address", "10.0.0.0/8", "--reason", "floods")
+    shown = run(served, "bans", "list").stdout
+    assert all(text in shown for text in ("mallory", "evil-*", "10.0.0.0/8", "floods", "for good"))
+    run(served, "bans", "lift", listed["id"])
+    assert "mallory" not in run(served, "bans", "list").stdout
+    with pytest.raises(ApiError, match="there is no ban"):
+        run(served, "bans", "lift", listed["id"])
+    nobody = run(served, "bans", "add", "--for", "1h")
+    assert nobody.exit_code == 2
+    assert "expected --client-id, --user or --address" in nobody.output
+
+
 def test_a_span_of_another_form_is_refused(served: Api) -> None:
     result = run(served, "keys", "create", "x", "--expires", "soon")
     assert result.exit_code == 2

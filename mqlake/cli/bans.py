@@ -1,0 +1,72 @@
+"""Ban clients from all gateways, list bans, lift them."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mqlake.api_client import ApiClient
+from mqlake.cli import _options
+from mqlake.cli._spans import time_after
+from mqlake.cli._tables import print_table
+
+
+@click.group()
+def command() -> None:
+    """Ban clients from all gateways, list bans, lift them.
+
+    Bans in a gateway's bans_file are not among them.
+    """
+
+
+@command.command("add")
+@_options.data_dir
+@click.option(
+    "--client-id", "client_ids", multiple=True, help="Client identifier; * stands for any end."
+)
+@click.option("--user", "users", multiple=True, help="User name.")
+@click.option("--address", "addresses", multiple=True, help="Address, or network as 10.0.0.0/8.")
+@click.option("--for", "span", metavar="SPAN", help="How long: 12h, 30d, 8w.  [default: for good]")
+@click.option("--reason", default="", help="Told to 5.0 clients, and listed.")
+def add(data_dir: Path, span: str | None, **ban: Any) -> None:
+    """Ban whoever one of these is of, and print the ban's identifier."""
+    if not (ban["client_ids"] or ban["users"] or ban["addresses"]):
+        raise click.UsageError("expected --client-id, --user or --address")
+    click.echo(ApiClient(data_dir).post("/bans", {**ban, "until": time_after("--for", span)})["id"])
+
+
+@command.command("list")
+@_options.data_dir
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Most that are listed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_bans(data_dir: Path, limit: int, as_json: bool) -> None:
+    """List bans, those that are over too."""
+    found = list(islice(ApiClient(data_dir).items("/bans"), limit))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        titles = ("id", "client ids", "users", "addresses", "reason", "made", "by", "until")
+        print_table(titles, map(_row, found))
+
+
+@command.command("lift")
+@click.argument("ban_id", metavar="ID")
+@_options.data_dir
+def lift(ban_id: str, data_dir: Path) -> None:
+    """Lift a ban."""
+    ApiClient(data_dir).delete(f"/bans/{ban_id}")
+    click.echo(f"ban {ban_id} lifted", err=True)
+
+
+def _row(ban: dict[str, Any]) -> tuple[str, ...]:
+    until = ban["until"] or "for good"
+    return (
+        ban["id"],
+        *(" ".join(ban[kind]) for kind in ("client_ids", "users", "addresses")),
+        ban["reason"],
+        ban["created_at"],
+        ban["created_by"],
+        f"{until} (over)" if ban["over"] else until,
+    )
