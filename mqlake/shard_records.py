@@ -134,7 +134,10 @@ def read_stamp(headers: Iterable[tuple[str, bytes]]) -> Stamp:
                 owner = int(value)
     except ValueError as exc:
         raise InvalidRecord(f"headers of a session record are malformed: {exc}") from exc
-    return Stamp(by, epoch, owner)
+    return _new(Stamp, (by, epoch, owner))
+
+
+_new: Final = tuple.__new__  # half the cost of Stamp(...)
 
 
 def encode_claim(run: Run, number: int, *, clean_start: bool, goes_on: bool = False) -> bytes:

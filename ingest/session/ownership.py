@@ -260,11 +260,16 @@ class Shard:
         self.next_offset = record.offset + 1
         key = record.key or b""
         stamp = read_stamp(record.headers)
+        kind, _, rest = _text(key).partition("/")
+        tenant, _, client_id = rest.partition("/")
+        apply = _KINDS.get(kind)
+        if apply is not None and tenant and client_id:
+            apply(self, (tenant, client_id), stamp, record)
+            return
         if key == OWNER_KEY:
             if record.value is not None:
                 self._apply_owner(decode_run(record.value)[0], record.offset)
             return
-        kind, _, rest = _text(key).partition("/")
         if kind == MARKS:
             self._apply_marks(rest, record.value)
             return
@@ -279,16 +284,12 @@ class Shard:
         if kind in {PART, MEMBER}:
             self.groups.apply(kind, rest, stamp, record)
             return
-        tenant, _, client_id = rest.partition("/")
         if kind == SUBSCRIPTION and tenant:
             client_id, _, topic_filter = client_id.partition("\0")
             if client_id and topic_filter:
                 self.subscriptions.apply((tenant, client_id), topic_filter, stamp, record)
                 return
-        apply = _KINDS.get(kind)
-        if apply is None or not tenant or not client_id:
-            raise InvalidRecord(f"sessions key {key!r}, expected kind/tenant/client")
-        apply(self, (tenant, client_id), stamp, record)
+        raise InvalidRecord(f"sessions key {key!r}, expected kind/tenant/client")
 
     def marks_of(self, run: Run) -> MarksRecord | None:
         """Return how far the settled sessions of a run have come."""
@@ -468,7 +469,8 @@ class Shard:
         session = None if record.value is None else read_outline(record.value)
         if session is not None and session[:2] != key:
             raise InvalidRecord(f"session under key {record.key!r} is that of another client")
-        self._shadowed.pop((SESSION, key), None)
+        if self._shadowed:
+            self._shadowed.pop((SESSION, key), None)
         self.subscriptions.session_written(key, entry.session, session)
         entry.session, entry.session_epoch = record.value, stamp.epoch
         if session is None:
@@ -507,7 +509,8 @@ class Shard:
         if entry is not None and not self.counts(entry, stamp):
             self._shadow(PROGRESS, key, entry)
             return
-        self._shadowed.pop((PROGRESS, key), None)
+        if self._shadowed:
+            self._shadowed.pop((PROGRESS, key), None)
         self.learn_epoch(key, entry, stamp.epoch)
         self.store.put_progress(key, value)
 

@@ -17,6 +17,7 @@ from mqlake.session_records import (
     Outgoing,
     ProgressRecord,
     RetainedScan,
+    SessionOutline,
     SessionRecord,
     SessionsKey,
     StoredSubscription,
@@ -449,6 +450,36 @@ def test_an_outline_says_when_a_session_is_due_that_was_let_go_of(
         session.incarnation,
         session.connected,
     )
+
+
+def _outline(data: bytes) -> SessionOutline | None:
+    try:
+        return read_outline(data)
+    except InvalidRecord:
+        return None
+
+
+@given(st.data())
+def test_an_outline_of_the_usual_form_is_that_of_its_json(data: st.DataObject) -> None:
+    two = [StoredSubscription("a/+", 1), StoredSubscription("b", 2, identifier=7, starts=[3, 4])]
+    closed_at_ms = data.draw(st.none() | TIMES)
+    session = a_session(
+        connected=closed_at_ms is None,
+        disconnected_at_ms=closed_at_ms,
+        reason=data.draw(st.sampled_from([None, "bye"])),
+        subscriptions=two[: data.draw(st.integers(0, 2))],
+        more=data.draw(st.integers(0, 1)),
+    )
+    value = bytearray(encode_session(session))
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, len(value) - 1))
+        value[at : at + data.draw(st.integers(0, 1))] = data.draw(
+            st.sampled_from(
+                [b"", b'"', b"\\", b"0", b"9", b",", b"}", b"{}", b"null", b"\xff", b"\0"]
+            )
+        )
+    # With a space behind it, the same JSON is not of the usual form.
+    assert _outline(bytes(value)) == _outline(bytes(value) + b" ")
 
 
 @pytest.mark.parametrize("name", ["v", "tenant", "client_id", "gateway", "connected", "expiry"])

@@ -70,6 +70,8 @@ _COLUMNS: Final = (
 )
 _WHERE: Final = "tenant = ?1 AND client_id = ?2"
 
+_NO_RUN: Final = (None, None)
+
 _Row = tuple[Any, ...]
 """Tenant, client identifier, `_COLUMNS`."""
 _GRANTED_AT: Final = 5
@@ -180,14 +182,23 @@ class SqliteShardStore:
 
     def get(self, key: Key) -> Entry | None:
         row = self._row(key)
-        return None if row is None else _to_entry(row[2:])
+        if row is None:
+            return None
+        _, _, epoch, gateway, incarnation, *rest = row
+        return Entry(epoch, None if gateway is None else Run(gateway, incarnation), *rest)
 
     def put(self, key: Key, entry: Entry) -> None:
-        self._count += (entry.session is not None) - self._has_session(key)
-        self._filter.add(key)
+        rows = self._rows
+        before = rows.get(key)
+        if before is None:
+            had_session = self._has_session(key)
+            self._filter.add(key)
+        else:
+            had_session = before[_SESSION_AT] is not None
+        self._count += (entry.session is not None) - had_session
         holder = entry.holder
-        gateway, incarnation = (None, None) if holder is None else holder
-        self._rows[key] = (
+        gateway, incarnation = _NO_RUN if holder is None else holder
+        rows[key] = (
             *key,
             entry.epoch,
             gateway,
@@ -201,7 +212,8 @@ class SqliteShardStore:
             entry.due_at_ms,
         )
         self._epochs[key] = None if holder is None else entry.epoch
-        self._flush_if_full()
+        if len(rows) >= _MOST_UNWRITTEN:
+            self._flush()
 
     def delete(self, key: Key) -> None:
         self._count -= self._has_session(key)
@@ -218,16 +230,20 @@ class SqliteShardStore:
 
     def put_progress(self, key: Key, value: bytes | None) -> None:
         self._values[key] = value
-        self._flush_if_full()
+        if len(self._values) >= _MOST_UNWRITTEN:
+            self._flush()
 
     def advance(self, key: Key, epoch: int, value: bytes) -> bool:
         if key not in self._epochs:
+            if key not in self._filter:
+                return False
             row = self._database.row(self._held, key)
             self._epochs[key] = row[0] if row is not None and row[1] else None
         if self._epochs[key] != epoch:
             return False
         self._values[key] = value
-        self._flush_if_full()
+        if len(self._values) >= _MOST_UNWRITTEN:
+            self._flush()
         return True
 
     def subscription(self, key: Key, topic_filter: str) -> SubscriptionRow | None:
@@ -340,11 +356,6 @@ class SqliteShardStore:
 
 def _keys(rows: list[tuple[Any, ...]]) -> list[Key]:
     return [(tenant, client_id) for tenant, client_id in rows]
-
-
-def _to_entry(row: tuple[Any, ...]) -> Entry:
-    epoch, gateway, incarnation, *rest = row
-    return Entry(epoch, None if gateway is None else Run(gateway, incarnation), *rest)
 
 
 def _to_database(row: _Row) -> _Row:
