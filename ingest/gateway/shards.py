@@ -31,9 +31,10 @@ from ingest.session.effects import (
     Tell,
     discard,
 )
-from ingest.session.ownership import NOBODY_IS_FREE, FreeSessions, Shard
+from ingest.session.ownership import Shard
 from ingest.session.placement import place
 from ingest.session.share_groups import GroupEnded, Withdraw
+from ingest.session.taken_sessions import NOBODY_IS_FREE, FreeSessions
 from mqlake.errors import InvalidRecord, LogError, NewerRecord
 from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
 from mqlake.records import CONTROL_KEY_PREFIX, SESSIONS, delivery_topic
@@ -346,7 +347,7 @@ class Shards:
     def _new(self, number: int, end: int) -> _Followed:
         store = SqliteShardStore(self._database, number)
         shard = Shard(number, store, self._me, self._begin)
-        shard.free = self.free
+        shard.taken.free = self.free
         return _Followed(shard, store, end)
 
     def _can_drop(self, followed: _Followed) -> bool:

@@ -56,7 +56,7 @@ KEYS_AT_ONCE: Final = 500
 
 
 class StoredEntry(Protocol):
-    """Implemented by `ingest.session.ownership.Entry`, which describes it."""
+    """Implemented by `ingest.session.entries.Entry`, which describes it."""
 
     epoch: int
     granted: Claim | None
@@ -65,7 +65,7 @@ class StoredEntry(Protocol):
 
 
 class StoredEntries(Protocol):
-    """Implemented by `ingest.session.ownership.ShardStore`."""
+    """Implemented by `ingest.session.entries.ShardStore`."""
 
     def get(self, key: Key) -> StoredEntry | None: ...
     def progress(self, key: Key) -> bytes | None: ...

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ingest.session.ownership import Entry
+    from ingest.session.entries import Entry
     from ingest.session.stored_subscriptions import SubscriptionRow
     from mqlake.shard_records import Key, Run
 
 
 class MemoryShardStore:
-    """Keeps the contract `ingest.session.ownership.ShardStore` in dictionaries."""
+    """Keeps the contract `ingest.session.entries.ShardStore` in dictionaries."""
 
     def __init__(self) -> None:
         self._entries: dict[Key, Entry] = {}

@@ -44,7 +44,7 @@ class SubscriptionRow(NamedTuple):
 
 
 class HeldEntry(Protocol):
-    """Implemented by `ingest.session.ownership.Entry`, which describes it."""
+    """Implemented by `ingest.session.entries.Entry`, which describes it."""
 
     @property
     def epoch(self) -> int: ...
@@ -63,7 +63,7 @@ Entry_co = TypeVar("Entry_co", bound=HeldEntry, covariant=True)
 
 
 class SubscriptionStore(Protocol[Entry_co]):
-    """The part of `ingest.session.ownership.ShardStore` that is about subscriptions."""
+    """The part of `ingest.session.entries.ShardStore` that is about subscriptions."""
 
     def get(self, key: Key) -> Entry_co | None: ...
     def subscription(self, key: Key, topic_filter: str) -> SubscriptionRow | None: ...

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.ownership import Entry
+from ingest.session.entries import Entry
 from ingest.session.stored_subscriptions import SubscriptionRow
 from mqlake.shard_records import Claim, Run
 
@@ -105,7 +105,7 @@ class _KeyBits:
 
 
 class SqliteShardStore:
-    """One shard's part of the database. Keeps `ingest.session.ownership.ShardStore`.
+    """One shard's part of the database. Keeps `ingest.session.entries.ShardStore`.
 
     Args:
         database: Of the gateway.

@@ -178,7 +178,7 @@ class Free:
 def taken() -> tuple[OneShard, Free]:
     """Return a shard with a session that its owner has begun without a claim."""
     one, free = OneShard(), Free()
-    one.shard.free = free
+    one.shard.taken.free = free
     written = len(one.log)
     assert one.shard.take(KEY, 2)
     assert len(one.log) == written

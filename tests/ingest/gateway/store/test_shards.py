@@ -9,15 +9,15 @@ import pytest
 from ingest.gateway.store import shards
 from ingest.gateway.store.database import Database
 from ingest.gateway.store.shards import SqliteShardStore
+from ingest.session.entries import UNKNOWN_RUN, Entry
 from ingest.session.memory_shards import MemoryShardStore
-from ingest.session.ownership import UNKNOWN_RUN, Entry
 from ingest.session.stored_subscriptions import SubscriptionRow
 from mqlake.shard_records import Claim, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ingest.session.ownership import ShardStore
+    from ingest.session.entries import ShardStore
 
 A, B, C = ("t", "a"), ("t", "b"), ("u", "a")
 ONE, TWO = Run("g1", "i1"), Run("g2", "i2")

@@ -60,7 +60,7 @@ class Process(OwnerNode):
         self.parked: list[Callable[[], None]] = []
         self.barriers: dict[str, Callable[[int], None]] = {}
         for shard in self.shards:
-            shard.free = self
+            shard.taken.free = self
         for number in range(len(self.shards)):
             self.wake(number)
         self.wake("inbound")

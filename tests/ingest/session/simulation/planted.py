@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from ingest.gateway.progress import Progress
-from ingest.session import acts, ownership
+from ingest.session import acts, stored_sessions
 from ingest.session.catch_up import Missed
 from ingest.session.effects import Append, PublishWills, Tell
 from ingest.session.holder import Holder
@@ -17,7 +17,8 @@ from ingest.session.incoming import Arrival, IncomingMessages
 from ingest.session.opening import CatchUp, GoLive, Load, Route, Save, Welcome
 from ingest.session.opening import Claim as ClaimSession
 from ingest.session.outgoing import Exchange, OutgoingMessages
-from ingest.session.ownership import Entry, Shard
+from ingest.session.ownership import Shard
+from ingest.session.stored_sessions import SessionsOfShard
 from mqlake.clock import LogClock
 from mqlake.session_records import MarksRecord, SessionOutline, decode_marks, will_exchange
 from tests.ingest.session.simulation import opening
@@ -39,6 +40,7 @@ from tests.ingest.session.simulation.serving import Serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from ingest.session.entries import Entry
     from mqlake.shard_records import Claim, Key, Run, Stamp
     from tests.ingest.session.simulation.invariants import Violation
 
@@ -49,7 +51,7 @@ Patch = pytest.MonkeyPatch
 
 def ignore_epochs(patch: Patch) -> None:
     """Records of a session count whatever their epoch."""
-    patch.setattr(Shard, "counts", lambda *_: True)
+    patch.setattr(SessionsOfShard, "counts", lambda *_: True)
 
 
 def settle_without_closing(patch: Patch) -> None:
@@ -156,12 +158,12 @@ def skip_the_lease(patch: Patch) -> None:
 
 def resurrect_sessions(patch: Patch) -> None:
     """A late record of a session that has ended counts."""
-    counts = Shard.counts
+    counts = SessionsOfShard.counts
 
-    def count(self: Shard, entry: Entry, stamp: Stamp) -> bool:
+    def count(self: SessionsOfShard, entry: Entry, stamp: Stamp) -> bool:
         return (entry.session is None and stamp.owner is None) or counts(self, entry, stamp)
 
-    patch.setattr(Shard, "counts", count)
+    patch.setattr(SessionsOfShard, "counts", count)
 
 
 def use_marks_of_another_run(patch: Patch) -> None:
@@ -220,7 +222,7 @@ def leave_what_was_taken(patch: Patch) -> None:
     leave = Shard._leave
 
     async def leave_them(self: Shard) -> None:
-        self._taken.clear()
+        self.taken.numbers.clear()
         await leave(self)
 
     patch.setattr(Shard, "_leave", leave_them)
@@ -380,7 +382,7 @@ def believe_the_holder(patch: Patch) -> None:
     def closed_at_ms(session: SessionOutline | None, *_: object) -> int | None:
         return None if session is None else session.disconnected_at_ms
 
-    patch.setattr(ownership, "_closed_at_ms", closed_at_ms)
+    patch.setattr(stored_sessions, "_closed_at_ms", closed_at_ms)
 
 
 MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [

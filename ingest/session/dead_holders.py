@@ -1,0 +1,97 @@
+"""What runs of gateways held in a shard when they died: taken from them by its owner.
+
+A run whose lease is over, and that has not asked lately what it still holds, is settled: its
+sessions have nobody who holds them from then on (`acts.settle`). Last come those for which it may
+still be storing messages: they wait until nothing of the run can come into the log any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ingest.session import acts
+from ingest.session.acts import OwnedShard
+from ingest.session.entries import UNKNOWN_RUN
+from mqlake.session_records import is_storing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.session.effects import Work
+    from ingest.session.entries import ShardStore
+    from mqlake.shard_records import Key, Run
+
+CONFIRMED_MS: Final = 10_000
+"""How long a gateway that has asked what it holds is not settled: its beats may be read later."""
+
+
+class ShardOfHolders(OwnedShard, Protocol):
+    """Implemented by `ingest.session.ownership.Shard`, which describes it."""
+
+    @property
+    def store(self) -> ShardStore: ...
+    def act(self, work: Work) -> None: ...
+
+
+class DeadHolders:
+    """Those of one shard.
+
+    Args:
+        shard: Whose owner acts.
+    """
+
+    def __init__(self, shard: ShardOfHolders) -> None:
+        self._shard = shard
+        self._settling: set[Run] = set()
+        # Of dead runs, clients whose messages may still be on their way into the log.
+        self._late: dict[Run, set[Key]] = {}
+        self._confirmed_at_ms: dict[Run, int] = {}
+
+    def clear(self) -> None:
+        """Forget what was done: the shard has another owner."""
+        self._settling.clear()
+        self._late.clear()
+
+    def asked(self, run: Run, at_ms: int) -> list[Key]:
+        """Return what a run that asks still holds; it is not settled for a while."""
+        self._confirmed_at_ms[run] = at_ms
+        if run in self._settling:
+            return sorted(self._late.get(run, ()))
+        return self._shard.store.held_by(run)
+
+    def tick(
+        self, now_ms: int, is_dead: Callable[[Run], bool], is_spent: Callable[[Run], bool]
+    ) -> None:
+        """Settle who is dead; see `Shard.tick`."""
+        for run, asked_at_ms in list(self._confirmed_at_ms.items()):
+            if now_ms - asked_at_ms >= CONFIRMED_MS:
+                del self._confirmed_at_ms[run]
+        for run in list(self._shard.store.holders()):
+            if run in self._settling:
+                continue
+            if run == UNKNOWN_RUN or (is_dead(run) and run not in self._confirmed_at_ms):
+                self._settle(run, now_ms, is_spent)
+            else:
+                self._late.pop(run, None)
+
+    def settled(self, run: Run) -> None:
+        """Note that nothing more is done for a dead run, but for those that are late."""
+        self._settling.discard(run)
+        if not self._late.get(run):
+            self._late.pop(run, None)
+
+    def _settle(self, run: Run, now_ms: int, is_spent: Callable[[Run], bool]) -> None:
+        """Take from a dead run what it held; last, what it may still be storing messages for."""
+        shard = self._shard
+        late: set[Key] = set()
+        if run != UNKNOWN_RUN and not is_spent(run):
+            if run in self._late:
+                return
+            late = {key for key in shard.store.held_by(run) if self._is_storing(key)}
+        self._late[run] = late
+        self._settling.add(run)
+        shard.act(acts.settle(shard, run, now_ms, late))
+
+    def _is_storing(self, key: Key) -> bool:
+        progress = self._shard.store.progress(key)
+        return progress is not None and is_storing(progress)

@@ -1,0 +1,98 @@
+"""What a shard says of one client, and where it keeps that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ingest.session.stored_subscriptions import SubscriptionStore
+from mqlake.errors import InvalidRecord
+from mqlake.session_records import decode_session
+from mqlake.shard_records import NO_EPOCH, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mqlake.session_records import SessionRecord
+    from mqlake.shard_records import Claim, Key
+
+UNKNOWN_RUN: Final = Run("", "")
+"""Holder of a session of which only progress has been read."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """What a shard says of one client.
+
+    Invariants: `claim` is None unless there is a holder; `granted` is None unless there is one.
+    """
+
+    epoch: int = NO_EPOCH
+    """Of the last that counted."""
+    holder: Run | None = None
+    granted: Claim | None = None
+    """By which the holder has it, until a record of the session under its epoch has been read."""
+    claim: Claim | None = None
+    """The newest one, which waits for the holder to let go."""
+    session: bytes | None = None
+    """The last value that counted; None: there is no session, or none that is written."""
+    session_epoch: int = NO_EPOCH
+    """Under which it was written: that of the holder before, while `granted` is there."""
+    is_proven: bool = True
+    """What was before `epoch` is known to be over. Else compaction has removed what says so."""
+    closed_at_ms: int | None = None
+    """When the holder let go, by the log's time."""
+    due_at_ms: int | None = None
+    """When the will or the expiry of an absent client's session is due, or a fence is let go of.
+    Counts while nobody holds the session."""
+
+
+class ShardStore(SubscriptionStore[Entry], Protocol):
+    """Where a shard keeps its entries: embedded on disk in a gateway."""
+
+    def put(self, key: Key, entry: Entry) -> None: ...
+    def delete(self, key: Key) -> None:
+        """Forget the entry and its progress; subscriptions stay until their records end."""
+        ...
+
+    def progress(self, key: Key) -> bytes | None: ...
+    def put_progress(self, key: Key, value: bytes | None) -> None: ...
+
+    def advance(self, key: Key, epoch: int, value: bytes) -> bool:
+        """Put progress if the session is held under this epoch; return whether it is."""
+        ...
+
+    def holders(self) -> Iterable[Run]:
+        """Return which runs hold sessions."""
+        ...
+
+    def held_by(self, run: Run, limit: int | None = None) -> list[Key]: ...
+    def waiting(self) -> list[Key]:
+        """Return for whose session a claim waits."""
+        ...
+
+    def due(self, now_ms: int, limit: int) -> list[Key]:
+        """Return what is due, the earliest first."""
+        ...
+
+    def count(self) -> int:
+        """Return how many sessions are stored."""
+        ...
+
+
+def session_of(entry: Entry) -> SessionRecord | None:
+    """Return the session of an entry; when its holder let go, and what is due since, by the log.
+
+    It was read in outline. One that turns out not to be a session is as none: nobody can serve it.
+    """
+    if entry.session is None:
+        return None
+    try:
+        session = decode_session(entry.session)
+    except InvalidRecord:
+        return None
+    if entry.closed_at_ms is not None:
+        session.disconnected_at_ms = entry.closed_at_ms
+        if session.will is not None:
+            session.will_at_ms = entry.closed_at_ms + session.will.will_delay_interval * 1000
+    return session

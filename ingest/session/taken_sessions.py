@@ -1,0 +1,88 @@
+"""Clean sessions that the owner of a shard has begun without a claim.
+
+While nothing is stored under its name, the owner begins such a session without a record, and
+remembers that it has. Whoever claims it is given it once the owner has let go of it. When the shard
+changes its owner, the one before claims what it has begun so, and leaves behind that; who came
+meanwhile has it instead. An owner that others may have taken for silent serves nobody before it has
+read what they have done, and before the next owner has answered these claims: that one may have
+begun the same sessions itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ingest.session.effects import ShardRecord
+from mqlake.shard_records import claim_key, encode_claim, stamp_headers
+
+if TYPE_CHECKING:
+    from mqlake.shard_records import Claim, Key, Run
+
+
+class FreeSessions(Protocol):
+    """Holds the sessions that a gateway has begun without a claim, as owner of their shard."""
+
+    def let_go(self, key: Key) -> None:
+        """End the connection of one that somebody claims; `Shard.untake` when that is done."""
+        ...
+
+    def claimed(self, key: Key, number: int, epoch: int) -> None:
+        """Note that the claim of one was read: it is free no more, if it is still there."""
+        ...
+
+
+class _NobodyIsFree:
+    def let_go(self, key: Key) -> None: ...
+    def claimed(self, key: Key, number: int, epoch: int) -> None: ...
+
+
+NOBODY_IS_FREE: Final[FreeSessions] = _NobodyIsFree()
+
+
+class TakenSessions:
+    """Those of one shard.
+
+    Attributes:
+        numbers: By client, the number of the claim that would be its.
+        going_on: Clients whose sessions go on under such a claim, which no owner has answered.
+        free: Holds the sessions.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[Key, int] = {}
+        self.going_on: set[Key] = set()
+        self.free: FreeSessions = NOBODY_IS_FREE
+        # Numbers of the claims that follow after all, and were not read yet.
+        self._claimed: set[int] = set()
+
+    def claims(self, me: Run) -> list[ShardRecord]:
+        """Return the claims that follow, for this gateway owns the shard no more."""
+        stamp = stamp_headers(me.incarnation)
+        taken = list(self.numbers.items())
+        self._claimed.update(number for _, number in taken)
+        return [
+            ShardRecord(
+                claim_key(*key), encode_claim(me, number, clean_start=True, goes_on=True), stamp
+            )
+            for key, number in taken
+        ]
+
+    def claim_read(
+        self, key: Key, claim: Claim, me: Run, owner: Run | None, *, is_held: bool
+    ) -> None:
+        """Take a claim that the shard has read.
+
+        Args:
+            key: Whose session it is for.
+            claim: Of this gateway, or of another.
+            me: This run of this gateway.
+            owner: Who owns the shard.
+            is_held: Whether somebody held the session before it.
+        """
+        if claim.run == me and claim.number in self._claimed:
+            self._claimed.discard(claim.number)
+            self.free.claimed(key, claim.number, claim.epoch)
+            if is_held:
+                self.free.let_go(key)
+        elif key in self.numbers and owner != me:
+            self.free.let_go(key)  # it came before ours, and the next owner gives it away
