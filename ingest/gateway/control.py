@@ -14,7 +14,7 @@ from ingest.gateway.draining import DEFAULT_CONNECTIONS_PER_SECOND, Drain
 from ingest.gateway.redelivery import redeliver
 from ingest.gateway.sessions import BETWEEN_GATEWAYS
 from ingest.protocol.reason_codes import DisconnectReasonCode
-from ingest.session.share_groups import SHARE
+from ingest.session.share_acts import SHARE
 from mqlake.errors import InvalidRecord
 from mqlake.retained_records import ANSWER
 

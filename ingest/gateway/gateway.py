@@ -46,7 +46,7 @@ from ingest.gateway.status import Status
 from ingest.gateway.subscribing import SubscriberContext
 from ingest.gateway.system_topics import Counted, SystemTopics
 from ingest.gateway.tracing import TracingDelivery
-from ingest.session.share_groups import SHARE
+from ingest.session.share_acts import SHARE
 from mqlake.record_versions import RECORD_VERSION
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from ingest.session.effects import (
 )
 from ingest.session.ownership import Shard
 from ingest.session.placement import place
-from ingest.session.share_groups import GroupEnded, Withdraw
+from ingest.session.share_acts import GroupEnded, Withdraw
 from ingest.session.taken_sessions import NOBODY_IS_FREE, FreeSessions
 from mqlake.errors import InvalidRecord, LogError, NewerRecord
 from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ingest.gateway.store.database import Database
     from ingest.session.effects import Search, Work
     from ingest.session.placement import Place
-    from ingest.session.share_groups import Deliveries
+    from ingest.session.share_acts import Deliveries
     from ingest.session.share_parts import GroupKey
     from mqlake.clock import Clock
     from mqlake.log.contract import LogReader

@@ -18,7 +18,7 @@ from ingest.gateway.outbound import LOCAL
 from ingest.gateway.share_part import NOT_KNOWN, SharePart
 from ingest.gateway.share_saving import PartSaver
 from ingest.session.open_work import OpenWork
-from ingest.session.share_groups import BEGIN, GO, KEPT, LOST, TAKE, TAKEN
+from ingest.session.share_acts import BEGIN, GO, KEPT, LOST, TAKE, TAKEN
 from ingest.session.share_membership import (
     Announce,
     AskToBegin,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from ingest.session.share_groups import Deliveries, Given
+from ingest.session.share_acts import Deliveries, Given
 from ingest.session.share_parts import GroupKey
 from mqlake.errors import InvalidRecord
 from mqlake.record_versions import VERSION_HEADER
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.context import Context
     from ingest.gateway.ends import Ends
-    from ingest.session.share_groups import Withdraw
+    from ingest.session.share_acts import Withdraw
     from mqlake.log.contract import LogAccess, LogRecord
 
 LOOK_SECONDS: Final = 0.02

@@ -26,7 +26,7 @@ from ingest.protocol.packets import (
     Subscription,
 )
 from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
-from ingest.session.share_groups import KEPT
+from ingest.session.share_acts import KEPT
 from ingest.session.share_parts import PartRecord, PartState
 from mqlake.clock import ManualClock
 from mqlake.records import ROUTES, Route, delivery_topic, route_key

@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.session.effects import Effect, ShardRecord, discard
-from ingest.session.share_groups import Deliveries, Given, GroupEnded, Withdraw
+from ingest.session.share_acts import Deliveries, Given, GroupEnded, Withdraw
 from ingest.session.share_membership import (
     Announce,
     AskToBegin,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from ingest.session import share_groups, share_membership, share_table
+from ingest.session import share_acts, share_membership, share_table
 from ingest.session.effects import Append
 from ingest.session.share_groups import GroupsOfShard
 from ingest.session.share_membership import (
@@ -71,7 +71,7 @@ def go_at_once(patch: Patch) -> None:
 
 def settle_without_reading(patch: Patch) -> None:
     """What a dead gateway was given since its last record is forgotten."""
-    patch.setattr(share_groups, "_add_given", lambda *_: None)
+    patch.setattr(share_acts, "_add_given", lambda *_: None)
 
 
 def let_the_dead_speak(patch: Patch) -> None:
@@ -96,14 +96,14 @@ def tell_before_it_is_written(patch: Patch) -> None:
     async def assign(groups: GroupsOfShard, left: Any, taker_id: str) -> None:
         taker = groups.table.get(left.group, taker_id)
         if taker is not None:
-            await share_groups._tell_to_take(taker, left)
+            await share_acts.tell_to_take(taker, left)
 
-    patch.setattr(share_groups, "_assign", assign)
+    patch.setattr(share_acts, "assign", assign)
 
 
 def bury_what_is_told(patch: Patch) -> None:
     """What has left is void before the record of another part has it."""
-    tell = share_groups._tell_to_take
+    tell = share_acts.tell_to_take
     records: list[Any] = []
 
     async def assign(groups: GroupsOfShard, left: Any, taker_id: str) -> None:
@@ -113,7 +113,7 @@ def bury_what_is_told(patch: Patch) -> None:
             records.append(groups.tombstone(left.part_id, left.group))
             await Append([records[-1]])
 
-    patch.setattr(share_groups, "_assign", assign)
+    patch.setattr(share_acts, "assign", assign)
 
 
 def leave_the_rest(patch: Patch) -> None:

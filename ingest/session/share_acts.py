@@ -1,0 +1,233 @@
+"""What the owner of a shard does for its share groups, each act a coroutine.
+
+When it does so is said by `share_groups.py`. A part is told what to do after the shard says so:
+whoever owns the shard next finds it there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from ingest.session.effects import Append, Effect, ShardRecord, Tell
+from ingest.session.share_parts import (
+    Gap,
+    GroupKey,
+    PartRecord,
+    PartState,
+    encode_member,
+    encode_part,
+    member_key,
+)
+from mqlake.offsets import latest
+from mqlake.record_versions import RECORD_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.session.share_table import GroupTable
+    from mqlake.session_records import MarksRecord
+    from mqlake.shard_records import Run
+
+SHARE: Final = "share"
+"""Action of the control records that tell parts something."""
+
+BEGIN: Final = "begin"
+GO: Final = "go"
+TAKE: Final = "take"
+TAKEN: Final = "taken"
+KEPT: Final = "kept"
+LOST: Final = "lost"
+
+
+class Given(NamedTuple):
+    """A message that the router gave to a gateway for a group."""
+
+    partition: int
+    offset: int
+    qos: int
+    at: int
+    """Offset in the delivery topic."""
+
+
+class Deliveries(NamedTuple):
+    """What the router gave to a gateway until its routes were withdrawn."""
+
+    given: dict[GroupKey, list[Given]]
+    ends: list[int] | None
+    """Per partition where the barriers behind the withdrawal are, if that is not all there was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw(Effect["Deliveries"]):
+    """Withdraw routes of a dead gateway, and return what it was given up to there."""
+
+    gateway: str
+    groups: Sequence[GroupKey]
+    first: int
+    """The first offset of its delivery topic that counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEnded(Effect[None]):
+    """Note that a group without members has ended, and how many messages nobody gets."""
+
+    group: GroupKey
+    dropped: int
+
+
+class OwnedGroups(Protocol):
+    """Implemented by `ingest.session.share_groups.GroupsOfShard`, which begins the acts."""
+
+    table: GroupTable
+
+    def stamp(self, epoch: int | None = None) -> list[tuple[str, bytes]]: ...
+    def record(self, part: PartRecord) -> ShardRecord: ...
+    def tombstone(self, part_id: str, group: GroupKey) -> ShardRecord: ...
+    def marks_of(self, run: Run) -> MarksRecord | None: ...
+
+
+async def tell(run: Run, group: GroupKey, part_id: str, do: str, **members: Any) -> None:
+    value = {
+        "v": RECORD_VERSION,
+        "do": do,
+        "incarnation": run.incarnation,
+        "tenant": group.tenant,
+        "filter": group.topic_filter,
+        "part": part_id,
+        **members,
+    }
+    await Tell(run.gateway, SHARE, json.dumps(value, separators=(",", ":")).encode())
+
+
+async def tell_to_take(taker: PartRecord, left: PartRecord) -> None:
+    record = json.loads(encode_part(left))
+    await tell(taker.run, left.group, taker.part_id, TAKE, left=left.part_id, record=record)
+
+
+async def assign(groups: OwnedGroups, left: PartRecord, taker_id: str) -> None:
+    """Say in the shard who takes over a part that has left, then tell it."""
+    now = groups.table.get(left.group, left.part_id)
+    if now is None or groups.table.taker(now) is not None:
+        return
+    await Append([groups.record(replace(now, taker=taker_id, number=now.number + 1))])
+    now = groups.table.get(left.group, left.part_id)
+    taker = None if now is None else groups.table.taker(now)
+    if now is not None and taker is not None:
+        await tell_to_take(taker, now)
+
+
+async def bury(
+    groups: OwnedGroups, group: GroupKey, taker: PartRecord | None, part_ids: Sequence[str]
+) -> None:
+    """Void the records of parts that another has taken, then let that forget them too."""
+    over = [groups.tombstone(one, group) for one in part_ids if one in groups.table.over]
+    if over:
+        await Append(over)
+    if taker is not None:
+        await tell(taker.run, group, taker.part_id, TAKEN, parts=list(part_ids))
+
+
+async def end(groups: OwnedGroups, group: GroupKey) -> None:
+    """Forget what was left of a group that has no member any more, absent ones included."""
+    left = groups.table.left(group)
+    if groups.table.is_kept(group) or not left:
+        return
+    dropped = sum(len(one.open) for one in left)
+    await Append([groups.tombstone(one.part_id, group) for one in left])
+    await GroupEnded(group, dropped)
+
+
+async def rewrite_part(groups: OwnedGroups, group: GroupKey, part_id: str) -> None:
+    """Write again what counts: the last record under its key does not."""
+    now = groups.table.get(group, part_id)
+    await Append([groups.tombstone(part_id, group) if now is None else groups.record(now)])
+
+
+async def rewrite_member(groups: OwnedGroups, group: GroupKey, client_id: str) -> None:
+    known = groups.table.member(group, client_id)
+    if known is not None:
+        epoch, in_flight = known
+        value = None if in_flight is None else encode_member(in_flight)
+        stamp = groups.stamp(epoch)
+        await Append([ShardRecord(member_key(group, client_id), value, stamp)])
+
+
+async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -> None:
+    """Make parts of a dead gateway parts that have left, as far as others can do without.
+
+    What was begun is finished although its gateway is there again.
+    """
+    table, marks = groups.table, groups.marks_of(run)
+    settling = []
+    for one in table.of_run(run) if is_dead else ():
+        if one.starts is not None and one.state is not PartState.SETTLING:
+            given = one.given
+            if marks is not None and one.state is PartState.LIVE:
+                given = latest([mark + 1 for mark in marks.marks], given)
+            settled = replace(one, state=PartState.SETTLING, number=one.number + 1, asks=0)
+            settling.append(replace(settled, given=given))
+    if settling:
+        await Append([groups.record(one) for one in settling])
+    parts = [
+        one
+        for one in table.of_run(run)
+        if (one.starts is None and is_dead)
+        or (one.state is PartState.SETTLING and table.can_go(one))
+    ]
+    if not parts:
+        return
+    first = min(part.next for part in parts)
+    if marks is not None:
+        # Each part that is older than the marks holds all that was given to it before them.
+        first = max(first, marks.next)
+    deliveries = await Withdraw(run.gateway, [part.group for part in parts], first)
+    records = []
+    for part in parts:
+        if part.starts is None:
+            # It was to be the first and has not begun: nothing is its own yet.
+            records.append(groups.tombstone(part.part_id, part.group))
+            continue
+        left = replace(part, state=PartState.LEFT, number=part.number + 1, took=[])
+        _add_given(table, left, deliveries)
+        left.at_ms = now_ms
+        records.append(groups.record(left))
+    await Append(records)
+
+
+def _add_given(table: GroupTable, left: PartRecord, deliveries: Deliveries) -> None:
+    """Add what the router gave to a part since its record; without what sessions hold."""
+    given = deliveries.given.get(left.group, [])
+    if deliveries.ends is not None:
+        _add_gap(table, left, given, deliveries.ends)
+    left.open = left.open.copy()
+    left.given = None if left.given is None else list(left.given)
+    for one in given:
+        if one.at < left.next or (left.starts and one.offset < left.starts[one.partition]):
+            continue
+        if one.qos:
+            left.open.add(one.partition, one.offset)
+        if left.given is not None:
+            left.given[one.partition] = max(left.given[one.partition], one.offset + 1)
+    for position in table.in_flight(left.group):
+        left.open.discard(*position)
+
+
+def _add_gap(table: GroupTable, left: PartRecord, given: list[Given], ends: list[int]) -> None:
+    """Have what was given to a part read where it was published: deliveries are not kept long.
+
+    Only if nobody else can have been given some of it.
+    """
+    others = [one for one in table.parts(left.group) if one.part_id != left.part_id]
+    if left.given is None or any(
+        one.state is not PartState.LEFT and one.starts is not None for one in others
+    ):
+        return
+    end = list(ends)
+    for one in given:
+        end[one.partition] = min(end[one.partition], one.offset)
+    gap = Gap(list(left.given), end, left.at_ms)
+    if not gap.is_empty:
+        left.gaps = [*left.gaps, gap]
+        left.given = latest(end, left.given)
