@@ -19,12 +19,19 @@ import asyncio
 import json
 import logging
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ingest.gateway.beats import (
+    SERVING,
+    Peer,
+    decode_beat,
+    decode_version,
+    encode_beat,
+    encode_version,
+)
 from ingest.gateway.lease import BEAT_SECONDS, SILENT_SECONDS
 from mqlake.clock import LogClock
-from mqlake.errors import LogError, OperationalError
+from mqlake.errors import InvalidRecord, LogError, OperationalError
 from mqlake.log.contract import BEGINNING, DELIVERY_SECONDS, LogFull, LogRecord, LogWriter
 from mqlake.record_versions import OLDEST_WRITTEN, RECORD_VERSION
 from mqlake.records import GATEWAYS, NO_GATEWAY, VERSION_KEY, Headers
@@ -49,25 +56,7 @@ GRACE_SECONDS: Final = 1.0
 CLOCK_WORDS: Final = 20
 """Words that our clock is judged by: one may wait for the log for long, hardly all of them."""
 
-SERVING: Final = "serving"
-"""State of a gateway that takes clients, and can own shards."""
-
 _HEADERS: Final[Headers] = []
-
-
-@dataclass(slots=True)
-class _Peer:
-    incarnation: str
-    epoch: int
-    heard_at: float
-    serves: bool
-    records: int
-    """The newest version of records that it knows."""
-    addresses: dict[str, str]
-    """Where clients reach it, by kind of listener."""
-    identity: str = ""
-    read_at_ms: int | None = None
-    """By the log's time, of a word that is older than our own first one."""
 
 
 class _Said(NamedTuple):
@@ -130,7 +119,7 @@ class Peers:
         self._is_read = False
         self._said: dict[int, _Said] = {}
         self._number = 0
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, Peer] = {}
         self._named_from = 0
         self.epoch = 1
         self._records = records
@@ -163,18 +152,16 @@ class Peers:
         self._spoke_at = now
         self._serves = figures.get("state") == SERVING
         self._number += 1
-        value = {
-            "v": RECORD_VERSION,
-            "gateway": self._me.gateway,
-            "incarnation": self._me.incarnation,
-            "epoch": self.epoch,
-            "number": self._number,
-            "process": self._host.identity,
-            "records": self._records,
-            "at": self._clock.now_ms(),
-            **figures,
-        }
-        has_room = self._append(self._me.gateway.encode(), json.dumps(value).encode())
+        value = encode_beat(
+            self._me,
+            epoch=self.epoch,
+            number=self._number,
+            identity=self._host.identity,
+            records=self._records,
+            now_ms=self._clock.now_ms(),
+            figures=figures,
+        )
+        has_room = self._append(self._me.gateway.encode(), value)
         self._said[self._number] = _Said(now, has_room)
         self._raise_version()
 
@@ -340,15 +327,13 @@ class Peers:
         ]
         version = min([self._records, *known])
         if version > self.version:
-            value = {"v": RECORD_VERSION, "written": version, "gateway": self._me.gateway}
-            self._append(VERSION_KEY, json.dumps(value).encode())
+            self._append(VERSION_KEY, encode_version(version, self._me.gateway))
 
     def _take_version(self, record: LogRecord) -> str:
         """Note which version is in force; return why this gateway cannot go on, or ""."""
         try:
-            found = json.loads(record.value or b"null")
-            version, gateway = int(found["written"]), str(found["gateway"])
-        except (ValueError, KeyError, TypeError) as exc:
+            version, gateway = decode_version(record.value)
+        except InvalidRecord as exc:
             logger.warning("record of a version ignored", extra={"fields": {"reason": str(exc)}})
             return ""
         if version > self._records:
@@ -399,20 +384,11 @@ class Peers:
             if known is None or peer.epoch >= known.epoch:
                 self._peers[name] = peer
 
-    def _decode(self, record: LogRecord) -> _Peer | None:
+    def _decode(self, record: LogRecord) -> Peer | None:
+        read_at_ms = None if self._is_read else record.timestamp_ms
         try:
-            found = json.loads(record.value or b"null")
-            return _Peer(
-                str(found["incarnation"]),
-                int(found.get("epoch", 0)),
-                self._clock.monotonic(),
-                found.get("state", SERVING) == SERVING,
-                int(found.get("records", 1)),
-                {str(kind): str(one) for kind, one in found.get("addresses", {}).items()},
-                str(found.get("process", "")),
-                None if self._is_read else record.timestamp_ms,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            return decode_beat(record.value, self._clock.monotonic(), read_at_ms)
+        except InvalidRecord as exc:
             logger.warning("gateway record ignored", extra={"fields": {"reason": str(exc)}})
             return None
 
