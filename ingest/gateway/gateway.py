@@ -39,7 +39,8 @@ from ingest.gateway.retained_shards import RetainedShards
 from ingest.gateway.sending import SenderContext
 from ingest.gateway.session_log import SessionLog
 from ingest.gateway.sessions import Sessions
-from ingest.gateway.shards import Actions, Shards
+from ingest.gateway.shard_acts import Actions
+from ingest.gateway.shards import Shards
 from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.share_settling import ShareSettler
 from ingest.gateway.status import Status

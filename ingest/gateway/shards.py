@@ -5,110 +5,39 @@ second one loads them before, one shard after the other, those first that this g
 claim in a shard that is loaded does not wait behind the records of one that is not. When it has
 come to where the shard's end was, the gateway appends `o/owner`, and is the owner when it has read
 that.
-What the owner does is in `ingest.session.acts`; its effects are performed here.
+What the owner does is performed by `shard_acts.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from ingest.gateway.followed_shard import FollowedShard
+from ingest.gateway.shard_acts import ShardActs
 from ingest.gateway.store.shards import SqliteShardStore
-from ingest.session.effects import (
-    Append,
-    Effect,
-    Ended,
-    Fenced,
-    Find,
-    NextOffsets,
-    PassOn,
-    PublishWills,
-    SettledRun,
-    Tell,
-    discard,
-)
 from ingest.session.ownership import Shard
 from ingest.session.placement import place
-from ingest.session.share_acts import GroupEnded, Withdraw
 from ingest.session.taken_sessions import NOBODY_IS_FREE, FreeSessions
 from mqlake.errors import InvalidRecord, LogError, NewerRecord
 from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
-from mqlake.records import CONTROL_KEY_PREFIX, SESSIONS, delivery_topic
+from mqlake.records import SESSIONS
 from mqlake.shard_records import OWNER_KEY, Key, Run, encode_run, shard_of, stamp_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
-
     from ingest.gateway.lease import Lease
     from ingest.gateway.peers import Peers
+    from ingest.gateway.shard_acts import Actions
     from ingest.gateway.store.database import Database
-    from ingest.session.effects import Search, Work
     from ingest.session.placement import Place
-    from ingest.session.share_acts import Deliveries
-    from ingest.session.share_parts import GroupKey
     from mqlake.clock import Clock
     from mqlake.log.contract import LogReader
-    from mqlake.session_records import ProgressRecord, SessionRecord
 
 logger = logging.getLogger(__name__)
 
 CLAIM_AGAIN_SECONDS: Final = 2.0
 """How long a gateway that is to own a shard waits before it says so again."""
-
-APPLY_SECONDS: Final = 20.0
-"""How long a record of our own may take to come back; then the act is given up, and done again."""
-
-
-LOOK_SECONDS: Final = 0.05
-"""How often it is looked whether this gateway is heard again."""
-
-
-@dataclass(slots=True)
-class Actions:
-    """What the owner of a shard needs of the gateway, beside the log.
-
-    Attributes:
-        find: Returns which exchanges `mqlake.inbound` has.
-        next_offsets: Of `mqlake.inbound`, by partition: nothing is below from now on.
-        publish_wills: Appends wills under their exchanges, until all are durable.
-        pass_on: Gives share groups what an absent session leaves.
-        ended: Told of a session that has ended.
-        withdraw: Takes routes of a dead gateway, and what it was given for share groups.
-        group_ended: Told of a share group that has ended, and how many messages nobody gets.
-        told: Takes a control record of a gateway for itself.
-    """
-
-    find: Callable[[Sequence[Search]], Coroutine[Any, Any, Collection[bytes]]]
-    next_offsets: Callable[[], list[int]]
-    publish_wills: Callable[[Sequence[tuple[SessionRecord, bytes]]], Coroutine[Any, Any, None]]
-    pass_on: Callable[[Key, ProgressRecord], Coroutine[Any, Any, None]]
-    ended: Callable[[Ended], None]
-    withdraw: Callable[[Withdraw], Coroutine[Any, Any, Deliveries]]
-    group_ended: Callable[[GroupKey, int], None]
-    told: Callable[[str, dict[str, Any]], None]
-
-
-@dataclass(slots=True)
-class _Followed:
-    """A shard that is read.
-
-    Invariant: this gateway acts for it only under `acts_under`, the epoch since when it knows all.
-    """
-
-    shard: Shard
-    store: SqliteShardStore
-    end: int
-    """Where its end was when reading began."""
-    is_loading: bool = True
-    """It has not come to its end; the other reader does not follow it yet."""
-    acts_under: int | None = None
-    claim_at: float = 0.0
-    waiting: list[tuple[int, int, asyncio.Future[None]]] = field(default_factory=list)
-    """A heap: the offset that is to be read, the how-manieth who waits, who waits."""
 
 
 class Shards:
@@ -153,17 +82,14 @@ class Shards:
         self._peers = peers
         self._lease = lease
         self._clock = clock
-        self._actions = actions
         self.count = count
         self.free: FreeSessions = NOBODY_IS_FREE
         self.ignored_count = 0
-        self._followed: dict[int, _Followed] = {}
+        self._followed: dict[int, FollowedShard] = {}
         self._loading: int | None = None
-        self._waited = 0
         self._owners: list[str] = []
         self._places: list[Place] = []
-        self._works: set[asyncio.Task[None]] = set()
-        self._is_closed = False
+        self._acts = ShardActs(me.gateway, writer, lease, actions, self._may_act, self._applied)
 
     async def open(self) -> None:
         """Begin to read.
@@ -175,19 +101,17 @@ class Shards:
         await self._loader.start(SESSIONS, {}, self._load, self._report)
 
     async def close(self) -> None:
-        self._is_closed = True
+        self._acts.is_closed = True
         await self._reader.close()
         await self._loader.close()
-        for task in list(self._works):
-            task.cancel()
+        self._acts.close()
 
     async def finish(self) -> None:
         """Read what this gateway has written, and do what is due because of it: wills above all."""
         ends = await self._reader.end_offsets(SESSIONS)
         for number in self.owned:
             await self._applied(self._followed[number].shard, ends[number] - 1)
-        while self._works:
-            await asyncio.wait(self._works)
+        await self._acts.finish()
 
     @property
     def owned(self) -> list[int]:
@@ -229,7 +153,7 @@ class Shards:
 
     @property
     def is_idle(self) -> bool:
-        return not self._works
+        return self._acts.is_idle
 
     def owned_shard(self, key: Key) -> Shard | None:
         """Return the shard of a client if this gateway acts for it."""
@@ -268,7 +192,7 @@ class Shards:
 
     def tick(self) -> None:
         """Follow what placement says, claim what is to be owned, do what time brings."""
-        if not self._peers.is_read or self._is_closed:
+        if not self._peers.is_read or self._acts.is_closed:
             return
         owners = self._peers.owners()
         if owners and owners != self._owners:
@@ -306,7 +230,7 @@ class Shards:
         if new and self._loading is None:
             # Those first that nobody acts for before they are read.
             self._loading = min(new, key=lambda one: (self._places[one].owner != name, one))
-            self._keep(asyncio.create_task(self._begin_to_load(self._loading)))
+            self._acts.keep(asyncio.create_task(self._begin_to_load(self._loading)))
         for number in self._followed.keys() - wanted:
             followed = self._followed[number]
             if self._can_drop(followed):  # else when its new owner has said so
@@ -322,13 +246,13 @@ class Shards:
         except LogError as error:  # it is tried again
             self._not_followed(number, error)
 
-    def _end_loading_if_read(self, number: int, followed: _Followed) -> None:
+    def _end_loading_if_read(self, number: int, followed: FollowedShard) -> None:
         if followed.is_loading and followed.shard.next_offset >= followed.end:
             followed.is_loading = False
             self._loader.unfollow([number])
-            self._keep(asyncio.create_task(self._begin_to_follow(number, followed)))
+            self._acts.keep(asyncio.create_task(self._begin_to_follow(number, followed)))
 
-    async def _begin_to_follow(self, number: int, followed: _Followed) -> None:
+    async def _begin_to_follow(self, number: int, followed: FollowedShard) -> None:
         try:
             await self._reader.follow({number: followed.shard.next_offset})
         except LogError as error:
@@ -344,25 +268,23 @@ class Shards:
             followed.store.close()
         self._loading = None
 
-    def _new(self, number: int, end: int) -> _Followed:
+    def _new(self, number: int, end: int) -> FollowedShard:
         store = SqliteShardStore(self._database, number)
-        shard = Shard(number, store, self._me, self._begin)
+        shard = Shard(number, store, self._me, self._acts.begin)
         shard.taken.free = self.free
-        return _Followed(shard, store, end)
+        return FollowedShard(shard, store, end)
 
-    def _can_drop(self, followed: _Followed) -> bool:
+    def _can_drop(self, followed: FollowedShard) -> bool:
         owner = followed.shard.owner
         is_read = not followed.is_loading and self._loading != followed.shard.number
         return is_read and owner != self._me and not followed.shard.has_to_leave
 
-    def _drop(self, number: int, followed: _Followed) -> None:
+    def _drop(self, number: int, followed: FollowedShard) -> None:
         self._reader.unfollow([number])
         del self._followed[number]
-        followed.store.close()
-        for *_, future in followed.waiting:
-            future.cancel()
+        followed.close()
 
-    def _claim(self, number: int, followed: _Followed) -> None:
+    def _claim(self, number: int, followed: FollowedShard) -> None:
         """Say that this gateway owns a shard, if it is to."""
         shard = followed.shard
         if (
@@ -374,7 +296,7 @@ class Shards:
         ):
             self._claim_now(followed)
 
-    def _claim_now(self, followed: _Followed) -> None:
+    def _claim_now(self, followed: FollowedShard) -> None:
         followed.claim_at = self._clock.monotonic() + CLAIM_AGAIN_SECONDS
         headers = stamp_headers(self._me.incarnation)
         try:
@@ -420,9 +342,9 @@ class Shards:
             if record.offset >= followed.shard.next_offset:
                 self._apply(record, followed)
                 if followed.waiting:
-                    self._wake(followed)
+                    followed.wake()
 
-    def _apply(self, record: LogRecord, followed: _Followed) -> None:
+    def _apply(self, record: LogRecord, followed: FollowedShard) -> None:
         shard = followed.shard
         epoch = shard.owner_epoch
         try:
@@ -437,7 +359,7 @@ class Shards:
         if shard.owner_epoch != epoch:
             self._owner_changed(record.partition, followed)
 
-    def _owner_changed(self, number: int, followed: _Followed) -> None:
+    def _owner_changed(self, number: int, followed: FollowedShard) -> None:
         shard = followed.shard
         owner = shard.owner
         assert owner is not None
@@ -447,136 +369,24 @@ class Shards:
             extra={"fields": {"shard": number, "gateway": owner.gateway}},
         )
 
-    def _wake(self, followed: _Followed) -> None:
-        waiting, position = followed.waiting, followed.shard.next_offset
-        while waiting and waiting[0][0] < position:
-            future = heappop(waiting)[2]
-            if not future.done():
-                future.set_result(None)
-
     def _report(self, error: LogError) -> None:
         logger.warning("sessions cannot be read", extra={"fields": {"reason": str(error)}})
 
-    # What the owner does
+    # What the acts ask
 
-    def _begin(self, shard: Shard, work: Work) -> None:
-        if self._is_closed:
-            discard(work)
-            return
-        task = asyncio.create_task(self._run(shard, work, shard.owner_epoch))
-        task.add_done_callback(lambda _: discard(work))  # it may be cancelled before it has begun
-        self._keep(task)
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._works.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._works.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            loop = asyncio.get_running_loop()
-            loop.call_exception_handler(
-                {"message": "the owner of a shard failed", "exception": error}
-            )
-
-    async def _run(self, shard: Shard, work: Work, epoch: int) -> None:
-        """Perform the effects of an act, until its end or until the shard is another's."""
-        result: Any = None
-        failure: Exception | None = None
-        while True:
-            try:
-                effect = work.send(result) if failure is None else work.throw(failure)
-            except StopIteration:
-                return
-            except Fenced:
-                return
-            except LogError as error:
-                logger.warning("the owner of a shard waits", extra={"fields": {"reason": error}})
-                return
-            failure = None
-            try:
-                self._check(shard, epoch)
-                result = await self._perform(shard, effect, epoch)
-                self._check(shard, epoch)
-            except (Fenced, LogError) as error:
-                failure = error
-
-    def _check(self, shard: Shard, epoch: int) -> None:
+    def _may_act(self, shard: Shard, epoch: int) -> bool:
         followed = self._followed.get(shard.number)
-        if (
-            followed is None
-            or followed.shard is not shard
-            or shard.owner_epoch != epoch
-            or (shard.owner == self._me and not self._acts(followed))
-        ):
-            raise Fenced(f"shard {shard.number} is not this gateway's any more")
-
-    def _acts(self, followed: _Followed) -> bool:
-        return followed.acts_under == followed.shard.owner_epoch and self._lease.is_in_time()
-
-    async def _perform(self, shard: Shard, effect: Effect[Any], epoch: int) -> Any:
-        actions = self._actions
-        match effect:
-            case Append(records):
-                offsets = await asyncio.gather(
-                    *(
-                        self._writer.append_durably(
-                            SESSIONS, one.key, one.value, one.headers, partition=shard.number
-                        )
-                        for one in records
-                    )
-                )
-                if offsets:
-                    await self._applied(shard, max(offset for _, offset in offsets))
-            case Tell(gateway, action, value):
-                if gateway == self._me.gateway:
-                    actions.told(action, json.loads(value))
-                elif gateway:
-                    key = CONTROL_KEY_PREFIX + action.encode()
-                    await self._writer.append_durably(
-                        delivery_topic(gateway), key, value, [], partition=0
-                    )
-            case NextOffsets():
-                return actions.next_offsets()
-            case Find(searches):
-                return await actions.find(searches)
-            case PublishWills(wills):
-                while not self._lease.is_certain():
-                    await asyncio.sleep(LOOK_SECONDS)
-                    self._check(shard, epoch)
-                await actions.publish_wills(wills)
-            case PassOn(key, progress):
-                await actions.pass_on(key, progress)
-            case Ended():
-                actions.ended(effect)
-            case Withdraw():
-                return await actions.withdraw(effect)
-            case GroupEnded(group, dropped):
-                actions.group_ended(group, dropped)
-            case SettledRun(run, count):
-                logger.info(
-                    "sessions of a dead gateway are settled",
-                    extra={"fields": {"gateway": run.gateway, "sessions": count}},
-                )
-        return None
+        if followed is None or followed.shard is not shard or shard.owner_epoch != epoch:
+            return False
+        if shard.owner != self._me:
+            return True  # what it does when it has been the owner
+        return followed.acts_under == epoch and self._lease.is_in_time()
 
     async def _applied(self, shard: Shard, offset: int) -> None:
         """Wait until a record of this gateway has been read."""
         followed = self._followed.get(shard.number)
-        if followed is None or followed.shard is not shard or shard.next_offset > offset:
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waited += 1
-        heappush(followed.waiting, (offset, self._waited, future))
-        try:
-            async with asyncio.timeout(APPLY_SECONDS):
-                await future
-        except TimeoutError:
-            raise LogError(
-                f"shard {shard.number} was not read up to offset {offset} within "
-                f"{APPLY_SECONDS:.0f} s",
-                definite=False,
-            ) from None
+        if followed is not None and followed.shard is shard and shard.next_offset <= offset:
+            await followed.wait(offset)
 
 
 def _ignore(_partition: int, _offset: int, _error: LogError | None) -> None:

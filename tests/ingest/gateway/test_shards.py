@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ingest.gateway.lease import Lease
-from ingest.gateway.shards import Actions, Shards
+from ingest.gateway.shards import Shards
 from ingest.gateway.store.database import Database
 from ingest.session.placement import place
 from mqlake.clock import ManualClock
@@ -26,6 +26,7 @@ from tests.ingest.gateway.harness import until
 
 if TYPE_CHECKING:
     from ingest.gateway.peers import Peers
+    from ingest.gateway.shard_acts import Actions
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,70 @@
+"""A shard that a gateway reads, and who waits until it has read a record."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from mqlake.errors import LogError
+
+if TYPE_CHECKING:
+    from ingest.gateway.store.shards import SqliteShardStore
+    from ingest.session.ownership import Shard
+
+APPLY_SECONDS: Final = 20.0
+"""How long a record of our own may take to come back; then the act is given up, and done again."""
+
+
+@dataclass(slots=True)
+class FollowedShard:
+    """A shard that is read.
+
+    Invariant: the gateway acts for it only under `acts_under`, the epoch since when it knows all.
+    """
+
+    shard: Shard
+    store: SqliteShardStore
+    end: int
+    """Where its end was when reading began."""
+    is_loading: bool = True
+    """It has not come to its end; the other reader does not follow it yet."""
+    acts_under: int | None = None
+    claim_at: float = 0.0
+    waiting: list[tuple[int, int, asyncio.Future[None]]] = field(default_factory=list)
+    """A heap: the offset that is to be read, the how-manieth who waits, who waits."""
+    _waited: int = 0
+
+    async def wait(self, offset: int) -> None:
+        """Wait until a record of this gateway has been read.
+
+        Raises:
+            LogError: It does not come back.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waited += 1
+        heappush(self.waiting, (offset, self._waited, future))
+        try:
+            async with asyncio.timeout(APPLY_SECONDS):
+                await future
+        except TimeoutError:
+            raise LogError(
+                f"shard {self.shard.number} was not read up to offset {offset} within "
+                f"{APPLY_SECONDS:.0f} s",
+                definite=False,
+            ) from None
+
+    def wake(self) -> None:
+        """Let those go on who wait for what has been read."""
+        waiting, position = self.waiting, self.shard.next_offset
+        while waiting and waiting[0][0] < position:
+            future = heappop(waiting)[2]
+            if not future.done():
+                future.set_result(None)
+
+    def close(self) -> None:
+        """Drop what is kept of the shard; nobody waits any more."""
+        self.store.close()
+        for *_, future in self.waiting:
+            future.cancel()
