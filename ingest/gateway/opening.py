@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ingest.gateway.client_session import SessionContext
     from ingest.gateway.context import Context
     from ingest.gateway.resuming import Resumer
-    from ingest.gateway.routes import RouteRequest
+    from ingest.gateway.route_rounds import RouteRequest
     from ingest.gateway.sessions import Sessions
     from ingest.protocol.packets import Connect
     from ingest.protocol.properties import Properties

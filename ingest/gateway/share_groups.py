@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from ingest.gateway.ends import Ends
     from ingest.gateway.gaps import Gaps
     from ingest.gateway.lookup import Lookup
-    from ingest.gateway.routes import RouteRequest, Routes
+    from ingest.gateway.route_rounds import RouteRequest
+    from ingest.gateway.routes import Routes
     from ingest.gateway.sending import Outgoing, Sender
     from ingest.gateway.share_log import ShareLog
     from ingest.session.effects import Effect

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.routes import RouteRequest, Routes
+from ingest.gateway.route_rounds import RouteRequest
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import (
     MQTT_3_1_1,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ingest.gateway.delivered import Delivered
     from ingest.gateway.histories import Histories, History, Wish
     from ingest.gateway.publishing import Publisher
+    from ingest.gateway.routes import Routes
     from ingest.gateway.sending import Sender
     from ingest.gateway.share_groups import ShareGroups
     from ingest.gateway.tasks import Tasks

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from ingest.gateway import routes as module
-from ingest.gateway.routes import RouteRequest, Routes
+from ingest.gateway.route_rounds import RouteRequest
+from ingest.gateway.routes import Routes
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.log.contract import LogFull
