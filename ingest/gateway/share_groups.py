@@ -2,7 +2,7 @@
 
 A gateway with members of a group has a part in it, which joins, leaves and takes over as the owner
 of the group's shard tells it (`ingest.session.share_groups`, `share_membership`). What that decides
-is performed here, and members' messages go through the part (`share_part.py`).
+is performed by `share_membership.py`; members' messages go through the part (`share_part.py`).
 """
 
 from __future__ import annotations
@@ -10,28 +10,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.drops import DropReason
-from ingest.gateway.outbound import LOCAL
+from ingest.gateway.share_membership import ShareMembership
 from ingest.gateway.share_part import NOT_KNOWN, SharePart
+from ingest.gateway.share_questions import ShareQuestions
+from ingest.gateway.share_reading import ShareReader
+from ingest.gateway.share_redelivery import ShareRedelivery
 from ingest.gateway.share_saving import PartSaver
-from ingest.session.open_work import OpenWork
 from ingest.session.share_acts import BEGIN, GO, KEPT, LOST, TAKE, TAKEN
-from ingest.session.share_membership import (
-    Announce,
-    AskToBegin,
-    AskToGo,
-    Begin,
-    SavePart,
-    Serve,
-    WithdrawOwn,
-    belong,
-)
-from ingest.session.share_parts import GroupKey, PartRecord, PartState, decode_part, group_shard
+from ingest.session.share_membership import Begin
+from ingest.session.share_parts import GroupKey, PartState, decode_part, group_shard
 from ingest.session.subscriptions import Copy
-from mqlake.errors import InvalidRecord, LogError
+from mqlake.errors import InvalidRecord
 from mqlake.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
@@ -46,17 +38,12 @@ if TYPE_CHECKING:
     from ingest.gateway.routes import Routes
     from ingest.gateway.sending import Outgoing, Sender
     from ingest.gateway.share_log import ShareLog
-    from ingest.session.effects import Effect
     from ingest.session.subscriptions import Subscriptions
     from mqlake.records import Route
     from mqlake.session_records import ProgressRecord
     from mqlake.shard_records import Key
 
 logger = logging.getLogger(__name__)
-
-RETRY_SECONDS: Final = 0.2
-ASK_AGAIN_SECONDS: Final = 1.0
-"""After so long without an answer a part asks again."""
 
 CLOSE_SECONDS: Final = 2.0
 """How long a gateway that stops tries to leave its groups in order; the owner settles it else."""
@@ -95,17 +82,18 @@ class ShareGroups:
         self._routes = routes
         self._subscriptions = subscriptions
         self._delivered = delivered
-        self._ends = ends
-        self._lookup = lookup
-        self._gaps = gaps
         self._parts: dict[GroupKey, SharePart] = {}
         # Parts of which the log does not know what they hold now.
         self._changed: dict[SharePart, None] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._ended = asyncio.Event()
-        self._is_suspended = False
-        self._questions = 0
-        self._saver = PartSaver(log, context.loop, self._changed)
+        self._saver = saver = PartSaver(log, context.loop, self._changed)
+        self._redelivery = ShareRedelivery(context, log, self._parts)
+        self._membership = ShareMembership(
+            context, log, routes, ends, saver, self._enter_when_joined, self._open
+        )
+        self._reader = ShareReader(context, lookup, gaps, saver, self._start, self._open)
+        self._questions = ShareQuestions(log, self._parts, saver, self._start, self._open)
 
     @property
     def is_idle(self) -> bool:
@@ -166,7 +154,7 @@ class ShareGroups:
                 self._delivered,
                 group,
                 self._changed,
-                self.read,
+                self._reader.read,
             )
             part.task = self._start(self._run_part(part))
         return part
@@ -208,47 +196,16 @@ class ShareGroups:
         copies.append(copy or Copy(part, MESSAGE_QOS, True, (), group.topic_filter))
 
     def pass_on(self, tenant: str, left: Iterable[Outgoing]) -> None:
-        """Give others of the group what a member has left (5.0: 4.8.2)."""
-        by_group: dict[GroupKey, list[Outgoing]] = {}
-        for outgoing in left:
-            by_group.setdefault(GroupKey(tenant, outgoing.shared_filter), []).append(outgoing)
-        for group, messages in by_group.items():
-            part = self._parts.get(group)
-            if part is not None and part.keeps_messages:
-                part.take_back(one.message for one in messages)
-                part.hand_out()
-                continue
-            places = [(one.message.partition, one.message.offset) for one in messages]
-            work = OpenWork(place for place in places if place[0] != LOCAL)
-            if work:
-                self._log.save_part(self._left(SharePart.new_id(), group, work))
+        """Give others of the group what a member has left."""
+        self._redelivery.pass_on(tenant, left)
 
     async def pass_on_stored(self, key: Key, progress: ProgressRecord) -> None:
         """Give others of the groups what the session of an absent client leaves.
 
-        QoS 2 is not given to anybody else. [MQTT5-4.8.2-5] What is left has one name, whoever
-        writes it: it counts once.
-
         Raises:
             LogError: The log has not taken it.
         """
-        by_group: dict[GroupKey, OpenWork] = {}
-        for one in progress.outgoing:
-            shared_filter = progress.shared.get(one.packet_id)
-            if shared_filter and one.qos == 1:
-                group = GroupKey(key[0], shared_filter)
-                by_group.setdefault(group, OpenWork()).add(one.partition, one.offset)
-        for group, work in by_group.items():
-            name = f"{progress.session_id}/{group.topic_filter}"
-            part_id = blake2b(name.encode(), digest_size=8).hexdigest()
-            await self._log.leave_behind(self._left(part_id, group, work))
-
-    def _left(self, part_id: str, group: GroupKey, work: OpenWork) -> PartRecord:
-        """Return the record of a part that was never anything but left."""
-        name, incarnation = self._context.me
-        record = PartRecord(part_id, group, name, incarnation, PartState.LEFT, open=work)
-        record.at_ms = self._context.clock.now_ms()
-        return record
+        await self._redelivery.pass_on_stored(key, progress)
 
     def member_moved(self, sender: Sender) -> None:
         """Give a member what waits for it in its groups, if it has room now."""
@@ -298,87 +255,20 @@ class ShareGroups:
                 extra={"fields": {"filter": part.group.topic_filter, "from": left.gateway}},
             )
             self._saver.save(part)
-            self.read(part)
+            self._reader.read(part)
 
     def _taken(self, part: SharePart, value: dict[str, Any]) -> None:
         part.forget_taken(value["parts"])
         part.touch()
 
     def _kept(self, part: SharePart, value: dict[str, Any]) -> None:
-        if part.asks and part.asks == value["asks"]:
-            part.asks = 0
-            part.touch()
-            self._look_whether_all_are_kept()
+        self._questions.kept(part, value["asks"])
 
     # One part, from its first member to its last
 
     async def _run_part(self, part: SharePart) -> None:
-        while part.from_delivery == NOT_KNOWN:
-            try:
-                part.from_delivery = await self._ends.delivery(part.route.gateway)
-            except LogError:
-                await asyncio.sleep(RETRY_SECONDS)
-        work = belong(part, self._context.clock.now_ms)
-        result: Any = None
-        while True:
-            try:
-                effect = work.send(result)
-            except StopIteration:
-                break
-            result = await self._perform(part, effect)
+        await self._membership.run(part)
         self._end(part)
-
-    async def _perform(self, part: SharePart, effect: Effect[Any]) -> Any:
-        match effect:
-            case AskToBegin():
-                return await self._ask(part)
-            case AskToGo():
-                part.is_open = part.is_joined = False
-                await self._ask(part)
-            case SavePart():
-                await self._saver.say(part)
-            case Announce():
-                return await self._announce(part)
-            case WithdrawOwn():
-                await self._withdraw(part)
-            case Serve():
-                self._open(part)
-                while part.members:
-                    part.unwanted.clear()
-                    await part.unwanted.wait()
-                part.move_given()
-        return None
-
-    async def _ask(self, part: SharePart) -> Any:
-        """Write a part until the owner of its shard answers."""
-        answer = part.new_answer()
-        while True:
-            self._saver.save(part)
-            try:
-                async with asyncio.timeout(ASK_AGAIN_SECONDS):
-                    return await asyncio.shield(answer)
-            except TimeoutError:
-                continue
-
-    async def _announce(self, part: SharePart) -> list[int]:
-        await self._log.until_it_counts()
-        routes = self._routes
-        routes.renew(part.route)
-        own = [] if routes.knows(part.route) else [part.route]
-        part.holds_route = part.holds_route or bool(own)
-        starts = await routes.announce(own).counted
-        # Members count from later barriers: what is between is given to the part and waits there.
-        part.is_joined = True
-        pending, part.pending = part.pending, []
-        for shared, enter in pending:
-            self._enter_when_joined(shared, enter)
-        return starts
-
-    async def _withdraw(self, part: SharePart) -> None:
-        if part.holds_route:
-            part.holds_route = False
-            self._routes.unsubscribe(part.route)
-        await self._routes.announce([]).routed
 
     def _end(self, part: SharePart) -> None:
         """Forget a part; members that came while it left have a new one."""
@@ -398,51 +288,9 @@ class ShareGroups:
         """Give the members what comes, and what has waited."""
         if part.is_ended:
             return
-        self.read(part)
-        part.is_open = not (part.is_reading or self._is_suspended)
+        self._reader.read(part)
+        part.is_open = not (part.is_reading or self._questions.is_asking)
         part.hand_out()
-
-    # What others have left
-
-    def read(self, part: SharePart) -> None:
-        """Read what waits in the log; the members get it before what comes meanwhile."""
-        if part.wants_to_read and not part.is_reading and not part.is_ended:
-            part.is_reading = True
-            part.is_open = False
-            self._start(self._read_some(part))
-
-    async def _read_some(self, part: SharePart) -> None:
-        has_read_gap = False
-        while part.wants_to_read and not part.is_ended:
-            try:
-                if part.unread:
-                    await self._read_unread(part)
-                else:
-                    gap = part.gaps[0]
-                    has_read_gap = True
-                    await self._gaps.read(part, gap.start, gap.end, gap.since_ms)
-                    if not part.is_ended:
-                        del part.gaps[0]
-                        part.end_missed()
-            except LogError as error:
-                part.was_not_read()
-                logger.warning("a share group waits", extra={"fields": {"reason": str(error)}})
-                await asyncio.sleep(RETRY_SECONDS)
-        # First the log knows that nothing of a gap is left, then members get it: what a session has
-        # in flight may be in the part's record, but never in a gap that would be read again.
-        while has_read_gap and not (part.is_ended or self._saver.save(part)):  # noqa: ASYNC110
-            await asyncio.sleep(RETRY_SECONDS)  # nobody tells
-        part.is_reading = False
-        self._open(part)
-
-    async def _read_unread(self, part: SharePart) -> None:
-        found = await self._lookup.messages(part.begin_to_read())
-        if part.is_ended:
-            part.was_not_read()
-            return
-        missing = part.was_read(found.values())
-        if missing:
-            self._context.drops.add(DropReason.UNREADABLE, part.group.tenant, "", "", 1, missing)
 
     async def run(self) -> None:
         """Run the parts of this gateway until cancelled."""
@@ -469,41 +317,8 @@ class ShareGroups:
         return are_written
 
     def suspend(self) -> None:
-        """Give nothing out until it is known which parts are still this gateway's.
-
-        It has not heard itself for so long that it may have been taken for dead.
-        """
-        self._log.ask()
-        self._questions += 1
-        if self._tasks is None:
-            self._look_whether_all_are_kept()
-            return
-        is_asking = self._is_suspended
-        self._is_suspended = True
-        for part in self._parts.values():
-            part.is_open = False
-            # Of one that was never written nobody has settled anything.
-            part.asks = self._questions if part.is_written else 0
-        if not is_asking:
-            self._start(self._ask_all())
-        self._look_whether_all_are_kept()
-
-    async def _ask_all(self) -> None:
-        while self._is_suspended:
-            for part in list(self._parts.values()):
-                if part.asks:
-                    self._saver.save(part)
-            await asyncio.sleep(ASK_AGAIN_SECONDS)
-
-    def _look_whether_all_are_kept(self) -> None:
-        if not self._log.is_asking or any(part.asks for part in self._parts.values()):
-            return
-        if not self._log.is_answer_good():
-            return  # it is asked again
-        self._is_suspended = self._log.is_asking = False
-        self.confirmed()
-        for part in list(self._parts.values()):
-            self._open(part)
+        """Give nothing out until it is known which parts are still this gateway's."""
+        self._questions.ask(is_running=self._tasks is not None)
 
     def confirmed(self) -> None:
         """Go on with what waits for the log, as far as it is known what is this gateway's."""
@@ -527,7 +342,7 @@ class ShareGroups:
         self._routes.note_withdrawn(part.route)
         # What was given to the lost part, and is read only now, is with others.
         fresh.from_delivery = NOT_KNOWN
-        self._look_whether_all_are_kept()
+        self._questions.look()
 
     async def close(self) -> None:
         """Leave all groups, if that is soon done; a part that is not is found like a dead one's."""

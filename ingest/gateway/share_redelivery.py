@@ -1,0 +1,80 @@
+"""What members of a share group leave unacknowledged is given to others (5.0: 4.8.2)."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from ingest.gateway.outbound import LOCAL
+from ingest.gateway.share_part import SharePart
+from ingest.session.open_work import OpenWork
+from ingest.session.share_parts import GroupKey, PartRecord, PartState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ingest.gateway.context import Context
+    from ingest.gateway.sending import Outgoing
+    from ingest.gateway.share_log import ShareLog
+    from mqlake.session_records import ProgressRecord
+    from mqlake.shard_records import Key
+
+
+class ShareRedelivery:
+    """Gives it to the part of this gateway, or leaves it in the group's shard.
+
+    Args:
+        context: Of the gateway.
+        log: Where parts are written.
+        parts: Of this gateway.
+    """
+
+    def __init__(
+        self, context: Context, log: ShareLog, parts: Mapping[GroupKey, SharePart]
+    ) -> None:
+        self._context = context
+        self._log = log
+        self._parts = parts
+
+    def pass_on(self, tenant: str, left: Iterable[Outgoing]) -> None:
+        """Give others of the group what a member has left (5.0: 4.8.2)."""
+        by_group: dict[GroupKey, list[Outgoing]] = {}
+        for outgoing in left:
+            by_group.setdefault(GroupKey(tenant, outgoing.shared_filter), []).append(outgoing)
+        for group, messages in by_group.items():
+            part = self._parts.get(group)
+            if part is not None and part.keeps_messages:
+                part.take_back(one.message for one in messages)
+                part.hand_out()
+                continue
+            places = [(one.message.partition, one.message.offset) for one in messages]
+            work = OpenWork(place for place in places if place[0] != LOCAL)
+            if work:
+                self._log.save_part(self._left(SharePart.new_id(), group, work))
+
+    async def pass_on_stored(self, key: Key, progress: ProgressRecord) -> None:
+        """Give others of the groups what the session of an absent client leaves.
+
+        QoS 2 is not given to anybody else. [MQTT5-4.8.2-5] What is left has one name, whoever
+        writes it: it counts once.
+
+        Raises:
+            LogError: The log has not taken it.
+        """
+        by_group: dict[GroupKey, OpenWork] = {}
+        for one in progress.outgoing:
+            shared_filter = progress.shared.get(one.packet_id)
+            if shared_filter and one.qos == 1:
+                group = GroupKey(key[0], shared_filter)
+                by_group.setdefault(group, OpenWork()).add(one.partition, one.offset)
+        for group, work in by_group.items():
+            name = f"{progress.session_id}/{group.topic_filter}"
+            part_id = blake2b(name.encode(), digest_size=8).hexdigest()
+            await self._log.leave_behind(self._left(part_id, group, work))
+
+    def _left(self, part_id: str, group: GroupKey, work: OpenWork) -> PartRecord:
+        """Return the record of a part that was never anything but left."""
+        name, incarnation = self._context.me
+        record = PartRecord(part_id, group, name, incarnation, PartState.LEFT, open=work)
+        record.at_ms = self._context.clock.now_ms()
+        return record
