@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ingest.protocol.packets import Connect
     from ingest.protocol.properties import Properties
     from ingest.session.effects import Work
-    from ingest.session.holder import Grant
+    from ingest.session.holder_host import Grant
     from mqlake.shard_records import Key
 
 _LATER: Final = object()

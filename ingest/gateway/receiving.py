@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ingest.gateway.pending_publish import PendingExchange, PendingPublish
 from ingest.protocol.encoder import encode_puback, encode_pubcomp, encode_pubrec
 from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import MQTT_5_0, Puback, Pubcomp, Publish, Pubrec, Pubrel
@@ -47,49 +48,6 @@ def is_payload_as_told(properties: Properties, payload: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-class _PendingPublish:
-    """A QoS 1 or 2 message until the log has it; called with what became of it."""
-
-    __slots__ = ("_packet_id", "_qos", "_receiver")
-
-    def __init__(self, receiver: Receiver, packet_id: int, qos: int) -> None:
-        self._receiver = receiver
-        self._packet_id = packet_id
-        self._qos = qos
-
-    def __call__(self, partition: int, offset: int, error: LogError | None) -> None:
-        self._receiver.stored(self._packet_id, self._qos, partition, offset, error)
-
-
-class _PendingExchange(_PendingPublish):
-    """A QoS 2 message of a session that outlives its connection: stored once, or not at all.
-
-    When the log has not answered, nobody knows whether it has the message: it is looked for there.
-    """
-
-    __slots__ = ("_exchange", "_starts")
-
-    def __init__(
-        self, receiver: Receiver, packet_id: int, exchange: bytes, starts: list[int]
-    ) -> None:
-        super().__init__(receiver, packet_id, 2)
-        self._exchange = exchange
-        self._starts = starts
-
-    def __call__(self, partition: int, offset: int, error: LogError | None) -> None:
-        if error is None or error.definite:
-            super().__call__(partition, offset, error)
-        else:
-            on_found = partial(self._found, error)
-            self._receiver.look_for(self._packet_id, self._exchange, self._starts, on_found)
-
-    def _found(self, error: LogError, position: Position | None) -> None:
-        if position is None:
-            self._receiver.stored(self._packet_id, 2, -1, -1, error)
-        else:
-            self._receiver.stored(self._packet_id, 2, *position, None)
 
 
 class ReceiverContext:
@@ -346,9 +304,9 @@ class Receiver:
             exchange = self._session.exchange(packet_id)
             headers = [*headers, (HEADER_EXCHANGE, exchange)]
             starts = publisher.next_offsets()
-            on_appended = _PendingExchange(self, packet_id, exchange, starts)
+            on_appended = PendingExchange(self, packet_id, exchange, starts)
         elif qos:
-            on_appended = _PendingPublish(self, packet_id, qos)
+            on_appended = PendingPublish(self, packet_id, qos)
         if qos:
             accepted = publisher.latencies.accepted
             accepted.countdown -= 1

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ingest.gateway.share_groups import ShareGroups
     from ingest.gateway.share_log import ShareLog
     from ingest.protocol.packets import Connect
-    from ingest.session.holder import Grant
+    from ingest.session.holder_host import Grant
     from mqlake.errors import LogError
     from mqlake.records import Headers
 
@@ -211,7 +211,7 @@ class Sessions:
         """
         BETWEEN_GATEWAYS[action](self._holder, value)
 
-    # What the holder decides: implements `ingest.session.holder.HolderHost`
+    # What the holder decides: implements `ingest.session.holder_host.HolderHost`
 
     def append(
         self,

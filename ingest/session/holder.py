@@ -21,8 +21,9 @@ wrote of them would not count.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from ingest.session.holder_host import Grant
 from mqlake.errors import InvalidRecord
 from mqlake.shard_records import (
     Key,
@@ -36,16 +37,15 @@ from mqlake.shard_records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
+    from ingest.session.holder_host import HolderHost
     from mqlake.errors import LogError
-    from mqlake.records import Headers
 
 REPEAT_SECONDS: Final = 1.0
 """After so long without an answer a claim, or a question, is asked again."""
 
 Opening = TypeVar("Opening")
-Opening_contra = TypeVar("Opening_contra", contravariant=True)
 
 
 @dataclass(slots=True)
@@ -76,66 +76,6 @@ class _Question:
     asked: set[Key]
     repeat_at: float
     confirmed: set[Key] = field(default_factory=set)
-
-
-class HolderHost(Protocol[Opening_contra]):
-    """Does what a holder decides."""
-
-    def append(
-        self,
-        shard: int,
-        key: bytes,
-        value: bytes | None,
-        headers: Headers,
-        on_appended: Callable[[int, LogError | None], None],
-    ) -> None:
-        """Append a record to a shard; report where it stands, or why it does not."""
-        ...
-
-    def begin(self, key: Key, opening: Opening_contra, grant: Grant | None) -> None:
-        """Begin a session that is held from now on; without a grant nothing is stored of it."""
-        ...
-
-    def refuse(
-        self, key: Key, opening: Opening_contra, reason: str, *, is_superseded: bool
-    ) -> None:
-        """Turn a client away whose session this gateway does not get."""
-        ...
-
-    def let_go(self, key: Key) -> None:
-        """Close the connection of a held session, and write where it stands."""
-        ...
-
-    def untake(self, key: Key) -> None:
-        """Tell the shard of a free session that it is over (`Shard.untake`)."""
-        ...
-
-    def rewrite(self, key: Key) -> None:
-        """Write a held session once more."""
-        ...
-
-    def rewrite_subscription(self, key: Key, topic_filter: str) -> None:
-        """Write once more the record that a subscription of a held session has, or has not."""
-        ...
-
-    def abandon(self, key: Key) -> None:
-        """Close the connection of a session that is not held any more; write nothing."""
-        ...
-
-    def confirmed(self) -> None:
-        """Go on: whatever is held now is held."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What the owner of a shard gives with a session: what is stored of it."""
-
-    session: Any
-    """JSON of the session, None when there is none."""
-    progress: Any
-    subscriptions: Sequence[Any] = ()
-    """Of those that have records of their own."""
 
 
 class Holder(Generic[Opening]):

@@ -16,7 +16,7 @@ from mqlake.errors import LogError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.session.holder import Grant
+    from ingest.session.holder_host import Grant
 
 
 @dataclass(frozen=True, slots=True)

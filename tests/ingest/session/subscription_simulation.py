@@ -28,7 +28,7 @@ from tests.ingest.session.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.session.holder import Grant
+    from ingest.session.holder_host import Grant
     from mqlake.shard_records import Key
     from tests.ingest.session.simulation.clients import Client, Connection
     from tests.ingest.session.simulation.opening import Opening

@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ingest.session.holder import Grant, Holder
+from ingest.session.holder import Holder
 from mqlake.errors import InvalidRecord
 from mqlake.shard_records import Key, Run, claim_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.session.holder_host import Grant
     from mqlake.errors import LogError
     from mqlake.records import Headers
 

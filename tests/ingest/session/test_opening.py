@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ingest.session.effects import Effect
-from ingest.session.holder import Grant
+from ingest.session.holder_host import Grant
 from ingest.session.opening import (
     NOTHING_STORED,
     CatchUp,

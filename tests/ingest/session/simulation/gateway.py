@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ingest.gateway.progress import Progress, ProgressSaver
 from ingest.session.checkpoint import Before, Kind, write
 from ingest.session.effects import ShardRecord
-from ingest.session.holder import Grant, Holder
+from ingest.session.holder import Holder
 from ingest.session.states import IN_FORCE, State
 from mqlake.session_records import (
     MarksRecord,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.session_log import SessionLog
+    from ingest.session.holder_host import Grant
     from mqlake.errors import LogError
     from mqlake.shard_records import Key, Run
     from tests.ingest.session.simulation.clients import Connection

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.session.effects import Work
-    from ingest.session.holder import Grant
+    from ingest.session.holder_host import Grant
     from mqlake.errors import LogError
     from mqlake.session_records import ProgressRecord
     from mqlake.shard_records import Key

@@ -1,0 +1,75 @@
+"""What a holder of sessions (`ingest.session.holder`) has done by its gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mqlake.errors import LogError
+    from mqlake.records import Headers
+    from mqlake.shard_records import Key
+
+Opening_contra = TypeVar("Opening_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the owner of a shard gives with a session: what is stored of it."""
+
+    session: Any
+    """JSON of the session, None when there is none."""
+    progress: Any
+    subscriptions: Sequence[Any] = ()
+    """Of those that have records of their own."""
+
+
+class HolderHost(Protocol[Opening_contra]):
+    """Does what a holder decides."""
+
+    def append(
+        self,
+        shard: int,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        on_appended: Callable[[int, LogError | None], None],
+    ) -> None:
+        """Append a record to a shard; report where it stands, or why it does not."""
+        ...
+
+    def begin(self, key: Key, opening: Opening_contra, grant: Grant | None) -> None:
+        """Begin a session that is held from now on; without a grant nothing is stored of it."""
+        ...
+
+    def refuse(
+        self, key: Key, opening: Opening_contra, reason: str, *, is_superseded: bool
+    ) -> None:
+        """Turn a client away whose session this gateway does not get."""
+        ...
+
+    def let_go(self, key: Key) -> None:
+        """Close the connection of a held session, and write where it stands."""
+        ...
+
+    def untake(self, key: Key) -> None:
+        """Tell the shard of a free session that it is over (`Shard.untake`)."""
+        ...
+
+    def rewrite(self, key: Key) -> None:
+        """Write a held session once more."""
+        ...
+
+    def rewrite_subscription(self, key: Key, topic_filter: str) -> None:
+        """Write once more the record that a subscription of a held session has, or has not."""
+        ...
+
+    def abandon(self, key: Key) -> None:
+        """Close the connection of a session that is not held any more; write nothing."""
+        ...
+
+    def confirmed(self) -> None:
+        """Go on: whatever is held now is held."""
+        ...
