@@ -280,7 +280,7 @@ class Opening:
         session = self._session
         session.floor = list(starts)
         session.sender.caught_up(session.floor)
-        self._context.sessions.wait_for_offsets(session)
+        self._context.sessions.marks.wait_for_offsets(session)
         for subscription in session.subscriptions.values():
             if not session.is_catching_up(subscription.topic_filter):
                 subscription.starts = latest(starts, subscription.starts)

@@ -232,7 +232,7 @@ class Process:
         gateway.disk.look()
         self.beat()
         gateway.latencies.adjust()
-        gateway.sessions.save_marks()
+        gateway.sessions.marks.save()
         gateway.delivery.settle()
         gateway.shards.tick()
         gateway.sessions.tick()

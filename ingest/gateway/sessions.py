@@ -14,22 +14,21 @@ claim is written, and not even that while this gateway owns its shard.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.progress import Progress, ProgressSaver
+from ingest.gateway.session_marks import SessionMarks
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.acts import CONFIRM, GRANT, REFUSE, RELEASE, REWRITE, SUBSCRIPTIONS
 from ingest.session.checkpoint import Before, Kind, write
 from ingest.session.holder import Holder
 from ingest.session.states import State
-from mqlake.offsets import have_reached
-from mqlake.shard_records import Key, shard_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from ingest.gateway.claimant import Claimant
     from ingest.gateway.client import Client
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.context import Context
@@ -41,35 +40,18 @@ if TYPE_CHECKING:
     from ingest.gateway.shards import Shards
     from ingest.gateway.share_groups import ShareGroups
     from ingest.gateway.share_log import ShareLog
-    from ingest.protocol.packets import Connect
     from ingest.session.holder_host import Grant
     from mqlake.errors import LogError
     from mqlake.records import Headers
+    from mqlake.shard_records import Key
 
 logger = logging.getLogger(__name__)
 
 OPEN_SECONDS: Final = 15.0
 """How long a client waits for its session; longer than a lease: until a dead holder is found."""
 
-MARKS_SECONDS: Final = 1.0
-"""How often it is written how far all sessions have come; nothing is repeated for want of it."""
-
 
 HELD_BY_SESSION: Final = "session"
-
-
-class Claimant(Protocol):
-    """Implemented by `ingest.gateway.opening.Opening`, which describes it."""
-
-    key: Key
-    connect: Connect
-
-    @property
-    def connection(self) -> Client: ...
-    @property
-    def is_kept(self) -> bool: ...
-    def proceed(self, result: Any = None, error: LogError | None = None) -> None: ...
-    def refuse(self, reason_code: ConnackReasonCode, reason: str) -> None: ...
 
 
 class Sessions:
@@ -84,6 +66,9 @@ class Sessions:
         delivered: How far this gateway has come.
         peers: Know the time by the log's clock.
         lease: Of this gateway.
+
+    Attributes:
+        marks: How far all of them have come.
     """
 
     def __init__(
@@ -99,7 +84,6 @@ class Sessions:
     ) -> None:
         self._context = context
         self._share_groups = share_groups
-        self._delivered = delivered
         self._peers = peers
         self._lease = lease
         self._log = log
@@ -112,14 +96,9 @@ class Sessions:
         )
         self._holder: Holder[Claimant] = Holder(context.me, shards.count, self)
         shards.free = self
-        self._saved_marks: list[int] = []
-        self._marks_at = 0.0
+        self.marks = SessionMarks(context, log, self._saver, share_groups, delivered, shards.count)
         self._sessions: dict[Key, ClientSession] = {}
         self._leaving: dict[Key, ClientSession] = {}
-        # Those that wait for the gateway to come past an offset.
-        self._behind: dict[ClientSession, None] = {}
-        # How many sessions with progress are in each shard: only there marks mean something.
-        self._in_shards: Counter[int] = Counter()
         self._unstored_count = 0
         self._on_confirmed: Callable[[], None] = lambda: None
 
@@ -294,7 +273,7 @@ class Sessions:
                 session.next_progress,
                 session.sender.send_waiting,
             )
-            self._in_shards[shard_of(*key, self._shards.count)] += 1
+            self.marks.opened(key)
         else:
             self._unstored_count += 1
         self._sessions[key] = session
@@ -302,10 +281,6 @@ class Sessions:
     def saved(self, session: ClientSession) -> None:
         """Note that the log has a record of a session: its claim is of no use any more."""
         self._holder.saved(session.key)
-
-    def wait_for_offsets(self, session: ClientSession) -> None:
-        """Look at a session again when the gateway has come past its floor or its histories."""
-        self._behind[session] = None
 
     # A client goes
 
@@ -397,13 +372,10 @@ class Sessions:
     def _close_progress(self, session: ClientSession) -> None:
         if session.progress is not None:
             session.progress.close()
-            shard = shard_of(*session.key, self._shards.count)
-            self._in_shards[shard] -= 1
-            if not self._in_shards[shard]:
-                del self._in_shards[shard]
+            self.marks.closed(session.key)
 
     def _drop_subscriptions(self, session: ClientSession, state: State) -> None:
-        self._behind.pop(session, None)
+        self.marks.forget(session)
         session.end(state)
 
     # Time passes
@@ -416,46 +388,6 @@ class Sessions:
         """Find out which sessions this gateway still holds; tell when that is known."""
         self._on_confirmed = on_confirmed
         self._holder.confirm(self._context.loop.time())
-
-    def save_marks(self) -> None:
-        """Write what has changed, and how far all sessions have come."""
-        write(
-            Before.MARKS,
-            {
-                Kind.PART: self._share_groups.save_all,
-                Kind.PROGRESS: self._save_progress_if_due,
-                Kind.MARKS: self._write_marks,
-            },
-        )
-
-    def _save_progress_if_due(self) -> bool:
-        """Write the progress of all sessions; False when no marks are to follow."""
-        next_offsets = self._delivered.next_offsets()
-        if next_offsets == self._saved_marks:
-            return False
-        for session in list(self._behind):
-            if self._has_come_past(session, next_offsets):
-                del self._behind[session]
-        now = self._context.clock.monotonic()
-        return now - self._marks_at >= MARKS_SECONDS and self._saver.save_all()
-
-    def _write_marks(self) -> None:
-        next_offsets = self._delivered.next_offsets()
-        marks = [offset - 1 for offset in next_offsets]
-        shards = self._in_shards.keys() | self._share_groups.shards()
-        self._log.save_marks(shards, marks, self._delivered.next)
-        self._saved_marks = next_offsets
-        self._marks_at = self._context.clock.monotonic()
-
-    def _has_come_past(self, session: ClientSession, next_offsets: Sequence[int]) -> bool:
-        """Note what the gateway has come past; return whether nothing of the session is left."""
-        is_changed = session.settle_histories(next_offsets)
-        if session.floor is not None and have_reached(next_offsets, session.floor):
-            session.floor = None
-            is_changed = True
-        if is_changed and session.progress is not None:
-            session.progress.touch()
-        return session.floor is None and not any(one.is_live for one in session.histories())
 
     def end_stored(self, key: Key) -> None:
         """End the session of an absent client, if it is this gateway that owns its shard."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from ingest.gateway.granting import check_topic_filter, codes, refusal
 from ingest.gateway.route_rounds import RouteRequest
-from ingest.protocol.errors import ProtocolViolation
 from ingest.protocol.packets import (
-    MQTT_3_1_1,
-    MQTT_5_0,
     Suback,
     Subscribe,
     Subscription,
@@ -23,9 +21,9 @@ from ingest.protocol.reason_codes import (
 )
 from ingest.session.checkpoint import Before
 from ingest.session.subscriptions import ClientSubscription
-from mqlake.errors import InvalidTopic, LogError
+from mqlake.errors import LogError
 from mqlake.session_records import RetainedScan
-from mqlake.topics import has_more_levels, is_system, split_shared, validate_topic_filter
+from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,34 +48,6 @@ HELD_BY_SUBSCRIBE: Final = "subscribe"
 # Retain Handling of a subscription (5.0: 3.8.3.1).
 RETAINED_IF_NEW: Final = 1
 RETAINED_NEVER: Final = 2
-
-
-CLAUSES_311: Final = {
-    "MQTT5-4.7.1-1": "MQTT311-4.7.1-2",
-    "MQTT5-4.7.1-2": "MQTT311-4.7.1-3",
-    "MQTT5-4.7.3-1": "MQTT311-4.7.3-1",
-}
-"""The statements about topic filters under their numbers in 3.1.1; 3.1 has its Appendix A.
-
-What is long or holds U+0000 the decoder has refused; shared ones have no clause below 5.0.
-"""
-
-
-def check_topic_filter(topic_filter: str, protocol_level: int) -> None:
-    """Accept a topic filter, shared ones included.
-
-    Raises:
-        ProtocolViolation: Not a topic filter.
-    """
-    try:
-        validate_topic_filter(topic_filter)
-    except InvalidTopic as exc:
-        clause = exc.clause
-        if protocol_level < MQTT_5_0 and clause in CLAUSES_311:
-            clause = CLAUSES_311[clause] if protocol_level == MQTT_3_1_1 else "MQTT31-A"
-        raise ProtocolViolation(
-            DisconnectReasonCode.TOPIC_FILTER_INVALID, str(exc), clause
-        ) from exc
 
 
 class SubscriberContext:
@@ -154,10 +124,14 @@ class Subscriber:
         identifiers = subscribe.properties.get("subscription_identifier")
         wish = self._context.histories.wish(subscribe)
         # Asked once: the rights may be others when the log has answered.
-        refusals = [self._refusal(asked, wish) for asked in subscribe.subscriptions]
+        context = self._context
+        refusals = [
+            refusal(one, wish, self._connection, context.settings, context.denials)
+            for one in subscribe.subscriptions
+        ]
         new: dict[str, ClientSubscription[Sender]] = {}
         replaced: dict[str, None] = {}
-        most = self._context.settings.limits.subscriptions
+        most = context.settings.limits.subscriptions
         for number, asked in enumerate(subscribe.subscriptions):
             if refusals[number] is not None:
                 continue
@@ -239,7 +213,7 @@ class Subscriber:
             was_routed: The router had all of them.
         """
         asked = subscribe.subscriptions
-        granted = [one for one, refusal in zip(asked, refusals, strict=True) if refusal is None]
+        granted = [one for one, refused in zip(asked, refusals, strict=True) if refused is None]
         scans: list[RetainedScan] = []
         history = None
         is_taken_up = wish is None
@@ -268,7 +242,7 @@ class Subscriber:
         if not was_routed:
             await request.routed
         reason = "" if wish is None else wish.reason
-        self._answer(subscribe.packet_id, _codes(asked, refusals), reason)
+        self._answer(subscribe.packet_id, codes(asked, refusals), reason)
         await request.routed
         for scan in scans:
             if scan.topic_filter in self._session.subscriptions:
@@ -315,39 +289,6 @@ class Subscriber:
     def _tell(self, event: str, **fields: Any) -> None:
         session = self._session
         self._context.events.add(event, session.tenant, session.client_id, **fields)
-
-    def _refusal(self, asked: Subscription, wish: Wish | None) -> SubackReasonCode | None:
-        """Return why a subscription is not granted, or None.
-
-        What a gateway says of itself every gateway says: there is nothing to share. Neither has it
-        a history, nor has a share group one that would be a member's.
-        """
-        if asked.topic_filter in self._context.settings.refused_topic_filters:
-            return SubackReasonCode.UNSPECIFIED_ERROR  # [MQTT5-3.9.3-2]
-        share_name, plain = split_shared(asked.topic_filter)
-        if has_more_levels(plain, self._context.settings.max_topic_levels):
-            return SubackReasonCode.TOPIC_FILTER_INVALID
-        if share_name and is_system(plain):
-            return SubackReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        if wish is not None and (share_name or is_system(plain)):
-            return SubackReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        if not self._may_have(plain, asked.qos, is_shared=bool(share_name)):
-            reason = "the client may not subscribe to this"
-            self._context.denials.add(self._connection, "subscribe", reason, asked.topic_filter)
-            return SubackReasonCode.NOT_AUTHORIZED
-        return None if wish is None else wish.refusal
-
-    def _may_have(self, topic_filter: str, qos: int, *, is_shared: bool) -> bool:
-        """Tell whether the client may ask for a plain filter.
-
-        Of a share group it has to be able to take whatever its turn brings: nobody else gets that.
-        """
-        rights = self._connection.rights
-        if rights is None:
-            return True
-        return rights.may_subscribe(topic_filter, qos) and (
-            not is_shared or rights.may_receive_all(topic_filter)
-        )
 
     def _take_up(self, new: list[ClientSubscription[Sender]], starts: list[int]) -> None:
         """Put subscriptions in force that count from offsets, by partition, some not yet known."""
@@ -485,21 +426,7 @@ class Subscriber:
         asked = subscribe.subscriptions
         reason_codes = [
             SubackReasonCode.UNSPECIFIED_ERROR if one.topic_filter in failed else code
-            for one, code in zip(asked, _codes(asked, refusals), strict=True)
+            for one, code in zip(asked, codes(asked, refusals), strict=True)
         ]
         self._answer(subscribe.packet_id, reason_codes)
         self._connection.release(HELD_BY_SUBSCRIBE)
-
-
-def _codes(
-    asked: Sequence[Subscription], refusals: Sequence[SubackReasonCode | None]
-) -> list[SubackReasonCode]:
-    """Return the answers to subscriptions that the log has taken.
-
-    The QoS asked for is the QoS granted, wildcards and all. [MQTT5-3.8.4-7] [MQTT5-3.2.2-10]
-    [MQTT311-3.8.4-5] [MQTT311-3.8.3-2]
-    """
-    return [
-        SubackReasonCode(one.qos) if refusal is None else refusal
-        for one, refusal in zip(asked, refusals, strict=True)
-    ]

@@ -526,8 +526,8 @@ class Harness:
 
     async def saved(self) -> None:
         """Wait until the log has all that the gateway knows of its sessions."""
-        self.gateway.sessions._marks_at = float("-inf")
-        self.gateway.sessions.save_marks()
+        self.gateway.sessions.marks._marks_at = float("-inf")
+        self.gateway.sessions.marks.save()
         self.gateway.sessions._saver.save_all()
         await until(lambda: not self.writer.queued())
 

@@ -318,7 +318,7 @@ async def test_marks_pass_no_message_that_no_record_tells_of(qos: int) -> None:
                 progress.save()
             await publisher.publish("a/b", b"1", qos)
             await harness.rounds_are_over()
-            harness.gateway.sessions.save_marks()
+            harness.gateway.sessions.marks.save()
             log.release_reports()
             await until(lambda: marks_of(log) == harness.gateway.delivered.next_offsets())
             await harness.kill()
