@@ -1,10 +1,9 @@
 """The shards that this gateway owns or stands by for: read, claimed, and acted for.
 
 One reader follows the partitions of `mqlake.sessions` that are this gateway's by placement; a
-second one loads them before, one shard after the other, those first that this gateway is to own: a
-claim in a shard that is loaded does not wait behind the records of one that is not. When it has
-come to where the shard's end was, the gateway appends `o/owner`, and is the owner when it has read
-that.
+second one loads them before, few at a time, those first that this gateway is to own: a claim in a
+shard that is loaded does not wait behind the records of one that is not. When it has come to where
+the shard's end was, the gateway appends `o/owner`, and is the owner when it has read that.
 What the owner does is performed by `shard_acts.py`.
 """
 
@@ -38,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 CLAIM_AGAIN_SECONDS: Final = 2.0
 """How long a gateway that is to own a shard waits before it says so again."""
+
+LOADED_AT_ONCE: Final = 4
+"""Shards: while one is asked for, longer than it takes to read a small one, others are read."""
 
 
 class Shards:
@@ -86,7 +88,7 @@ class Shards:
         self.free: FreeSessions = NOBODY_IS_FREE
         self.ignored_count = 0
         self._followed: dict[int, FollowedShard] = {}
-        self._loading: int | None = None
+        self._loading: set[int] = set()
         self._owners: list[str] = []
         self._places: list[Place] = []
         self._acts = ShardActs(me.gateway, writer, lease, actions, self._may_act, self._applied)
@@ -226,11 +228,13 @@ class Shards:
     def _follow(self) -> None:
         name = self._me.gateway
         wanted = {number for number, place_ in enumerate(self._places) if name in place_}
-        new = wanted - self._followed.keys()
-        if new and self._loading is None:
-            # Those first that nobody acts for before they are read.
-            self._loading = min(new, key=lambda one: (self._places[one].owner != name, one))
-            self._acts.keep(asyncio.create_task(self._begin_to_load(self._loading)))
+        missing = wanted - self._followed.keys() - self._loading
+        mine = {number for number in wanted if self._places[number].owner == name}
+        if mine & (missing | self._loading):
+            missing &= mine  # nobody acts for them before they are read
+        for number in sorted(missing)[: LOADED_AT_ONCE - len(self._loading)]:
+            self._loading.add(number)
+            self._acts.keep(asyncio.create_task(self._begin_to_load(number)))
         for number in self._followed.keys() - wanted:
             followed = self._followed[number]
             if self._can_drop(followed):  # else when its new owner has said so
@@ -258,7 +262,7 @@ class Shards:
         except LogError as error:
             self._not_followed(number, error)
             return
-        self._loading = None
+        self._loading.discard(number)
         self._claim(number, followed)
 
     def _not_followed(self, number: int, error: LogError) -> None:
@@ -266,7 +270,7 @@ class Shards:
         followed = self._followed.pop(number, None)
         if followed is not None:
             followed.store.close()
-        self._loading = None
+        self._loading.discard(number)
 
     def _new(self, number: int, end: int) -> FollowedShard:
         store = SqliteShardStore(self._database, number)
@@ -276,7 +280,7 @@ class Shards:
 
     def _can_drop(self, followed: FollowedShard) -> bool:
         owner = followed.shard.owner
-        is_read = not followed.is_loading and self._loading != followed.shard.number
+        is_read = not followed.is_loading and followed.shard.number not in self._loading
         return is_read and owner != self._me and not followed.shard.has_to_leave
 
     def _drop(self, number: int, followed: FollowedShard) -> None:

@@ -36,7 +36,8 @@ SHARDS: Final = 16
 INBOUND_PARTITIONS: Final = 2
 RETENTION_BYTES: Final = 2**30
 LOG_SECONDS: Final = 30.0
-START_SECONDS: Final = 180.0
+START_SECONDS: Final = 900.0
+"""A gateway reads a million sessions alone, maybe beside other work."""
 STOP_SECONDS: Final = 15.0
 LOOK_SECONDS: Final = 0.02
 POLL_SECONDS: Final = 0.2

@@ -52,6 +52,9 @@ REFUSED_PAUSE_SECONDS: Final = 0.2
 BACK_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 3.0
 """For what gateways do after one of them has come: shards change their owners."""
+SETTLED_PERCENT: Final = 30.0
+"""Of a core: a gateway that uses less reads no shard that it is to stand by for."""
+STAND_BY_SECONDS: Final = 900.0
 
 BLOCK_BYTES: Final = 512
 
@@ -97,8 +100,17 @@ def _starts(fleet: Fleet, size: int) -> Figures:
     for number, name in enumerate(GATEWAY_NAMES):
         what = f"{size:,} sessions, start beside {number} gateways"
         figures[figure(what, "s")] = fleet.start(name)
-        time.sleep(SETTLE_SECONDS)
+        _await_stand_by(fleet)
     return figures
+
+
+def _await_stand_by(fleet: Fleet) -> None:
+    """Wait until gateways have read what they stand by for: they do that beside their clients."""
+    deadline = time.monotonic() + STAND_BY_SECONDS
+    pids = {name: fleet.gateway(name).pid for name in fleet.names}
+    while max(cpu_percent_of(pids, SETTLE_SECONDS).values()) > SETTLED_PERCENT:
+        if time.monotonic() > deadline:
+            raise OperationalError(f"gateways are busy {STAND_BY_SECONDS:.0f} s after a start")
 
 
 def _sizes(fleet: Fleet, size: int) -> Figures:
@@ -253,7 +265,7 @@ def _both_killed(fleet: Fleet, _programs: Programs, size: int) -> Figures:
 
 def _restart(fleet: Fleet, name: str, size: int) -> Figures:
     seconds = fleet.start(name)
-    time.sleep(SETTLE_SECONDS)
+    _await_stand_by(fleet)
     return {figure(f"{size:,} sessions, start after a kill", "s"): seconds}
 
 

@@ -184,6 +184,23 @@ async def test_shards_that_it_is_to_own_are_loaded_before_those_it_stands_by_for
     await bench.shards.close()
 
 
+async def test_a_shard_that_it_stands_by_for_waits_until_all_that_it_is_to_own_are_read() -> None:
+    bench = Bench(dict.fromkeys(range(SHARDS), 1))
+    await bench.shards.open()
+    first, second = bench.mine
+    await bench.asked_for(second)
+    assert bench.loader.order == bench.mine  # both at once
+    await bench.load(first, [a_session(first, 0)])
+    await until(lambda: first in bench.reader.followed)
+    bench.shards.tick()
+    await until(lambda: bench.shards.is_idle)
+    assert bench.loader.order == bench.mine
+    await bench.load(second, [a_session(second, 0)])
+    await bench.asked_for(bench.others[1])
+    assert bench.loader.order == [*bench.mine, *bench.others]
+    await bench.shards.close()
+
+
 async def test_a_claim_in_a_loaded_shard_does_not_wait_for_one_that_is_loading() -> None:
     bench = Bench(dict.fromkeys(range(SHARDS), 2))
     await bench.shards.open()
