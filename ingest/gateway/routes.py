@@ -208,7 +208,8 @@ class Routes:
         while True:
             await asyncio.sleep(IDLE_SECONDS)
             self._members.collect_unused()
-            if self._is_overdue() or self._is_passed_over():
+            is_overdue, is_passed_over = self._is_overdue(), self._is_passed_over()
+            if is_overdue or is_passed_over:  # asking serves both
                 self._is_asking = True
             self._members.count_again()
             if self._members.changed or self._is_asking:
