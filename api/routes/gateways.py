@@ -120,7 +120,10 @@ def get_gateway(gateways: Heard, name: str) -> Gateway:
     responses=_ASKING,
 )
 def post_reload(state: State, gateways: Heard, log: Log, name: str) -> Asked:
-    """Make a gateway read its files again: TLS certificates, for connections from then on."""
+    """Make a gateway read its files again: certificates, users, rights and bans.
+
+    Certificates and users count for connections from then on, rights and bans for all.
+    """
     return _ask(state, gateways, log, name, "reload")
 
 

@@ -1,6 +1,7 @@
 """What clients tried that they may not: counted, and told as events `client.denied`.
 
-Whoever tries may try often, so equal attempts are added up and become one event a second.
+Whoever tries may try often and may be a stranger, so equal attempts are added up and become one
+event a second; how many and how long these are has a bound.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ if TYPE_CHECKING:
     from ingest.gateway.counters import Counters
     from ingest.gateway.events import Events
 
-MAX_KINDS: Final = 1_000
+MAX_KINDS: Final = 100
 """Different attempts told of one second; further ones are added up without their client."""
+
+MAX_CHARACTERS: Final = 256
+"""Of a name or a topic that is told; the rest is left out."""
 
 Action: TypeAlias = Literal["connect", "publish", "subscribe"]
 
@@ -46,9 +50,15 @@ class Denials:
             topic: Topic name or topic filter.
         """
         self._counters.attempts_denied += 1
-        address = client.peer.rpartition(":")[0]
+        username = client.username
         kind = _Kind(
-            action, reason, client.tenant, client.client_id, client.username, address, topic
+            action,
+            reason,
+            client.tenant,
+            _clipped(client.client_id),
+            None if username is None else _clipped(username),
+            client.peer.rpartition(":")[0],
+            _clipped(topic),
         )
         counts = self._counts
         if kind not in counts and len(counts) >= MAX_KINDS:
@@ -72,3 +82,7 @@ class Denials:
                 topic=kind.topic,
                 count=count,
             )
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + "…"

@@ -59,3 +59,13 @@ def test_beyond_a_number_of_kinds_attempts_are_told_without_their_client(
         ("", 2),
     ]
     assert told.events[-1][2]["username"] is None
+
+
+def test_what_a_stranger_has_made_long_is_told_in_short() -> None:
+    told = Told()
+    denials = Denials(Counters(), told)  # type: ignore[arg-type]
+    denials.add(client("c" * 65_535), "publish", "no", "t" * 65_535)
+    denials.record()
+    ((_, name, fields),) = told.events
+    assert name == "c" * 256 + "…"
+    assert fields["topic"] == "t" * 256 + "…"
