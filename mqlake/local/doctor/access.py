@@ -1,15 +1,20 @@
 """Who may come to the gateways, and do what."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from urllib.parse import urlsplit
+
+import psutil
 
 from mqlake.local.doctor.contract import Finding, Patient, ok, warning
 
 
 def look_at_access(patient: Patient) -> Iterator[Finding]:
     """Are clients of other machines asked who they are, and what they may do?"""
-    entrances = [url for url in patient.running.entrances if _is_reachable(url)]
+    entrances: list[str] = []
+    if patient.running.entrances:
+        listening = _listening()
+        entrances = [one for one in patient.running.entrances if _is_reachable(one, listening)]
     closed = 0
     for gateway in patient.running.gateways:
         access = patient.figures(gateway.name).get("access")
@@ -38,9 +43,19 @@ def look_at_access(patient: Patient) -> Iterator[Finding]:
         yield ok("access", f"other machines do not reach {closed} gateways")
 
 
-def _is_reachable(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
+def _is_reachable(url: str, listening: Iterable[tuple[str, int]]) -> bool:
+    """Tell whether somebody listens at the port of a URL for other machines too.
+
+    The URL of a proxy says only how this machine reaches it.
+    """
+    port = urlsplit(url).port
+    return any(at == port and not ip_address(host).is_loopback for host, at in listening)
+
+
+def _listening() -> list[tuple[str, int]]:
+    """Return address and port of all who listen on this machine."""
+    return [
+        (one.laddr.ip, one.laddr.port)
+        for one in psutil.net_connections(kind="tcp")
+        if one.laddr and one.status == psutil.CONN_LISTEN
+    ]

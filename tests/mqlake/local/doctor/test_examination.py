@@ -379,20 +379,25 @@ def test_who_is_let_in_from_other_machines_is_found(
     tmp_path: Path, asks_who: bool, has_rights: bool, level: Level, words: str
 ) -> None:
     address = (GatewayAddress("gateway-1", "127.0.0.1", 1883),)
-    for urls, entrances in ((["mqtt://*:1883"], ()), ([], ("mqtt://192.168.1.5:1883",))):
-        report = gateway_of(urls, asks_who=asks_who, has_rights=has_rights)
-        one = patient(tmp_path, report, gateways=address, entrances=entrances)
-        details = found(access.look_at_access, one)
-        (detail,) = details.pop(level)
-        assert words in detail
-        assert not any(details.values())
+    with socket.create_server(("0.0.0.0", 0)) as proxy:
+        entrance = f"mqtt://127.0.0.1:{proxy.getsockname()[1]}"  # as this machine reaches it
+        for urls, entrances in ((["mqtt://*:1883"], ()), ([], (entrance,))):
+            report = gateway_of(urls, asks_who=asks_who, has_rights=has_rights)
+            one = patient(tmp_path, report, gateways=address, entrances=entrances)
+            details = found(access.look_at_access, one)
+            (detail,) = details.pop(level)
+            assert words in detail
+            assert not any(details.values())
 
 
 def test_a_gateway_that_other_machines_do_not_reach_may_be_open(tmp_path: Path) -> None:
     address = (GatewayAddress("gateway-1", "127.0.0.1", 1883),)
     report = gateway_of([], asks_who=False, has_rights=False)
-    one = patient(tmp_path, report, gateways=address, entrances=("ws://[::1]:1/mqtt",))
-    assert found(access.look_at_access, one)[Level.OK] == ["other machines do not reach 1 gateways"]
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        entrances = (f"ws://127.0.0.1:{proxy.getsockname()[1]}/mqtt",)
+        one = patient(tmp_path, report, gateways=address, entrances=entrances)
+        details = found(access.look_at_access, one)
+    assert details[Level.OK] == ["other machines do not reach 1 gateways"]
     silent = patient(tmp_path, gateways=address)
     assert not any(found(access.look_at_access, silent).values()), "it has said nothing yet"
 
