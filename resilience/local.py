@@ -243,11 +243,16 @@ class LocalTarget:
         await self._end_part(part, signal.SIGTERM)
 
     async def _signal(self, part: str, number: signal.Signals) -> int:
+        """Signal a part; return its pid. What it has started hears only what cannot be caught."""
         pid = await self._pid(part)
+        others = [] if number is signal.SIGTERM else _others_of_session(pid)
         try:
             os.kill(pid, number)
         except ProcessLookupError:
             raise TargetError(f"{part} of {self.name} is not running") from None
+        for other in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(other, number)
         return pid
 
     async def _end_part(self, part: str, number: signal.Signals) -> None:
@@ -348,6 +353,18 @@ class LocalTarget:
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool
     ) -> None:
         raise TargetError(f"{self.name} does not say how rights are changed")
+
+
+def _others_of_session(pid: int) -> list[int]:
+    """Return the other processes of the session that a process leads."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # pid (name) state parent group session …; a name may hold anything.
+            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
+            if int(fields[3]) == pid and path.parent.name != str(pid):
+                found.append(int(path.parent.name))
+    return found
 
 
 def _free_port() -> int:
