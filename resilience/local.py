@@ -21,7 +21,7 @@ from resilience.definition import MACHINE, ROOT, Definition
 from resilience.drivers.frames import Client
 from resilience.errors import TargetError
 from resilience.history import Writer
-from resilience.machines.machine import DISK, LOOPBACK, PACKETS, PROXY, Machine
+from resilience.machines.machine import CLOCK, DISK, LOOPBACK, PACKETS, PROXY, Machine
 from resilience.machines.switch import Switch
 from resilience.proxy import Proxy
 from resilience.target import Hold
@@ -160,6 +160,7 @@ class LocalTarget:
                 self._switch,
                 disk_mebibytes=self._definition.disk_mebibytes,
                 has_disk=DISK in self._needs,
+                has_clock=CLOCK in self._needs,
             )
             machine.start()
 

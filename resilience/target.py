@@ -36,6 +36,9 @@ class Machine(Protocol):
     def fill_disk(self) -> None:
         """Leave no free block."""
 
+    def set_clock(self, seconds: float) -> None:
+        """Step the wall clock to so many seconds ahead of the right time, or behind it."""
+
     def empty_disk(self) -> None:
         """Give the room back that `fill_disk` took."""
 

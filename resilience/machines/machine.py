@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from resilience.errors import TargetError
-from resilience.machines import group, switch, volume
+from resilience.machines import clock, group, switch, volume
+from resilience.machines.clock import Clock
 from resilience.machines.group import Group
 from resilience.machines.switch import CLIENTS, Conditions, Switch
 from resilience.machines.volume import Volume
@@ -14,8 +15,10 @@ from resilience.machines.volume import Volume
 PROXY: Final = "proxy"
 PACKETS: Final = "packets"
 DISK: Final = "disk"
-NEEDS: Final = (PROXY, PACKETS, DISK)
-"""What a fault may need: a proxy before the part, a network of packets, a disk that can fail."""
+CLOCK: Final = "clock"
+NEEDS: Final = (PROXY, PACKETS, DISK, CLOCK)
+"""What a fault may need: a proxy before the part, a network of packets, a disk that can fail, a
+clock that can be set."""
 
 DIRECTIONS: Final[dict[str, tuple[bool, bool]]] = {
     "both": (True, True),
@@ -35,6 +38,8 @@ def missing(needs: Iterable[str]) -> str:
             reasons.append(switch.missing())
         elif need == DISK:
             reasons += [volume.missing(), group.missing()]
+        elif need == CLOCK:
+            reasons.append(clock.missing())
     return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
 
 
@@ -45,6 +50,7 @@ class Machine:
         folder: For the disk and its image.
         network: None if packets are left alone.
         has_disk: Whether the disk is one that can fail; otherwise it is a plain folder.
+        has_clock: Whether it has a clock of its own.
     """
 
     def __init__(
@@ -55,12 +61,14 @@ class Machine:
         *,
         disk_mebibytes: int,
         has_disk: bool,
+        has_clock: bool = False,
     ) -> None:
         self.name = name
         self.disk = folder / f"disk-{name}"
         self._network = network
         self._volume: Volume | None = None
         self._group: Group | None = None
+        self._clock = Clock(folder / f"clock-{name}") if has_clock else None
         if has_disk:
             self._volume = Volume(folder / f"disk-{name}.image", self.disk, disk_mebibytes)
             self._group = Group(folder.name + "-" + name)
@@ -75,6 +83,8 @@ class Machine:
         if self._volume is not None and self._group is not None:
             self._volume.start()
             self._group.start()
+        if self._clock is not None:
+            self._clock.start()
 
     def stop(self) -> None:
         if self._group is not None:
@@ -86,7 +96,18 @@ class Machine:
         """Return the command that runs another one on this machine."""
         group_words = [] if self._group is None else self._group.prefix()
         network_words = [] if self._network is None else self._network.prefix(self.name)
-        return [*group_words, *network_words, *words]
+        clock_words = [] if self._clock is None else self._clock.prefix()
+        return [*group_words, *network_words, *clock_words, *words]
+
+    def set_clock(self, seconds: float) -> None:
+        """Step its wall clock to so many seconds ahead, or behind.
+
+        Raises:
+            TargetError: It has no clock of its own in this run.
+        """
+        if self._clock is None:
+            raise TargetError(f"{self.name} has no clock that can be set in this run")
+        self._clock.set(seconds)
 
     def degrade(self, direction: str, conditions: Conditions) -> None:
         """Change what happens to packets between it and the clients.

@@ -17,7 +17,7 @@ from resilience.definition import load
 from resilience.errors import TargetError
 from resilience.faults import strike
 from resilience.local import LocalTarget
-from resilience.machines.machine import DISK, PACKETS, Machine, missing
+from resilience.machines.machine import CLOCK, DISK, PACKETS, Machine, missing
 from resilience.machines.switch import CLEAR, CLIENTS, Conditions, Switch
 from resilience.machines.volume import Volume
 
@@ -39,6 +39,12 @@ import socket, sys
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for number in range(int(sys.argv[2])):
     sender.sendto(number.to_bytes(2), (sys.argv[1], int(sys.argv[3])))
+"""
+
+CLOCKS = """
+import sys, time
+for _ in sys.stdin:
+    print(time.time(), time.monotonic(), flush=True)
 """
 
 WRITER = """
@@ -86,6 +92,8 @@ def test_what_is_missing_here_is_said(tmp_path: Path) -> None:
     assert machine.command(["true"]) == ["true"]
     with pytest.raises(TargetError, match="no disk that can fail"):
         machine.fill_disk()
+    with pytest.raises(TargetError, match="no clock that can be set"):
+        machine.set_clock(1.0)
     with pytest.raises(TargetError, match="no network of packets"):
         machine.degrade("both", CLEAR)
 
@@ -211,6 +219,25 @@ def test_a_full_disk_takes_nothing_until_it_is_emptied(folder: Path) -> None:
         (folder / "disk" / "more").write_bytes(b"x" * 100_000)
     finally:
         volume.stop()
+
+
+@pytest.mark.skipif(bool(missing([CLOCK])), reason=missing([CLOCK]) or "-")
+def test_a_clock_steps_for_those_on_the_machine_alone(folder: Path) -> None:
+    machine = Machine("a", folder, None, disk_mebibytes=1, has_disk=False, has_clock=True)
+    machine.start()
+    command = machine.command([sys.executable, "-c", CLOCKS])
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for seconds in (0.0, 3600.0, -3600.0, 0.0):
+            machine.set_clock(seconds)
+            process.stdin.write("tell\n")
+            wall, steady = map(float, process.stdout.readline().split())
+            assert abs(wall - time.time() - seconds) < 60
+            assert abs(steady - time.monotonic()) < 60
+        process.stdin.close()
 
 
 LOG = """
