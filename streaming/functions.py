@@ -9,6 +9,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from mqlake.audit import AUDIT_VIEW, audit_view
 from mqlake.tables import TABLES
 from mqlake.views import CATALOG_SCHEMA, TOPIC_LEVEL, TOPIC_MATCHES, VIEW_SCHEMA, view_select
 
@@ -70,3 +71,4 @@ def create_functions(spark: SparkSession) -> None:
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
     for table in TABLES:
         spark.sql(f"CREATE OR REPLACE VIEW {VIEW_SCHEMA}.{table.name} AS {view_select(table)}")
+    spark.sql(f"CREATE OR REPLACE VIEW {VIEW_SCHEMA}.{AUDIT_VIEW} AS {audit_view()}")

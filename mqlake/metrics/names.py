@@ -179,6 +179,13 @@ SUPERVISOR: Final = (
     _gauge("data_free_bytes", "free on the disk of the data directory"),
 )
 
+AUDIT: Final = (
+    _gauge("audit_checked", "cases that an audit has decided", "tenant", "audit"),
+    _gauge("audit_broken", "of these, cases that break the promise", "tenant", "audit"),
+    _gauge("audit_unknown", "cases that the tables do not decide", "tenant", "audit"),
+    _gauge("audit_ended_timestamp_seconds", "when the last audit ended", "tenant"),
+)
+
 BY_PROCESS: Final = {
     "gateway": GATEWAY,
     "streaming": STREAMING,
@@ -187,6 +194,7 @@ BY_PROCESS: Final = {
     "api": API,
     "balancer": BALANCER,
     "supervisor": SUPERVISOR,
+    "audit": AUDIT,
 }
 """Kind of process -> its metrics, beside `EVERY_PROCESS` and prometheus_client's `process_*`."""
 
