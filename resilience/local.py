@@ -173,8 +173,12 @@ class LocalTarget:
             if part.machine == machine:
                 await self.launch(name)
 
-    async def _command(self, command: Command, seconds: float) -> str:
-        """Run a command of the target to its end; return what it printed."""
+    async def _command(self, command: Command, seconds: float, *, succeeds: bool = True) -> str:
+        """Run a command of the target to its end; return what it printed.
+
+        Raises:
+            TargetError: It takes longer, or fails though it has to succeed.
+        """
         machine = self._machines[self._definition.system.machine]
         words = machine.command([self._fill(word) for word in command])
         with (self.folder / "commands.log").open("ab") as log:
@@ -188,7 +192,7 @@ class LocalTarget:
                 process.kill()
                 await process.wait()
                 raise TargetError(f"{' '.join(words)}: not done after {seconds:g} s") from None
-        if process.returncode:
+        if succeeds and process.returncode:
             raise TargetError(f"{' '.join(words)}: exit code {process.returncode}{self._log()}")
         return out.decode(errors="replace")
 
@@ -231,7 +235,8 @@ class LocalTarget:
 
     async def _pid_of_system(self, part: str) -> int | None:
         name = self._definition.parts[part].process
-        answer = json.loads(await self._command(self._definition.system.pids, 30))
+        # Its exit code may say that something is away, which is what was wanted.
+        answer = json.loads(await self._command(self._definition.system.pids, 30, succeeds=False))
         for row in answer["processes"]:
             if row["name"] == name and row["pid"]:
                 return int(row["pid"])

@@ -19,6 +19,7 @@ while [ ! -s {dir}/pid ]; do sleep 0.01; done
 ''']
 pids = ["/bin/sh", "-c", '''
 echo '{"processes": [{"name": "engine", "pid": '$(cat {dir}/pid)'}]}'
+exit 1
 ''']
 
 [parts.engine]
