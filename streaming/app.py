@@ -17,6 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.clock import Clock, SystemClock
 from mqlake.errors import LogError
+from mqlake.federation_records import FEDERATION
+from mqlake.federation_records import KEY as FEDERATION_KEY
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.log.admin import KEPT_A_WEEK_BYTES, KEPT_A_WEEK_MS, LogAdmin
 from mqlake.logs import set_up_logging
@@ -30,9 +32,11 @@ from mqlake.records import (
     OUTPUTS,
     ROUTES,
     RULES,
+    RUNNER,
     SESSIONS,
 )
 from rules.prometheus import add_actions
+from rules.runner.checkpoint import CHECKPOINT_KEY
 from streaming.checkpoints import committed, later
 from streaming.exclusive import hold
 from streaming.figures import QueryFigures, Watched, read_heap, read_positions
@@ -44,7 +48,7 @@ from streaming.log_retention import figures as retention_figures
 from streaming.log_topics import partition_counts
 from streaming.metrics import add_queries
 from streaming.poison import PoisonGuard
-from streaming.readers import Readers, RunnerPlaces
+from streaming.readers import FederationPlaces, LastRecord, Readers, RunnerPlaces
 from streaming.rules.controller import RuleController
 from streaming.rules.detections import detected
 from streaming.rules.evaluation import follow_rules
@@ -363,7 +367,8 @@ def _log_retention(
         controller,
         lambda: tables.next_offsets,
         partial(read_positions, spark),
-        RunnerPlaces(servers),
+        RunnerPlaces(LastRecord(servers, RUNNER, CHECKPOINT_KEY)),
+        FederationPlaces(LastRecord(servers, FEDERATION, FEDERATION_KEY)),
     )
     retention: dict[str, Retention] = {}
     if settings.log_retention_hours is not None:

@@ -5,9 +5,10 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from mqlake import federation_records
 from mqlake.errors import InvalidRecord
-from mqlake.records import DEAD_LETTERS, EVENTS, INBOUND, OUTPUTS, RUNNER
-from rules.runner.checkpoint import CHECKPOINT_KEY, decode_checkpoint
+from mqlake.records import DEAD_LETTERS, EVENTS, INBOUND, OUTPUTS
+from rules.runner.checkpoint import decode_checkpoint
 from streaming.checkpoints import Offsets, committed, later
 from streaming.jobs import history, outputs, router, rules, state, stateful
 from streaming.log_retention import Reader
@@ -15,6 +16,7 @@ from streaming.rules.controller import RuleController
 from streaming.settings import StreamingSettings
 
 _RUNNER: Final = "rules runner"
+_FEDERATOR: Final = "federation"
 _ANSWER_SECONDS: Final = 5.0
 
 
@@ -29,6 +31,7 @@ class Readers:
         reached: Returns by query how far real-time queries are beyond their checkpoints.
         runner: Returns what the runner of actions is done with in `mqlake.outputs`; None while
             that is not known.
+        federation: Returns the federator; None when there was never one.
     """
 
     def __init__(
@@ -38,12 +41,14 @@ class Readers:
         retained: Callable[[], Mapping[int, int]],
         reached: Callable[[], Mapping[str, Offsets]],
         runner: Callable[[], dict[int, int] | None],
+        federation: Callable[[], Reader | None],
     ) -> None:
         self._settings = settings
         self._controller = controller
         self._retained = retained
         self._reached = reached
         self._runner = runner
+        self._federation = federation
         self._checkpoints = settings.data_dir.absolute() / "checkpoints"
 
     def __call__(self) -> list[Reader] | None:
@@ -62,6 +67,9 @@ class Readers:
             Reader("retained messages", {INBOUND: dict(self._retained()) or None}, misses=False),
             Reader(_RUNNER, {OUTPUTS: self._runner()}),
         ]
+        federation = self._federation()
+        if federation is not None:
+            found.append(federation)
         if first is not None:
             found.append(self._rules(first, reached.get(rules.NAME, {})))
         for run in runs:
@@ -87,14 +95,18 @@ class Readers:
         return Reader(rules.NAME, later(first, done), reached)
 
 
-class RunnerPlaces:
-    """Asks the log what the runner of actions has noted there last.
+class LastRecord:
+    """Asks the log for the last record of a log topic that has one key and one partition.
 
     Args:
         bootstrap_servers: host:port[,host:port…].
+        log_topic: Whose.
+        key: That it must have.
     """
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, log_topic: str, key: bytes) -> None:
+        self._place = (log_topic, 0)
+        self._key = key
         self._options = {
             "bootstrap.servers": bootstrap_servers,
             "client.id": "mqlake-readers",
@@ -104,22 +116,63 @@ class RunnerPlaces:
             "log_level": 2,
         }
 
-    def __call__(self) -> dict[int, int] | None:
-        """Return per partition of `mqlake.outputs` the first offset that it is not done with."""
+    def __call__(self) -> bytes | None:
+        """Return its value; None when there is none, or the log does not answer.
+
+        Raises:
+            LookupError: There is no such log topic.
+        """
         consumer = Consumer(self._options)
         try:
-            place = TopicPartition(RUNNER, 0)
-            _, end = consumer.get_watermark_offsets(place, timeout=_ANSWER_SECONDS)
+            if self._place[0] not in consumer.list_topics(timeout=_ANSWER_SECONDS).topics:
+                raise LookupError(f"no log topic {self._place[0]}")
+            _, end = consumer.get_watermark_offsets(
+                TopicPartition(*self._place), timeout=_ANSWER_SECONDS
+            )
             if not end:
                 return None
-            consumer.assign([TopicPartition(RUNNER, 0, end - 1)])
+            consumer.assign([TopicPartition(*self._place, end - 1)])
             record = consumer.poll(_ANSWER_SECONDS)
-            if record is None or record.error() is not None or record.key() != CHECKPOINT_KEY:
+            if record is None or record.error() is not None or record.key() != self._key:
                 return None
             value = record.value()
-            checkpoint = decode_checkpoint(value if isinstance(value, bytes) else b"")
-        except (KafkaException, InvalidRecord):
+        except KafkaException:
             return None
         finally:
             consumer.close()
+        return value if isinstance(value, bytes) else b""
+
+
+class RunnerPlaces:
+    """Says what the runner of actions is done with."""
+
+    def __init__(self, last: Callable[[], bytes | None]) -> None:
+        self._last = last
+
+    def __call__(self) -> dict[int, int] | None:
+        """Return per partition of `mqlake.outputs` the first offset that it is not done with."""
+        try:
+            checkpoint = decode_checkpoint(self._last() or b"")
+        except (LookupError, InvalidRecord):
+            return None
         return {partition: place.offset for partition, place in checkpoint.places.items()}
+
+
+class FederationPlaces:
+    """Says what other sites have of this one's log."""
+
+    def __init__(self, last: Callable[[], bytes | None]) -> None:
+        self._last = last
+
+    def __call__(self) -> Reader | None:
+        """Return the federator as a reader; None while there was never one."""
+        try:
+            checkpoint = federation_records.decode_checkpoint(self._last() or b"")
+        except LookupError:
+            return None
+        except InvalidRecord:
+            return Reader(_FEDERATOR, {INBOUND: None})
+        places = dict(checkpoint.read)
+        for partition, offset in federation_records.needed(checkpoint.links.values()).items():
+            places[partition] = min(offset, places.get(partition, offset))
+        return Reader(_FEDERATOR, {INBOUND: places})

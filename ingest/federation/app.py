@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import signal
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -12,14 +14,22 @@ from ingest.federation.chains import Chains, RecentIds
 from ingest.federation.metrics import FederationMetrics
 from ingest.federation.service import FederationService
 from ingest.federation.settings import FederationSettings
+from ingest.federation.sites.service import SiteService
 from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError, SettingsError
+from mqlake.federation_records import CONFIG, FEDERATION
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
+from mqlake.log.admin import LogAdmin
+from mqlake.log.contract import LogAccess
+from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.settings import load
 
 _logger = logging.getLogger(__name__)
+
+RECORD_OVERHEAD_BYTES: Final = 128 * 1024
+"""More than the headers of a record take beside what was in the packet."""
 
 HEARTBEAT: Final = "heartbeat.json"
 """In the state directory, when no other file is set."""
@@ -54,7 +64,23 @@ async def _run(settings: FederationSettings, path: Path | None, name: str) -> No
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    service = FederationService(settings, SystemClock())
+    async with AsyncExitStack() as stack:
+        await _work(settings, path, name, stop, stack)
+
+
+async def _work(
+    settings: FederationSettings,
+    path: Path | None,
+    name: str,
+    stop: asyncio.Event,
+    stack: AsyncExitStack,
+) -> None:
+    service: FederationService | SiteService
+    if settings.log is None:
+        service = FederationService(settings, SystemClock())
+    else:
+        service = SiteService(settings, SystemClock(), await _open_log(settings, name, stack))
+    loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, _reload, service, path)
     shown = FederationMetrics(service)
     metrics = MetricsServer(settings.metrics, new_registry(name, shown.is_healthy, shown.read))
@@ -66,7 +92,23 @@ async def _run(settings: FederationSettings, path: Path | None, name: str) -> No
         await asyncio.to_thread(metrics.close)
 
 
-def _reload(service: FederationService, path: Path | None) -> None:
+async def _open_log(settings: FederationSettings, name: str, stack: AsyncExitStack) -> LogAccess:
+    """Make the log ready; it is closed with the stack."""
+    assert settings.log is not None
+    servers = settings.log.bootstrap_servers
+    await asyncio.to_thread(LogAdmin(servers).ensure, FEDERATION, CONFIG)
+    writer = KafkaLogWriter(
+        servers,
+        client_id=name,
+        max_record_bytes=settings.max_packet_bytes + RECORD_OVERHEAD_BYTES,
+    )
+    stack.push_async_callback(writer.close)
+    ranges = KafkaRangeReader(servers, client_id=name)
+    stack.push_async_callback(ranges.close)
+    return LogAccess(writer, partial(KafkaLogReader, servers, client_id=name), ranges)
+
+
+def _reload(service: FederationService | SiteService, path: Path | None) -> None:
     try:
         settings = load(FederationSettings, path)
     except SettingsError as exc:
@@ -80,7 +122,7 @@ def _reload(service: FederationService, path: Path | None) -> None:
     _logger.info("neighbours read again", extra={"fields": {"neighbours": sites}})
 
 
-async def _beat(service: FederationService, name: str) -> None:
+async def _beat(service: FederationService | SiteService, name: str) -> None:
     path = heartbeat_path(service.settings)
     warned: set[str] = set()
     while True:
@@ -101,11 +143,30 @@ async def _beat(service: FederationService, name: str) -> None:
         await asyncio.sleep(INTERVAL_SECONDS)
 
 
-def _warn_of_overflow(service: FederationService, warned: set[str]) -> None:
+def _warn_of_overflow(service: FederationService | SiteService, warned: set[str]) -> None:
     """Say once for each what is too small for the messages that come."""
+    full = _full_site(service) if isinstance(service, SiteService) else _full(service)
+    for words, count in full.items():
+        if count and words not in warned:
+            warned.add(words)
+            _logger.warning(words)
+
+
+def _full_site(service: SiteService) -> dict[str, int]:
+    return {
+        "too many gaps: an old copy that comes on another path is taken for a repetition": (
+            service.inlet.streams.forgotten
+        ),
+        "max_packet_bytes of a neighbour is too small: it never gets the messages beyond it": sum(
+            link.counters.too_large for link in service.links.values()
+        ),
+    }
+
+
+def _full(service: FederationService) -> dict[str, int]:
     federator = service.federator
     marks = federator.marks
-    full = {
+    return {
         "store_seconds is not reached: raise store_messages or store_bytes": (
             federator.store.overflowed
         ),
@@ -117,7 +178,3 @@ def _warn_of_overflow(service: FederationService, warned: set[str]) -> None:
             marks.overflowed if isinstance(marks, RecentIds) else 0
         ),
     }
-    for words, count in full.items():
-        if count and words not in warned:
-            warned.add(words)
-            _logger.warning(words)

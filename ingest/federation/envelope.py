@@ -7,13 +7,15 @@ stands depends on the hop alone:
 | --- | --- | --- |
 | MQTT 5.0 | `<prefix>/routing/<topic>` | user property `mqlake-federation` |
 | MQTT 3.1.1 | `<prefix>/routed/<text>/<topic>` | a level of the topic, with the 5.0 properties |
-| log record | the message's own | header `mqlake-federation`, with the 5.0 properties |
+| log record | the message's own | header `mqlake-federation`; properties have a header already |
 
 The text is numbers between dots, so it is valid in a topic name and needs no escaping:
 
-    1.<origin>.<epoch>.<sequence>.<after>.<gap ms>.<age ms>.<hops>.<stamp>.<flags>.<sender>
+    2.<origin>.<epoch>.<partition>.<sequence>.<after>.<gap ms>.<age ms>.<hops>.<stamp>.<flags>
+    .<sender>
 
-and one field more for properties.
+and one field more for properties. Between brokers the partition is 0 and the sequence counts the
+messages of the origin's run; between logs both say where the message is in its origin's log.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -33,14 +35,14 @@ from ingest.protocol.properties import (
 from mqlake.errors import InvalidTopic, MqlakeError
 from mqlake.topics import SEPARATOR, validate_topic_name
 
-VERSION: Final = "1"
+VERSION: Final = "2"
 NAME: Final = "mqlake-federation"
 """Of the user property and of the log record's header."""
 
 ROUTING: Final = "routing"
 ROUTED: Final = "routed"
 
-_FIELDS: Final = 11
+_FIELDS: Final = 12
 _LONGEST_NUMBER: Final = 19
 _RETAIN: Final = 4
 _QOS: Final = 3
@@ -83,6 +85,7 @@ class Message:
     hops: int = 0
     age_ms: int = 0
     """How long it has been held on its way, the time on the links not counted."""
+    partition: int = 0
     since: float = 0.0
     """When it was published, by this site's monotonic clock."""
 
@@ -96,8 +99,8 @@ def write(message: Message, sender: int, *, with_properties: bool) -> str:
     flags = message.qos | (_RETAIN if message.retain else 0)
     origin, epoch, _ = message.key
     text = (
-        f"{VERSION}.{origin}.{epoch}.{message.sequence}.{message.after}.{message.gap_ms}"
-        f".{message.age_ms}.{message.hops}.{message.stamp}.{flags}.{sender}"
+        f"{VERSION}.{origin}.{epoch}.{message.partition}.{message.sequence}.{message.after}"
+        f".{message.gap_ms}.{message.age_ms}.{message.hops}.{message.stamp}.{flags}.{sender}"
     )
     if with_properties and message.properties:
         encoded = encode_properties(message.properties, PropertyContext.PUBLISH)
@@ -109,7 +112,7 @@ def read(text: str, topic: str, payload: bytes) -> tuple[Message, int]:
     """Return the message and the site that passed it on.
 
     Raises:
-        InvalidEnvelope: The text is not one of version 1, or the topic is none.
+        InvalidEnvelope: The text is not one of version 2, or the topic is none.
     """
     parts = text.split(".")
     if parts[0] != VERSION or not _FIELDS <= len(parts) <= _FIELDS + 1:
@@ -117,7 +120,8 @@ def read(text: str, topic: str, payload: bytes) -> tuple[Message, int]:
     numbers = parts[1:_FIELDS]
     if not all(one.isascii() and one.isdigit() and len(one) <= _LONGEST_NUMBER for one in numbers):
         raise InvalidEnvelope("envelope has a field that is no number")
-    origin, epoch, sequence, after, gap, age, hops, stamp, flags, sender = map(int, numbers)
+    origin, epoch, partition, sequence, after = map(int, numbers[:5])
+    gap, age, hops, stamp, flags, sender = map(int, numbers[5:])
     qos = flags & _QOS
     if flags > (_RETAIN | _QOS) or qos == _QOS or after >= sequence:
         raise InvalidEnvelope("envelope has flags or a sequence that cannot be")
@@ -130,7 +134,18 @@ def read(text: str, topic: str, payload: bytes) -> tuple[Message, int]:
     properties = _read_properties(parts[_FIELDS]) if len(parts) > _FIELDS else NO_PROPERTIES
     key = ChainKey(origin, epoch, topic)
     message = Message(
-        key, sequence, after, gap, stamp, payload, qos, bool(flags & _RETAIN), properties, hops, age
+        key,
+        sequence,
+        after,
+        gap,
+        stamp,
+        payload,
+        qos,
+        bool(flags & _RETAIN),
+        properties,
+        hops,
+        age,
+        partition=partition,
     )
     return message, sender
 
@@ -187,8 +202,8 @@ def from_mqtt(
 
 
 def to_header(message: Message, sender: int) -> tuple[str, bytes]:
-    """Return the header of a log record that holds the message."""
-    return NAME, write(message, sender, with_properties=True).encode()
+    """Return the header of a log record that holds the message; its properties have their own."""
+    return NAME, write(message, sender, with_properties=False).encode()
 
 
 def from_header(value: bytes, topic: str, payload: bytes) -> tuple[Message, int]:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.chains import Chains, RecentIds
+from ingest.federation.sites.service import SiteService
 
 if TYPE_CHECKING:
     from ingest.federation.service import FederationService
@@ -15,9 +16,13 @@ ANSWER_SECONDS: Final = 5.0
 
 
 class FederationMetrics:
-    """Adds the figures of a federator to a look; in the event loop, which alone may touch it."""
+    """Adds the figures of a federator to a look; in the event loop, which alone may touch it.
 
-    def __init__(self, service: FederationService) -> None:
+    Args:
+        service: Beside a broker, or beside a log.
+    """
+
+    def __init__(self, service: FederationService | SiteService) -> None:
         self._service = service
         self._loop = asyncio.get_running_loop()
 
@@ -37,26 +42,58 @@ class FederationMetrics:
 
     def add(self, families: Families) -> None:
         """Add all there is to tell."""
-        service = self._service
-        federator = service.federator
-        counters = federator.counters
-        there = federator.neighbours()
-        for site, link in service.links.items():
-            families.add("mqlake_federation_neighbour_there", there.get(site, False), str(site))
-            families.add("mqlake_federation_link_waiting_packets", link.waiting, str(site))
-            families.add("mqlake_federation_link_dropped_packets_total", link.dropped, str(site))
-        for mesh in federator.meshes.values():
-            families.add("mqlake_federation_meshes", 1, mesh.state.value)
-        families.add("mqlake_federation_interests", len(federator.interests))
-        families.add("mqlake_federation_stored_messages", len(federator.store))
-        families.add("mqlake_federation_store_overflow_total", federator.store.overflowed)
-        marks = federator.marks
-        if isinstance(marks, Chains):
-            families.add("mqlake_federation_held_back_messages", marks.waiting)
-            families.add("mqlake_federation_gaps_given_up_total", marks.given_up)
-            families.add("mqlake_federation_marks_forgotten_total", marks.forgotten)
-        elif isinstance(marks, RecentIds):
-            families.add("mqlake_federation_marks_forgotten_total", marks.overflowed)
-        for name in counters.__slots__:
-            families.add(f"mqlake_federation_{name}_total", getattr(counters, name))
-        families.add("mqlake_federation_malformed_total", service.malformed)
+        if isinstance(self._service, SiteService):
+            add_site(self._service, families)
+        else:
+            add_federator(self._service, families)
+
+
+def add_site(service: SiteService, families: Families) -> None:
+    """Add all that there is to tell of a federator beside a log."""
+    for site, link in service.links.items():
+        families.add("mqlake_federation_neighbour_there", link.is_up, str(site))
+        families.add("mqlake_federation_link_waiting_packets", link.waiting, str(site))
+        families.add("mqlake_federation_link_behind_records", link.behind, str(site))
+        families.add("mqlake_federation_link_records_gone_total", link.gone, str(site))
+        counters = link.counters
+        families.add("mqlake_federation_link_dropped_packets_total", counters.too_large, str(site))
+        families.add("mqlake_federation_sent_total", counters.sent)
+        families.add("mqlake_federation_expired_total", counters.expired)
+        families.add("mqlake_federation_over_hop_limit_total", counters.over_hop_limit)
+    had = service.inlet.counters
+    families.add("mqlake_federation_streams", len(service.inlet.streams))
+    families.add("mqlake_federation_gaps", service.inlet.streams.gaps)
+    families.add("mqlake_federation_marks_forgotten_total", service.inlet.streams.forgotten)
+    families.add("mqlake_federation_received_total", had.received)
+    families.add("mqlake_federation_duplicates_total", had.duplicates)
+    families.add("mqlake_federation_echoes_total", had.echoes)
+    families.add("mqlake_federation_delivered_total", had.appended)
+    families.add("mqlake_federation_refused_total", had.refused)
+    families.add("mqlake_federation_malformed_total", had.malformed)
+    families.add("mqlake_federation_strangers_total", service.strangers)
+
+
+def add_federator(service: FederationService, families: Families) -> None:
+    """Add all that there is to tell of a federator beside a broker."""
+    federator = service.federator
+    counters = federator.counters
+    there = federator.neighbours()
+    for site, link in service.links.items():
+        families.add("mqlake_federation_neighbour_there", there.get(site, False), str(site))
+        families.add("mqlake_federation_link_waiting_packets", link.waiting, str(site))
+        families.add("mqlake_federation_link_dropped_packets_total", link.dropped, str(site))
+    for mesh in federator.meshes.values():
+        families.add("mqlake_federation_meshes", 1, mesh.state.value)
+    families.add("mqlake_federation_interests", len(federator.interests))
+    families.add("mqlake_federation_stored_messages", len(federator.store))
+    families.add("mqlake_federation_store_overflow_total", federator.store.overflowed)
+    marks = federator.marks
+    if isinstance(marks, Chains):
+        families.add("mqlake_federation_held_back_messages", marks.waiting)
+        families.add("mqlake_federation_gaps_given_up_total", marks.given_up)
+        families.add("mqlake_federation_marks_forgotten_total", marks.forgotten)
+    elif isinstance(marks, RecentIds):
+        families.add("mqlake_federation_marks_forgotten_total", marks.overflowed)
+    for name in counters.__slots__:
+        families.add(f"mqlake_federation_{name}_total", getattr(counters, name))
+    families.add("mqlake_federation_malformed_total", service.malformed)

@@ -1,17 +1,37 @@
 """Settings of a federator; `conf/federation.toml` lists them all with their defaults."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from mqlake.errors import InvalidTopic
-from mqlake.settings import ProcessSettings, SettingsGroup
+from mqlake.settings import LogSettings, ProcessSettings, SettingsGroup
 from mqlake.topics import validate_topic_filter
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+
+def checked_uri(uri: str) -> str:
+    """Return a URI that a link can go to, or raise `ValueError`."""
+    parts = urlsplit(uri)
+    if parts.scheme not in PORTS or not parts.hostname or parts.username or parts.path:
+        raise ValueError("expected mqtt://host[:port] or mqtts://host[:port]")
+    return uri
+
+
+def checked_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
+    """Return filters whose topics can be federated, or raise `ValueError`."""
+    for one in filters:
+        try:
+            validate_topic_filter(one)
+        except InvalidTopic as exc:
+            raise ValueError(f"{one!r}: {exc}") from exc
+        if one.startswith("$"):
+            raise ValueError(f"{one!r}: topics that begin with $ are not federated")
+    return filters
 
 
 class BrokerSettings(SettingsGroup):
@@ -33,10 +53,7 @@ class BrokerSettings(SettingsGroup):
     @field_validator("uri")
     @classmethod
     def _check_uri(cls, uri: str) -> str:
-        parts = urlsplit(uri)
-        if parts.scheme not in PORTS or not parts.hostname or parts.username or parts.path:
-            raise ValueError("expected mqtt://host[:port] or mqtts://host[:port]")
-        return uri
+        return checked_uri(uri)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -52,6 +69,47 @@ class BrokerSettings(SettingsGroup):
     @property
     def protocol_level(self) -> int:
         return 5 if self.protocol == "5.0" else 4
+
+
+class NeighborSettings(BrokerSettings):
+    """A site that this one has a link to."""
+
+    uri: str = Field(
+        default="",
+        description="mqtt://host[:port], or mqtts:// for TLS; between logs that of its federator, "
+        "without one it connects to this site",
+    )
+    filters_out: tuple[str, ...] | None = Field(
+        default=None, description="between logs: what it may get; without these as the site's"
+    )
+    filters_in: tuple[str, ...] | None = Field(
+        default=None, description="between logs: what it may bring; without these as the site's"
+    )
+
+    @field_validator("uri")
+    @classmethod
+    def _check_uri(cls, uri: str) -> str:
+        return checked_uri(uri) if uri else uri
+
+    @field_validator("filters_out", "filters_in")
+    @classmethod
+    def _check_filters(cls, filters: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if filters is None else checked_filters(filters)
+
+
+class ListenSettings(SettingsGroup):
+    """Where federators of neighbours connect, between logs."""
+
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(default=0, ge=0, le=65535, description="TCP port; 0: nobody connects here")
+    certificate: Path | None = Field(default=None, description="PEM file: links come by TLS then")
+    key: Path | None = Field(default=None, description="PEM file of its private key")
+
+    @model_validator(mode="after")
+    def _check_pair(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key belong together")
+        return self
 
 
 class PrefixSettings(SettingsGroup):
@@ -70,7 +128,18 @@ class FederationSettings(ProcessSettings):
         default=BrokerSettings(id=1, uri="mqtt://127.0.0.1:1883"),
         description="the broker of this site",
     )
-    neighbors: tuple[BrokerSettings, ...] = Field(
+    log: LogSettings | None = Field(
+        default=None,
+        description="the log of this mqlake site: it is federated through that; without one the "
+        "site's broker is",
+    )
+    tenant: str = Field(
+        default="default", description="with a log: the tenant whose messages are federated"
+    )
+    listen: ListenSettings = Field(
+        default=ListenSettings(), description="with a log: where neighbours connect"
+    )
+    neighbors: tuple[NeighborSettings, ...] = Field(
         default=(), description="the sites that this one has links to; read again at SIGHUP"
     )
     redundancy: int = Field(
@@ -157,18 +226,19 @@ class FederationSettings(ProcessSettings):
     @field_validator("filters_out", "filters_in", "interests")
     @classmethod
     def _check_filters(cls, filters: tuple[str, ...]) -> tuple[str, ...]:
-        for one in filters:
-            try:
-                validate_topic_filter(one)
-            except InvalidTopic as exc:
-                raise ValueError(f"{one!r}: {exc}") from exc
-            if one.startswith("$"):
-                raise ValueError(f"{one!r}: topics that begin with $ are not federated")
-        return filters
+        return checked_filters(filters)
 
-    @field_validator("neighbors")
-    @classmethod
-    def _check_neighbors(cls, brokers: tuple[BrokerSettings, ...]) -> tuple[BrokerSettings, ...]:
-        if len({one.id for one in brokers}) < len(brokers):
-            raise ValueError("two neighbours have the same id")
-        return brokers
+    @model_validator(mode="after")
+    def _check_neighbors(self) -> Self:
+        if len({one.id for one in self.neighbors}) < len(self.neighbors):
+            raise ValueError("neighbors: two have the same id")
+        for one in self.neighbors:
+            if one.id == self.host.id:
+                raise ValueError(f"neighbors: {one.id} is the id of this site")
+            if self.log is None and not one.uri:
+                raise ValueError(f"neighbors: {one.id} has no uri")
+            if self.log is not None and not one.password.get_secret_value():
+                raise ValueError(
+                    f"neighbors: {one.id} has no password; between logs both sites name the same"
+                )
+        return self

@@ -115,6 +115,14 @@ FEDERATION: Final = (
     _counter(
         "federation_link_dropped_packets", "packets that were too many or too large", "neighbour"
     ),
+    _gauge("federation_link_behind_records", "records of the log it may not have", "neighbour"),
+    _counter(
+        "federation_link_records_gone",
+        "times that the log had no more what it was to get next",
+        "neighbour",
+    ),
+    _gauge("federation_streams", "partitions of other sites of which messages came"),
+    _gauge("federation_gaps", "of these, ranges that may still come on another path"),
     _gauge("federation_meshes", "meshes that it knows, by what it is in them", "state"),
     _gauge("federation_interests", "filters of local subscribers"),
     _gauge("federation_stored_messages", "messages that neighbours may fetch again"),
@@ -131,6 +139,8 @@ FEDERATION: Final = (
     _counter("federation_unwanted", "messages that no local subscriber wants"),
     _counter("federation_repaired", "messages sent again to neighbours that missed them"),
     _counter("federation_waves", "times that everybody was asked for what one neighbour had not"),
+    _counter("federation_refused", "messages of topics that their link may not bring"),
+    _counter("federation_expired", "messages that expired before a neighbour got them"),
     _counter("federation_over_hop_limit", "messages that have come too far to be passed on"),
     _counter("federation_control_sent", "control packets to neighbours"),
     _counter("federation_control_received", "control packets from neighbours"),

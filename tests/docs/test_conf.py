@@ -15,7 +15,13 @@ from ingest.balancer.settings import (
     NodeSettings,
     ProxySettings,
 )
-from ingest.federation.settings import BrokerSettings, FederationSettings, PrefixSettings
+from ingest.federation.settings import (
+    BrokerSettings,
+    FederationSettings,
+    ListenSettings,
+    NeighborSettings,
+    PrefixSettings,
+)
 from ingest.gateway.listeners.settings import (
     SecureWebSocketListener,
     TcpListener,
@@ -25,7 +31,7 @@ from ingest.gateway.listeners.settings import (
 )
 from ingest.gateway.settings import GatewaySettings
 from mqlake.local.settings import LocalSettings
-from mqlake.settings import ProcessSettings
+from mqlake.settings import LogSettings, ProcessSettings
 from rules.runner.settings import (
     HttpSettings,
     KafkaConnection,
@@ -48,6 +54,7 @@ SHOWN_BY_EXAMPLE = {
     "heartbeat_file",
     "host",
     "http",
+    "listen",
     "listeners",
     "log_dir",
     "store_dir",
@@ -113,9 +120,9 @@ def test_file_shows_every_key_with_its_default(name: str, settings: type[Process
     assert set(shown) >= set(settings.model_fields) - SHOWN_BY_EXAMPLE
     assert set(shown) <= set(settings.model_fields)
     for key, value in shown.items():
-        if key in SHOWN_BY_EXAMPLE:
-            continue
         default = settings.model_fields[key].default
+        if key in SHOWN_BY_EXAMPLE or default is None:
+            continue
         if isinstance(default, BaseModel):
             default = default.model_dump()
         elif isinstance(default, tuple):
@@ -172,7 +179,9 @@ def test_federation_file_shows_every_key_of_brokers_and_prefixes() -> None:
     assert isinstance(prefixes, list)
     host = BrokerSettings.model_validate(shown["host"])
     assert set(BrokerSettings.model_fields) == host.model_fields_set
-    assert BrokerSettings.model_validate(neighbours[0]).is_secure
+    assert NeighborSettings.model_validate(neighbours[0]).is_secure
+    assert set(shown["listen"]) == set(ListenSettings.model_fields)  # type: ignore[call-overload]
+    assert LogSettings.model_validate(shown["log"]) == LogSettings()
     assert PrefixSettings.model_validate(prefixes[0]).federated == "federated/plant-a/"
 
 

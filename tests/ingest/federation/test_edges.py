@@ -9,7 +9,7 @@ from ingest.federation.echoes import Echoes
 from ingest.federation.meshes import diagram
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.saving import SavedState
-from ingest.federation.settings import BrokerSettings, FederationSettings
+from ingest.federation.settings import FederationSettings, NeighborSettings
 from mqlake.errors import OperationalError, SettingsError
 
 ROOT = Path(__file__).parents[3]
@@ -57,20 +57,20 @@ def test_echoes_that_do_not_come_are_forgotten() -> None:
 @pytest.mark.parametrize("uri", ["host", "http://a", "mqtt://", "mqtt://u:p@host", "mqtt://a/b"])
 def test_an_address_that_is_none_is_refused(uri: str) -> None:
     with pytest.raises(ValidationError):
-        BrokerSettings(id=1, uri=uri)
+        NeighborSettings(id=1, uri=uri)
 
 
 def test_the_port_of_an_address_follows_from_its_scheme() -> None:
-    assert BrokerSettings(id=1, uri="mqtt://a").address == ("a", 1883)
-    assert BrokerSettings(id=1, uri="mqtts://a").address == ("a", 8883)
-    assert BrokerSettings(id=1, uri="mqtt://a:5").address == ("a", 5)
+    assert NeighborSettings(id=1, uri="mqtt://a").address == ("a", 1883)
+    assert NeighborSettings(id=1, uri="mqtts://a").address == ("a", 8883)
+    assert NeighborSettings(id=1, uri="mqtt://a:5").address == ("a", 5)
 
 
 def test_filters_that_are_none_and_neighbours_twice_are_refused() -> None:
     for filters in (("a/#/b",), ("$SYS/#",)):
         with pytest.raises(ValidationError):
             FederationSettings(filters_out=filters)
-    broker = BrokerSettings(id=2, uri="mqtt://a")
+    broker = NeighborSettings(id=2, uri="mqtt://a")
     with pytest.raises(ValidationError):
         FederationSettings(neighbors=(broker, broker))
 

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from ingest.federation.service import FederationService
-from ingest.federation.settings import BrokerSettings, FederationSettings, PrefixSettings
+from ingest.federation.settings import FederationSettings, NeighborSettings, PrefixSettings
 from ingest.protocol.packets import Publish, Will
 from mqlake.bench.federation import MOSQUITTO, Client, Grid
 from mqlake.clock import SystemClock
@@ -66,11 +66,11 @@ class Sites:
     stops: dict[int, tuple[asyncio.Event, asyncio.Task[None]]] = field(default_factory=dict)
     clients: list[Client] = field(default_factory=list)
 
-    def broker(self, node: int, **changes: Any) -> BrokerSettings:
+    def broker(self, node: int, **changes: Any) -> NeighborSettings:
         protocol = self.grid.protocols.get(node, "5.0")
         uri = f"mqtt://127.0.0.1:{self.grid.ports[node]}"
         given: dict[str, Any] = {"id": node, "uri": uri, "protocol": protocol}
-        return BrokerSettings(**given | changes)
+        return NeighborSettings(**given | changes)
 
     def start(self, node: int, **changes: Any) -> FederationService:
         given: dict[str, Any] = {

@@ -1,0 +1,303 @@
+"""The wire between two federators: one MQTT 5.0 connection that carries messages both ways.
+
+Who connects is the client, who is connected to the server; that is all in which they differ. Each
+says at once what it wants, in a PUBLISH with QoS 0 to `<prefix>/control/<site>`; messages follow
+with QoS 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+
+from ingest.protocol.decoder import NEED_DATA, Decoder
+from ingest.protocol.encoder import encode, encode_puback
+from ingest.protocol.errors import LocalProtocolError, RemoteProtocolError
+from ingest.protocol.fixed_header import Role
+from ingest.protocol.packets import (
+    MQTT_5_0,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+)
+from ingest.protocol.reason_codes import ConnackReasonCode
+from mqlake.errors import InvalidTopic, MqlakeError
+from mqlake.topics import validate_topic_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+HELLO_VERSION: Final = 1
+CONNECT_SECONDS: Final = 10.0
+MOST_WANTED: Final = 10_000
+"""Filters in a hello."""
+
+
+class InvalidHello(MqlakeError):  # noqa: N818 - it names the thing refused
+    """A neighbour's first packet is none of ours."""
+
+
+class Hello(NamedTuple):
+    """What a site says first."""
+
+    site: int
+    wants: tuple[str, ...]
+    """Filters of the federation."""
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """Return the payload of the first PUBLISH."""
+    return json.dumps({"v": HELLO_VERSION, "from": hello.site, "wants": hello.wants}).encode()
+
+
+def decode_hello(payload: bytes) -> Hello:
+    """Undo `encode_hello`.
+
+    Raises:
+        InvalidHello: It is none.
+    """
+    try:
+        found = json.loads(payload)
+        if found["v"] != HELLO_VERSION:
+            raise InvalidHello(f"hello of version {found['v']!r}, expected {HELLO_VERSION}")
+        site, wants = found["from"], found["wants"]
+        if type(site) is not int or not isinstance(wants, list) or len(wants) > MOST_WANTED:
+            raise InvalidHello(f"hello from {site!r} that wants {type(wants).__name__}")
+        for one in wants:
+            validate_topic_filter(one)
+        return Hello(site, tuple(wants))
+    except (ValueError, TypeError, KeyError, AttributeError, InvalidTopic, RecursionError) as exc:
+        raise InvalidHello(f"hello cannot be read: {exc!r}") from exc
+
+
+class Owner(Protocol):
+    """Who is told what becomes of a connection."""
+
+    def authenticate(self, connect: Connect) -> int | None:
+        """Return which site a client is; None: none that may connect."""
+        ...
+
+    def is_open(self, connection: Connection) -> None:
+        """Both sides have agreed: say hello."""
+        ...
+
+    def receive(self, connection: Connection, publish: Publish) -> None:
+        """Take what the other side publishes."""
+        ...
+
+    def acknowledged(self, connection: Connection, packet_id: int) -> None:
+        """Hear that the other side has a message."""
+        ...
+
+    def is_closed(self, connection: Connection) -> None:
+        """It has ended, whether it was open or not."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection between two sites.
+
+    Args:
+        owner: Who is told.
+        connect: What a client says; None for a server.
+        site: To whom a client connects; a server learns who connects.
+        window: Messages that the other side may have unacknowledged.
+        max_packet_bytes: Largest packet taken.
+        keep_alive_seconds: Between signs of life.
+
+    Attributes:
+        was_open: Both sides had agreed.
+        reason: Why it ended.
+        is_paused: The socket takes no more for now.
+        on_writable: Called when it does again.
+        ended: Set when it has.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        connect: Connect | None,
+        site: int | None,
+        *,
+        window: int,
+        max_packet_bytes: int,
+        keep_alive_seconds: int,
+    ) -> None:
+        self.site = site
+        self.was_open = False
+        self._connect = connect
+        self.is_client = connect is not None
+        self.is_open = False
+        self.is_paused = False
+        self.reason = ""
+        self.window = window
+        """Messages that may be sent unacknowledged."""
+        self.on_writable: Callable[[], None] | None = None
+        self.ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._owner = owner
+        self._own_window = window
+        self._max_packet_bytes = max_packet_bytes
+        self._largest: int | None = None
+        self._keep_alive = keep_alive_seconds
+        role = Role.CLIENT if self.is_client else Role.SERVER
+        self._decoder = Decoder(MQTT_5_0 if self.is_client else None, max_packet_bytes, role=role)
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard_at = self._loop.time()
+
+    # For the owner.
+
+    def publish(self, publishes: Iterable[Publish]) -> list[int]:
+        """Send messages; return the identifiers of those that the other side never takes."""
+        parts: list[bytes] = []
+        too_large: list[int] = []
+        for publish in publishes:
+            try:
+                data = encode(publish, MQTT_5_0)
+            except LocalProtocolError:
+                data = b""
+            if not data or (self._largest is not None and len(data) > self._largest):
+                too_large.append(publish.packet_id)
+            else:
+                parts.append(data)
+        self._write(b"".join(parts))
+        return too_large
+
+    def acknowledge(self, packet_id: int) -> None:
+        """Tell the other side that a message is durable here."""
+        if self.is_open:
+            self._write(encode_puback(packet_id))
+
+    def close(self, reason: str) -> None:
+        """End it."""
+        if not self.reason:
+            self.reason = reason
+        if self._transport is not None:
+            if self.is_open:
+                self._write(encode(Disconnect(), MQTT_5_0))
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End it at once, if it has not ended."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What asyncio says.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not one by class
+        if self.reason:  # closed before it was made
+            self._transport.abort()
+            return
+        self._heard_at = self._loop.time()
+        self._timer = self._loop.call_later(CONNECT_SECONDS, self._give_up)
+        if self._connect is not None:
+            self._write(encode(self._connect, MQTT_5_0))
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        self._decoder.receive_data(data)
+        try:
+            while (packet := self._decoder.next_packet()) is not NEED_DATA:
+                self._process(packet)
+                if self.reason:
+                    return
+        except RemoteProtocolError as exc:
+            self.close(str(exc))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.reason:
+            self.reason = str(exc) if exc is not None else "the neighbour closed the connection"
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+        self.is_open = False
+        self.ended.set()
+        self._owner.is_closed(self)
+
+    def pause_writing(self) -> None:
+        self.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.is_paused = False
+        if self.on_writable is not None:
+            self.on_writable()
+
+    # Packets.
+
+    def _process(self, packet: Packet) -> None:
+        if not self.is_open:
+            self._open(packet)
+        elif isinstance(packet, Publish):
+            self._owner.receive(self, packet)
+        elif isinstance(packet, Puback):
+            self._owner.acknowledged(self, packet.packet_id)
+        elif isinstance(packet, Pingreq):
+            self._write(encode(Pingresp(), MQTT_5_0))
+        elif isinstance(packet, Disconnect):
+            self.close(f"the neighbour disconnects: {packet.reason_code.name}")
+        elif not isinstance(packet, Pingresp):
+            self.close(f"unexpected {type(packet).__name__}")
+
+    def _open(self, packet: Packet) -> None:
+        if isinstance(packet, Connack) and self.is_client:
+            if packet.reason_code is not ConnackReasonCode.SUCCESS:
+                self.close(f"the neighbour refuses: {packet.reason_code.name}")
+                return
+            self._agree(packet.properties)
+        elif isinstance(packet, Connect) and not self.is_client:
+            self.site = self._owner.authenticate(packet)
+            code = ConnackReasonCode.SUCCESS
+            if self.site is None:
+                code = ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD
+            if packet.protocol_level != MQTT_5_0:
+                code = ConnackReasonCode.UNSUPPORTED_PROTOCOL_VERSION
+            properties: dict[str, Any] = {}
+            if code is ConnackReasonCode.SUCCESS:
+                properties = {
+                    "receive_maximum": self._own_window,
+                    "maximum_packet_size": self._max_packet_bytes,
+                }
+            connack = Connack(reason_code=code, properties=cast("Any", properties))
+            self._write(encode(connack, packet.protocol_level))
+            if code is not ConnackReasonCode.SUCCESS:
+                self.close(f"refused: {code.name}")
+                return
+            self._agree(packet.properties)
+        else:
+            self.close(f"unexpected {type(packet).__name__}")
+            return
+        self.is_open = self.was_open = True
+        self._owner.is_open(self)
+        self._watch()
+
+    def _agree(self, properties: Any) -> None:
+        self.window = min(self._own_window, properties.get("receive_maximum", 65_535))
+        self._largest = properties.get("maximum_packet_size")
+
+    def _watch(self) -> None:
+        """Ping, and end a connection that is silent; both sides do."""
+        if self._timer is not None:
+            self._timer.cancel()
+        silent = self._loop.time() - self._heard_at
+        if silent > 1.5 * self._keep_alive:
+            self.close(f"the neighbour is silent for {silent:.1f} s")
+            return
+        if self.is_client:
+            self._write(encode(Pingreq(), MQTT_5_0))
+        self._timer = self._loop.call_later(self._keep_alive / 2, self._watch)
+
+    def _give_up(self) -> None:
+        if not self.is_open:
+            self.close(f"no answer for {CONNECT_SECONDS:g} s")
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and data and not self._transport.is_closing():
+            self._transport.write(data)

@@ -1,0 +1,105 @@
+"""What this site takes from its neighbours: each message once into its log.
+
+A message is had when the log has it, not before: until then copies of it wait for the same answer.
+So what a neighbour is told to be acknowledged is durable here, and what a process that dies had not
+appended comes again. A new run learns what was had from the checkpoint and, behind it, from the log
+itself: the records bear the envelopes.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from ingest.federation.envelope import InvalidEnvelope, Message
+from ingest.federation.sites.log_messages import place_of
+from ingest.federation.sites.streams import StreamKey, Streams
+from mqlake.federation_records import Offsets
+from mqlake.records import LogRecord
+
+Acknowledge = Callable[[], None]
+
+
+class Verdict(Enum):
+    """What becomes of a message of a neighbour."""
+
+    NEW = auto()
+    """Append it, then call `appended`."""
+    DUPLICATE = auto()
+    """It is in the log: acknowledge it."""
+    PENDING = auto()
+    """A copy is on its way into the log; it is acknowledged with that."""
+
+
+@dataclass(slots=True)
+class InletCounters:
+    received: int = 0
+    """Messages of neighbours, copies included."""
+    duplicates: int = 0
+    echoes: int = 0
+    """Its own."""
+    appended: int = 0
+    refused: int = 0
+    """Topics that the link may not bring here."""
+    malformed: int = 0
+
+
+class Inlet:
+    """All messages of other sites that one site has.
+
+    Args:
+        streams: What it has had.
+        read: Up to where of its log that is known.
+    """
+
+    def __init__(self, streams: Streams, read: Offsets) -> None:
+        self.streams: Final = streams
+        self.read: Final = read
+        self.counters: Final = InletCounters()
+        self._pending: dict[tuple[StreamKey, int], list[Acknowledge]] = {}
+
+    @property
+    def pending(self) -> int:
+        """Messages on their way into the log."""
+        return len(self._pending)
+
+    def recover(self, records: Iterable[LogRecord]) -> None:
+        """Learn from the log what a run before has appended."""
+        for record in records:
+            try:
+                message = place_of(record)
+            except InvalidEnvelope:
+                message = None  # nothing that a federator has written
+            if message is not None:
+                self._note(message)
+            self.read[record.partition] = record.offset + 1
+
+    def take(self, message: Message, acknowledge: Acknowledge) -> Verdict:
+        """Hear of a message; `acknowledge` is called when it is durable, if not at once."""
+        key = stream_of(message)
+        if self.streams.has(key, message.sequence):
+            self.counters.duplicates += 1
+            return Verdict.DUPLICATE
+        waiting = self._pending.get((key, message.sequence))
+        if waiting is not None:
+            self.counters.duplicates += 1
+            waiting.append(acknowledge)
+            return Verdict.PENDING
+        self._pending[key, message.sequence] = [acknowledge]
+        return Verdict.NEW
+
+    def appended(self, message: Message, partition: int, offset: int) -> None:
+        """Hear where the log has a message."""
+        self._note(message)
+        self.read[partition] = max(offset + 1, self.read.get(partition, 0))
+        self.counters.appended += 1
+        for acknowledge in self._pending.pop((stream_of(message), message.sequence)):
+            acknowledge()
+
+    def _note(self, message: Message) -> None:
+        self.streams.add(stream_of(message), message.after, message.sequence)
+
+
+def stream_of(message: Message) -> StreamKey:
+    """Return the stream of a message between logs."""
+    return StreamKey(message.key.origin, message.key.epoch, message.partition)

@@ -1,0 +1,228 @@
+"""The link to one neighbour: what it keeps over connections, and a reader of the log for each.
+
+Of two connections between the same sites one stays: the one that the site with the lower
+identifier has made, unless only the other is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
+from mqlake.errors import LogError, OffsetGone
+from mqlake.matching import TopicFilterTrie
+from mqlake.records import INBOUND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ingest.federation.settings import FederationSettings, NeighborSettings
+    from ingest.federation.sites.connection import Connection
+    from mqlake.clock import Clock
+    from mqlake.federation_records import LinkPlaces
+    from mqlake.log.contract import LogReader, LogRecord
+
+_logger = logging.getLogger(__name__)
+
+NOT_YET: Final = "not connected yet"
+
+
+class SiteLink:
+    """One neighbour.
+
+    Args:
+        settings: Of this site.
+        neighbour: Of it.
+        log: Of this site.
+        places: How far it is.
+        open_reader: Of the log.
+        clock: For the age of messages.
+
+    Attributes:
+        connection: The one there is.
+        reason: Why there is none.
+        ends: Per partition where the log ended when somebody looked last.
+        gone: Times that the log had no more what this neighbour was to get next.
+    """
+
+    def __init__(
+        self,
+        settings: FederationSettings,
+        neighbour: NeighborSettings,
+        log: SiteLog,
+        places: LinkPlaces,
+        open_reader: Callable[[], LogReader],
+        clock: Clock,
+    ) -> None:
+        self.neighbour = neighbour
+        self.site = neighbour.id
+        self.places = places
+        self.counters = OutletCounters()
+        self.connection: Connection | None = None
+        self.reason = NOT_YET
+        self.ends: Mapping[int, int] = {}
+        self.gone = 0
+        self.detached = asyncio.Event()
+        self.detached.set()
+        self.wants = _or(neighbour.filters_in, settings.filters_in)
+        """What it may bring here: that is what it is asked for."""
+        self._may_bring: TopicFilterTrie[None] = TopicFilterTrie()
+        for one in self.wants:
+            self._may_bring.insert(one, None)
+        self._allowed = _or(neighbour.filters_out, settings.filters_out)
+        self._log = log
+        self._open_reader = open_reader
+        self._clock = clock
+        self._outlet: Outlet | None = None
+        self._reader: LogReader | None = None
+        self._readings: set[asyncio.Task[None]] = set()
+        self._is_paused = False
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the neighbour has said hello and gets what it wants."""
+        return self._outlet is not None
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were read for it and are not acknowledged."""
+        return 0 if self._outlet is None else self._outlet.waiting
+
+    @property
+    def behind(self) -> int:
+        """Records of the log that it may not have, as of the last look."""
+        cursor = self.places.cursor
+        return sum(max(end - cursor.get(p, end), 0) for p, end in self.ends.items())
+
+    def may_bring(self, topic: str) -> bool:
+        """Tell whether messages of a topic of the federation may come over this link."""
+        return bool(self._may_bring.match(topic))
+
+    def attach(self, connection: Connection, lower: int) -> bool:
+        """Take a connection; return False when the one that is there is to stay.
+
+        Args:
+            connection: It is open.
+            lower: The lower identifier of both sites: whose connections are preferred.
+        """
+        if self.connection is not None:
+            ours_is_preferred = lower != self.site
+            if connection.is_client != ours_is_preferred and (
+                self.connection.is_client == ours_is_preferred
+            ):
+                return False
+            old = self.connection
+            self.detach(old)
+            old.close("another connection has taken its place")
+        self.connection = connection
+        self.reason = "no hello yet"
+        self.detached.clear()
+        return True
+
+    def hear_hello(self, connection: Connection, wants: Sequence[str]) -> None:
+        """Give the neighbour what it wants, from where it is."""
+        if self._outlet is not None:
+            return
+        outlet = self._outlet = Outlet(
+            self._log,
+            self.site,
+            self.places,
+            self._allowed,
+            window=connection.window,
+            counters=self.counters,
+        )
+        outlet.want(wants)
+        self.reason = ""
+        self._is_paused = False
+        reader = self._reader = self._open_reader()
+        connection.on_writable = self._send
+        reading = asyncio.create_task(self._read(connection, outlet, reader))
+        self._readings.add(reading)
+        reading.add_done_callback(self._readings.discard)
+        _logger.info("a link is up", extra={"fields": {"site": self.site}})
+
+    def acknowledged(self, packet_id: int) -> None:
+        """Hear that the neighbour has a message."""
+        if self._outlet is not None:
+            self._outlet.acknowledge(packet_id)
+            self._send()
+
+    def detach(self, connection: Connection) -> None:
+        """Do without a connection; what was not acknowledged goes over the next one."""
+        if connection is not self.connection:
+            return
+        if self._outlet is not None:
+            fields = {"site": self.site, "reason": connection.reason}
+            _logger.warning("a link is down", extra={"fields": fields})
+        self.connection, self._outlet = None, None
+        self.reason = connection.reason
+        connection.on_writable = None
+        self.detached.set()
+
+    async def close(self) -> None:
+        """Read the log no more."""
+        readings = list(self._readings)
+        for one in readings:
+            one.cancel()
+        await asyncio.gather(*readings, return_exceptions=True)
+
+    async def _read(self, connection: Connection, outlet: Outlet, reader: LogReader) -> None:
+        """Follow the log until cancelled; a log that does not answer ends the connection."""
+        taken = _Taken(self, outlet)
+        try:
+            await reader.start(INBOUND, self.places.cursor, taken.records, taken.error)
+            await connection.ended.wait()
+        except LogError as exc:
+            connection.close(f"the log cannot be read: {exc}")
+        finally:
+            await reader.close()
+
+    def take(self, outlet: Outlet, records: list[LogRecord]) -> None:
+        """Take records for a connection."""
+        if outlet is self._outlet:
+            outlet.take(records, self._clock.now_ms())
+            self._send()
+
+    def lose(self, outlet: Outlet, error: LogError) -> None:
+        """Hear that the log cannot be read, or has less than it had."""
+        fields = {"site": self.site, "reason": str(error)}
+        if isinstance(error, OffsetGone):
+            self.gone += 1
+            outlet.skip()
+            _logger.error("the log has no more what a neighbour misses", extra={"fields": fields})
+        elif outlet is self._outlet:
+            _logger.warning("the log does not answer", extra={"fields": fields})
+
+    def _send(self) -> None:
+        outlet, connection, reader = self._outlet, self.connection, self._reader
+        if outlet is None or connection is None or reader is None or connection.is_paused:
+            return
+        for packet_id in connection.publish(outlet.ready()):
+            self.counters.too_large += 1
+            outlet.acknowledge(packet_id)
+        if outlet.is_full != self._is_paused:
+            self._is_paused = outlet.is_full
+            if self._is_paused:
+                reader.pause()
+            else:
+                reader.resume()
+
+
+class _Taken:
+    """What the reader of one connection gives; after the connection nobody takes it."""
+
+    def __init__(self, link: SiteLink, outlet: Outlet) -> None:
+        self._link = link
+        self._outlet = outlet
+
+    def records(self, records: list[LogRecord]) -> None:
+        self._link.take(self._outlet, records)
+
+    def error(self, error: LogError) -> None:
+        self._link.lose(self._outlet, error)
+
+
+def _or(own: tuple[str, ...] | None, common: tuple[str, ...]) -> tuple[str, ...]:
+    return common if own is None else own

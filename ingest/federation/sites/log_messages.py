@@ -1,0 +1,186 @@
+"""A message between a record of `mqlake.inbound` and a PUBLISH between two sites.
+
+What is of the message goes along: payload, QoS, RETAIN, properties, and with them its identifier,
+the client that published it and the gateway that accepted it. So the rows of one message at all
+sites have the same `id` and `origin`. The time of a record is that of the site whose log it is in.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Final, cast
+
+from ingest.federation.envelope import (
+    NAME,
+    ChainKey,
+    InvalidEnvelope,
+    Message,
+    from_header,
+    from_mqtt,
+    to_header,
+    to_mqtt,
+)
+from ingest.protocol.packets import MQTT_5_0, Publish
+from ingest.protocol.properties import NO_PROPERTIES, Properties
+from mqlake.records import (
+    FLAG_QOS,
+    FLAG_RETAIN,
+    HEADER_CHAIN,
+    HEADER_CLIENT_ID,
+    HEADER_ID,
+    HEADER_MQTT,
+    HEADER_ORIGIN,
+    HEADER_PROPERTIES,
+    HEADER_TRACEPARENT,
+    HEADER_USERNAME,
+    Headers,
+    LogRecord,
+    decode_properties,
+    encode_properties,
+    is_message,
+    mqtt_header,
+)
+
+RECORD: Final = "mqlake-record"
+"""User property with the headers that go along, as a JSON object."""
+
+_TEXTS: Final = (
+    HEADER_CLIENT_ID,
+    HEADER_ORIGIN,
+    HEADER_USERNAME,
+    HEADER_TRACEPARENT,
+    HEADER_CHAIN,
+)
+_ID_BYTES: Final = 16
+
+
+@dataclass(slots=True)
+class Carried:
+    """A message on its way and what its record says of it beside."""
+
+    message: Message
+    protocol_level: int
+    """Of the publisher."""
+    headers: Headers
+    """Identifier, client, origin, …"""
+    sender: int
+    """The site that it comes from; this one for what its own clients have published."""
+
+
+def of_record(record: LogRecord, tenant: str, site: int, epoch: int) -> Carried | None:
+    """Read a message of a tenant from the log; None for all other records.
+
+    Args:
+        record: Of `mqlake.inbound`.
+        tenant: Whose messages are federated.
+        site: This one, the origin of what has no envelope.
+        epoch: Of its log.
+
+    Raises:
+        InvalidEnvelope: It has one that cannot be read.
+        InvalidRecord: Or properties.
+    """
+    headers = dict(record.headers)
+    key = record.key
+    if key is None or not key.startswith(tenant.encode() + b"/") or not is_message(key, headers):
+        return None
+    topic = key.decode().partition("/")[2]
+    if topic.startswith("$"):
+        return None
+    payload = record.value or b""
+    mqtt = headers[HEADER_MQTT]
+    envelope = headers.get(NAME)
+    if envelope is None:
+        sender = site
+        message = Message(
+            ChainKey(site, epoch, topic),
+            record.offset + 1,
+            record.offset,
+            0,
+            record.timestamp_ms,
+            payload,
+            mqtt[2] & FLAG_QOS,
+            bool(mqtt[2] & FLAG_RETAIN),
+            partition=record.partition,
+        )
+    else:
+        message, sender = from_header(envelope, topic, payload)
+    if HEADER_PROPERTIES in headers:
+        message.properties = cast("Properties", decode_properties(headers[HEADER_PROPERTIES]))
+    kept: Headers = [(name, headers[name]) for name in (HEADER_ID, *_TEXTS) if name in headers]
+    return Carried(message, mqtt[1], kept, sender)
+
+
+def to_publish(carried: Carried, site: int, *, prefix: str) -> Publish:
+    """Return the PUBLISH that takes a message from this site to a neighbour."""
+    message = carried.message
+    topic, properties = to_mqtt(message, site, prefix=prefix, protocol_level=MQTT_5_0)
+    found: dict[str, object] = {"level": carried.protocol_level}
+    for name, value in carried.headers:
+        found[name] = value.hex() if name == HEADER_ID else value.decode(errors="replace")
+    users = properties["user_property"]
+    users.insert(1, (RECORD, json.dumps(found, separators=(",", ":"), ensure_ascii=False)))
+    return Publish(topic, message.payload, 1, properties=properties)
+
+
+def of_publish(publish: Publish, *, prefix: str) -> Carried:
+    """Read what `to_publish` made.
+
+    Raises:
+        InvalidEnvelope: It is no such PUBLISH.
+    """
+    message, sender = from_mqtt(
+        publish.topic_name, publish.payload, publish.properties, prefix=prefix
+    )
+    users = message.properties.get("user_property", [])
+    if not users or users[0][0] != RECORD:
+        raise InvalidEnvelope(f"PUBLISH of a site without a user property {RECORD}")
+    level, headers = _read_headers(users[0][1])
+    own = dict(message.properties)
+    if users[1:]:
+        own["user_property"] = users[1:]
+    else:
+        del own["user_property"]
+    message.properties = cast("Properties", own) if own else NO_PROPERTIES
+    return Carried(message, level, headers, sender)
+
+
+def _read_headers(text: str) -> tuple[int, Headers]:
+    try:
+        found = json.loads(text)
+        level = found["level"]
+        if level not in (3, 4, 5):
+            raise ValueError(f"protocol level {level!r}")
+        message_id = bytes.fromhex(found[HEADER_ID])
+        if len(message_id) != _ID_BYTES:
+            raise ValueError(f"identifier of {len(message_id)} bytes, expected {_ID_BYTES}")
+        headers = [(HEADER_ID, message_id)]
+        headers += [(name, found[name].encode()) for name in _TEXTS if name in found]
+        if HEADER_CLIENT_ID not in found or HEADER_ORIGIN not in found:
+            raise ValueError("no client identifier or no origin")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        raise InvalidEnvelope(f"user property {RECORD} cannot be read: {exc!r}") from exc
+    return level, headers
+
+
+def to_record(carried: Carried, tenant: str, local_topic: str) -> tuple[bytes, bytes, Headers]:
+    """Return key, value and headers of the record that holds a neighbour's message."""
+    message = carried.message
+    mqtt = mqtt_header(carried.protocol_level, message.qos, retain=message.retain, dup=False)
+    headers = [(HEADER_MQTT, mqtt), *carried.headers, to_header(message, carried.sender)]
+    if message.properties:
+        properties = encode_properties(dict(message.properties))
+        headers.append((HEADER_PROPERTIES, properties))
+    return f"{tenant}/{local_topic}".encode(), message.payload, headers
+
+
+def place_of(record: LogRecord) -> Message | None:
+    """Return what a record says of where in another log it is from; None: it is from none.
+
+    Raises:
+        InvalidEnvelope: It has an envelope that cannot be read.
+    """
+    for name, value in record.headers:
+        if name == NAME:
+            topic = (record.key or b"").decode(errors="replace").partition("/")[2]
+            return from_header(value, topic, b"")[0]
+    return None

@@ -1,0 +1,220 @@
+"""What one neighbour gets of this site's log, and how far it has it.
+
+The log is read from the cursor on, each partition in its order. A message that the neighbour wants
+becomes a PUBLISH, at most `window` of them unacknowledged; the cursor of a partition stands before
+the first that is. So a link that breaks, or a process that dies, repeats what was not acknowledged
+and leaves out nothing, however long it takes.
+
+What came from the neighbour, or began there, does not go back to it.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from ingest.federation.envelope import InvalidEnvelope
+from ingest.federation.filters import meet
+from ingest.federation.prefixes import Prefixes
+from ingest.federation.sites.log_messages import Carried, of_record, to_publish
+from ingest.protocol.packets import Publish
+from mqlake.errors import InvalidRecord
+from mqlake.federation_records import LinkPlaces
+from mqlake.matching import TopicFilterTrie
+from mqlake.records import LogRecord
+
+if TYPE_CHECKING:
+    from ingest.protocol.properties import Properties
+
+MOST_PACKET_ID: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLog:
+    """What is the same for all links of a site."""
+
+    site: int
+    epoch: int
+    tenant: str
+    """Whose messages are federated."""
+    prefix: str
+    """First level of the topics by which federators speak."""
+    hop_limit: int
+    prefixes: Prefixes
+
+
+@dataclass(slots=True)
+class OutletCounters:
+    sent: int = 0
+    expired: int = 0
+    over_hop_limit: int = 0
+    too_large: int = 0
+    """Larger than the neighbour takes; it never gets them."""
+    malformed: int = 0
+    """Records whose envelope or properties cannot be read."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    end: int
+    """The cursor when this and all before is acknowledged."""
+    number: int = 0
+    """Of the message, if it is this site's own; else 0."""
+    is_settled: bool = False
+
+
+class Outlet:
+    """One neighbour's view of the log, for as long as a connection lasts.
+
+    Args:
+        log: Of this site.
+        neighbour: Its identifier.
+        places: How far it is; moves as it acknowledges.
+        allowed: Filters of the federation that it may get.
+        window: Messages that may be unacknowledged.
+        counters: Counted on over connections.
+    """
+
+    def __init__(
+        self,
+        log: SiteLog,
+        neighbour: int,
+        places: LinkPlaces,
+        allowed: Iterable[str],
+        *,
+        window: int,
+        counters: OutletCounters,
+    ) -> None:
+        self._log = log
+        self._neighbour = neighbour
+        self._places = places
+        self._allowed = tuple(allowed)
+        self._window = window
+        self._counters = counters
+        self._wanted: TopicFilterTrie[None] = TopicFilterTrie()
+        self._told = dict(places.told)
+        self._ways: dict[int, deque[_Sent]] = {partition: deque() for partition in places.cursor}
+        self._queue: deque[tuple[Publish, _Sent, int]] = deque()
+        self._unacknowledged: dict[int, tuple[_Sent, int]] = {}
+        self._packet_id = 0
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were read and are not acknowledged."""
+        return len(self._queue) + len(self._unacknowledged)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be read for now."""
+        return len(self._queue) >= self._window
+
+    def want(self, filters: Iterable[str]) -> None:
+        """Hear what the neighbour wants from now on; called before the first record."""
+        found: TopicFilterTrie[None] = TopicFilterTrie()
+        for common in {
+            common
+            for allowed in self._allowed
+            for wanted in filters
+            if (common := meet(allowed, wanted)) is not None
+        }:
+            found.insert(common, None)
+        self._wanted = found
+
+    def skip(self) -> None:
+        """Hear that records were left out: what is missing may come on another path."""
+        self._told.clear()
+
+    def take(self, records: Iterable[LogRecord], now_ms: int) -> None:
+        """Take records in the order of the log."""
+        for record in records:
+            partition, end = record.partition, record.offset + 1
+            way = self._ways[partition]
+            publish, number = self._publish_of(record, now_ms)
+            if publish is not None:
+                sent = _Sent(end, number)
+                way.append(sent)
+                self._queue.append((publish, sent, partition))
+            elif way:
+                way[-1].end = end
+            else:
+                self._places.cursor[partition] = end
+
+    def ready(self) -> list[Publish]:
+        """Return what may be sent now, with packet identifiers."""
+        found: list[Publish] = []
+        while self._queue and len(self._unacknowledged) < self._window:
+            publish, sent, partition = self._queue.popleft()
+            publish.packet_id = self._next_packet_id()
+            self._unacknowledged[publish.packet_id] = (sent, partition)
+            self._counters.sent += 1
+            found.append(publish)
+        return found
+
+    def acknowledge(self, packet_id: int) -> None:
+        """Hear that the neighbour has a message in its log, or wants none of it."""
+        found = self._unacknowledged.pop(packet_id, None)
+        if found is None:
+            return
+        sent, partition = found
+        sent.is_settled = True
+        way = self._ways[partition]
+        while way and way[0].is_settled:
+            first = way.popleft()
+            self._places.cursor[partition] = first.end
+            if first.number:
+                self._places.told[partition] = first.number
+
+    def _publish_of(self, record: LogRecord, now_ms: int) -> tuple[Publish | None, int]:
+        """Return the PUBLISH for a record, None for no one; and its number if it is an own one."""
+        log, counters = self._log, self._counters
+        try:
+            carried = of_record(record, log.tenant, log.site, log.epoch)
+        except (InvalidEnvelope, InvalidRecord):
+            counters.malformed += 1
+            return None, 0
+        if carried is None:
+            return None, 0
+        message = carried.message
+        if self._neighbour in (message.key.origin, carried.sender):
+            return None, 0
+        topic = log.prefixes.to_federated(message.topic)
+        if not self._wanted.match(topic):
+            return None, 0
+        if message.hops >= log.hop_limit:
+            counters.over_hop_limit += 1
+            return None, 0
+        held_ms = max(now_ms - record.timestamp_ms, 0)
+        if not self._age(carried, held_ms):
+            counters.expired += 1
+            return None, 0
+        message.key = message.key._replace(topic=topic)
+        number = 0
+        if carried.sender == log.site:
+            number = message.sequence
+            message.after = self._told.get(record.partition, message.after)
+            self._told[record.partition] = number
+        else:
+            message.after = message.sequence - 1
+        return to_publish(carried, log.site, prefix=log.prefix), number
+
+    def _age(self, carried: Carried, held_ms: int) -> bool:
+        """Let a message grow older; return False when it has expired."""
+        # [MQTT5-3.3.2-6]
+        message = carried.message
+        message.age_ms += held_ms
+        expiry = message.properties.get("message_expiry_interval")
+        if expiry is None:
+            return True
+        left = expiry - held_ms // 1000
+        if left <= 0:
+            return False
+        message.properties = cast(
+            "Properties", {**message.properties, "message_expiry_interval": left}
+        )
+        return True
+
+    def _next_packet_id(self) -> int:
+        while True:
+            self._packet_id = self._packet_id % MOST_PACKET_ID + 1
+            if self._packet_id not in self._unacknowledged:
+                return self._packet_id

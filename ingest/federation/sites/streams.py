@@ -1,0 +1,155 @@
+"""Which messages a site has had, exactly: for each stream a high-water mark and the gaps below it.
+
+A stream is one partition of the log of one site in one epoch; the number of a message is its offset
+there plus one.
+
+    had ──────────┐    ┌───────┐    ┌──── mark
+    ──────────────4────7───────11───15────────►  number in the origin's log
+                  └ gap ┘       └ gap ┘
+
+A message says from which number on nothing else comes before it on its link (`after`); what is not
+covered by that may come on another path and is a gap. Gaps that are never filled are forgotten, the
+lowest first, when there are too many.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from mqlake.errors import InvalidRecord
+
+MOST_GAPS: Final = 10_000
+"""Of one stream."""
+
+
+class StreamKey(NamedTuple):
+    origin: int
+    epoch: int
+    partition: int
+
+
+class Stream:
+    """The numbers that were had of one stream.
+
+    Args:
+        mark: The highest one, 0 for none.
+        gaps: Pairs (first, last) of what is missing below it, ascending, none next to another.
+        most_gaps: More are not kept.
+    """
+
+    __slots__ = ("_firsts", "_lasts", "_most", "forgotten", "mark")
+
+    def __init__(
+        self,
+        mark: int = 0,
+        gaps: Iterable[tuple[int, int]] = (),
+        *,
+        most_gaps: int = MOST_GAPS,
+    ) -> None:
+        self.mark = mark
+        self._most = most_gaps
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        # Invariant: _firsts[i] <= _lasts[i] < _firsts[i + 1] - 1, and _lasts[-1] < mark.
+        self.forgotten = 0
+        """Gaps that were too many: what comes of them is taken for a repetition."""
+        for first, last in gaps:
+            self._firsts.append(first)
+            self._lasts.append(last)
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        return list(zip(self._firsts, self._lasts, strict=True))
+
+    def has(self, number: int) -> bool:
+        """Tell whether a number was had, or may not come any more."""
+        if number > self.mark:
+            return False
+        place = bisect_left(self._lasts, number)
+        return place == len(self._lasts) or number < self._firsts[place]
+
+    def add(self, after: int, number: int) -> None:
+        """Note that a number was had, and that nothing comes between `after` and it.
+
+        Args:
+            after: Below `number`.
+            number: Of a message.
+        """
+        if number > self.mark:
+            if after > self.mark:
+                self._firsts.append(self.mark + 1)
+                self._lasts.append(after)
+                if len(self._firsts) > self._most:
+                    del self._firsts[0], self._lasts[0]
+                    self.forgotten += 1
+            elif after < self.mark:
+                self._close(after + 1, self.mark)
+            self.mark = number
+        else:
+            self._close(after + 1, number)
+
+    def _close(self, first: int, last: int) -> None:
+        """Take a range out of the gaps."""
+        place = bisect_left(self._lasts, first)
+        while place < len(self._firsts) and self._firsts[place] <= last:
+            gap_first, gap_last = self._firsts[place], self._lasts[place]
+            left = [(gap_first, first - 1)] if gap_first < first else []
+            if gap_last > last:
+                left.append((last + 1, gap_last))
+            self._firsts[place : place + 1] = [one for one, _ in left]
+            self._lasts[place : place + 1] = [one for _, one in left]
+            place += len(left)
+
+
+class Streams:
+    """All streams of which a site has had something."""
+
+    def __init__(self) -> None:
+        self._known: dict[StreamKey, Stream] = {}
+
+    def __iter__(self) -> Iterator[tuple[StreamKey, Stream]]:
+        return iter(self._known.items())
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def gaps(self) -> int:
+        return sum(len(stream.gaps) for stream in self._known.values())
+
+    @property
+    def forgotten(self) -> int:
+        return sum(stream.forgotten for stream in self._known.values())
+
+    def has(self, key: StreamKey, number: int) -> bool:
+        """Tell whether a message was had."""
+        stream = self._known.get(key)
+        return stream is not None and stream.has(number)
+
+    def add(self, key: StreamKey, after: int, number: int) -> None:
+        """Note that a message was had; see `Stream.add`."""
+        stream = self._known.get(key)
+        if stream is None:
+            stream = self._known[key] = Stream()
+        stream.add(after, number)
+
+    def to_json(self) -> list[list[Any]]:
+        """Return what `from_json` reads: [origin, epoch, partition, mark, gaps] of each."""
+        return [[*key, stream.mark, stream.gaps] for key, stream in self._known.items()]
+
+    @classmethod
+    def from_json(cls, found: Iterable[Any]) -> "Streams":
+        """Undo `to_json`.
+
+        Raises:
+            InvalidRecord: It is nothing that `to_json` makes.
+        """
+        streams = cls()
+        try:
+            for origin, epoch, partition, mark, gaps in found:
+                pairs = [(int(first), int(last)) for first, last in gaps]
+                key = StreamKey(int(origin), int(epoch), int(partition))
+                streams._known[key] = Stream(int(mark), pairs)
+        except (TypeError, ValueError) as exc:
+            raise InvalidRecord(f"streams of a federation cannot be read: {exc!r}") from exc
+        return streams

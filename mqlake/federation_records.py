@@ -1,0 +1,103 @@
+"""How far a federator has come with the log of its site: one record of `mqlake.federation`.
+
+It is written once a second while something changes, and at the end. Two things follow from it:
+where each link goes on, and from where on a new run looks in `mqlake.inbound` for what it has taken
+from other sites already. Nothing before the cursors may go from the log.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mqlake.errors import InvalidRecord
+from mqlake.record_versions import RECORD_VERSION, check_version
+
+FEDERATION: Final = "mqlake.federation"
+CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(8 * 1024 * 1024),
+    "segment.ms": str(10 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.3",
+    "max.compaction.lag.ms": str(60 * 60 * 1000),
+}
+"""Of the log topic."""
+
+KEY: Final = b"checkpoint"
+
+Offsets = dict[int, int]
+"""By partition of `mqlake.inbound`."""
+
+
+@dataclass(slots=True)
+class LinkPlaces:
+    """How far a neighbour has this site's log."""
+
+    cursor: Offsets
+    """The first offset that it may not have."""
+    told: Offsets = field(default_factory=dict)
+    """The number of the last message of this site itself that it has had, where it has had one; a
+    message's number is its offset plus one."""
+
+
+@dataclass(slots=True)
+class FederationCheckpoint:
+    epoch: int
+    """Of the log: another one when its offsets have begun anew."""
+    read: Offsets
+    """What other sites have sent is in `streams` up to here."""
+    streams: list[Any]
+    """As `ingest.federation.sites.streams` writes them."""
+    links: dict[int, LinkPlaces]
+
+
+def encode_checkpoint(checkpoint: FederationCheckpoint) -> bytes:
+    """Return the value of the record."""
+    return json.dumps(
+        {
+            "v": RECORD_VERSION,
+            "epoch": checkpoint.epoch,
+            "read": checkpoint.read,
+            "streams": checkpoint.streams,
+            "links": {
+                site: {"cursor": one.cursor, "told": one.told}
+                for site, one in checkpoint.links.items()
+            },
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode_checkpoint(data: bytes) -> FederationCheckpoint:
+    """Undo `encode_checkpoint`.
+
+    Raises:
+        InvalidRecord: Not of a version that this release reads, or malformed.
+    """
+    try:
+        found = json.loads(data)
+        check_version(found["v"], "checkpoint of the federation")
+        return FederationCheckpoint(
+            int(found["epoch"]),
+            _offsets(found["read"]),
+            list(found["streams"]),
+            {
+                int(site): LinkPlaces(_offsets(one["cursor"]), _offsets(one["told"]))
+                for site, one in found["links"].items()
+            },
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise InvalidRecord(f"checkpoint of the federation is malformed: {exc!r}") from exc
+
+
+def needed(links: Iterable[LinkPlaces]) -> Offsets:
+    """Return the first offsets that some neighbour may not have."""
+    found: Offsets = {}
+    for link in links:
+        for partition, offset in link.cursor.items():
+            found[partition] = min(offset, found.get(partition, offset))
+    return found
+
+
+def _offsets(found: dict[str, Any]) -> Offsets:
+    return {int(partition): int(offset) for partition, offset in found.items()}

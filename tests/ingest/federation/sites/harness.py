@@ -1,0 +1,154 @@
+"""Federated sites in one process: real services, real sockets, a log in memory for each."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from ingest.federation.settings import FederationSettings, ListenSettings, NeighborSettings
+from ingest.federation.sites.service import SiteService
+from mqlake.clock import SystemClock
+from mqlake.federation_records import FEDERATION
+from mqlake.identifiers import MessageIdentifiers
+from mqlake.log.contract import LogAccess
+from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
+from mqlake.records import INBOUND, Message, decode_message, message_headers, message_key
+from mqlake.settings import LogSettings
+
+DEADLINE_SECONDS: Final = 30.0
+TURN_SECONDS: Final = 0.005
+TENANT: Final = "default"
+
+
+async def until(is_done: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not is_done():  # noqa: ASYNC110 - sockets are in between
+            await asyncio.sleep(TURN_SECONDS)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+class Site:
+    """One mqlake site: its log, and its federator, which may be killed.
+
+    Args:
+        number: Its identifier.
+        partitions: Of its log.
+    """
+
+    def __init__(self, number: int, partitions: int = 2) -> None:
+        self.number = number
+        self.port = free_port()
+        self.log = MemoryLog()
+        self.log.create(INBOUND, partitions)
+        self.log.create(FEDERATION, 1)
+        self.settings = FederationSettings()
+        self.service: SiteService | None = None
+        self._writer: MemoryLogWriter | None = None
+        self._clients = MemoryLogWriter(self.log)
+        self._task: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self._identifiers = MessageIdentifiers(SystemClock(), datacenter=number, machine=1)
+
+    def link(self, *others: "Site", connects: bool = True, **changes: Any) -> None:
+        """Say who its neighbours are."""
+        neighbours = [
+            NeighborSettings(
+                id=one.number,
+                uri=f"mqtt://127.0.0.1:{one.port}" if connects else "",
+                password="-".join(map(str, sorted((self.number, one.number)))),  # type: ignore[arg-type]
+            )
+            for one in others
+        ]
+        given: dict[str, Any] = {
+            "host": {"id": self.number, "uri": "mqtt://127.0.0.1"},
+            "log": LogSettings(),
+            "listen": ListenSettings(port=self.port),
+            "neighbors": tuple(neighbours),
+            "filters_in": ("f/#",),
+            "filters_out": ("f/#",),
+            "reconnect_max_seconds": 0.1,
+        }
+        self.settings = FederationSettings(**given | changes)
+
+    async def start(self) -> None:
+        log = self.log
+        self._writer = MemoryLogWriter(log)
+        access = LogAccess(self._writer, lambda: MemoryLogReader(log), MemoryRangeReader(log))
+        self.service = service = SiteService(self.settings, SystemClock(), access)
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(service.run(self._stop))
+        await until(lambda: service.is_ready or (self._task is not None and self._task.done()))
+
+    async def stop(self) -> None:
+        """Let it end as it should."""
+        self._stop.set()
+        if self._task is not None:
+            await self._task
+        self._task = self.service = None
+
+    async def kill(self) -> None:
+        """Let it end at once: nothing that it has not written yet gets into the log."""
+        assert self._task is not None
+        assert self._writer is not None
+        self._writer.kill()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = self.service = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    async def publish(self, topic: str, payload: bytes, **fields: Any) -> bytes:
+        """Do what a gateway does with a PUBLISH; return the message's identifier."""
+        given: dict[str, Any] = {"qos": 1, "retain": False}
+        message = Message(
+            tenant=TENANT,
+            topic_name=topic,
+            payload=payload,
+            message_id=self._identifiers.next(),
+            client_id="c",
+            received_at_ms=0,
+            origin=f"site-{self.number}/gateway-1",
+            **given | fields,
+        )
+        key = message_key(TENANT, topic)
+        await self._clients.append_durably(INBOUND, key, payload, message_headers(message))
+        return message.message_id
+
+    def messages(self, topic: str | None = None) -> list[Message]:
+        """Return what its log has, partition by partition."""
+        found = [
+            decode_message(one.key or b"", one.value, one.headers, one.timestamp_ms)
+            for one in self.log.records(INBOUND)
+        ]
+        return [one for one in found if topic in (None, one.topic_name)]
+
+    def payloads(self, topic: str) -> list[bytes]:
+        return [one.payload for one in self.messages(topic)]
+
+    def have(self, payloads: Iterable[bytes]) -> bool:
+        """Tell whether its log has at least these."""
+        return set(payloads) <= {one.payload for one in self.messages()}
+
+    def repeated(self) -> list[bytes]:
+        """Return identifiers of messages that its log has more than once."""
+        counted = Counter(one.message_id for one in self.messages())
+        return [one for one, count in counted.items() if count > 1]
+
+
+def are_linked(*sites: Site) -> bool:
+    """Tell whether all links are up."""
+    return all(
+        link.is_up
+        for site in sites
+        if site.service is not None
+        for link in site.service.links.values()
+    )

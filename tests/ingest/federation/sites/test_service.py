@@ -1,0 +1,363 @@
+"""Sites that are federated through their logs: each message once at each, whatever dies."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from ingest.federation.sites.log_messages import place_of
+from mqlake.errors import LogError, OperationalError
+from mqlake.federation_records import FEDERATION, decode_checkpoint
+from mqlake.records import INBOUND, Message
+from tests.ingest.federation.sites.harness import Site, are_linked, until
+
+pytestmark = pytest.mark.anyio
+
+Make = Callable[..., Awaitable[list[Site]]]
+
+
+@pytest.fixture
+async def sites() -> AsyncIterator[Make]:
+    """Make sites with links between those of the given pairs, and start them."""
+    made: list[Site] = []
+
+    async def make(count: int, *edges: tuple[int, int], **changes: Any) -> list[Site]:
+        made.extend(Site(number) for number in range(1, count + 1))
+        for site in made:
+            neighbours = [made[b - 1] for a, b in edges if a == site.number]
+            neighbours += [made[a - 1] for a, b in edges if b == site.number]
+            site.link(*neighbours, **changes)
+            await site.start()
+        await until(lambda: are_linked(*made))
+        return made
+
+    yield make
+    for site in made:
+        if site.is_running:
+            await site.stop()
+
+
+async def test_a_message_crosses_with_all_that_is_of_it(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    properties = {"content_type": "text/plain", "user_property": [("unit", "°C")]}
+    message_id = await a.publish(
+        "f/x",
+        b"21",
+        qos=2,
+        retain=True,
+        properties=properties,
+        protocol_level=5,
+        username="u",
+    )
+    await until(lambda: b.messages())
+    assert b.messages() == [
+        Message(
+            tenant="default",
+            topic_name="f/x",
+            payload=b"21",
+            qos=2,
+            retain=True,
+            message_id=message_id,
+            client_id="c",
+            received_at_ms=b.messages()[0].received_at_ms,
+            origin="site-1/gateway-1",
+            protocol_level=5,
+            username="u",
+            properties=properties,
+        )
+    ]
+    (record,) = b.log.records(INBOUND)
+    place = place_of(record)
+    (source,) = a.log.records(INBOUND)
+    assert place is not None
+    assert (place.key.origin, place.partition) == (1, source.partition)
+    assert place.sequence == source.offset + 1
+    assert a.service is not None
+    assert place.key.epoch == a.service.figures()["epoch"]
+
+
+async def test_only_what_is_federated_crosses(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    await a.publish("private/x", b"1")
+    await a.publish("$SYS/f/x", b"2")
+    await a.publish("f/x", b"3")
+    await until(lambda: b.messages())
+    assert [one.payload for one in b.messages()] == [b"3"]
+
+
+async def test_nothing_goes_round(sites: Make) -> None:
+    ring = await sites(3, (1, 2), (2, 3), (1, 3))
+    for number in range(20):
+        for site in ring:
+            await site.publish(f"f/{number % 3}", b"%d-%d" % (site.number, number))
+    everything = {b"%d-%d" % (site, number) for site in (1, 2, 3) for number in range(20)}
+    await until(lambda: all(site.have(everything) for site in ring))
+    await until(lambda: all(link.waiting == 0 for site in ring for link in links(site)))
+    for site in ring:
+        assert site.repeated() == []
+        assert len(site.messages()) == len(everything)
+
+
+async def test_interest_is_known_along_a_chain(sites: Make) -> None:
+    chain = await sites(4, (1, 2), (2, 3), (3, 4))
+    await chain[0].publish("f/x", b"1")
+    await until(lambda: chain[3].messages())
+    (record,) = chain[3].log.records(INBOUND)
+    place = place_of(record)
+    assert place is not None
+    assert (place.key.origin, place.hops) == (1, 3)
+    assert chain[3].messages()[0].origin == "site-1/gateway-1"
+
+
+async def test_a_message_goes_no_further_than_the_hop_limit(sites: Make) -> None:
+    chain = await sites(4, (1, 2), (2, 3), (3, 4), hop_limit=2)
+    await chain[0].publish("f/x", b"1")
+    await until(lambda: chain[2].messages())
+    await until(lambda: any(link.counters.over_hop_limit for link in links(chain[2])))
+    assert chain[3].messages() == []
+
+
+async def test_a_neighbour_that_is_away_gets_all_of_it_once(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    await a.publish("f/x", b"0")
+    await until(lambda: b.have([b"0"]))
+    await b.kill()
+    for number in range(1, 1500):
+        await a.publish("f/x", b"%d" % number)
+    await a.stop()
+    await b.publish("f/x", b"b")
+    await a.start()
+    await b.start()
+    await until(lambda: b.have([b"1499"]) and a.have([b"b"]))
+    of_a = [one for one in b.payloads("f/x") if one != b"b"]
+    assert of_a == [b"%d" % number for number in range(1500)]
+    assert a.repeated() == b.repeated() == []
+
+
+async def test_a_site_that_was_named_before_it_was_there_gets_what_was_published_since(
+    sites: Make,
+) -> None:
+    a, late = Site(1), Site(2)
+    await a.publish("f/x", b"before")
+    a.link(late)
+    late.link(a)
+    await a.start()
+    await a.publish("f/x", b"since")
+    await late.start()
+    await until(lambda: late.messages())
+    assert late.payloads("f/x") == [b"since"]
+    await a.stop()
+    await late.stop()
+
+
+async def test_what_was_appended_and_not_acknowledged_does_not_come_twice(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    b.log.delay_reports()
+    for number in range(10):
+        await a.publish("f/x", b"%d" % number)
+    await until(lambda: len(b.messages()) == 10)
+    await b.kill()
+    b.log.release_reports()
+    await b.start()
+    await a.publish("f/x", b"10")
+    await until(lambda: b.have([b"10"]))
+    assert b.payloads("f/x") == [b"%d" % number for number in range(11)]
+
+
+async def test_what_was_not_appended_comes_again(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    b.log.hold_reports(INBOUND)
+    await a.publish("f/x", b"1")
+    await until(lambda: b.service is not None and b.service.inlet.pending)
+    await b.kill()
+    b.log.release_reports()
+    assert b.messages() == []
+    await b.start()
+    await until(lambda: b.messages())
+    assert b.payloads("f/x") == [b"1"]
+
+
+@pytest.mark.parametrize("definite", [True, False])
+async def test_a_log_that_fails_ends_the_run_and_the_next_one_knows_what_it_has(
+    sites: Make, definite: bool
+) -> None:
+    a, b = await sites(2, (1, 2))
+    b.log.fail_next(LogError("planted", definite=definite))
+    await a.publish("f/x", b"1")
+    await until(lambda: not b.is_running)
+    with pytest.raises(LogError, match="planted"):
+        await b.stop()
+    await b.start()
+    await a.publish("f/x", b"2")
+    await until(lambda: b.have([b"1", b"2"]))
+    assert b.payloads("f/x") == [b"1", b"2"]
+
+
+async def test_a_log_that_begins_anew_gets_another_epoch(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    for number in range(5):
+        await a.publish("f/x", b"%d" % number)
+    await until(lambda: b.have([b"4"]))
+    await a.stop()
+    checkpoint = a.log.records(FEDERATION)[-1]
+    fresh = Site(1)
+    fresh.port, fresh.settings = a.port, a.settings
+    fresh.log.store(FEDERATION, checkpoint.key, checkpoint.value, [], 0, 0)
+    await fresh.start()
+    await fresh.publish("f/x", b"new")
+    await until(lambda: b.have([b"new"]))
+    assert decode_checkpoint(fresh.log.records(FEDERATION)[-1].value or b"").epoch > (
+        decode_checkpoint(checkpoint.value or b"").epoch
+    )
+    await fresh.stop()
+
+
+async def test_what_the_log_has_no_more_is_said(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    await b.stop()
+    await a.stop()
+    for number in range(4):
+        await a.publish("f/x", b"%d" % number)
+    (partition,) = {one.partition for one in a.log.records(INBOUND)}
+    a.log.remove_before(INBOUND, partition, 2)
+    await a.start()
+    await b.start()
+    await until(lambda: b.have([b"3"]))
+    assert b.payloads("f/x") == [b"2", b"3"]
+    assert [link.gone for link in links(a)] == [1]
+
+
+async def test_a_link_brings_and_takes_only_its_own_filters(sites: Make) -> None:
+    a, b = Site(1), Site(2)
+    a.link(b)
+    b.link(a)
+    # The neighbour asks for more than it may get, and brings more than it may.
+    limits = {"filters_out": ("f/out/#",), "filters_in": ("f/in/#",)}
+    (neighbour,) = a.settings.neighbors
+    a.settings = a.settings.model_copy(update={"neighbors": (neighbour.model_copy(update=limits),)})
+    await a.start()
+    await b.start()
+    for topic in ("f/out/1", "f/other", "f/out/2"):
+        await a.publish(topic, topic.encode())
+    for topic in ("f/in/1", "f/other", "f/in/2"):
+        await b.publish(topic, b"b " + topic.encode())
+    await until(lambda: b.have([b"f/out/2"]) and a.have([b"b f/in/2"]))
+    assert not b.have([b"f/other"])
+    assert not a.have([b"b f/other"])
+    await a.stop()
+    await b.stop()
+
+
+async def test_one_side_is_enough_to_connect(sites: Make) -> None:
+    edge, centre = Site(1), Site(2)
+    edge.link(centre, listen={"port": 0})
+    centre.link(edge, connects=False)
+    await centre.start()
+    await edge.start()
+    await centre.publish("f/x", b"down")
+    await edge.publish("f/x", b"up")
+    await until(lambda: edge.have([b"down"]) and centre.have([b"up"]))
+    await edge.stop()
+    await centre.stop()
+
+
+async def test_neighbours_are_read_again_without_cutting_links(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    c = Site(3)
+    c.link(a)
+    await c.start()
+    assert a.service is not None
+    (to_b,) = a.service.links.values()
+    connection = to_b.connection
+    a.link(b, c)
+    a.service.reload(a.settings.neighbors)
+    await until(lambda: are_linked(a, c))
+    assert to_b.connection is connection
+    await a.publish("f/x", b"1")
+    await until(lambda: b.have([b"1"]) and c.have([b"1"]))
+    a.link(c)
+    a.service.reload(a.settings.neighbors)
+    await until(lambda: not are_linked(b))
+    await a.publish("f/x", b"2")
+    await until(lambda: c.have([b"2"]))
+    assert b.payloads("f/x") == [b"1"]
+    await c.stop()
+
+
+async def test_who_does_not_know_the_password_is_refused(sites: Make) -> None:
+    a, b = Site(1), Site(2)
+    a.link(b, connects=False)
+    b.link(a)
+    (neighbour,) = b.settings.neighbors
+    stranger = neighbour.model_validate(neighbour.model_dump() | {"password": "guess"})
+    b.settings = b.settings.model_copy(update={"neighbors": (stranger,)})
+    await a.start()
+    await b.start()
+    await a.publish("f/x", b"secret")
+    await until(lambda: a.service is not None and a.service.strangers > 1)
+    assert b.messages() == []
+    assert b.service is not None
+    assert "BAD_USER_NAME_OR_PASSWORD" in b.service.figures()["links"][0]["reason"]
+    await a.stop()
+    await b.stop()
+
+
+async def test_a_port_that_is_taken_is_said() -> None:
+    a, b = Site(1), Site(2)
+    a.link(b)
+    b.link(a, listen={"port": a.port})
+    await a.start()
+    await b.start()
+    with pytest.raises(OperationalError, match="cannot connect to"):
+        await b.stop()
+    await a.stop()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_random_faults_lose_and_repeat_nothing(sites: Make, seed: int) -> None:
+    """Sites in a ring with a chord are killed and come back while all of them publish."""
+    random = Random(seed)
+    edges = ((1, 2), (2, 3), (3, 4), (1, 4), (1, 3))
+    ring = await sites(4, *edges[: random.randint(3, 5)])
+    published: list[bytes] = []
+    for step in range(60):
+        site = random.choice(ring)
+        happens = random.random()
+        if happens < 0.12 and site.is_running:
+            if random.random() < 0.5:
+                site.log.delay_reports()
+            await asyncio.sleep(0)
+            await site.kill()
+            site.log.release_reports()
+        elif happens < 0.3:
+            for one in ring:
+                if not one.is_running and random.random() < 0.7:
+                    await one.start()
+        else:
+            for part in range(random.randint(1, 5)):
+                payload = b"%d.%d.%d" % (site.number, step, part)
+                published.append(payload)
+                await site.publish(f"f/{random.randint(0, 3)}", payload)
+    for one in ring:
+        if not one.is_running:
+            await one.start()
+    await until(lambda: all(one.have(published) for one in ring))
+    for one in ring:
+        assert one.repeated() == []
+        assert len(one.messages()) == len(published)
+        for topic in {message.topic_name for message in one.messages()}:
+            for origin in ring:
+                order = [
+                    published.index(message.payload)
+                    for message in one.messages(topic)
+                    if message.origin.startswith(f"site-{origin.number}/")
+                ]
+                assert all(before < after for before, after in pairwise(order))
+
+
+def links(site: Site) -> list:  # type: ignore[type-arg]
+    assert site.service is not None
+    return list(site.service.links.values())

@@ -1,0 +1,62 @@
+"""Marks and gaps say exactly what a set of all numbers would."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.federation.sites.streams import Stream, StreamKey, Streams
+from mqlake.errors import InvalidRecord
+
+STEPS = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(0, 3)).map(lambda one: (one[0] - one[1], one[0]))
+)
+
+
+@given(STEPS)
+def test_what_was_had_is_what_a_set_would_hold(steps: list[tuple[int, int]]) -> None:
+    stream, had = Stream(), set[int]()
+    for below, number in steps:
+        assert stream.has(number) == (number in had)
+        stream.add(max(below - 1, 0), number)
+        had.update(range(max(below, 1), number + 1))
+        assert {one for one in range(1, 45) if stream.has(one)} == had
+        gaps = stream.gaps
+        assert all(first <= last for first, last in gaps)
+        assert all(a[1] + 1 < b[0] for a, b in pairwise(gaps))
+        assert not gaps or gaps[-1][1] < stream.mark
+
+
+@given(STEPS)
+def test_what_is_written_is_read(steps: list[tuple[int, int]]) -> None:
+    streams = Streams()
+    for below, number in steps:
+        streams.add(StreamKey(7, 1, number % 2), max(below - 1, 0), number)
+    again = Streams.from_json(streams.to_json())
+    assert again.to_json() == streams.to_json()
+    assert len(again) == len(streams)
+    assert again.gaps == streams.gaps
+
+
+def test_of_too_many_gaps_the_lowest_is_forgotten() -> None:
+    stream = Stream(most_gaps=2)
+    for number in (10, 20, 30):
+        stream.add(number - 1, number)
+    assert stream.gaps == [(11, 19), (21, 29)]
+    assert stream.forgotten == 1
+    assert stream.has(5)
+
+
+def test_streams_do_not_touch_each_other() -> None:
+    streams = Streams()
+    streams.add(StreamKey(1, 1, 0), 4, 5)
+    assert streams.has(StreamKey(1, 1, 0), 5)
+    assert not streams.has(StreamKey(1, 1, 1), 5)
+    assert not streams.has(StreamKey(1, 2, 0), 5)
+
+
+@pytest.mark.parametrize("found", [[1], [[1, 2, 3]], [[1, 2, 3, 4, [5]]], [["a", 2, 3, 4, []]]])
+def test_what_cannot_be_is_refused(found: list[object]) -> None:
+    with pytest.raises(InvalidRecord):
+        Streams.from_json(found)

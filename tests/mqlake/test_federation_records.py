@@ -1,0 +1,42 @@
+"""The checkpoint of a federator comes back from its record, or is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqlake.errors import InvalidRecord
+from mqlake.federation_records import (
+    FederationCheckpoint,
+    LinkPlaces,
+    decode_checkpoint,
+    encode_checkpoint,
+    needed,
+)
+
+OFFSETS = st.dictionaries(st.integers(0, 9), st.integers(0, 2**62), max_size=4)
+CHECKPOINTS = st.builds(
+    FederationCheckpoint,
+    epoch=st.integers(0, 2**62),
+    read=OFFSETS,
+    streams=st.just([[1, 2, 0, 9, [[3, 4]]]]),
+    links=st.dictionaries(st.integers(0, 2**32 - 1), st.builds(LinkPlaces, OFFSETS, OFFSETS)),
+)
+
+
+@given(CHECKPOINTS)
+def test_a_checkpoint_comes_back_from_its_record(checkpoint: FederationCheckpoint) -> None:
+    assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"[]", b"{}", b'{"v":99}', b'{"v":2,"epoch":1,"read":{"a":1},"streams":[],"links":{}}'],
+)
+def test_what_is_none_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        decode_checkpoint(value)
+
+
+def test_what_one_neighbour_needs_is_needed() -> None:
+    places = [LinkPlaces({0: 5, 1: 9}), LinkPlaces({0: 7, 1: 3})]
+    assert needed(places) == {0: 5, 1: 3}
