@@ -45,6 +45,7 @@ from api.routes import (
     bans,
     clients,
     dead_letters,
+    federation,
     gateways,
     health,
     history,
@@ -137,6 +138,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.message_feed = MessageFeed(settings.data_dir)
     app.state.output_feed = OutputFeed(settings.data_dir)
     app.state.balancer = BalancerLink(settings.data_dir)
+    app.state.federation_heartbeat = settings.data_dir / "run" / "federation.json"
     app.state.metrics_source = MetricsSource(
         settings.data_dir,
         app.state.gateways,
@@ -169,8 +171,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.include_router(access.public, prefix=PREFIX, max_body_size=settings.max_body_bytes)
     app.include_router(live.sockets, prefix=PREFIX)
     modules = (
-        *(access, bans, processes, gateways, balancer, clients, retained, publish, topics),
-        *(metrics, live),
+        *(access, bans, processes, gateways, balancer, federation, clients, retained),
+        *(publish, topics, metrics, live),
         # What is tried by name goes before what is found by identifier.
         *(rule_trials, rule_versions, dead_letters, rules, references, schemas, jobs),
         *(relations, sql, history, replay, tracing),

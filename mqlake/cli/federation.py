@@ -1,4 +1,4 @@
-"""Connect this site's MQTT broker with those of other sites."""
+"""Connect this site with others, by its log or its MQTT broker."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from mqlake.settings import load
 @_options.config
 @click.pass_context
 def command(context: click.Context, config: Path | None) -> None:
-    """Connect this site's MQTT broker with those of other sites.
+    """Connect this site with others, by its log or its MQTT broker.
 
     Runs the federator of one site until it is stopped; SIGHUP reads its neighbours again.
     """
@@ -29,21 +29,23 @@ def command(context: click.Context, config: Path | None) -> None:
 
 @command.command()
 @_options.config
+@_options.data_dir
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(config: Path | None, as_json: bool) -> None:
+def status(config: Path | None, data_dir: Path, as_json: bool) -> None:
     """Show links and meshes of a federator that runs on this machine.
 
-    The exit code is 0 only when it is healthy.
+    It is the one with these settings; without any, that of the system in the data directory. The
+    exit code is 0 only when it is healthy.
     """
     from ingest.federation.app import heartbeat_path
     from ingest.federation.settings import FederationSettings
     from mqlake.heartbeat import read_heartbeat
+    from mqlake.local.parts import FEDERATION
+    from mqlake.local.paths import DataDirectory
 
     path = heartbeat_path(load(FederationSettings, config))
     if path is None:
-        raise OperationalError(
-            "settings name neither state_dir nor heartbeat_file: nothing to read"
-        )
+        path = DataDirectory(data_dir).heartbeat(FEDERATION)
     beat = read_heartbeat(path)
     if beat is None or not beat.is_fresh():
         raise OperationalError(f"no federator runs with {path}")
@@ -51,7 +53,7 @@ def status(config: Path | None, as_json: bool) -> None:
         click.echo(json.dumps({"healthy": beat.healthy, "detail": beat.detail, **beat.figures}))
     else:
         click.echo(f"{beat.name}: {beat.detail}")
-        _print(beat.figures)
+        (_print if "meshes" in beat.figures else _print_site)(beat.figures)
     sys.exit(0 if beat.healthy else 1)
 
 
@@ -69,6 +71,22 @@ def _print(figures: dict[str, Any]) -> None:
         click.echo(
             f"{mesh['state']:<7}  {core:<10}  {mesh['distance']:>4}  {to:<12}  {mesh['filter']}"
         )
+
+
+def _print_site(figures: dict[str, Any]) -> None:
+    click.echo("\nsite        there  waiting   behind      sent  gone  federator")
+    for link in figures["links"]:
+        click.echo(
+            f"{link['site']:<10}  {_yes(link['there'])}    "
+            f"{link['waiting']:>7}  {link['behind']:>7}  "
+            f"{link['counters']['sent']:>8}  {link['gone']:>4}  {link['uri']} {link['reason']}"
+        )
+    counters = figures["counters"]
+    click.echo(
+        f"\n{counters['received']} messages came, {counters['appended']} of them new, "
+        f"{counters['duplicates']} had before, {counters['echoes']} of this site; "
+        f"{figures['gaps']} gaps in {figures['streams']} partitions of other sites"
+    )
 
 
 def _yes(value: bool) -> str:

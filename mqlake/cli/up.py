@@ -39,6 +39,13 @@ from mqlake.local.progress import choose_progress
     help="Place clients over the gateways by HAProxy: its ports are --mqtt-port and "
     "--websocket-port, those of the gateways follow.",
 )
+@click.option(
+    "--federation",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    default=None,
+    metavar="FILE",
+    help="Federate this site with others by its log, as this file says (conf/federation.toml).",
+)
 @click.option("--detach", is_flag=True, help="Return when the system is ready; it goes on.")
 @click.option(
     "--config-dir",
@@ -54,6 +61,7 @@ def command(
     websocket_port: int | None,
     api_port: int | None,
     balanced: bool,
+    federation: Path | None,
     detach: bool,
     config_dir: Path,
 ) -> None:
@@ -69,6 +77,7 @@ def command(
         api_port,
         websocket_port,
         balanced,
+        None if federation is None else federation.absolute(),
     )
     if detach:
         sys.exit(run_detached(options))

@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from api.settings import ApiSettings
+from ingest.federation.settings import FederationSettings
 from ingest.gateway.settings import GatewaySettings
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.local import preflight
@@ -22,7 +23,7 @@ from mqlake.local.java import find_java_home
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.listeners import listeners_of, reachable_addresses, wanted_ports
 from mqlake.local.metrics import SUPERVISOR, SupervisorMetrics, metrics_url
-from mqlake.local.parts import API, RULES, STREAMING, Plan
+from mqlake.local.parts import API, FEDERATION, RULES, STREAMING, Plan
 from mqlake.local.paths import OTHERS, RUNTIME, DataDirectory
 from mqlake.local.ports import claim, free_ports
 from mqlake.local.progress import PipeProgress, Progress, choose_progress, replay
@@ -31,7 +32,7 @@ from mqlake.local.supervisor import STOP_SIGNALS, Interrupted, Supervisor
 from mqlake.local.usage import members_of_sessions
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
-from mqlake.settings import MetricsSettings, load
+from mqlake.settings import LogSettings, MetricsSettings, load
 from mqlake.status import (
     GatewayAddress,
     SystemState,
@@ -61,6 +62,8 @@ class Options:
     api_port: int | None = None
     websocket_port: int | None = None
     balanced: bool = False
+    federation: Path | None = None
+    """Settings of the federator."""
 
 
 def run_here(options: Options, progress: Progress) -> int:
@@ -198,6 +201,9 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
     )
     names = [f"gateway-{number + 1}" for number in range(options.gateways)]
     balancing = None
+    federation = None
+    if options.federation is not None:
+        federation = load(FederationSettings, options.federation, log=LogSettings())
     host, first_port, own_websocket_port = gateway.host, mqtt_port, websocket_port
     if options.balanced:
         balancing = plan_balancing(
@@ -236,6 +242,15 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
     }
     if balancing is not None:
         metrics[BALANCER] = balancing.settings.metrics
+    if federation is not None:
+        metrics[FEDERATION] = federation.metrics
+        listen = federation.listen
+        if listen.port:
+            wanted.append(
+                preflight.WantedPort(
+                    listen.host, listen.port, "neighbours' federators", "setting listen.port"
+                )
+            )
     wanted += [
         preflight.WantedPort(one.host, one.port, f"metrics ({name})", "setting metrics.port")
         for name, one in metrics.items()
@@ -280,6 +295,7 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         options.config_dir,
         metrics,
         balancing,
+        options.federation,
     )
 
 

@@ -23,13 +23,24 @@ LOG: Final = "log"
 STREAMING: Final = "streaming"
 API: Final = "api"
 RULES: Final = "rules"
+FEDERATION: Final = "federation"
 
-STOP_ORDER: Final = ("api", "balancer", "gateway", "haproxy", "rules", "streaming", "log")
+STOP_ORDER: Final = (
+    "api",
+    "balancer",
+    "federation",
+    "gateway",
+    "haproxy",
+    "rules",
+    "streaming",
+    "log",
+)
 """Kinds of parts; each is stopped when those before it have ended."""
 
 STOP_TIMEOUT_SECONDS: Final = {
     "api": 5.0,
     "balancer": 5.0,
+    "federation": 10.0,
     "gateway": 10.0,
     "haproxy": 5.0,
     "rules": 15.0,
@@ -84,6 +95,8 @@ class Plan:
     """Of each process."""
     balancing: Balancing | None = None
     """How clients are placed over the gateways; None: they choose one themselves."""
+    federation: Path | None = None
+    """Settings of the federator; None: there is none."""
 
     def parts(self) -> list[Part]:
         return [
@@ -99,6 +112,7 @@ class Plan:
             self._python_part(API, API, self._api_environment()),
             *(self._gateway(gateway) for gateway in self.gateways),
             *self._balancing_parts(),
+            *self._federation_parts(),
         ]
 
     def topics_program(self) -> Program:
@@ -188,6 +202,22 @@ class Plan:
             Part(HAPROXY, program, probe),
         ]
 
+    def _federation_parts(self) -> list[Part]:
+        if self.federation is None:
+            return []
+        environment = {
+            "MQLAKE_FEDERATION_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
+        }
+        return [
+            self._python_part(
+                FEDERATION,
+                FEDERATION,
+                environment,
+                config=self.federation,
+                needs_log_topics=True,
+            )
+        ]
+
     def _streaming_environment(self) -> dict[str, str]:
         return {
             "MQLAKE_STREAMING_DATA_DIR": str(self.data.root),
@@ -216,6 +246,7 @@ class Plan:
         values: dict[str, str],
         *,
         command: str = "",
+        config: Path | None = None,
         needs_log_topics: bool = False,
     ) -> Part:
         heartbeat = self.data.heartbeat(name)
@@ -226,7 +257,7 @@ class Plan:
             f"{prefix}LOG_FILE": str(log),
             f"{prefix}METRICS__PORT": str(self.metrics[name].port),
         }
-        config = self.config_dir / f"{kind}.toml"
+        config = config or self.config_dir / f"{kind}.toml"
         arguments = ("--config", str(config)) if config.is_file() else ()
         program = Program(
             name=name,

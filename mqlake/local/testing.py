@@ -34,6 +34,7 @@ class LocalSystem:
     gateways: int = 1
     options: tuple[str, ...] = ()
     balanced: bool = False
+    federation: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -62,6 +63,7 @@ class LocalSystem:
             *("--websocket-port", str(self.websocket_port)),
             *("--api-port", str(self.api_port)),
             *(("--balanced",) if self.balanced else ()),
+            *(("--federation", str(self.federation)) if self.federation is not None else ()),
             *self.options,
         ]
 

@@ -182,6 +182,7 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/gateways/{name}",
         "/api/v1/balancer",
         "/api/v1/balancer/nodes/{name}/drain",
+        "/api/v1/federation",
         "/api/v1/gateways/{name}/reload",
         "/api/v1/gateways/{name}/drain",
         "/api/v1/clients",

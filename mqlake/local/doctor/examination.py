@@ -31,6 +31,7 @@ CHECKS: Final = (
     Check("gateways", traffic.look_at_gateways),
     Check("access", access.look_at_access),
     Check("balancer", traffic.look_at_balancer),
+    Check("federation", traffic.look_at_federation),
     Check("clock", traffic.look_at_clock),
     Check("metrics", traffic.look_at_metrics),
 )

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
 from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
+from mqlake.local.parts import FEDERATION
 from mqlake.records import INBOUND, delivery_topic
 from mqlake.status import GatewayAddress
 
@@ -23,6 +24,8 @@ AHEAD_SECONDS: Final = 2.0
 SKEW_SECONDS: Final = 1.0
 """The API judges a clock by the fastest of several words; more than this is no delay."""
 SLOW_SECONDS: Final = 1.0
+BEHIND_RECORDS: Final = 10_000
+"""A neighbour that is there and has so many records to get does not keep up."""
 PROBE_TOPIC: Final = "mqlake/doctor/"
 """Followed by something that nobody else has; so messages of this command are in the history."""
 _NOT_AUTHORIZED: Final = {"Not authorized", "Bad user name or password"}
@@ -167,6 +170,31 @@ def look_at_balancer(patient: Patient) -> Iterator[Finding]:
         return
     taking = sum(node["takes_clients"] for node in found["nodes"])
     yield ok("balancer", f"{taking} of {len(found['nodes'])} nodes take clients")
+
+
+def look_at_federation(patient: Patient) -> Iterator[Finding]:
+    """Are neighbours there, and do they get everything?"""
+    figures = patient.figures(FEDERATION)
+    if not figures:
+        return  # there is none, or it has said nothing: `heartbeats` says so
+    links = figures["links"]
+    for link in links:
+        site = f"site {link['site']}"
+        if link["gone"]:
+            yield error(
+                "federation",
+                f"{site} was away for longer than the log is kept: {link['gone']} times",
+                "raise log_retention_hours and log_retention_bytes in conf/local.toml",
+            )
+        if not link["there"]:
+            found = f"{site} is away ({link['reason']}), {link['behind']} records behind"
+            yield warning("federation", found, "it gets them when it is back; see its federator")
+        elif link["behind"] > BEHIND_RECORDS:
+            found = f"{site} is {link['behind']} records behind"
+            yield warning("federation", found, "the link is slower than the messages")
+    there = sum(link["there"] for link in links)
+    if there:
+        yield ok("federation", f"{there} of {len(links)} neighbours there")
 
 
 def look_at_clock(patient: Patient) -> Iterator[Finding]:

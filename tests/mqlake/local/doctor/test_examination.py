@@ -411,3 +411,24 @@ async def test_a_gateway_says_who_may_come_from_where() -> None:
         "asks_who": False,
         "has_rights": False,
     }
+
+
+def test_neighbours_that_are_away_or_have_lost_something_are_found(tmp_path: Path) -> None:
+    def site(number: int, **changes: Any) -> dict[str, Any]:
+        link = {"site": number, "there": True, "reason": "", "behind": 0, "gone": 0}
+        return link | changes
+
+    def look(*links: dict[str, Any]) -> dict[Level, list[str]]:
+        report = ProcessReport("federation", 5, True, "", figures={"links": list(links)})
+        return found(traffic.look_at_federation, patient(tmp_path, report))
+
+    assert not any(found(traffic.look_at_federation, patient(tmp_path)).values())
+    assert look(site(2), site(3))[Level.OK] == ["2 of 2 neighbours there"]
+    away = site(3, there=False, reason="connection refused", behind=7)
+    details = look(site(2), away, site(4, behind=20_000), site(5, gone=1))
+    assert details[Level.WARNING] == [
+        "site 3 is away (connection refused), 7 records behind",
+        "site 4 is 20000 records behind",
+    ]
+    assert details[Level.ERROR] == ["site 5 was away for longer than the log is kept: 1 times"]
+    assert details[Level.OK] == ["3 of 4 neighbours there"]

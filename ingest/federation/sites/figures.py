@@ -1,0 +1,37 @@
+"""What a federator beside a log tells of itself: heartbeat, `federation status`, API, doctor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ingest.federation.sites.service import SiteService
+
+
+def figures_of(service: SiteService) -> dict[str, Any]:
+    """Return counters and links, fit for JSON."""
+    streams = service.inlet.streams
+    return {
+        "site": service.site,
+        "epoch": service.epoch,
+        "links": [
+            {
+                "site": site,
+                "uri": link.neighbour.uri,
+                "there": link.is_up,
+                "reason": link.reason,
+                "waiting": link.waiting,
+                "behind": link.behind,
+                "gone": link.gone,
+                "counters": _counted(link.counters),
+            }
+            for site, link in service.links.items()
+        ],
+        "streams": len(streams),
+        "gaps": streams.gaps,
+        "counters": {**_counted(service.inlet.counters), "strangers": service.strangers},
+    }
+
+
+def _counted(counters: Any) -> dict[str, int]:
+    return {name: getattr(counters, name) for name in counters.__slots__}
