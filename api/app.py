@@ -22,6 +22,7 @@ from api.bans import BanBook, BanChanges
 from api.cache import SessionCache
 from api.dashboard import serving as dashboard
 from api.entrance import Entrance, TimedProtocol
+from api.federation import FederationLink
 from api.follower import Follower
 from api.job_journal import JobsFollower, LogJournal
 from api.jobs import Jobs
@@ -138,13 +139,14 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.message_feed = MessageFeed(settings.data_dir)
     app.state.output_feed = OutputFeed(settings.data_dir)
     app.state.balancer = BalancerLink(settings.data_dir)
-    app.state.federation_heartbeat = settings.data_dir / "run" / "federation.json"
+    app.state.federation = FederationLink(settings.data_dir)
     app.state.metrics_source = MetricsSource(
         settings.data_dir,
         app.state.gateways,
         app.state.rules,
         app.state.rule_metrics,
         app.state.balancer,
+        app.state.federation,
         clock,
     )
     app.state.metrics_ticker = MetricsTicker(app.state.metrics_source.read)

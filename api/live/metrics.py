@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import BaseModel, Field
 
 from api.balancing import Balancer, BalancerLink
+from api.federation import Federation, FederationLink
 from api.live.stream import Event, Stream
 from api.presence import Gateways, Presence
 from api.rules.book import RuleBook
@@ -136,6 +137,7 @@ class SystemMetrics(BaseModel):
     queries: list[QueryMetrics] = Field(description="of Spark; some seconds old")
     rules: RuleTotals
     balancer: Balancer | None = Field(description="null: none runs on this machine")
+    federation: Federation | None = Field(description="null: this site is not federated")
 
 
 class MetricsSource:
@@ -147,6 +149,7 @@ class MetricsSource:
         rules: All rules.
         rule_metrics: Their counters.
         balancer: Of this machine, if there is one.
+        federation: Likewise.
         clock: For the time.
     """
 
@@ -157,6 +160,7 @@ class MetricsSource:
         rules: RuleBook,
         rule_metrics: MetricsBook,
         balancer: BalancerLink,
+        federation: FederationLink,
         clock: Clock,
     ) -> None:
         self._data_dir = data_dir
@@ -164,6 +168,7 @@ class MetricsSource:
         self._rules = rules
         self._rule_metrics = rule_metrics
         self._balancer = balancer
+        self._federation = federation
         self._clock = clock
 
     def read(self) -> SystemMetrics:
@@ -188,6 +193,7 @@ class MetricsSource:
             queries=_queries(processes),
             rules=self._rule_totals(),
             balancer=self._balancing(),
+            federation=self._federating(),
             copies_per_message=_copies(alive),
             **rates,
         )
@@ -199,6 +205,14 @@ class MetricsSource:
             return self._balancer.read()
         except OperationalError:
             return None  # what is wrong with it says the list of processes
+
+    def _federating(self) -> Federation | None:
+        if not self._federation.is_there:
+            return None
+        try:
+            return self._federation.read()
+        except OperationalError:
+            return None  # as above
 
     def _processes(self) -> list[ProcessMetrics]:
         try:

@@ -85,6 +85,8 @@ def run_here(options: Options, progress: Progress) -> int:
             plan.balancing.write_files(data.root)
         else:
             (data.balancer / "control.sock").unlink(missing_ok=True)
+        if plan.federation is None:
+            data.heartbeat(FEDERATION).unlink(missing_ok=True)
         set_up_logging(
             plan.settings.log_level,
             data.logs / "supervisor.log",

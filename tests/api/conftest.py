@@ -248,7 +248,13 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     app.state.message_feed = MemoryMessageFeed(tmp_path)
     app.state.output_feed = MemoryOutputFeed(tmp_path)
     app.state.metrics_source = MetricsSource(
-        tmp_path, gateways, rules, metrics, app.state.balancer, clock
+        tmp_path,
+        gateways,
+        rules,
+        metrics,
+        app.state.balancer,
+        app.state.federation,
+        clock,
     )
     app.state.open_scan = lambda _servers: ListScan()
     app.state.access = access = AccessBook()

@@ -45,6 +45,7 @@ def test_links_and_what_they_carry_are_shown(api: Api) -> None:
     assert (away["site"], away["there"], away["behind"]) == (3, False, 1)
     assert away["reason"]
     assert found["counters"] == said["counters"]
+    assert api.get("/metrics")["federation"] == found
     beat = json.loads(path.read_text())
     beat["written_at"] -= 100
     path.write_text(json.dumps(beat))
@@ -57,3 +58,4 @@ def test_without_federation_it_says_how_to_get_it(api: Api) -> None:
     answer = api.request("GET", "/federation")
     assert answer.status_code == 404
     assert "up --federation" in answer.json()["detail"]
+    assert api.get("/metrics")["federation"] is None

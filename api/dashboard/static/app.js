@@ -15,6 +15,7 @@ const PAGES = [
   { name: "topics", title: "Topics", load: () => import("./pages/topics.js") },
   { name: "clients", title: "Clients", load: () => import("./pages/clients.js") },
   { name: "balancer", title: "Balancer", load: () => import("./pages/balancer.js") },
+  { name: "federation", title: "Federation", load: () => import("./pages/federation.js") },
   { name: "rules", title: "Rules", load: () => import("./pages/rules.js") },
   { name: "sql", title: "SQL", load: () => import("./pages/sql.js") },
   { name: "retained", title: "Retained", load: () => import("./pages/retained.js") },

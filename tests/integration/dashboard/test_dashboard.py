@@ -18,7 +18,10 @@ from tests.integration.dashboard.browser import NARROW, WIDE, Dashboard, open_pa
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
-PAGES = ("overview", "topics", "clients", "balancer", "rules", "sql", "retained", "alarms", "mqtt")
+PAGES = (
+    *("overview", "topics", "clients", "balancer", "federation", "rules", "sql", "retained"),
+    *("alarms", "mqtt"),
+)
 BATCHES = 12
 """Of messages under load, four a second."""
 LONGEST_PAUSE_MS = 700

@@ -79,6 +79,23 @@ function ofBalancer(balancer) {
   return [...nodes, ...proxies];
 }
 
+/** Which neighbours are away, or have missed what the log has no more. */
+function ofFederation(federation) {
+  const page = "federation";
+  return (federation?.links ?? []).flatMap((one) => {
+    const found = [];
+    if (one.gone) {
+      const detail = `the log had no more what it was to get next, ${one.gone} times`;
+      found.push({ kind: "bad", what: `site ${one.site} has missed messages`, detail, page });
+    }
+    if (!one.there) {
+      const detail = `${one.reason}; ${one.behind} records behind, it gets them when it is back`;
+      found.push({ kind: "warn", what: `site ${one.site} is away`, detail, page });
+    }
+    return found;
+  });
+}
+
 function reasons(node) {
   return Object.values(node.factors)
     .map((one) => one.reason)
@@ -103,6 +120,7 @@ export function alarmsOf(metrics) {
       })),
   );
   found.push(...ofBalancer(metrics.balancer));
+  found.push(...ofFederation(metrics.federation));
   if (metrics.dropped_per_second > 0) {
     found.push({
       kind: "warn",

@@ -251,6 +251,25 @@ async def test_a_link_brings_and_takes_only_its_own_filters(sites: Make) -> None
     await b.stop()
 
 
+async def test_logs_with_other_numbers_of_partitions_have_each_message_once() -> None:
+    a, b, c = ring = [Site(number, partitions=number) for number in (1, 2, 3)]
+    a.link(b, c)
+    b.link(a, c)
+    c.link(a, b)
+    for one in ring:
+        await one.start()
+    await until(lambda: are_linked(*ring))
+    published = [b"%d" % number for number in range(200)]
+    for number, payload in enumerate(published):
+        await ring[number % 3].publish(f"f/{number % 7}", payload)
+    await until(lambda: all(one.have(published) for one in ring))
+    await until(lambda: all(link.waiting == 0 for one in ring for link in links(one)))
+    for one in ring:
+        assert one.repeated() == []
+        assert len(one.messages()) == len(published)
+        await one.stop()
+
+
 async def test_one_side_is_enough_to_connect(sites: Make) -> None:
     edge, centre = Site(1), Site(2)
     edge.link(centre, listen={"port": 0})

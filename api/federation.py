@@ -1,0 +1,77 @@
+"""Federation of this machine's site with others, as its federator says in its heartbeat."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+
+from mqlake.errors import OperationalError
+from mqlake.heartbeat import read_heartbeat
+
+
+class LinkCounters(BaseModel):
+    sent: int = Field(description="messages, those that were sent again included")
+    expired: int = Field(description="messages that expired before it got them")
+    over_hop_limit: int
+    too_large: int = Field(description="larger than it takes; it never gets them")
+    malformed: int = Field(description="records whose envelope or properties cannot be read")
+
+
+class Link(BaseModel):
+    site: int
+    uri: str = Field(description="of its federator; empty: it connects to this site")
+    there: bool = Field(description="it gets what it wants")
+    reason: str = Field(description="why not; empty: it is there")
+    waiting: int = Field(description="messages that it has not acknowledged")
+    behind: int = Field(description="records of this site's log that it may not have")
+    gone: int = Field(description="times that the log had no more what it was to get next")
+    counters: LinkCounters
+
+
+class SiteCounters(BaseModel):
+    received: int = Field(description="messages of neighbours, copies included")
+    appended: int = Field(description="of these, new ones")
+    duplicates: int
+    echoes: int = Field(description="its own, come back")
+    refused: int = Field(description="of topics that their link may not bring")
+    malformed: int
+    strangers: int = Field(description="connections of whom nobody knows here")
+
+
+class Federation(BaseModel):
+    healthy: bool
+    detail: str
+    site: int
+    epoch: int = Field(description="another one when the offsets of the log have begun anew")
+    links: list[Link]
+    streams: int = Field(description="partitions of other sites of which messages came")
+    gaps: int = Field(description="of these, ranges that may still come on another path")
+    counters: SiteCounters
+
+
+class FederationLink:
+    """Reads what the federator of a data directory says.
+
+    Args:
+        data_dir: Of the system.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._heartbeat = data_dir / "run" / "federation.json"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is one; it may have died."""
+        return self._heartbeat.exists()
+
+    def read(self) -> Federation:
+        """Return what it has said last.
+
+        Raises:
+            OperationalError: That is too long ago.
+        """
+        beat = read_heartbeat(self._heartbeat)
+        if beat is None or not beat.is_fresh() or "links" not in beat.figures:
+            raise OperationalError("the federator says nothing; see logs/federation.log")
+        return Federation.model_validate(
+            {"healthy": beat.healthy, "detail": beat.detail, **beat.figures}
+        )

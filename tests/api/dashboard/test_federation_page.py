@@ -1,0 +1,41 @@
+"""The page of federation in a browser: a neighbour that is there, one that is away, and none."""
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from mqlake.heartbeat import write_heartbeat
+from tests.api.dashboard.test_balancer_page import page_of_balancer as page_of_api
+from tests.api.test_federation import figures
+from tests.integration.dashboard.browser import NARROW
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_who_is_away_is_shown_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "federation.json"
+    path.parent.mkdir()
+    said = figures()
+    with page_of_api(tmp_path) as dashboard:
+        page = dashboard.page
+        dashboard.open("federation")
+        expect(page.locator("main")).to_contain_text("mqlake up --federation")
+        write_heartbeat(path, "federation-1", healthy=True, detail="1 of 2 there", figures=said)
+        # So that it stays fresh however long the test takes.
+        beat = json.loads(path.read_text())
+        beat["written_at"] += 3600
+        path.write_text(json.dumps(beat))
+        rows = page.get_by_role("region", name="Links").get_by_role("row")
+        expect(rows.nth(1)).to_contain_text("there")
+        expect(rows.nth(2)).to_contain_text("away")
+        expect(rows.nth(2)).to_contain_text(said["links"][1]["reason"])
+        for theme in ("light", "dark"):
+            dashboard.use_theme(theme)
+            assert dashboard.run("contrast.js")["found"] == []
+        assert dashboard.run("names.js") == []
+        page.set_viewport_size(NARROW)
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= NARROW["width"]
+        dashboard.open("alarms")
+        expect(page.locator("main")).to_contain_text("site 3 is away")

@@ -1,0 +1,94 @@
+"""Whatever a neighbour sends is read or refused."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.federation.envelope import InvalidEnvelope
+from ingest.federation.sites.connection import Hello, InvalidHello, decode_hello, encode_hello
+from ingest.federation.sites.log_messages import RECORD, of_publish, to_publish, to_record
+from ingest.protocol.packets import Publish
+from tests.ingest.federation.sites.test_outlet import outlet, record, sent
+
+FULL = {"level": 5, "id": "00" * 16, "client_id": "c", "origin": "a/g", "username": "u"}
+
+
+def publish(said: str) -> Publish:
+    """Return a PUBLISH of a site with another text about the record."""
+    (found,) = sent(outlet(), record(0))
+    properties = found.properties.copy()
+    properties["user_property"] = [properties["user_property"][0], (RECORD, said), ("own", "1")]
+    return Publish(found.topic_name, found.payload, 1, properties=properties)
+
+
+def test_a_record_comes_back_from_the_wire() -> None:
+    carried = of_publish(publish(json.dumps(FULL)), prefix="federator")
+    assert carried.message.properties == {"user_property": [("own", "1")]}
+    again = of_publish(to_publish(carried, 1, prefix="federator"), prefix="federator")
+    assert again == carried
+    key, value, headers = to_record(carried, "t", "local/x")
+    assert (key, value) == (b"t/local/x", b"0")
+    assert dict(headers)["username"] == b"u"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"level": 9},
+        {"level": None},
+        {"id": "00"},
+        {"id": "no"},
+        {"client_id": None},
+        {"origin": 5},
+        {"username": ["u"]},
+    ],
+)
+def test_what_says_something_odd_of_the_record_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(InvalidEnvelope):
+        of_publish(publish(json.dumps(FULL | changes)), prefix="federator")
+
+
+@given(
+    st.text(max_size=60)
+    | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps)
+)
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for read in (
+        lambda: of_publish(publish(text), prefix="federator"),
+        lambda: decode_hello(text.encode(errors="replace")),
+    ):
+        try:
+            read()
+        except (InvalidEnvelope, InvalidHello):
+            continue
+
+
+def test_a_hello_comes_back() -> None:
+    hello = Hello(7, ("f/#", "g/+"))
+    assert decode_hello(encode_hello(hello)) == hello
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"v": 2, "from": 1, "wants": []},
+        {"v": 1, "from": "1", "wants": []},
+        {"v": 1, "from": 1, "wants": "#"},
+        {"v": 1, "from": 1, "wants": ["a/#/b"]},
+        {"v": 1, "from": 1, "wants": [5]},
+        {"v": 1, "from": 1},
+    ],
+)
+def test_an_odd_hello_is_refused(found: dict[str, object]) -> None:
+    with pytest.raises(InvalidHello):
+        decode_hello(json.dumps(found).encode())
+
+
+def test_a_publish_without_its_record_is_refused() -> None:
+    (found,) = sent(outlet(), record(0))
+    properties = found.properties.copy()
+    properties["user_property"] = properties["user_property"][:1]
+    with pytest.raises(InvalidEnvelope):
+        of_publish(Publish(found.topic_name, b"", 1, properties=properties), prefix="federator")

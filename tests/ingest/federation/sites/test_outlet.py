@@ -1,0 +1,186 @@
+"""What a neighbour gets of a log, and how far its cursor is."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.federation.envelope import ChainKey, to_header
+from ingest.federation.envelope import Message as Federated
+from ingest.federation.prefixes import Prefixes
+from ingest.federation.sites.log_messages import of_publish
+from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
+from ingest.protocol.packets import Publish
+from mqlake.federation_records import LinkPlaces
+from mqlake.records import LogRecord, Message, message_headers, message_key
+
+SITE, NEIGHBOUR, THIRD = 1, 2, 3
+NOW_MS = 1_700_000_000_000
+LOG = SiteLog(SITE, 7, "default", "federator", 4, Prefixes([("own/", "f/plant/")]))
+
+
+def record(
+    offset: int, topic: str = "f/x", *, partition: int = 0, age_ms: int = 0, **fields: Any
+) -> LogRecord:
+    """Return what a gateway writes for a PUBLISH."""
+    given: dict[str, Any] = {"qos": 1, "retain": False, "payload": b"%d" % offset}
+    message = Message(
+        tenant="default",
+        topic_name=topic,
+        message_id=bytes(16),
+        client_id="c",
+        received_at_ms=0,
+        origin="a/gateway-1",
+        **given | fields,
+    )
+    headers = message_headers(message)
+    key = message_key(message.tenant, topic)
+    return LogRecord(partition, offset, NOW_MS - age_ms, key, message.payload, headers)
+
+
+def relayed(offset: int, *, origin: int, sender: int, hops: int = 1) -> LogRecord:
+    """Return what a federator writes for a message of a neighbour."""
+    found = record(offset)
+    message = Federated(ChainKey(origin, 1, "f/x"), 50, 49, 0, 0, b"", 1, False, hops=hops)
+    return found._replace(headers=[*found.headers, to_header(message, sender)])
+
+
+def outlet(places: LinkPlaces | None = None, *, window: int = 100) -> Outlet:
+    made = Outlet(
+        LOG,
+        NEIGHBOUR,
+        places or LinkPlaces({0: 0}),
+        ("f/#",),
+        window=window,
+        counters=OutletCounters(),
+    )
+    made.want(("f/#",))
+    return made
+
+
+def sent(made: Outlet, *records: LogRecord) -> list[Publish]:
+    made.take(records, NOW_MS)
+    return made.ready()
+
+
+def test_a_message_says_after_which_of_its_origin_it_comes() -> None:
+    publishes = sent(outlet(), record(0), record(1, "private"), record(2), record(5))
+    messages = [of_publish(one, prefix="federator").message for one in publishes]
+    assert [(one.after, one.sequence) for one in messages] == [(0, 1), (1, 3), (3, 6)]
+    assert {(one.key.origin, one.key.epoch, one.partition) for one in messages} == {(SITE, 7, 0)}
+
+
+def test_what_was_told_before_counts_over_connections_and_not_over_a_loss() -> None:
+    places = LinkPlaces({0: 9}, {0: 4})
+    (publish,) = sent(outlet(places), record(9))
+    assert of_publish(publish, prefix="federator").message.after == 4
+    again = outlet(places)
+    again.skip()
+    (publish,) = sent(again, record(12))
+    assert of_publish(publish, prefix="federator").message.after == 12
+
+
+def test_nothing_goes_back_or_round_for_ever() -> None:
+    made = outlet()
+    publishes = sent(
+        made,
+        relayed(0, origin=NEIGHBOUR, sender=THIRD),
+        relayed(1, origin=THIRD, sender=NEIGHBOUR),
+        relayed(2, origin=THIRD, sender=THIRD, hops=LOG.hop_limit),
+        relayed(3, origin=THIRD, sender=THIRD),
+    )
+    (message,) = [of_publish(one, prefix="federator").message for one in publishes]
+    assert (message.key.origin, message.sequence, message.after, message.hops) == (THIRD, 50, 49, 1)
+    assert made._counters.over_hop_limit == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        record(0, "$SYS/x"),
+        record(0)._replace(key=b"another/f/x"),
+        record(0)._replace(key=None),
+        record(0)._replace(key=b"\0barrier/g/i/1/2/3"),
+        record(0)._replace(headers=[]),
+        record(0)._replace(headers=[*record(0).headers, ("mqlake-federation", b"9.9")]),
+        record(0)._replace(headers=[*record(0).headers, ("properties", b"{")]),
+    ],
+)
+def test_other_records_are_passed_over(other: LogRecord) -> None:
+    places = LinkPlaces({0: 0})
+    assert sent(outlet(places), other) == []
+    assert places.cursor == {0: 1}
+
+
+def test_topics_have_their_federated_names() -> None:
+    (publish,) = sent(outlet(), record(0, "own/line"))
+    assert of_publish(publish, prefix="federator").message.topic == "f/plant/line"
+
+
+def test_expiry_counts_on_the_way() -> None:
+    made = outlet()
+    properties = {"message_expiry_interval": 10}
+    publishes = sent(
+        made,
+        record(0, age_ms=3_000, properties=properties, protocol_level=5),
+        record(1, age_ms=10_000, properties=properties, protocol_level=5),
+    )
+    (message,) = [of_publish(one, prefix="federator").message for one in publishes]
+    assert message.properties["message_expiry_interval"] == 7
+    assert message.age_ms == 3_000
+    assert made._counters.expired == 1
+
+
+def test_no_more_than_the_window_is_unacknowledged() -> None:
+    made = outlet(window=3)
+    first = sent(made, *(record(offset) for offset in range(10)))
+    assert len(first) == 3
+    assert made.is_full
+    made.acknowledge(first[1].packet_id)
+    assert [one.payload for one in made.ready()] == [b"3"]
+    assert made.waiting == 9
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_cursor_stands_before_the_first_that_is_not_acknowledged(random: Random) -> None:
+    places = LinkPlaces({0: 0, 1: 0})
+    made = outlet(places, window=random.randint(1, 8))
+    unacknowledged: dict[int, tuple[int, int]] = {}
+    wanted = {0: set[int](), 1: set[int]()}
+    ends = {0: 0, 1: 0}
+    for _ in range(60):
+        partition = random.randint(0, 1)
+        offset = ends[partition]
+        ends[partition] += 1
+        is_wanted = random.random() < 0.6
+        if is_wanted:
+            wanted[partition].add(offset)
+        topic = "f/x" if is_wanted else "private"
+        made.take([record(offset, topic, partition=partition)], NOW_MS)
+        for publish in made.ready():
+            message = of_publish(publish, prefix="federator").message
+            unacknowledged[publish.packet_id] = (message.partition, message.sequence - 1)
+        for packet_id in random.sample(
+            sorted(unacknowledged), random.randint(0, len(unacknowledged))
+        ):
+            made.acknowledge(packet_id)
+            at, number = unacknowledged.pop(packet_id)
+            wanted[at].discard(number)
+        for one, end in ends.items():
+            assert places.cursor[one] <= min(wanted[one], default=end)
+    while unacknowledged or made.waiting:
+        for packet_id in list(unacknowledged):
+            made.acknowledge(packet_id)
+            del unacknowledged[packet_id]
+        for publish in made.ready():
+            unacknowledged[publish.packet_id] = (0, 0)
+    assert places.cursor == ends
+
+
+def test_an_acknowledgement_that_nobody_waits_for_changes_nothing() -> None:
+    places = LinkPlaces({0: 0})
+    made = outlet(places)
+    made.acknowledge(5)
+    assert places == LinkPlaces({0: 0})
