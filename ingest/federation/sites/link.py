@@ -197,11 +197,12 @@ class SiteLink:
 
     def _send(self) -> None:
         outlet, connection, reader = self._outlet, self.connection, self._reader
-        if outlet is None or connection is None or reader is None or connection.is_paused:
+        if outlet is None or connection is None or reader is None:
             return
-        for packet_id in connection.publish(outlet.ready()):
-            self.counters.too_large += 1
-            outlet.acknowledge(packet_id)
+        if not connection.is_paused:
+            for packet_id in connection.publish(outlet.ready()):
+                self.counters.too_large += 1
+                outlet.acknowledge(packet_id)
         if outlet.is_full != self._is_paused:
             self._is_paused = outlet.is_full
             if self._is_paused:

@@ -1,0 +1,147 @@
+"""Links over TLS, and neighbours that are silent, deaf or no federators."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from ingest.federation.sites import connection
+from ingest.protocol.encoder import encode
+from ingest.protocol.packets import Connack, Connect, Publish
+from tests.ingest.federation.sites.harness import Site, are_linked, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def served(site: Site, *packets: bytes) -> AsyncIterator[list[asyncio.StreamWriter]]:
+    """Listen in the place of a site, say these to whoever connects, and then nothing."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        writer.write(b"".join(packets))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", site.port)
+    yield writers
+    server.close()
+    for one in writers:
+        one.transport.abort()
+
+
+def reason(site: Site) -> str:
+    assert site.service is not None
+    (link,) = site.service.links.values()
+    return link.reason
+
+
+async def test_links_go_over_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    a, b = Site(1), Site(2)
+    files = {"certificate": tmp_path / "both.pem", "key": tmp_path / "both.pem"}
+    b.link(a, connects=False, listen={"port": b.port, **files})
+    a.link(b)
+    (neighbour,) = a.settings.neighbors
+
+    def believing(ca_certificates: Path | None) -> None:
+        changes = {"uri": f"mqtts://127.0.0.1:{b.port}", "ca_certificates": ca_certificates}
+        changed = neighbour.model_copy(update=changes)
+        a.settings = a.settings.model_copy(update={"neighbors": (changed,)})
+
+    believing(None)
+    await b.start()
+    await a.start()
+    await until(lambda: "certificate" in reason(a))
+    await a.stop()
+    believing(tmp_path / "ca.pem")
+    await a.start()
+    await until(lambda: are_linked(a, b))
+    assert a.service is not None
+    (link,) = a.service.links.values()
+    assert link.connection is not None
+    assert link.connection._transport is not None
+    assert isinstance(link.connection._transport.get_extra_info("ssl_object"), ssl.SSLObject)
+    await a.publish("f/x", b"1")
+    await until(lambda: b.have([b"1"]))
+    await a.stop()
+    await b.stop()
+
+
+async def test_a_neighbour_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.05)
+    a, b = Site(1), Site(2)
+    a.link(b)
+    async with served(b):
+        await a.start()
+        await until(lambda: "no answer for 0.05 s" in reason(a))
+        await a.stop()
+
+
+async def test_a_neighbour_that_falls_silent_is_away() -> None:
+    a, b = Site(1), Site(2)
+    a.link(b, keep_alive_seconds=1)
+    hello = connection.encode_hello(connection.Hello(2, ("f/#",)))
+    said = [Connack(), Publish("federator/control/2", hello)]
+    async with served(b, *(encode(one, 5) for one in said)):
+        await a.start()
+        await until(lambda: are_linked(a))
+        await until(lambda: "silent for" in reason(a))
+        await a.stop()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", ""),
+        (encode(Publish("a", b""), 5), "unexpected Publish"),
+        (encode(Connack(), 5) + encode(Connack(), 5), "unexpected Connack"),
+    ],
+)
+async def test_who_is_no_federator_is_left(said: bytes, expected: str) -> None:
+    a, b = Site(1), Site(2)
+    a.link(b)
+    async with served(b, said) as writers:
+        await a.start()
+        await until(lambda: len(writers) > 1)
+        assert expected in reason(a)
+        await a.stop()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        encode(Publish("federator/routing/f/x", b"forged"), 5),
+        encode(Connect("c", 4, username="2", password=b"guess"), 4),
+        encode(Connect("c", 5, username="1-2", password=b"1-2"), 5),
+        encode(Connect("c", 5), 5),
+    ],
+)
+async def test_a_stranger_is_not_let_in(said: bytes) -> None:
+    a, b = Site(1), Site(2)
+    a.link(b, connects=False)
+    await a.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", a.port)
+    writer.write(said)
+    async with asyncio.timeout(30):
+        answer: Any = await reader.read()
+    assert len(answer) < 10  # a refusal, or nothing
+    assert a.messages() == []
+    assert a.service is not None
+    assert not a.service._connections
+    writer.close()
+    await writer.wait_closed()
+    await a.stop()
