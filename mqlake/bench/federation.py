@@ -234,7 +234,7 @@ def measure_grid(
         "redundancy": redundancy,
         "protocol": protocol,
         "link_delay_ms": 0,
-        "nodes": {f"node {node}": _summary(values) for node, values in latencies.items()},
+        "nodes": {f"node {node}": summary(values) for node, values in latencies.items()},
     }
 
 
@@ -302,7 +302,8 @@ async def _wait_for(is_done: Any, seconds: float = 30.0) -> None:
         await asyncio.sleep(0.02)
 
 
-def _summary(values: Sequence[float]) -> dict[str, float]:
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Return mean, deviation and quantiles of values, in their unit."""
     ordered = sorted(values)
     return {
         "mean": statistics.fmean(values),

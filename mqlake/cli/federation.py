@@ -98,13 +98,34 @@ def _yes(value: bool) -> str:
 @click.option("--rate", default=100.0, type=click.FloatRange(1), help="Of these a second.")
 @click.option("--redundancy", default=2, type=click.IntRange(1, 4), help="Parents in a mesh.")
 @click.option("--protocol", default="5.0", type=click.Choice(("5.0", "3.1.1")), help="Of MQTT.")
+@click.option("--logs", is_flag=True, help="Measure three mqlake sites in a row, by their logs.")
+@click.option(
+    "--outage",
+    default=10_000,
+    type=click.IntRange(1),
+    help="With --logs: messages while the federator in the middle is dead.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def bench(messages: int, rate: float, redundancy: int, protocol: str, as_json: bool) -> None:
+def bench(
+    messages: int,
+    rate: float,
+    redundancy: int,
+    protocol: str,
+    logs: bool,
+    outage: int,
+    as_json: bool,
+) -> None:
     """Measure the published grid of nine brokers, beside the published figures.
 
-    Starts nine Mosquitto, a federator for each, and a client at nodes 3, 7 and 8.
+    Starts nine Mosquitto, a federator for each, and a client at nodes 3, 7 and 8. With --logs:
+    three logs and federators in a row.
     """
-    from mqlake.bench.federation import measure_grid, to_lines
+    from mqlake.bench import federation, sites
 
-    result = measure_grid(messages, rate, redundancy=redundancy, protocol=protocol)
-    click.echo(json.dumps(result) if as_json else "\n".join(to_lines(result)))
+    if logs:
+        result = sites.measure_sites(messages, rate, outage)
+        lines = sites.to_lines(result)
+    else:
+        result = federation.measure_grid(messages, rate, redundancy=redundancy, protocol=protocol)
+        lines = federation.to_lines(result)
+    click.echo(json.dumps(result) if as_json else "\n".join(lines))

@@ -1,0 +1,312 @@
+"""Three sites in a row that are federated by their logs: time of a hop, and an outage of a link.
+
+Each has a log of its own (an embedded Kafka) and a federator process; there are no gateways and no
+Spark. A client appends to the log of site 1 what a gateway would; who follows the logs of all three
+sees when a message is there. The time of a hop is from when a consumer of site 1's log has a
+message to when one of the next site's log has it.
+
+For the outage the federator of site 2 is killed (SIGKILL) and started again when the messages of
+the outage are in the log of site 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import uvloop
+
+from mqlake.bench.federation import summary
+from mqlake.clock import SystemClock
+from mqlake.errors import OperationalError
+from mqlake.heartbeat import read_heartbeat
+from mqlake.identifiers import MessageIdentifiers
+from mqlake.local.kafka import running_kafka
+from mqlake.local.ports import free_ports
+from mqlake.log.admin import LogAdmin
+from mqlake.log.contract import END
+from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
+from mqlake.records import INBOUND, Message, message_headers, message_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from mqlake.errors import LogError
+    from mqlake.log.contract import LogRecord
+
+SITES: Final = (1, 2, 3)
+PARTITIONS: Final = 4
+TOPICS: Final = 20
+PAYLOAD_BYTES: Final = 64
+START_SECONDS: Final = 60.0
+WARM_UP: Final = 50
+SETTINGS: Final = """
+filters_in = ["bench/#"]
+filters_out = ["bench/#"]
+reconnect_max_seconds = 0.2
+heartbeat_file = "{heartbeat}"
+[host]
+id = {site}
+[log]
+bootstrap_servers = "{servers}"
+[listen]
+port = {port}
+"""
+NEIGHBOUR: Final = """
+[[neighbors]]
+id = {site}
+uri = "mqtt://127.0.0.1:{port}"
+password = "of the bench"
+"""
+
+
+class Row:
+    """The logs and federators of the three sites.
+
+    Args:
+        folder: For all their files.
+        servers: Bootstrap servers of each site's log.
+    """
+
+    def __init__(self, folder: Path, servers: Mapping[int, str]) -> None:
+        self.servers = servers
+        self._folder = folder
+        self._ports = dict(zip(SITES, free_ports(len(SITES)), strict=True))
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @classmethod
+    @contextmanager
+    def running(cls, folder: Path) -> Iterator[Row]:
+        with ExitStack() as stack:
+            servers = {}
+            for site in SITES:
+                (folder / f"site-{site}").mkdir()
+                kafka = stack.enter_context(running_kafka(folder / f"site-{site}"))
+                servers[site] = kafka.bootstrap_servers
+                LogAdmin(kafka.bootstrap_servers).ensure(
+                    INBOUND, {"segment.bytes": str(64 * 1024 * 1024)}, PARTITIONS
+                )
+            row = cls(folder, servers)
+            stack.callback(row.stop)
+            for site in SITES:
+                row.start_federator(site)
+            yield row
+
+    def start_federator(self, site: int) -> None:
+        path = self._folder / f"federation-{site}.toml"
+        text = SETTINGS.format(
+            heartbeat=self._heartbeat(site),
+            site=site,
+            servers=self.servers[site],
+            port=self._ports[site],
+        )
+        for other in (site - 1, site + 1):
+            if other in SITES:
+                text += NEIGHBOUR.format(site=other, port=self._ports[other])
+        path.write_text(text)
+        with (self._folder / f"federation-{site}.log").open("ab") as output:
+            self._processes[site] = subprocess.Popen(
+                [sys.executable, "-m", "mqlake", "federation", "--config", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def kill(self, site: int) -> None:
+        process = self._processes.pop(site)
+        process.kill()
+        process.wait()
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def are_linked(self) -> bool:
+        """Tell whether all neighbours say that they are there."""
+        for site, process in self._processes.items():
+            if process.poll() is not None:
+                log = (self._folder / f"federation-{site}.log").read_text()[-2000:]
+                raise OperationalError(f"the federator of site {site} has ended: {log}")
+            beat = read_heartbeat(self._heartbeat(site))
+            if beat is None or beat.pid != process.pid or not beat.is_fresh():
+                return False
+            if not all(link["there"] for link in beat.figures.get("links", [{"there": False}])):
+                return False
+        return True
+
+    def _heartbeat(self, site: int) -> Path:
+        return self._folder / f"federation-{site}.json"
+
+
+class Follower:
+    """Notes when a message is in the log of a site."""
+
+    def __init__(self, servers: str) -> None:
+        self.arrivals: dict[bytes, float] = {}
+        self.again = 0
+        """Messages that the log has more than once."""
+        self._reader = KafkaLogReader(servers, client_id="bench")
+
+    async def start(self) -> None:
+        positions = dict.fromkeys(range(PARTITIONS), END)
+        await self._reader.start(INBOUND, positions, self._take, _fail)
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+    def _take(self, records: list[LogRecord]) -> None:
+        now = time.perf_counter()
+        for record in records:
+            payload = record.value or b""
+            self.again += payload in self.arrivals
+            self.arrivals.setdefault(payload, now)
+
+
+def measure_sites(messages: int, rate: float, outage: int) -> dict[str, Any]:
+    """Measure a row of three sites once.
+
+    Args:
+        messages: For the time of a hop.
+        rate: Of these a second.
+        outage: Messages while site 2 has no federator.
+
+    Returns:
+        Milliseconds of each hop, and what became of the outage's messages.
+
+    Raises:
+        OperationalError: The sites do not find each other, or messages do not arrive.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="mqlake-sites-") as folder,
+        Row.running(Path(folder)) as row,
+    ):
+        return uvloop.run(_measure(row, messages, rate, outage))
+
+
+async def _measure(row: Row, messages: int, rate: float, outage: int) -> dict[str, Any]:
+    followers = {site: Follower(servers) for site, servers in row.servers.items()}
+    writer = KafkaLogWriter(row.servers[1], client_id="bench")
+    publish = _publisher(writer)
+    try:
+        for follower in followers.values():
+            await follower.start()
+        await _until(row.are_linked, "the sites are linked")
+        for number in range(WARM_UP):
+            publish(f"warm-up {number}")
+        await _until(lambda: all(len(f.arrivals) >= WARM_UP for f in followers.values()), "warm-up")
+        begin = time.perf_counter()
+        names = []
+        for number in range(messages):
+            await asyncio.sleep(max(0.0, begin + number / rate - time.perf_counter()))
+            names.append(publish(f"message {number}"))
+        await _until(lambda: _have(followers, names), "all messages are at all sites")
+        hops = {
+            f"site {site} to {site + 1}": summary(
+                [
+                    1000 * (followers[site + 1].arrivals[one] - followers[site].arrivals[one])
+                    for one in names
+                ]
+            )
+            for site in SITES[:-1]
+        }
+        row.kill(2)
+        missed = [publish(f"outage {number}") for number in range(outage)]
+        await writer.flush(START_SECONDS)
+        begin = time.perf_counter()
+        row.start_federator(2)
+        # Each topic keeps its order, so what is lost or comes twice does so before these.
+        last = [publish(f"last {number}") for number in range(TOPICS)]
+        await _until(lambda: _have(followers, last), "the last messages are at all sites")
+        caught_up = time.perf_counter() - begin
+        return {
+            "messages": messages,
+            "rate": rate,
+            "hops": hops,
+            "outage": {
+                "messages": outage,
+                "lost": sum(len(set(missed) - one.arrivals.keys()) for one in followers.values()),
+                "twice": sum(follower.again for follower in followers.values()),
+                "caught_up_seconds": round(caught_up, 2),
+            },
+        }
+    finally:
+        await writer.close()
+        for follower in followers.values():
+            await follower.close()
+
+
+def _publisher(writer: KafkaLogWriter) -> Callable[[str], bytes]:
+    clock = SystemClock()
+    identifiers = MessageIdentifiers(clock, datacenter=0, machine=0)
+    count = 0
+
+    def publish(name: str) -> bytes:
+        nonlocal count
+        count += 1
+        topic = f"bench/{count % TOPICS}"
+        payload = name.ljust(PAYLOAD_BYTES, ".").encode()
+        message = Message(
+            "default",
+            topic,
+            payload,
+            1,
+            False,
+            identifiers.next(),
+            "bench",
+            clock.now_ms(),
+            "site-1/bench",
+        )
+        headers = message_headers(message)
+        writer.append(INBOUND, message_key("default", topic), payload, headers, _appended)
+        return payload
+
+    return publish
+
+
+def _have(followers: Mapping[int, Follower], names: list[bytes]) -> bool:
+    return all(one in follower.arrivals for follower in followers.values() for one in names)
+
+
+async def _until(is_done: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not is_done():
+        if time.monotonic() > deadline:
+            raise OperationalError(f"not within {START_SECONDS:g} s: {what}")
+        await asyncio.sleep(0.02)
+
+
+def _appended(_partition: int, _offset: int, error: LogError | None) -> None:
+    if error is not None:
+        _fail(error)
+
+
+def _fail(error: LogError) -> None:
+    raise error
+
+
+def to_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the result for people."""
+    lines = [f"{result['messages']} messages, {result['rate']:g} a second; milliseconds:"]
+    for hop, found in result["hops"].items():
+        lines.append(
+            f"  {hop}: mean {found['mean']:.2f} ± {found['deviation']:.2f}, "
+            f"median {found['p50']:.2f}, p99 {found['p99']:.2f}"
+        )
+    outage = result["outage"]
+    lines.append(
+        f"federator 2 killed for {outage['messages']} messages: {outage['lost']} lost, "
+        f"{outage['twice']} twice, made up for in {outage['caught_up_seconds']:.2f} s"
+    )
+    return lines
