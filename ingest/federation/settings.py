@@ -38,7 +38,9 @@ class BrokerSettings(SettingsGroup):
     """A broker: that of this site, or that of a neighbour."""
 
     id: int = Field(ge=0, lt=1 << 32, description="of its site; unique in the federation")
-    uri: str = Field(description="mqtt://host[:port], or mqtts:// for TLS")
+    uri: str = Field(
+        default="mqtt://127.0.0.1:1883", description="mqtt://host[:port], or mqtts:// for TLS"
+    )
     protocol: Literal["5.0", "3.1.1"] = Field(
         default="5.0", description="of MQTT that broker and federator of that site speak"
     )
@@ -125,8 +127,7 @@ class FederationSettings(ProcessSettings):
     model_config = SettingsConfigDict(env_prefix="MQLAKE_FEDERATION_")
 
     host: BrokerSettings = Field(
-        default=BrokerSettings(id=1, uri="mqtt://127.0.0.1:1883"),
-        description="the broker of this site",
+        default=BrokerSettings(id=1), description="this site, and its broker without a log"
     )
     log: LogSettings | None = Field(
         default=None,

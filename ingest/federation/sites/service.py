@@ -31,6 +31,7 @@ from ingest.federation.sites.inlet import Inlet, Verdict
 from ingest.federation.sites.link import SiteLink
 from ingest.federation.sites.log_messages import Carried, of_publish, to_record
 from ingest.federation.sites.outlet import SiteLog
+from ingest.federation.sites.recovery import recover
 from ingest.federation.sites.streams import Streams
 from ingest.protocol.packets import MQTT_5_0, Connect, Publish
 from mqlake.errors import LogError, OperationalError
@@ -39,7 +40,6 @@ from mqlake.federation_records import (
     KEY,
     FederationCheckpoint,
     LinkPlaces,
-    decode_checkpoint,
     encode_checkpoint,
 )
 from mqlake.records import INBOUND
@@ -49,11 +49,12 @@ if TYPE_CHECKING:
 
     from ingest.federation.settings import FederationSettings, NeighborSettings
     from mqlake.clock import Clock
-    from mqlake.log.contract import LogAccess, LogRecord
+    from mqlake.log.contract import LogAccess
 
 _logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS: Final = 1.0
+NOWHERE: Final = -1
 GOODBYE_SECONDS: Final = 1.0
 LAST_CHECKPOINT_SECONDS: Final = 5.0
 FIRST_PAUSE_SECONDS: Final = 0.1
@@ -88,6 +89,8 @@ class SiteService:
         self._epoch = 0
         self._ends: Mapping[int, int] = {}
         self._written = b""
+        self._written_at = NOWHERE
+        """Offset of the last checkpoint: nobody else writes behind it."""
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._connections: set[Connection] = set()
         self._connecting: dict[int, asyncio.Task[None]] = {}
@@ -101,14 +104,15 @@ class SiteService:
             MqlakeError: The log fails, or the port is taken. What is not known to be in the log
                 then is found out by the next run.
         """
-        places = await self._recover()
+        found = await recover(self._log, self._clock.now_ms())
+        self._epoch, self.inlet, self._ends = found.epoch, found.inlet, found.ends
         server: asyncio.Server | None = None
         stopped = asyncio.create_task(stop.wait())
         checkpoints = asyncio.create_task(self._checkpoints())
         try:
             for one in self.settings.neighbors:
                 # One that is new gets what is published from now on, also before it is there.
-                self._add(one, places.get(one.id) or LinkPlaces(dict(self._ends)))
+                self._add(one, found.links.get(one.id) or LinkPlaces(dict(found.ends)))
             server = await self._listen()
             await self._checkpoint()
             self.is_ready = True
@@ -124,51 +128,12 @@ class SiteService:
             await asyncio.gather(*tasks, return_exceptions=True)
             for link in self.links.values():
                 await link.close()
-            if not self._failed.done():
-                with suppress(LogError, TimeoutError):
+            if stop.is_set() and not self._failed.done():
+                with suppress(LogError, OperationalError, TimeoutError):
                     async with asyncio.timeout(LAST_CHECKPOINT_SECONDS):
                         await self._checkpoint()
         for ended in done:
             ended.result()
-
-    async def _recover(self) -> dict[int, LinkPlaces]:
-        """Learn how far all is; return that of the links."""
-        reader = self._log.open_reader()
-        try:
-            ends = await reader.end_offsets(INBOUND)
-            record = (await reader.read_compacted(FEDERATION)).get(KEY)
-        finally:
-            await reader.close()
-        before = FederationCheckpoint(self._clock.now_ms(), dict(ends), [], {})
-        if record is not None and record.value is not None:
-            before = decode_checkpoint(record.value)
-            known = [before.read, *(one.cursor for one in before.links.values())]
-            if any(at > ends.get(p, 0) for offsets in known for p, at in offsets.items()):
-                _logger.error("the log has begun anew: its messages get another epoch")
-                epoch = max(self._clock.now_ms(), before.epoch + 1)
-                before = FederationCheckpoint(epoch, dict.fromkeys(ends, 0), before.streams, {})
-        self._epoch = before.epoch
-        self.inlet = Inlet(Streams.from_json(before.streams), before.read)
-        starts = {partition: before.read.get(partition, 0) for partition in ends}
-
-        async def take(records: list[LogRecord]) -> None:
-            self.inlet.recover(records)
-
-        await self._log.ranges.read_range(INBOUND, {p: (starts[p], ends[p]) for p in ends}, take)
-        self.inlet.read.update(ends)
-        self._site_log = SiteLog(
-            self.site,
-            self._epoch,
-            self.settings.tenant,
-            self.settings.control_prefix,
-            self.settings.hop_limit,
-            self._prefixes,
-        )
-        self._ends = ends
-        for places in before.links.values():
-            for partition in ends:
-                places.cursor.setdefault(partition, 0)
-        return before.links
 
     async def _listen(self) -> asyncio.Server | None:
         listen = self.settings.listen
@@ -262,7 +227,7 @@ class SiteService:
     def _add(self, neighbour: NeighborSettings, places: LinkPlaces) -> None:
         """Have a link, and connect it if it is this site that does."""
         link = self.links[neighbour.id] = SiteLink(
-            self.settings, neighbour, self._site_log, places, self._log.open_reader, self._clock
+            self.settings, neighbour, self._site_log(), places, self._log.open_reader, self._clock
         )
         before = self._connecting.pop(neighbour.id, None)
         if before is not None:
@@ -271,6 +236,17 @@ class SiteService:
             connecting = asyncio.create_task(self._connect(link))
             self._connecting[neighbour.id] = connecting
             connecting.add_done_callback(self._note_end)
+
+    def _site_log(self) -> SiteLog:
+        settings = self.settings
+        return SiteLog(
+            self.site,
+            self._epoch,
+            settings.tenant,
+            settings.control_prefix,
+            settings.hop_limit,
+            self._prefixes,
+        )
 
     def _note_end(self, connecting: asyncio.Task[None]) -> None:
         error = None if connecting.cancelled() else connecting.exception()
@@ -323,8 +299,13 @@ class SiteService:
             )
         )
         if value != self._written:
-            await self._log.writer.append_durably(FEDERATION, KEY, value, [])
-            self._written = value
+            _, offset = await self._log.writer.append_durably(FEDERATION, KEY, value, [])
+            if self._written_at not in (NOWHERE, offset - 1):
+                self._written_at = offset
+                raise OperationalError(
+                    f"another federator of site {self.site} writes to this log: there must be one"
+                )
+            self._written, self._written_at = value, offset
 
     # What connections say.
 

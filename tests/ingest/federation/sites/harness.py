@@ -1,7 +1,6 @@
 """Federated sites in one process: real services, real sockets, a log in memory for each."""
 
 import asyncio
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -11,6 +10,7 @@ from ingest.federation.sites.service import SiteService
 from mqlake.clock import SystemClock
 from mqlake.federation_records import FEDERATION
 from mqlake.identifiers import MessageIdentifiers
+from mqlake.local.ports import free_ports
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.records import INBOUND, Message, decode_message, message_headers, message_key
@@ -27,13 +27,6 @@ async def until(is_done: Callable[[], object]) -> None:
             await asyncio.sleep(TURN_SECONDS)
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 class Site:
     """One mqlake site: its log, and its federator, which may be killed.
 
@@ -44,7 +37,7 @@ class Site:
 
     def __init__(self, number: int, partitions: int = 2) -> None:
         self.number = number
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.log = MemoryLog()
         self.log.create(INBOUND, partitions)
         self.log.create(FEDERATION, 1)

@@ -94,7 +94,7 @@ async def test_a_neighbour_that_falls_silent_is_away() -> None:
     a, b = Site(1), Site(2)
     a.link(b, keep_alive_seconds=1)
     hello = connection.encode_hello(connection.Hello(2, ("f/#",)))
-    said = [Connack(), Publish("federator/control/2", hello)]
+    said: list[Connack | Publish] = [Connack(), Publish("federator/control/2", hello)]
     async with served(b, *(encode(one, 5) for one in said)):
         await a.start()
         await until(lambda: are_linked(a))

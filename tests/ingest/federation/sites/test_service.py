@@ -324,6 +324,20 @@ async def test_who_does_not_know_the_password_is_refused(sites: Make) -> None:
     await b.stop()
 
 
+async def test_of_two_federators_for_one_site_the_first_ends(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    second = Site(1)
+    second.log = a.log
+    second.link(b, connects=False)
+    await second.start()
+    await a.publish("f/x", b"1")
+    await until(lambda: not a.is_running)
+    with pytest.raises(OperationalError, match="another federator of site 1"):
+        await a.stop()
+    assert second.is_running
+    await second.stop()
+
+
 async def test_a_port_that_is_taken_is_said() -> None:
     a, b = Site(1), Site(2)
     a.link(b)
