@@ -74,6 +74,8 @@ _LOCAL_DEFAULTS: Final[dict[str, str]] = {
         "org.apache.spark.sql.execution.streaming.checkpointing"
         ".FileSystemBasedCheckpointFileManager"
     ),
+    # Hadoop sets modes of its own, whatever umask the process has.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }

@@ -4,6 +4,7 @@ A plain JVM with the routing classes, without Spark's context, is up in a second
 without a log, takes ten.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -95,7 +96,11 @@ def spark(streaming_settings: StreamingSettings) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         # It lives long enough for Java's second compiler to pay, which `bin/test` leaves out.
         patch.delenv("JAVA_TOOL_OPTIONS", raising=False)
-        session, jvm = start_spark(streaming_settings)
+        umask = os.umask(0o077)  # as the supervisor has it
+        try:
+            session, jvm = start_spark(streaming_settings)
+        finally:
+            os.umask(umask)
     yield session
     session.stop()
     jvm.stop(timeout_seconds=5)

@@ -509,6 +509,15 @@ def test_after_a_batch_there_is_a_rest_by_how_long_it_took(
     assert log.rests == [0.5 * REST, MOST_REST_SECONDS], "none after the first"
 
 
+def test_what_spark_writes_is_for_its_owner_alone(log: Log, tmp_path: Path) -> None:
+    log.publish("a", b"1")
+    log.tell("client.connected")
+    log.apply()
+    written = list((tmp_path / "tables").rglob("*"))
+    assert any(path.suffix == ".parquet" for path in written)
+    assert [path for path in written if path.stat().st_mode & 0o077] == []
+
+
 def test_a_state_that_is_closed_takes_no_batch(log: Log) -> None:
     log.state.close(timeout_seconds=1)
     log.publish("a", b"1")
