@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.granting import check_topic_filter, codes, refusal
+from ingest.gateway.owed_retained import owe_retained
 from ingest.gateway.route_rounds import RouteRequest
 from ingest.protocol.packets import (
     Suback,
@@ -22,8 +23,6 @@ from ingest.protocol.reason_codes import (
 from ingest.session.checkpoint import Before
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import LogError
-from mqlake.session_records import RetainedScan
-from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,14 +39,11 @@ if TYPE_CHECKING:
     from ingest.gateway.share_groups import ShareGroups
     from ingest.gateway.tasks import Tasks
     from ingest.protocol.properties import Properties
+    from mqlake.session_records import RetainedScan
 
 logger = logging.getLogger(__name__)
 
 HELD_BY_SUBSCRIBE: Final = "subscribe"
-
-# Retain Handling of a subscription (5.0: 3.8.3.1).
-RETAINED_IF_NEW: Final = 1
-RETAINED_NEVER: Final = 2
 
 
 class SubscriberContext:
@@ -227,7 +223,8 @@ class Subscriber:
             for one in new:
                 self._tell("session.subscribed", filter=one.topic_filter, qos=one.qos)
             if wish is None:
-                scans = self._owe_retained(granted, new, starts)
+                next_offsets = self._context.delivered.next_offsets()
+                scans = owe_retained(self._session, granted, new, starts, next_offsets)
             else:
                 history = self._open_history(granted, starts, wish)
             kept = [one.topic_filter for one in granted]
@@ -339,43 +336,6 @@ class Subscriber:
         self._session.save(report, before=Before.SUBACK, progress=save_progress if owes else None)
         self._context.loop.call_soon(self._connection.release, HELD_BY_SUBSCRIBE)
         await saved
-
-    def _owe_retained(
-        self,
-        granted: list[Subscription],
-        new: Iterable[ClientSubscription[Sender]],
-        starts: list[int],
-    ) -> list[RetainedScan]:
-        """Note, and return, what the subscriptions of a SUBSCRIBE get of the retained messages.
-
-        Retain Handling says whether [MQTT5-3.3.1-9] [MQTT5-3.3.1-10] [MQTT5-3.3.1-11], in 3.x
-        always [MQTT311-3.3.1-6] [MQTT311-3.3.1-8]; shared subscriptions get none (5.0: 4.8.2).
-        """
-        scans = []
-        fresh = {subscription.topic_filter: subscription for subscription in new}
-        next_offsets = self._context.delivered.next_offsets()
-        for one in granted:
-            if one.retain_handling == RETAINED_NEVER or split_shared(one.topic_filter).share_name:
-                continue
-            added = fresh.get(one.topic_filter)
-            if added is None and one.retain_handling == RETAINED_IF_NEW:
-                continue
-            subscription = self._session.subscriptions.get(one.topic_filter)
-            if subscription is None:
-                continue  # it was unsubscribed meanwhile
-            identifier = subscription.identifier
-            scans.append(
-                RetainedScan(
-                    one.topic_filter,
-                    one.qos,
-                    () if identifier is None else (identifier,),
-                    # Where live messages begin, for this subscription or for its new options.
-                    list(starts if added is not None else next_offsets),
-                )
-            )
-        for scan in scans:
-            self._session.sender.retained.owe(scan)
-        return scans
 
     def _remove(self, subscriptions: list[ClientSubscription[Sender]]) -> None:
         """Take subscriptions back that the log does not have."""

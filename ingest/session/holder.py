@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from ingest.session.control_members import key_of, keys_of, number_of
 from ingest.session.holder_host import Grant
 from mqlake.errors import InvalidRecord
 from mqlake.shard_records import (
@@ -37,7 +38,7 @@ from mqlake.shard_records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ingest.session.holder_host import HolderHost
     from mqlake.errors import LogError
@@ -156,7 +157,7 @@ class Holder(Generic[Opening]):
         Raises:
             InvalidRecord: A member is missing.
         """
-        key, number, epoch = _key(value), _number(value, "number"), _number(value, "epoch")
+        key, number, epoch = key_of(value), number_of(value, "number"), number_of(value, "epoch")
         if value.get("incarnation") != self._me.incarnation:
             return
         held = self._held.get(key)
@@ -186,7 +187,7 @@ class Holder(Generic[Opening]):
         Raises:
             InvalidRecord: A member is missing.
         """
-        key, number = _key(value), _number(value, "number")
+        key, number = key_of(value), number_of(value, "number")
         claiming = self._claiming.get(key)
         if (
             value.get("incarnation") != self._me.incarnation
@@ -208,7 +209,7 @@ class Holder(Generic[Opening]):
         Raises:
             InvalidRecord: A member is missing.
         """
-        key, number = _key(value), _number(value, "number")
+        key, number = key_of(value), number_of(value, "number")
         if value.get("incarnation") != self._me.incarnation:
             return
         held, claiming = self._held.get(key), self._claiming.get(key)
@@ -228,7 +229,7 @@ class Holder(Generic[Opening]):
         Raises:
             InvalidRecord: A member is missing.
         """
-        key, epoch = _key(value), _number(value, "epoch")
+        key, epoch = key_of(value), number_of(value, "epoch")
         held = self._held.get(key)
         if held is not None and held.epoch in {epoch, None}:
             held.epoch = epoch
@@ -246,9 +247,9 @@ class Holder(Generic[Opening]):
         Raises:
             InvalidRecord: A member is missing.
         """
-        key = _key(value)
+        key = key_of(value)
         held = self._held.get(key)
-        if held is not None and held.epoch == _number(value, "epoch"):
+        if held is not None and held.epoch == number_of(value, "epoch"):
             topic_filter = value.get("filter")
             if topic_filter is None:
                 self._host.rewrite(key)
@@ -318,15 +319,15 @@ class Holder(Generic[Opening]):
         Raises:
             InvalidRecord: A member is missing.
         """
-        shard = _number(value, "shard")
+        shard = number_of(value, "shard")
         question = self._questions.get(shard)
         if (
             question is None
-            or question.number != _number(value, "number")
+            or question.number != number_of(value, "number")
             or value.get("incarnation") != self._me.incarnation
         ):
             return
-        question.confirmed.update(_keys(value))
+        question.confirmed.update(keys_of(value))
         if not value.get("is_last"):
             return
         del self._questions[shard]
@@ -383,27 +384,3 @@ class Holder(Generic[Opening]):
 
 def _ignore(_offset: int, _error: LogError | None) -> None:
     pass
-
-
-def _key(value: dict[str, Any]) -> Key:
-    tenant, client_id = value.get("tenant"), value.get("client_id")
-    if type(tenant) is not str or type(client_id) is not str:
-        raise InvalidRecord("tenant and client_id are missing, expected those of a session")
-    return (tenant, client_id)
-
-
-def _keys(value: dict[str, Any]) -> Iterable[Key]:
-    keys = value.get("keys")
-    if type(keys) is not list:
-        raise InvalidRecord("member 'keys' is missing, expected pairs of tenant and client_id")
-    try:
-        return [(str(tenant), str(client_id)) for tenant, client_id in keys]
-    except (TypeError, ValueError) as exc:
-        raise InvalidRecord(f"member 'keys' is malformed: {exc}") from exc
-
-
-def _number(value: dict[str, Any], name: str) -> int:
-    number = value.get(name)
-    if type(number) is not int:
-        raise InvalidRecord(f"member {name!r} is {number!r}, expected a number")
-    return number
