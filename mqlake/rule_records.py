@@ -151,6 +151,11 @@ class Span:
         """Whether it is no longer in force."""
         return all(range_.ends is not None for range_ in self.sources.values())
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no record that it counts for, and none will come."""
+        return all(range_.ends == range_.starts for range_ in self.sources.values())
+
 
 @dataclass(slots=True, frozen=True)
 class Activation:

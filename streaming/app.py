@@ -408,7 +408,8 @@ def _start_rules(
     partitions: dict[str, int],
 ) -> StreamingQuery:
     mode = _rules_mode(settings, router, partitions)
-    first = controller.first or {}
+    first, begun = controller.first or {}, controller.begun
+    assert begun is not None, "the query is started when the rules are known"
     # Nothing before `first` is wanted, so nothing of that is missed.
     needed = later(first, committed(rules.checkpoint(settings)) or {})
     reachable = unread.look(rules.NAME, needed)
@@ -416,6 +417,7 @@ def _start_rules(
         spark,
         settings,
         reachable or first,
+        begun,
         real_time=mode.real_time,
         anew=reachable is not None,
     )

@@ -36,6 +36,7 @@ def start(
     spark: SparkSession,
     settings: StreamingSettings,
     first: Offsets,
+    begun: int,
     *,
     real_time: bool,
     anew: bool = False,
@@ -47,10 +48,11 @@ def start(
         settings: How to reach the log, where the checkpoint is, how long a batch is.
         first: No version of a rule counts before these offsets. Where the checkpoint is older, it
             is given up: the query would read for nothing what came while there were no rules.
+        begun: Number of a change of the rules; nothing is evaluated before it is in force.
         real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
         anew: Begin there whatever the checkpoint says: the log has nothing any more of where it is.
     """
-    register_rule_functions(spark, client_config(settings))
+    register_rule_functions(spark, client_config(settings), begun)
     use_pool(spark, RULES_POOL)
     folder = checkpoint(settings)
     if anew or _is_before(committed(folder), first):

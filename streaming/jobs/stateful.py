@@ -129,6 +129,8 @@ class Checkpoints:
         folder = self._folder / run.name
         if not run.span.is_ended:
             return False
+        if run.span.is_empty:
+            return True
         batches = finished(folder)
         passed = [batch for batch in batches if _has_passed(run.span, ends_of(folder, batch))]
         if not passed:

@@ -18,14 +18,18 @@ public final class RuleFilter implements UDF5 {
     private final Map<String, String> clientConfig;
     private final String rulesTopic;
     private final String eventsTopic;
+    private final long begun;
     private transient volatile RuleFollower follower;
     private transient volatile Positions messages;
     private transient volatile Positions events;
 
-    public RuleFilter(Map<String, String> clientConfig, Map<String, String> logTopics) {
+    /** Begun: number of a change; nothing is evaluated before it is in the table. */
+    public RuleFilter(
+            Map<String, String> clientConfig, Map<String, String> logTopics, long begun) {
         this.clientConfig = new HashMap<String, String>(clientConfig);
         this.rulesTopic = (String) logTopics.get("rules");
         this.eventsTopic = (String) logTopics.get("events");
+        this.begun = begun;
     }
 
     /** The raw signature: Janino writes no bridge methods. */
@@ -49,6 +53,7 @@ public final class RuleFilter implements UDF5 {
         RuleFollower rules = follower;
         if (rules == null) {
             rules = RuleFollower.of(clientConfig, rulesTopic);
+            rules.awaitDecided(begun);
             follower = rules;
         }
         if (key.length > 0 && key[0] == 0) {

@@ -158,9 +158,52 @@ def _end(span: Span, barriers: Offsets, now_ms: int) -> Span:
     return replace(span, sources=sources, ended_at_ms=None if span.plan is None else now_ms)
 
 
+def is_unwanted(definition: Rule | None, activation: Activation) -> bool:
+    """Tell whether a rule was deleted, switched off or paused."""
+    is_enabled = definition is not None and definition.enable
+    return not is_enabled or activation.state in ("stopped", "paused")
+
+
+def withdrawn(activation: Activation, done: Position | None, change: int) -> Activation:
+    """Return an unwanted rule without what an engine that starts would evaluate again.
+
+    It may be what the last engine died of. A version without memory ends where the evaluation has
+    certainly come to. One with memory ends where it began, so its query has nothing more to do.
+
+    Args:
+        activation: Of the rule.
+        done: How far the evaluation has certainly come.
+        change: Number of this change; the same rule is returned when nothing changes.
+    """
+    spans = tuple(_cut(span, done) for span in activation.spans)
+    if spans == activation.spans:
+        return activation
+    is_paused = activation.state == "paused"
+    return replace(
+        activation,
+        state="paused" if is_paused else "stopped",
+        error=activation.error if is_paused else None,
+        change=change,
+        spans=spans,
+    )
+
+
+def _cut(span: Span, done: Position | None) -> Span:
+    reached = {} if span.plan is not None or done is None else done
+    sources = {}
+    for log_topic, range_ in span.sources.items():
+        offsets = [
+            max(start, reached.get(log_topic, {}).get(partition, 0))
+            for partition, start in enumerate(range_.starts)
+        ]
+        ends = offsets if range_.ends is None else map(min, offsets, range_.ends)
+        sources[log_topic] = Range(range_.starts, tuple(ends))
+    return replace(span, sources=sources)
+
+
 def is_done(span: Span, done: Position | None) -> bool:
     """Tell whether the evaluation has certainly passed a version, never to come back to it."""
-    return all(
+    return span.is_empty or all(
         range_.ends is not None
         and all(
             (done or {}).get(log_topic, {}).get(partition, 0) >= end

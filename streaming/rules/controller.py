@@ -54,8 +54,10 @@ from streaming.rules.changes import (
     has_changed,
     is_done,
     is_settled,
+    is_unwanted,
     joined_tables,
     next_activation,
+    withdrawn,
 )
 from streaming.rules.log import RuleLog, RuleRecord
 from streaming.rules.plans import Run
@@ -100,6 +102,8 @@ class RuleController:
             evaluate. Another thread reads it.
         runs: All versions with memory, ended ones too; None while they are not known. Another
             thread reads it.
+        begun: Number of the change with which the engine has begun: what it then withdrew is not
+            to be evaluated. Another thread reads it, once `first` is known.
     """
 
     def __init__(
@@ -135,6 +139,7 @@ class RuleController:
         self._table_actions: dict[tuple[str, str, int], tuple[TableAction, ...]] = {}
         self.first: Position | None = None
         self.runs: tuple[Run, ...] | None = None
+        self.begun: int | None = None
 
     @property
     def has_rules(self) -> bool:
@@ -207,8 +212,17 @@ class RuleController:
         # decided, it keeps nobody waiting.
         change = self._change + 1
         self._ends = self._log.append_barriers(change)
-        self._log.write([(DECIDED_KEY, encode_decided(change))])
+        # Who is killed here and begins again has what is left to withdraw.
+        withdrawn_now = self._unwanted(change) if self.begun is None else {}
+        records: list[tuple[bytes, bytes | None]] = [
+            (rules_key(RulesKey("activation", *rule)), encode_activation(activation))
+            for rule, activation in withdrawn_now.items()
+        ]
+        self._log.write([*records, (DECIDED_KEY, encode_decided(change))])
+        for rule, activation in withdrawn_now.items():
+            self._note(rule, activation)
         self._change = change
+        self.begun = change if self.begun is None else self.begun
         self._changed |= self._definitions.keys() | self._activations.keys()
         # An activation that stands behind a change of a table may have been made without it.
         self._doubtful |= {
@@ -217,6 +231,16 @@ class RuleController:
             if activation.state == "failed" or joined_tables(activation)
         }
         self._is_ready = True
+
+    def _unwanted(self, change: int) -> dict[RuleKey, Activation]:
+        """Return the rules that nobody wants and that would be evaluated again."""
+        done = self._done()
+        found = {
+            rule: withdrawn(activation, done, change)
+            for rule, activation in self._activations.items()
+            if is_unwanted(self._definitions.get(rule), activation)
+        }
+        return {rule: one for rule, one in found.items() if one is not self._activations[rule]}
 
     def _apply(self, record: RuleRecord) -> None:
         try:

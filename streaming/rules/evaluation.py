@@ -24,12 +24,13 @@ _RETURN_TYPE: Final = (
 )
 
 
-def register_rule_functions(spark: SparkSession, client_config: dict[str, str]) -> None:
+def register_rule_functions(spark: SparkSession, client_config: dict[str, str], begun: int) -> None:
     """Make the rule functions known to this session.
 
     Args:
         spark: Its JVM has our classes on the class path (`streaming.spark`).
         client_config: How a Kafka client in the executors reaches the log.
+        begun: Number of a change of the rules; nothing is evaluated before it is in force.
     """
     jvm = spark.sparkContext._jvm
     assert jvm is not None
@@ -44,7 +45,7 @@ def register_rule_functions(spark: SparkSession, client_config: dict[str, str]) 
             "dead_letters": DEAD_LETTERS,
         },
     )
-    filter_ = getattr(jvm, _FILTER_CLASS)(config, log_topics)
+    filter_ = getattr(jvm, _FILTER_CLASS)(config, log_topics, begun)
     register(spark, _FILTER, filter_, 5, "boolean")
     function = getattr(jvm, _FUNCTION_CLASS)(config, log_topics)
     register(spark, _FUNCTION, function, 8, _RETURN_TYPE)

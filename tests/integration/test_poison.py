@@ -96,3 +96,23 @@ def test_what_ends_the_engine_twice_is_buried_and_its_rule_is_paused(tmp_path: P
         assert letter.error.startswith("passed over: the engine has ended")
         (entry,) = Poison(tmp_path).buried()
         assert (entry.place.rule, entry.deaths) == ("rule-01", 2)
+
+
+def test_a_deleted_rule_is_out_of_force_for_what_is_evaluated_again(tmp_path: Path) -> None:
+    with running_kafka(tmp_path / "log") as kafka, running_engine(kafka, tmp_path) as engine:
+        engine.define(
+            a_rule(1, 1, sql='SELECT 1 AS x FROM "poison/1"'),
+            a_rule(2, 1, sql='SELECT payload AS y FROM "poison/1"'),
+        )
+        engine.await_state("rule-02", 1, "running")
+        make_stuck(engine, "rule-01", "poison/1")
+        engine.publish("poison/1", b"poison", 1)
+        assert engine.producer.flush(30) == 0
+        await_stuck(engine, "rule-01", "poison/1")
+        engine.delete("rule-01")
+        engine.kill()
+        engine.start()
+        await_condition(lambda: b'{"y":"poison"}' in rows(engine, "rule-02"), "the other rule")
+        (entry,) = Poison(tmp_path).entries()
+        assert (entry.place.rule, entry.deaths) == ("rule-01", 1)
+        engine.await_state("rule-01", 1, "stopped")

@@ -21,12 +21,14 @@ from mqlake.reference_records import (
 from mqlake.rule_records import (
     DECIDED_KEY,
     Activation,
+    Range,
     RuleMetricsKey,
     RulesKey,
     decode_activation,
     decode_decided,
     decode_rules_key,
     encode_activation,
+    encode_decided,
     rule_metrics_key,
     rules_barrier_key,
     rules_key,
@@ -355,6 +357,79 @@ def test_a_version_on_which_the_engine_ended_is_paused_while_it_is_in_force() ->
     controller.step()
     found = log.activations()["r"]
     assert (found.state, found.error, found.current) == ("paused", "why", None)
+
+
+@pytest.mark.parametrize("end", ["deleted", "switched off", "paused"])
+def test_an_engine_that_starts_evaluates_nothing_again_by_a_rule_that_nobody_wants(
+    end: str,
+) -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1)
+    log.define("other", 1)
+    controller.step()
+    for partition in log.inbound:
+        partition += [b"default/a"] * 5
+    if end == "paused":
+        controller.pause_version(("default", "r"), 1, "why")
+        controller.step()
+    elif end == "deleted":
+        log.delete("r")
+    else:
+        log.define("r", 2, enable=False)
+    done = {INBOUND: {0: 4, 1: 0}}
+    next_ = a_controller(log, done=lambda: done)
+    next_.step()
+    found = log.activations()["r"]
+    assert (found.state, found.error) == (
+        ("paused", "why") if end == "paused" else ("stopped", None)
+    )
+    assert [span.sources for span in found.spans] == [{INBOUND: Range((1, 1), (4, 1))}]
+    other = log.activations()["other"]
+    assert [span.sources for span in other.spans] == [{INBOUND: Range((1, 1))}]
+    # What it withdrew stands in the log before the change that evaluation waits for.
+    assert next_.begun is not None
+    begun = log.rules.index((DECIDED_KEY, encode_decided(next_.begun)))
+    assert log.rules[begun - 1][0] == rules_key(RulesKey("activation", "default", "r"))
+    written = len(log.rules)
+    a_controller(log, done=lambda: done).step()
+    assert [key for key, _ in log.rules[written:]] == [DECIDED_KEY], "that was all"
+
+
+def test_an_engine_that_goes_on_ends_a_deleted_rule_at_an_offset() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1)
+    controller.step()
+    log.delete("r")
+    step_that_fails(controller, log, 1, is_killed=False).step()
+    (span,) = log.activations()["r"].spans
+    assert span.sources[INBOUND].ends == (len(log.inbound[0]) - 1, len(log.inbound[1]) - 1)
+
+
+def test_a_version_of_a_rule_that_was_changed_is_evaluated_to_its_end() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1)
+    controller.step()
+    log.define("r", 2)
+    a_controller(log).step()
+    old, new = log.activations()["r"].spans
+    assert old.sources[INBOUND].ends == new.sources[INBOUND].starts
+
+
+def test_a_rule_with_memory_that_nobody_wants_has_nothing_to_do() -> None:
+    log = MemoryLog()
+    controller = a_controller(log)
+    log.define("r", 1, sql="memory")
+    controller.step()
+    log.delete("r")
+    next_ = a_controller(log, done=lambda: {INBOUND: {0: 9, 1: 9}})
+    next_.step()
+    assert next_.runs is not None
+    (run,) = next_.runs
+    assert run.span.is_ended
+    assert run.span.is_empty
 
 
 def test_a_rule_follows_the_tables_that_it_joins() -> None:

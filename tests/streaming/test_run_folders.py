@@ -17,11 +17,11 @@ from streaming.rules.plans import Run
 from streaming.settings import StreamingSettings
 
 
-def a_run(time_argument: str, *, ended: bool = True) -> Run:
+def a_run(time_argument: str, *, ended: bool = True, ends: tuple[int, ...] = (9, 7)) -> Run:
     sql = f"SELECT count(*) AS n FROM \"a\" GROUP BY tumble({time_argument}, '1 minute')"
     plan = compile_rule(sql).plan
     assert plan is not None
-    range_ = Range((5, 5), (9, 7) if ended else None)
+    range_ = Range((5, 5), ends if ended else None)
     span = Span(
         *(1, ("a",), None, (), None, {INBOUND: range_}),
         plan=encode_plan(plan),
@@ -59,6 +59,12 @@ def test_windows_by_receipt_are_waited_for(settings: StreamingSettings) -> None:
     note(settings, run, 2, 9, 1000)
     assert folders.has_done(run)
     assert not folders.has_done(a_run("timestamp", ended=False))
+
+
+def test_a_run_that_counts_for_no_record_has_nothing_to_wait_for(
+    settings: StreamingSettings,
+) -> None:
+    assert Checkpoints(settings).has_done(a_run("timestamp", ends=(5, 5)))
 
 
 def test_what_the_last_message_completes_is_waited_for(settings: StreamingSettings) -> None:
