@@ -7,7 +7,7 @@ from other sites already. Nothing before the cursors may go from the log.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mqlake.errors import InvalidRecord
@@ -35,9 +35,6 @@ class LinkPlaces:
 
     cursor: Offsets
     """The first offset that it may not have."""
-    told: Offsets = field(default_factory=dict)
-    """The number of the last message of this site itself that it has had, where it has had one; a
-    message's number is its offset plus one."""
 
 
 @dataclass(slots=True)
@@ -59,10 +56,7 @@ def encode_checkpoint(checkpoint: FederationCheckpoint) -> bytes:
             "epoch": checkpoint.epoch,
             "read": checkpoint.read,
             "streams": checkpoint.streams,
-            "links": {
-                site: {"cursor": one.cursor, "told": one.told}
-                for site, one in checkpoint.links.items()
-            },
+            "links": {site: {"cursor": one.cursor} for site, one in checkpoint.links.items()},
         },
         separators=(",", ":"),
     ).encode()
@@ -82,7 +76,7 @@ def decode_checkpoint(data: bytes) -> FederationCheckpoint:
             _offsets(found["read"]),
             list(found["streams"]),
             {
-                int(site): LinkPlaces(_offsets(one["cursor"]), _offsets(one["told"]))
+                int(site): LinkPlaces(_offsets(one["cursor"]))
                 for site, one in found["links"].items()
             },
         )

@@ -205,7 +205,11 @@ async def _measure(row: Row, messages: int, rate: float, outage: int) -> dict[st
         await _until(row.are_linked, "the sites are linked")
         for number in range(WARM_UP):
             publish(f"warm-up {number}")
-        await _until(lambda: all(len(f.arrivals) >= WARM_UP for f in followers.values()), "warm-up")
+        await _until(
+            lambda: all(len(one.arrivals) >= WARM_UP for one in followers.values()),
+            "the first messages are at all sites",
+            lambda: (row.are_linked(), {s: len(one.arrivals) for s, one in followers.items()}),
+        )
         begin = time.perf_counter()
         names = []
         for number in range(messages):
@@ -279,11 +283,13 @@ def _have(followers: Mapping[int, Follower], names: list[bytes]) -> bool:
     return all(one in follower.arrivals for follower in followers.values() for one in names)
 
 
-async def _until(is_done: Callable[[], bool], what: str) -> None:
+async def _until(
+    is_done: Callable[[], bool], what: str, state: Callable[[], object] = lambda: ""
+) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not is_done():
         if time.monotonic() > deadline:
-            raise OperationalError(f"not within {START_SECONDS:g} s: {what}")
+            raise OperationalError(f"not within {START_SECONDS:g} s: {what} {state()}")
         await asyncio.sleep(0.02)
 
 

@@ -19,7 +19,7 @@ CHECKPOINTS = st.builds(
     epoch=st.integers(0, 2**62),
     read=OFFSETS,
     streams=st.just([[1, 2, 0, 9, [[3, 4]]]]),
-    links=st.dictionaries(st.integers(0, 2**32 - 1), st.builds(LinkPlaces, OFFSETS, OFFSETS)),
+    links=st.dictionaries(st.integers(0, 2**32 - 1), st.builds(LinkPlaces, OFFSETS)),
 )
 
 

@@ -23,7 +23,7 @@ CHECKPOINT = FederationCheckpoint(
     epoch=1,
     read={0: 50, 1: 60},
     streams=[],
-    links={2: LinkPlaces({0: 40, 1: 70}, {0: 39}), 3: LinkPlaces({0: 45, 1: 70})},
+    links={2: LinkPlaces({0: 40, 1: 70}), 3: LinkPlaces({0: 45, 1: 70})},
 )
 
 

@@ -41,6 +41,8 @@ class SiteLog:
     """First level of the topics by which federators speak."""
     hop_limit: int
     prefixes: Prefixes
+    federated: TopicFilterTrie[None]
+    """What some neighbour may get: what one does not get of it may come to it on another path."""
 
 
 @dataclass(slots=True)
@@ -58,8 +60,6 @@ class OutletCounters:
 class _Sent:
     end: int
     """The cursor when this and all before is acknowledged."""
-    number: int = 0
-    """Of the message, if it is this site's own; else 0."""
     is_settled: bool = False
 
 
@@ -92,7 +92,8 @@ class Outlet:
         self._window = window
         self._counters = counters
         self._wanted: TopicFilterTrie[None] = TopicFilterTrie()
-        self._told = dict(places.told)
+        self._told: dict[int, int] = {}
+        """Per partition the last of this site's own messages that it got, or may get elsewhere."""
         self._ways: dict[int, deque[_Sent]] = {partition: deque() for partition in places.cursor}
         self._queue: deque[tuple[Publish, _Sent, int]] = deque()
         self._unacknowledged: dict[int, tuple[_Sent, int]] = {}
@@ -129,9 +130,9 @@ class Outlet:
         for record in records:
             partition, end = record.partition, record.offset + 1
             way = self._ways[partition]
-            publish, number = self._publish_of(record, now_ms)
+            publish = self._publish_of(record, now_ms)
             if publish is not None:
-                sent = _Sent(end, number)
+                sent = _Sent(end)
                 way.append(sent)
                 self._queue.append((publish, sent, partition))
             elif way:
@@ -159,43 +160,42 @@ class Outlet:
         sent.is_settled = True
         way = self._ways[partition]
         while way and way[0].is_settled:
-            first = way.popleft()
-            self._places.cursor[partition] = first.end
-            if first.number:
-                self._places.told[partition] = first.number
+            self._places.cursor[partition] = way.popleft().end
 
-    def _publish_of(self, record: LogRecord, now_ms: int) -> tuple[Publish | None, int]:
-        """Return the PUBLISH for a record, None for no one; and its number if it is an own one."""
-        log, counters = self._log, self._counters
+    def _publish_of(self, record: LogRecord, now_ms: int) -> Publish | None:
+        """Return the PUBLISH for a record, None if the neighbour does not get it."""
+        log = self._log
         try:
             carried = of_record(record, log.tenant, log.site, log.epoch)
         except (InvalidEnvelope, InvalidRecord):
-            counters.malformed += 1
-            return None, 0
+            self._counters.malformed += 1
+            return None
         if carried is None:
-            return None, 0
+            return None
         message = carried.message
-        if self._neighbour in (message.key.origin, carried.sender):
-            return None, 0
         topic = log.prefixes.to_federated(message.topic)
-        if not self._wanted.match(topic):
-            return None, 0
-        if message.hops >= log.hop_limit:
-            counters.over_hop_limit += 1
-            return None, 0
-        held_ms = max(now_ms - record.timestamp_ms, 0)
-        if not self._age(carried, held_ms):
-            counters.expired += 1
-            return None, 0
         message.key = message.key._replace(topic=topic)
-        number = 0
-        if carried.sender == log.site:
-            number = message.sequence
-            message.after = self._told.get(record.partition, message.after)
-            self._told[record.partition] = number
-        else:
+        if carried.sender != log.site:
             message.after = message.sequence - 1
-        return to_publish(carried, log.site, prefix=log.prefix), number
+        elif log.federated.match(topic):
+            message.after = self._told.get(record.partition, message.after)
+            self._told[record.partition] = message.sequence
+        return self._publish(carried, record, now_ms)
+
+    def _publish(self, carried: Carried, record: LogRecord, now_ms: int) -> Publish | None:
+        """Return the PUBLISH for a message; None if the neighbour does not get it."""
+        message, counters = carried.message, self._counters
+        if self._neighbour in (message.key.origin, carried.sender):
+            return None
+        if not self._wanted.match(message.topic):
+            return None
+        if message.hops >= self._log.hop_limit:
+            counters.over_hop_limit += 1
+            return None
+        if not self._age(carried, max(now_ms - record.timestamp_ms, 0)):
+            counters.expired += 1
+            return None
+        return to_publish(carried, self._log.site, prefix=self._log.prefix)
 
     def _age(self, carried: Carried, held_ms: int) -> bool:
         """Let a message grow older; return False when it has expired."""

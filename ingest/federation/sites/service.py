@@ -42,6 +42,7 @@ from mqlake.federation_records import (
     LinkPlaces,
     encode_checkpoint,
 )
+from mqlake.matching import TopicFilterTrie
 from mqlake.records import INBOUND
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class SiteService:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._prefixes = Prefixes([(one.local, one.federated) for one in settings.prefixes])
+        self._federated: TopicFilterTrie[None] = TopicFilterTrie()
         self._control = f"{settings.control_prefix}/{CONTROL}/{self.site}"
         self._messages = f"{settings.control_prefix}/{ROUTING}/"
         self._epoch = 0
@@ -226,6 +228,8 @@ class SiteService:
 
     def _add(self, neighbour: NeighborSettings, places: LinkPlaces) -> None:
         """Have a link, and connect it if it is this site that does."""
+        for one in neighbour.filters_out or self.settings.filters_out:
+            self._federated.insert(one, None)
         link = self.links[neighbour.id] = SiteLink(
             self.settings, neighbour, self._site_log(), places, self._log.open_reader, self._clock
         )
@@ -246,6 +250,7 @@ class SiteService:
             settings.control_prefix,
             settings.hop_limit,
             self._prefixes,
+            self._federated,
         )
 
     def _note_end(self, connecting: asyncio.Task[None]) -> None:

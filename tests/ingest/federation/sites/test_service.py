@@ -270,6 +270,31 @@ async def test_logs_with_other_numbers_of_partitions_have_each_message_once() ->
         await one.stop()
 
 
+async def test_what_one_path_leaves_out_comes_on_the_other(sites: Make) -> None:
+    a, b, c = Site(1), Site(2), Site(3)
+    a.link(b, c)
+    b.link(a, c)
+    c.link(a, b)
+    # The first site gives the last one less than it gives the one between.
+    narrow = [
+        one.model_copy(update={"filters_out": ("f/a",)}) if one.id == c.number else one
+        for one in a.settings.neighbors
+    ]
+    a.settings = a.settings.model_copy(update={"neighbors": tuple(narrow)})
+    for one in (a, b, c):
+        await one.start()
+    await until(lambda: are_linked(a, b, c))
+    b.log.hold_reports(INBOUND)
+    for number in range(20):
+        await a.publish("f/a" if number % 2 else "f/b", b"%d" % number)
+    await until(lambda: c.have([b"%d" % number for number in range(1, 20, 2)]))
+    b.log.release_reports()
+    await until(lambda: c.have([b"%d" % number for number in range(20)]))
+    assert c.repeated() == []
+    for one in (a, b, c):
+        await one.stop()
+
+
 async def test_one_side_is_enough_to_connect(sites: Make) -> None:
     edge, centre = Site(1), Site(2)
     edge.link(centre, listen={"port": 0})
