@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ingest.gateway.receiving import is_payload_as_told
 from ingest.protocol.errors import ProtocolViolation
-from ingest.protocol.packets import MQTT_3_1_1
+from ingest.protocol.packets import MQTT_3_1_1, MQTT_5_0
 from ingest.protocol.reason_codes import ConnackReasonCode
 from mqlake.topics import SYSTEM_LEVEL, has_more_levels, is_system
 
@@ -68,6 +68,17 @@ def denial_of(connect: Connect, rights: ClientRights | None) -> str:
     if will is not None and not rights.may_publish(will.topic_name, will.qos, will.retain):
         return "it may not publish its will"
     return ""
+
+
+def keep_alive_of(connect: Connect, settings: GatewaySettings) -> int:
+    """Return how long a client may be silent, in seconds; one of 3.x as long as it says.
+
+    [MQTT5-3.2.2-22]
+    """
+    most = settings.max_keep_alive_seconds
+    if connect.protocol_level < MQTT_5_0 or not most or 0 < connect.keep_alive <= most:
+        return connect.keep_alive
+    return most
 
 
 def connack_properties(

@@ -1,21 +1,18 @@
-"""One MQTT client on a socket: bytes in and out, the handshake, keep alive, the end."""
+"""One MQTT client on a socket: its packets, the handshake, keep alive, the end."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.authentication.certificates import username_of_certificate
 from ingest.gateway.authentication.login import Login
-from ingest.gateway.connecting import connack_properties, denial_of, refusal_of
-from ingest.gateway.deadlines import UNWATCHED
+from ingest.gateway.client_socket import HELD_BY_SOCKET, ClientSocket
+from ingest.gateway.connecting import connack_properties, denial_of, keep_alive_of, refusal_of
 from ingest.gateway.limits import ClientLimits
 from ingest.gateway.opening import Opening
-from ingest.gateway.receiving import (
-    Receiver,
-)
+from ingest.gateway.receiving import Receiver
 from ingest.gateway.subscribing import Subscriber
 from ingest.protocol.connection import ServerConnection
 from ingest.protocol.decoder import NEED_DATA
@@ -41,23 +38,13 @@ from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
-    from ingest.gateway.authentication.authenticator import Authenticator
-    from ingest.gateway.authentication.authorizer import Authorizer
-    from ingest.gateway.bans import Bans
     from ingest.gateway.client_session import ClientSession
-    from ingest.gateway.connections import Connections
-    from ingest.gateway.context import Context
-    from ingest.gateway.deadlines import Deadlines
-    from ingest.gateway.draining import Draining
-    from ingest.gateway.limits import ConnectLimit
+    from ingest.gateway.connection_context import ConnectionContext
     from ingest.gateway.listeners.info import ListenerInfo
-    from ingest.gateway.opening import OpeningContext
-    from ingest.gateway.receiving import ReceiverContext
-    from ingest.gateway.redirecting import Redirecting
     from ingest.gateway.sending import Sender
-    from ingest.gateway.subscribing import SubscriberContext
     from ingest.protocol.properties import Properties
     from mqlake.rights.compiled import ClientRights
 
@@ -65,21 +52,6 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_FACTOR: Final = 1.5
 """A client may be silent for so many keep alive intervals. [MQTT5-3.1.2-22] [MQTT311-3.1.2-24]"""
-
-FLUSH_BYTES: Final = 64 * 1024
-"""More than this goes to the socket at once, so that `is_writable` is true of a burst too."""
-
-HELD_BY_SOCKET: Final = "socket"
-
-CLOSE_TIMEOUT_SECONDS: Final = 5.0
-"""How long a closing socket may take to send what is left before it is cut."""
-
-LINGER_SECONDS: Final = 1.0
-"""How long a client that was told why it is turned out may go on sending until it has read that.
-
-A socket that is closed with bytes unread is reset, and what was on its way to the client is lost.
-"""
-
 
 _BEFORE_CONNACK: Final = frozenset({Connect, Auth, Disconnect})
 """Packets of a client that has not been let in. [MQTT5-3.1.2-30]"""
@@ -99,97 +71,20 @@ _ELSEWHERE: Final[frozenset[int]] = frozenset(
 """Reasons that come with a Server Reference (5.0: 4.13)."""
 
 
-class ConnectionContext:
-    """What all connections of a gateway use.
-
-    Args:
-        context: Of the gateway.
-        connections: All of them.
-        deadlines: Say when one is to be looked at.
-        draining: Says whether clients are let in.
-        connect_limit: Says whether there are too many at once.
-        bans: Say who is not let in.
-        authenticator: Says who they are.
-        authorizer: Says what they may do.
-        redirecting: Says which are to go elsewhere; None: none.
-        openings: What those use that are on their way to their sessions.
-        receivers: What takes their messages.
-        subscribers: What takes their subscriptions.
-    """
-
-    __slots__ = (
-        "authenticator",
-        "authorizer",
-        "bans",
-        "connect_limit",
-        "connections",
-        "counters",
-        "deadlines",
-        "denials",
-        "draining",
-        "incarnation",
-        "loop",
-        "openings",
-        "receivers",
-        "redirecting",
-        "sessions",
-        "settings",
-        "subscribers",
-    )
-
-    def __init__(
-        self,
-        context: Context,
-        connections: Connections,
-        deadlines: Deadlines,
-        draining: Draining,
-        connect_limit: ConnectLimit,
-        bans: Bans,
-        authenticator: Authenticator,
-        authorizer: Authorizer,
-        redirecting: Redirecting | None,
-        openings: OpeningContext,
-        receivers: ReceiverContext,
-        subscribers: SubscriberContext,
-    ) -> None:
-        self.settings = context.settings
-        self.incarnation = context.me.incarnation
-        self.loop = context.loop
-        self.counters = context.counters
-        self.denials = context.denials
-        self.connections = connections
-        self.deadlines = deadlines
-        self.draining = draining
-        self.connect_limit = connect_limit
-        self.bans = bans
-        self.authenticator = authenticator
-        self.authorizer = authorizer
-        self.redirecting = redirecting
-        self.openings = openings
-        self.sessions = openings.sessions
-        self.receivers = receivers
-        self.subscribers = subscribers
-
-
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(ClientSocket):
     """The protocol object of one TCP connection.
 
     Reading stops ("held") while a SUBSCRIBE waits for the log, while the log is full, while a 3.x
     client has as many unacknowledged messages as it may and while a client leaves its answers
-    unread; what has been read already waits in the decoder. Writing is collected and leaves once
-    per turn of the event loop.
+    unread; what has been read already waits in the decoder.
 
     Attributes:
         protocol: The protocol's state of this connection.
         client_id: Empty before CONNECT.
         tenant: Whose topics the client sees.
-        peer: Address of the client, for people.
         username: As whom the client has logged in; until then as whom it wants to; None: as nobody.
         rights: What the client may do, once it is known who it is; None: everything.
         session: From CONNECT to the end of the connection.
-        is_writable: False while the socket has enough to send.
-        is_closing: Nothing more is read or sent.
-        slot: Of `Deadlines`.
         needs_certificate: The client is who its certificate says.
 
     Args:
@@ -199,10 +94,6 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_asked_for_expiry",
-        "_buffer",
-        "_buffered_bytes",
-        "_context",
-        "_held",
         "_last_received",
         "_limits",
         "_login",
@@ -211,24 +102,19 @@ class ClientConnection(asyncio.Protocol):
         "_sender",
         "_silence_limit",
         "_subscriber",
-        "_transport",
         "client_id",
-        "is_closing",
-        "is_writable",
         "listener_kind",
         "needs_certificate",
-        "peer",
         "protocol",
         "rights",
         "session",
-        "slot",
         "tenant",
         "username",
     )
 
     def __init__(self, context: ConnectionContext, listener: ListenerInfo) -> None:
+        super().__init__(context)
         settings = context.settings
-        self._context = context
         self.protocol = ServerConnection(
             max_packet_bytes=settings.max_packet_bytes,
             receive_maximum=settings.receive_maximum,
@@ -237,22 +123,15 @@ class ClientConnection(asyncio.Protocol):
         self.protocol.allowed_levels = listener.protocol_levels
         self.client_id = ""
         self.tenant = settings.tenant
-        self.is_writable = True
-        self.is_closing = False
         self.listener_kind = listener.kind
         self.needs_certificate = listener.use_identity_as_username
-        self.peer = ""
         self.username: str | None = None
         self.rights: ClientRights | None = None
         self.session: ClientSession | None = None
         self._sender: Sender  # these three from CONNECT on
         self._receiver: Receiver
         self._subscriber: Subscriber
-        self._transport: asyncio.Transport | None = None
-        self._buffer: list[bytes] = []
-        self._buffered_bytes = 0
         self._asked_for_expiry = False
-        self._held: tuple[str, ...] = ()
         self._last_received = 0.0
         limits, loop, counters = settings.limits, context.loop, context.counters
         self._limits = (
@@ -261,17 +140,11 @@ class ClientConnection(asyncio.Protocol):
         self._login: Login | None = None
         self._number = 0
         self._silence_limit = settings.connect_timeout_seconds
-        self.slot = UNWATCHED
 
     # The socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports have the methods, not the base class.
-        self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
-        high = self._context.settings.max_write_buffer_bytes
-        self._transport.set_write_buffer_limits(high=high)
+        super().connection_made(transport)
         self._last_received = self._context.loop.time()
         self._context.deadlines.set(self, self._silence_limit)
         self._number = self._context.connections.opened(self)
@@ -309,23 +182,10 @@ class ClientConnection(asyncio.Protocol):
         if not self._held:
             self._process_packets()
 
-    def pause_writing(self) -> None:
-        self.is_writable = False
-
     def resume_writing(self) -> None:
-        self.is_writable = True
-        self.release(HELD_BY_SOCKET)
+        super().resume_writing()
         if self.session is not None:
             self._sender.send_waiting()
-
-    def write(self, data: bytes) -> None:
-        """Send bytes at the end of this turn of the loop."""
-        if not self._buffer:
-            self._context.loop.call_soon(self._flush)
-        self._buffer.append(data)
-        self._buffered_bytes += len(data)
-        if self._buffered_bytes > FLUSH_BYTES:
-            self._flush()
 
     def send(self, packet: Packet) -> None:
         """Send a packet, unless the connection is closing."""
@@ -356,37 +216,6 @@ class ClientConnection(asyncio.Protocol):
         """Whether the log has reported on all that a client that was let in has sent."""
         return self._receiver.is_answered
 
-    def hold(self, why: str) -> None:
-        """Read no more until released for the same reason."""
-        if not self._held and self._transport is not None:
-            self._transport.pause_reading()
-        if why not in self._held:
-            self._held += (why,)
-
-    def release(self, why: str) -> None:
-        """Undo `hold`; nothing happens when it was not held for this reason."""
-        if why not in self._held:
-            return
-        self._held = tuple(one for one in self._held if one != why)
-        if not self._held and not self.is_closing and self._transport is not None:
-            self._transport.resume_reading()
-            self._process_packets()
-
-    def _heard(self) -> None:
-        """Take it that the client was not silent while it was not read."""
-        self._last_received = self._context.loop.time()
-
-    def _hold_if_overfull(self) -> None:
-        """Read no more from a client that sends, but does not read what it is answered.
-
-        Messages to it stop at `max_write_buffer_bytes`; answers may take as much again, so that a
-        subscriber that is merely slow is still heard.
-        """
-        assert self._transport is not None
-        most = 2 * self._context.settings.max_write_buffer_bytes
-        if self._transport.get_write_buffer_size() > most:
-            self.hold(HELD_BY_SOCKET)
-
     def close(
         self, reason_code: DisconnectReasonCode, *, log_reason: str, lingers: bool = False
     ) -> None:
@@ -409,42 +238,14 @@ class ClientConnection(asyncio.Protocol):
         last_words = self.protocol.close(reason_code, properties)
         self._finish(last_words, log_reason, lingers=lingers)
 
-    def _finish(self, last_words: bytes, reason: str, *, lingers: bool = False) -> None:
-        """Send what is left and close; the session lets go of the connection at once.
-
-        Whatever the client still sends is thrown away.
-        """
-        if last_words:
-            self._buffer.append(last_words)
-        self.is_closing = True
-        self._flush()
-        self._detach(reason)
-        transport = self._transport
-        if transport is not None:
-            if lingers and last_words and transport.can_write_eof():
-                self._context.deadlines.set(self, LINGER_SECONDS)
-                transport.write_eof()
-                transport.resume_reading()
-            else:
-                self._context.deadlines.set(self, CLOSE_TIMEOUT_SECONDS)
-                transport.close()
-
-    def _flush(self) -> None:
-        if self._buffer and self._transport is not None:
-            buffer = self._buffer
-            self._buffer = []
-            self._buffered_bytes = 0
-            data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
-            counters = self._context.counters
-            counters.packets_sent += len(buffer)
-            counters.bytes_sent += len(data)
-            self._transport.write(data)
+    def _heard(self) -> None:
+        """Take it that the client was not silent while it was not read."""
+        self._last_received = self._context.loop.time()
 
     def deadline_passed(self) -> None:
         """Look whether the client was silent too long, or took too long to close."""
         if self.is_closing:
-            if self._transport is not None:
-                self._transport.abort()
+            self._abort()
             return
         deadlines, limit = self._context.deadlines, self._silence_limit
         silent = self._context.loop.time() - self._last_received
@@ -607,12 +408,8 @@ class ClientConnection(asyncio.Protocol):
         context, protocol, session = self._context, self.protocol, self.session
         assert session is not None
         self._asked_for_expiry = bool(connect.properties.get("session_expiry_interval"))
-        keep_alive = context.settings.max_keep_alive_seconds  # [MQTT5-3.2.2-22]
-        if not keep_alive or 0 < connect.keep_alive <= keep_alive:
-            keep_alive = connect.keep_alive
+        keep_alive = keep_alive_of(connect, context.settings)
         self._last_received = context.loop.time()
-        if protocol.protocol_level < MQTT_5_0:
-            keep_alive = connect.keep_alive  # it cannot be told another
         self._silence_limit = keep_alive * KEEP_ALIVE_FACTOR
         if self._silence_limit:
             context.deadlines.set(self, self._silence_limit)
@@ -664,18 +461,6 @@ class ClientConnection(asyncio.Protocol):
             if self.is_closing:
                 return
         self._receiver.process_publish(publish)
-
-    def _process_pubrel(self, pubrel: Pubrel) -> None:
-        self._receiver.process_pubrel(pubrel)
-
-    def _process_puback(self, puback: Puback) -> None:
-        self._sender.process_puback(puback)
-
-    def _process_pubrec(self, pubrec: Pubrec) -> None:
-        self._sender.process_pubrec(pubrec)
-
-    def _process_pubcomp(self, pubcomp: Pubcomp) -> None:
-        self._sender.process_pubcomp(pubcomp)
 
     def _process_subscribe(self, subscribe: Subscribe) -> None:
         if self._limits is not None:
@@ -750,10 +535,10 @@ class ClientConnection(asyncio.Protocol):
 _HANDLERS: Final[dict[type, Callable[[ClientConnection, Any], None]]] = {
     Connect: ClientConnection._process_connect,
     Publish: ClientConnection._process_publish,
-    Puback: ClientConnection._process_puback,
-    Pubrec: ClientConnection._process_pubrec,
-    Pubrel: ClientConnection._process_pubrel,
-    Pubcomp: ClientConnection._process_pubcomp,
+    Puback: lambda connection, packet: connection._sender.process_puback(packet),
+    Pubrec: lambda connection, packet: connection._sender.process_pubrec(packet),
+    Pubrel: lambda connection, packet: connection._receiver.process_pubrel(packet),
+    Pubcomp: lambda connection, packet: connection._sender.process_pubcomp(packet),
     Subscribe: ClientConnection._process_subscribe,
     Unsubscribe: ClientConnection._process_unsubscribe,
     Pingreq: ClientConnection._process_pingreq,

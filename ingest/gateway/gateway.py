@@ -14,7 +14,8 @@ from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.bans import Bans
 from ingest.gateway.catching_up import CatchingUp
 from ingest.gateway.client_session import SessionContext
-from ingest.gateway.connection import ClientConnection, ConnectionContext
+from ingest.gateway.connection import ClientConnection
+from ingest.gateway.connection_context import ConnectionContext
 from ingest.gateway.connections import Connections
 from ingest.gateway.control import Control
 from ingest.gateway.deadlines import Deadlines
@@ -149,14 +150,8 @@ class Gateway(Foundation):
         self.agent_check = AgentCheck(
             settings.host, settings.agent_check_port, lambda: draining.state, lambda: overload.level
         )
-        self.reloading = Reloading(
-            self.listeners,
-            self.authenticator,
-            self.authorizer,
-            self.bans,
-            self.connections,
-            self.tasks,
-        )
+        asked = self.authenticator, self.authorizer, self.bans
+        self.reloading = Reloading(self.listeners, *asked, self.connections, self.tasks)
         address, clock, shards = self.peers.address, self.context.clock, self.shards
         elsewhere = Redirecting(settings.name, lambda: shards.places, address, clock)
         self.redirecting = elsewhere if settings.redirect_clients else None
@@ -168,19 +163,9 @@ class Gateway(Foundation):
         control = Control(
             context, sessions, subscriptions, self.draining, reload, on_answer, self._told
         )
-        outward = (
-            context,
-            self.delivered,
-            subscriptions,
-            self.share_groups,
-            self.retained,
-            self.routes,
-            control.process,
-            self.retained_answers.receive_question,
-            self.delivery_events,
-            self.latencies,
-            self.lease,
-        )
+        known = self.delivered, subscriptions, self.share_groups, self.retained, self.routes
+        asked = control.process, self.retained_answers.receive_question
+        outward = context, *known, *asked, self.delivery_events, self.latencies, self.lease
         self.delivery = (
             Delivery(*outward) if tracer is None else TracingDelivery(*outward, tracer=tracer)
         )
@@ -191,16 +176,9 @@ class Gateway(Foundation):
         counted = Counted(sessions, subscriptions, self.retained)
         inward = self.publisher, self.wills, self.routes
         doors = self.connections, self.listeners, self.draining
+        load = self.latencies, self.overload
         self.status = Status(
-            context,
-            self.writer,
-            counted,
-            *doors,
-            *inward,
-            shards,
-            self.peers,
-            self.latencies,
-            self.overload,
+            context, self.writer, counted, *doors, *inward, shards, self.peers, *load
         )
 
     def _make_clients(self) -> None:

@@ -1,0 +1,165 @@
+"""One client's socket: bytes out, reading that is held and goes on, and the end of both."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Final, cast
+
+from ingest.gateway.deadlines import UNWATCHED
+
+if TYPE_CHECKING:
+    from ingest.gateway.connection_context import ConnectionContext
+
+FLUSH_BYTES: Final = 64 * 1024
+"""More than this goes to the socket at once, so that `is_writable` is true of a burst too."""
+
+HELD_BY_SOCKET: Final = "socket"
+
+CLOSE_TIMEOUT_SECONDS: Final = 5.0
+"""How long a closing socket may take to send what is left before it is cut."""
+
+LINGER_SECONDS: Final = 1.0
+"""How long a client that was told why it is turned out may go on sending until it has read that.
+
+A socket that is closed with bytes unread is reset, and what was on its way to the client is lost.
+"""
+
+
+class ClientSocket(asyncio.Protocol):
+    """The socket's side of a connection; `ingest.gateway.connection` has the packets' side.
+
+    Reading stops ("held") for one or more reasons. Writing is collected and leaves once per turn of
+    the event loop.
+
+    Attributes:
+        peer: Address of the client, for people.
+        is_writable: False while the socket has enough to send.
+        is_closing: Nothing more is read or sent.
+        slot: Of `Deadlines`.
+
+    Args:
+        context: What all connections use.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_buffered_bytes",
+        "_context",
+        "_held",
+        "_transport",
+        "is_closing",
+        "is_writable",
+        "peer",
+        "slot",
+    )
+
+    def __init__(self, context: ConnectionContext) -> None:
+        self._context = context
+        self.peer = ""
+        self.is_writable = True
+        self.is_closing = False
+        self.slot = UNWATCHED
+        self._transport: asyncio.Transport | None = None
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
+        self._held: tuple[str, ...] = ()
+
+    @abstractmethod
+    def _process_packets(self) -> None:
+        """Take what has been read: what comes is, what was held goes on."""
+
+    @abstractmethod
+    def _detach(self, reason: str) -> None:
+        """Let the session go on without this connection."""
+
+    @abstractmethod
+    def deadline_passed(self) -> None:
+        """See what the client has not done in time: of `Deadlines`."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods, not the base class.
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        high = self._context.settings.max_write_buffer_bytes
+        self._transport.set_write_buffer_limits(high=high)
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        self.release(HELD_BY_SOCKET)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes at the end of this turn of the loop."""
+        if not self._buffer:
+            self._context.loop.call_soon(self._flush)
+        self._buffer.append(data)
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes > FLUSH_BYTES:
+            self._flush()
+
+    def hold(self, why: str) -> None:
+        """Read no more until released for the same reason."""
+        if not self._held and self._transport is not None:
+            self._transport.pause_reading()
+        if why not in self._held:
+            self._held += (why,)
+
+    def release(self, why: str) -> None:
+        """Undo `hold`; nothing happens when it was not held for this reason."""
+        if why not in self._held:
+            return
+        self._held = tuple(one for one in self._held if one != why)
+        if not self._held and not self.is_closing and self._transport is not None:
+            self._transport.resume_reading()
+            self._process_packets()
+
+    def _hold_if_overfull(self) -> None:
+        """Read no more from a client that sends, but does not read what it is answered.
+
+        Messages to it stop at `max_write_buffer_bytes`; answers may take as much again, so that a
+        subscriber that is merely slow is still heard.
+        """
+        assert self._transport is not None
+        most = 2 * self._context.settings.max_write_buffer_bytes
+        if self._transport.get_write_buffer_size() > most:
+            self.hold(HELD_BY_SOCKET)
+
+    def _finish(self, last_words: bytes, reason: str, *, lingers: bool = False) -> None:
+        """Send what is left and close; the session lets go of the connection at once.
+
+        Whatever the client still sends is thrown away.
+        """
+        if last_words:
+            self._buffer.append(last_words)
+        self.is_closing = True
+        self._flush()
+        self._detach(reason)
+        transport = self._transport
+        if transport is not None:
+            if lingers and last_words and transport.can_write_eof():
+                self._context.deadlines.set(self, LINGER_SECONDS)
+                transport.write_eof()
+                transport.resume_reading()
+            else:
+                self._context.deadlines.set(self, CLOSE_TIMEOUT_SECONDS)
+                transport.close()
+
+    def _abort(self) -> None:
+        """Cut it: what has not been sent is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _flush(self) -> None:
+        if self._buffer and self._transport is not None:
+            buffer = self._buffer
+            self._buffer = []
+            self._buffered_bytes = 0
+            data = buffer[0] if len(buffer) == 1 else b"".join(buffer)
+            counters = self._context.counters
+            counters.packets_sent += len(buffer)
+            counters.bytes_sent += len(data)
+            self._transport.write(data)

@@ -1,0 +1,91 @@
+"""What the connections of a gateway are made with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ingest.gateway.authentication.authenticator import Authenticator
+    from ingest.gateway.authentication.authorizer import Authorizer
+    from ingest.gateway.bans import Bans
+    from ingest.gateway.connections import Connections
+    from ingest.gateway.context import Context
+    from ingest.gateway.deadlines import Deadlines
+    from ingest.gateway.draining import Draining
+    from ingest.gateway.limits import ConnectLimit
+    from ingest.gateway.opening import OpeningContext
+    from ingest.gateway.receiving import ReceiverContext
+    from ingest.gateway.redirecting import Redirecting
+    from ingest.gateway.subscribing import SubscriberContext
+
+
+class ConnectionContext:
+    """What all connections of a gateway use.
+
+    Args:
+        context: Of the gateway.
+        connections: All of them.
+        deadlines: Say when one is to be looked at.
+        draining: Says whether clients are let in.
+        connect_limit: Says whether there are too many at once.
+        bans: Say who is not let in.
+        authenticator: Says who they are.
+        authorizer: Says what they may do.
+        redirecting: Says which are to go elsewhere; None: none.
+        openings: What those use that are on their way to their sessions.
+        receivers: What takes their messages.
+        subscribers: What takes their subscriptions.
+    """
+
+    __slots__ = (
+        "authenticator",
+        "authorizer",
+        "bans",
+        "connect_limit",
+        "connections",
+        "counters",
+        "deadlines",
+        "denials",
+        "draining",
+        "incarnation",
+        "loop",
+        "openings",
+        "receivers",
+        "redirecting",
+        "sessions",
+        "settings",
+        "subscribers",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        connections: Connections,
+        deadlines: Deadlines,
+        draining: Draining,
+        connect_limit: ConnectLimit,
+        bans: Bans,
+        authenticator: Authenticator,
+        authorizer: Authorizer,
+        redirecting: Redirecting | None,
+        openings: OpeningContext,
+        receivers: ReceiverContext,
+        subscribers: SubscriberContext,
+    ) -> None:
+        self.settings = context.settings
+        self.incarnation = context.me.incarnation
+        self.loop = context.loop
+        self.counters = context.counters
+        self.denials = context.denials
+        self.connections = connections
+        self.deadlines = deadlines
+        self.draining = draining
+        self.connect_limit = connect_limit
+        self.bans = bans
+        self.authenticator = authenticator
+        self.authorizer = authorizer
+        self.redirecting = redirecting
+        self.openings = openings
+        self.sessions = openings.sessions
+        self.receivers = receivers
+        self.subscribers = subscribers
