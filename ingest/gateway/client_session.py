@@ -1,210 +1,45 @@
-"""The session of one client that is connected here: what it has, and how it is written down."""
+"""The session of one client that is connected here: how it is written down, and comes back."""
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ingest.gateway.outbound import LOCAL
-from ingest.gateway.publishing import client_headers
-from ingest.gateway.sending import Sender
+from ingest.gateway.subscribed_session import SubscribedSession
 from ingest.session.checkpoint import Before, Kind, write
-from ingest.session.incoming import IncomingMessages
-from ingest.session.share_parts import GroupKey
-from ingest.session.states import IN_FORCE, OVER, ROUTED, State, step
-from ingest.session.subscription_records import SubscriptionRecords
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import LogError
-from mqlake.offsets import have_reached, latest
-from mqlake.records import Route
+from mqlake.offsets import latest
 from mqlake.session_records import (
-    OWN_RECORDS_SINCE,
     HistoryRecord,
     Outgoing,
     ProgressRecord,
     SessionRecord,
     StoredSubscription,
-    StoredWill,
     exchange_name,
 )
-from mqlake.topics import SHARE_PREFIX, is_system
+from mqlake.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from ingest.gateway.client import Client
-    from ingest.gateway.delivered import Delivered
-    from ingest.gateway.histories import Histories, History
-    from ingest.gateway.peers import Peers
-    from ingest.gateway.progress import Progress
-    from ingest.gateway.publishing import Publisher
     from ingest.gateway.sending import Outgoing as OutgoingMessage
-    from ingest.gateway.sending import SenderContext
-    from ingest.gateway.session_log import SessionLog
-    from ingest.gateway.share_groups import ShareGroups
-    from ingest.gateway.share_log import ShareLog
-    from ingest.protocol.packets import Connect, Will
-    from ingest.session.subscriptions import Subscriptions
-    from mqlake.clock import Clock
-    from mqlake.shard_records import Key, Run
+    from ingest.gateway.sending import Sender
+    from ingest.gateway.session_context import StoredSession
 
 
 Changes: TypeAlias = "list[tuple[str, StoredSubscription | None]]"
 """Topic filters with what their own records are to say; None: the record is to be removed."""
 
 
-class StoredSession(NamedTuple):
-    """What the log has of a session whose client was away."""
+class ClientSession(SubscribedSession):
+    """The session as the log gets it and gives it back.
 
-    session: SessionRecord
-    progress: ProgressRecord | None
-    """None when there is none yet."""
-    more: Sequence[StoredSubscription] = ()
-    """Its subscriptions that have records of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionContext:
-    """What all sessions of a gateway use.
-
-    Attributes:
-        me: This run of the gateway.
-        origin: `<site>/<gateway>`.
-        clock: For times in records.
-        peers: Knows which version of records is in force.
-        senders: What their senders use.
-        subscriptions: Those in force.
-        share_groups: The share groups that sessions here are members of.
-        histories: Reads for sessions that have asked for history.
-        publisher: Knows what the log has confirmed.
-        delivered: How far the gateway has come.
-        session_log: Where sessions are written.
-        share_log: Where it is written what they share.
-        release: Called when the log may have answered for the last message of a session whose
-            client has gone.
+    Arguments as of `SubscribedSession`.
     """
 
-    me: Run
-    origin: str
-    clock: Clock
-    peers: Peers
-    senders: SenderContext
-    subscriptions: Subscriptions[Sender]
-    share_groups: ShareGroups
-    histories: Histories
-    publisher: Publisher
-    delivered: Delivered
-    session_log: SessionLog
-    share_log: ShareLog
-    release: Callable[[ClientSession], None]
-
-
-class ClientSession:
-    """A session whose client is connected to this gateway (5.0: 4.1).
-
-    It is known by its client identifier [MQTT5-3.1.3-2] [MQTT311-3.1.3-2] and lasts at least as
-    long as its connection [MQTT5-4.1.0-1] [MQTT311-4.1.0-1] [MQTT311-4.1.0-2].
-
-    Attributes:
-        session_id: 16 hexadecimal digits.
-        expiry_interval: Seconds it outlives its connection; `NEVER_EXPIRES` for ever.
-        connection: None once the client has gone.
-        subscriptions: By topic filter, shared ones included.
-        will: To be published when the connection ends without DISCONNECT; None once it was, or
-            when there was none. [MQTT5-3.1.2-7] [MQTT311-3.1.2-12]
-        progress: Of a session that outlives its connection, else None.
-        floor: Per partition the first offset that is not dealt with, where that is more than the
-            gateway has come to.
-        state: See `ingest.session.states`.
-        epoch: Under which it is held; of one that is not written it may not be known yet.
-        is_written: The log has, or will have, a record of it.
-        shares: It has, or had, shared subscriptions.
-        hands_on: Another connection of its client goes on under its claim: neither was written.
-    """
-
-    __slots__ = (
-        "_context",
-        "_has_progress_record",
-        "_histories",
-        "_records",
-        "_restored_starts",
-        "clean_start",
-        "client_id",
-        "connected_at_ms",
-        "connection",
-        "end_reason",
-        "epoch",
-        "expiry_interval",
-        "floor",
-        "hands_on",
-        "headers",
-        "incoming",
-        "is_written",
-        "keep_alive",
-        "progress",
-        "protocol_level",
-        "sender",
-        "session_id",
-        "shares",
-        "state",
-        "subscriptions",
-        "tenant",
-        "username",
-        "will",
-    )
-
-    def __init__(
-        self,
-        context: SessionContext,
-        connection: Client,
-        connect: Connect,
-        username: str | None,
-        expiry_interval: int,
-    ) -> None:
-        self._context = context
-        self.tenant = connection.tenant
-        self.client_id = connection.client_id
-        self.session_id = secrets.token_hex(8)
-        self.connection: Client | None = connection
-        self.protocol_level = connect.protocol_level
-        self.username = username
-        self.keep_alive = connect.keep_alive
-        self.clean_start = connect.clean_start
-        self.expiry_interval = expiry_interval
-        self.connected_at_ms = context.clock.now_ms()
-        self.end_reason = ""
-        self.will = None if connect.will is None else _stored_will(connect.will)
-        self.headers = client_headers(
-            self.client_id, context.origin, username, connection.peer.rpartition(":")[0]
-        )
-        self.sender = Sender(context.senders, self.tenant, self.client_id, connection.rights)
-        self.incoming: IncomingMessages = IncomingMessages()
-        self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
-        self._records = SubscriptionRecords()
-        self.progress: Progress | None = None
-        # Written by itself, not as what has changed.
-        self._has_progress_record = False
-        # By topic filter; made when first needed: few sessions ever have one.
-        self._histories: dict[str, History] | None = None
-        self.floor: list[int] | None = None
-        # What the subscriptions of a session that came back counted from before that.
-        self._restored_starts: dict[str, Sequence[int] | None] | None = None
-        self.state = State.CONNECTING
-        self.epoch: int | None = None
-        self.is_written = False
-        self.shares = False
-        self.hands_on = False
-
-    @property
-    def key(self) -> Key:
-        return (self.tenant, self.client_id)
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether it outlives its connection."""
-        return self.expiry_interval > 0
+    __slots__ = ()
 
     @property
     def has_progress(self) -> bool:
@@ -214,146 +49,9 @@ class ClientSession:
         """
         return self._has_progress_record or (self.progress is not None and self.progress.is_begun)
 
-    def become(self, state: State) -> None:
-        """Step on: the states say which may follow."""
-        self.state = step(self.state, state)
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether it is kept here no more: what comes late for it is nothing to it."""
-        return self.state in OVER
-
-    @property
-    def is_coming_back(self) -> bool:
-        """Whether it was stored and has not caught up: nothing is delivered yet."""
-        return self._restored_starts is not None and self.state not in IN_FORCE
-
-    def end(self, state: State) -> None:
-        """Be stored or ended: let go of all subscriptions."""
-        before = self.state
-        self.become(state)
-        for topic_filter in list(self.subscriptions):
-            self._remove(topic_filter, before)
-        self.sender.end()
-
-    def routes(self, topic_filters: Iterable[str]) -> list[Route]:
-        """Return the routes that the filters need: none for what does not come from the log."""
-        name = self._context.me.gateway
-        return [
-            Route(name, self.tenant, topic_filter)
-            for topic_filter in topic_filters
-            if not is_system(topic_filter)
-        ]
-
     def exchange(self, packet_id: int) -> bytes:
         """Return the name of a QoS 2 exchange, by which its message is found in the log."""
         return exchange_name(self.session_id, packet_id, self._context.me.incarnation)
-
-    def add_subscription(self, subscription: ClientSubscription[Sender]) -> None:
-        """Take a subscription up whose route counts this session."""
-        topic_filter = subscription.topic_filter
-        if self.is_ended:
-            self._unroute(topic_filter)
-            return
-        if topic_filter in self.subscriptions:
-            self.remove_subscription(topic_filter)
-        self.subscriptions[topic_filter] = subscription
-        self._records.add(topic_filter, can_have_record=self._can_have_records)
-        self._context.subscriptions.add(self.tenant, subscription)
-        if topic_filter.startswith(SHARE_PREFIX):
-            self._share(topic_filter)
-
-    def _share(self, topic_filter: str) -> None:
-        self.shares = True
-        group = GroupKey(self.tenant, topic_filter)
-        if self.sender.groups is None:
-            self.sender.groups = {}
-        self.sender.groups[group] = None
-
-    def replace_subscription(self, subscription: ClientSubscription[Sender]) -> None:
-        """Put a subscription in the place of the one to the same filter."""
-        existing = self.subscriptions[subscription.topic_filter]
-        subscription.starts = existing.starts
-        if not self.is_catching_up(subscription.topic_filter):
-            self._context.subscriptions.remove(self.tenant, existing)
-            self._context.subscriptions.add(self.tenant, subscription)
-        self.subscriptions[subscription.topic_filter] = subscription
-
-    def remove_subscription(self, topic_filter: str) -> None:
-        """Let go of a subscription; others of a share group get what waits for this client."""
-        self._remove(topic_filter, self.state)
-        self._records.remove(topic_filter)
-        if topic_filter.startswith(SHARE_PREFIX):
-            waiting = self.sender.take_shared(is_ended=False, shared_filter=topic_filter)
-            self._context.share_groups.pass_on(self.tenant, waiting)
-
-    def note_changed(self, topic_filter: str) -> None:
-        """Note that a subscription is to be written with the next record."""
-        self._records.change(topic_filter)
-
-    @property
-    def _can_have_records(self) -> bool:
-        """Whether subscriptions may have records of their own: every gateway reads them."""
-        return self.is_written and self._context.peers.version >= OWN_RECORDS_SINCE
-
-    def _remove(self, topic_filter: str, state: State) -> None:
-        """Undo what was done for a subscription up to a state."""
-        subscription = self.subscriptions.pop(topic_filter)
-        if self._restored_starts is not None:
-            self._restored_starts.pop(topic_filter, None)
-        is_in_force = state in IN_FORCE and not self.is_catching_up(topic_filter)
-        self._leave_history(topic_filter)
-        if is_in_force:
-            self._context.subscriptions.remove(self.tenant, subscription)
-        if state in ROUTED:
-            self._unroute(topic_filter)
-        self.sender.forget_retained(topic_filter)
-        if topic_filter.startswith(SHARE_PREFIX):
-            assert self.sender.groups is not None
-            self.sender.groups.pop(GroupKey(self.tenant, topic_filter), None)
-
-    # History that subscriptions get before they are in force
-
-    def is_catching_up(self, topic_filter: str) -> bool:
-        """Whether a subscription still gets its history, and nothing else."""
-        history = None if self._histories is None else self._histories.get(topic_filter)
-        return history is not None and not history.is_live
-
-    def begin_history(self, history: History) -> None:
-        """Take the subscriptions of a history out of force until it is told."""
-        for topic_filter in history.topic_filters:
-            if self.state in IN_FORCE and not self.is_catching_up(topic_filter):
-                subscription = self.subscriptions[topic_filter]
-                self._context.subscriptions.remove(self.tenant, subscription)
-            self._leave_history(topic_filter)
-            if self._histories is None:
-                self._histories = {}
-            self._histories[topic_filter] = history
-
-    def histories(self) -> list[History]:
-        """Return each history once."""
-        return list(dict.fromkeys((self._histories or {}).values()))
-
-    def settle_histories(self, next_offsets: Sequence[int]) -> bool:
-        """Forget those that are live and that the gateway has come past; whether there were any."""
-        over = [
-            history
-            for history in self.histories()
-            if history.is_live and have_reached(next_offsets, history.missed.cursor)
-        ]
-        for history in over:
-            for topic_filter in list(history.topic_filters):
-                self._leave_history(topic_filter)
-        return bool(over)
-
-    def _leave_history(self, topic_filter: str) -> None:
-        history = None if self._histories is None else self._histories.pop(topic_filter, None)
-        if history is not None:
-            history.leave(topic_filter)
-
-    def _unroute(self, topic_filter: str) -> None:
-        for route in self.routes([topic_filter]):
-            self._context.share_groups.unsubscribe(route)
 
     def save(
         self,
@@ -451,7 +149,7 @@ class ClientSession:
     def stored(self) -> None:
         """Note that the log has answered for a QoS 2 message."""
         if self.connection is None:
-            self._context.release(self)
+            self._context.release(self.key)
 
     def record(self, *, disconnected_at_ms: int | None = None) -> SessionRecord:
         """Return what whoever takes the session over must know of it."""
@@ -551,10 +249,6 @@ class ClientSession:
             self._save_member()
         return self.snapshot()
 
-    def shared_filters(self) -> list[str]:
-        """Return its shared subscriptions."""
-        return [one for one in self.subscriptions if one.startswith(SHARE_PREFIX)]
-
     def _save_member(self) -> None:
         if self.is_coming_back:
             return  # what it had in flight is in the log already, and not here yet
@@ -642,9 +336,3 @@ def _position(outgoing: OutgoingMessage | None) -> tuple[int, int]:
     if outgoing is None:
         return (0, 0)
     return (outgoing.message.partition, outgoing.message.offset)
-
-
-def _stored_will(will: Will) -> StoredWill:
-    properties: dict[str, Any] = {**will.properties}
-    delay = properties.pop("will_delay_interval", 0)
-    return StoredWill(will.topic_name, will.payload, will.qos, will.retain, properties, delay)

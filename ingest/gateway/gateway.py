@@ -13,7 +13,6 @@ from ingest.gateway.agent_check import AgentCheck
 from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.bans import Bans
 from ingest.gateway.catching_up import CatchingUp
-from ingest.gateway.client_session import SessionContext
 from ingest.gateway.connection import ClientConnection
 from ingest.gateway.connection_context import ConnectionContext
 from ingest.gateway.connections import Connections
@@ -38,6 +37,7 @@ from ingest.gateway.retained_questions import RetainedAnswers, RetainedQuestions
 from ingest.gateway.retained_scans import RetainedSources
 from ingest.gateway.retained_shards import RetainedShards
 from ingest.gateway.sending import SenderContext
+from ingest.gateway.session_context import SessionContext
 from ingest.gateway.session_log import SessionLog
 from ingest.gateway.sessions import Sessions
 from ingest.gateway.shard_acts import Actions

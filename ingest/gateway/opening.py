@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingest.gateway.client import Client
-from ingest.gateway.client_session import ClientSession, StoredSession
+from ingest.gateway.client_session import ClientSession
+from ingest.gateway.session_context import StoredSession
 from ingest.gateway.sessions import HELD_BY_SESSION
 from ingest.protocol.packets import MQTT_5_0
 from ingest.protocol.reason_codes import ConnackReasonCode
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from ingest.gateway.client_session import SessionContext
     from ingest.gateway.context import Context
     from ingest.gateway.resuming import Resumer
     from ingest.gateway.route_rounds import RouteRequest
+    from ingest.gateway.session_context import SessionContext
     from ingest.gateway.sessions import Sessions
     from ingest.protocol.packets import Connect
     from ingest.protocol.properties import Properties

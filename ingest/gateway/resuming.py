@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ingest.gateway.catching_up import CatchingUp
-    from ingest.gateway.client_session import ClientSession, StoredSession
+    from ingest.gateway.client_session import ClientSession
     from ingest.gateway.context import Context
     from ingest.gateway.lake.reader import LakeReader
     from ingest.gateway.outbound import OutboundMessage
+    from ingest.gateway.session_context import StoredSession
     from mqlake.session_records import Outgoing as StoredOutgoing
 
 logger = logging.getLogger(__name__)

@@ -302,7 +302,7 @@ class Sessions:
         elif session.state is State.LIVE:
             session.become(State.LEAVING)
             self._leaving[session.key] = session
-            self.release_if_stored(session)
+            self.release_if_stored(session.key)
         else:  # its client was not heard yet
             self._store(session)
 
@@ -334,12 +334,12 @@ class Sessions:
         if not session.hands_on:
             self._holder.release(key, write_last)
 
-    def release_if_stored(self, session: ClientSession) -> None:
+    def release_if_stored(self, key: Key) -> None:
         """Let others have a session once the log has answered for its QoS 2 messages."""
-        if session.incoming.is_storing or self._leaving.get(session.key) is not session:
-            return
-        del self._leaving[session.key]
-        self._store(session)
+        session = self._leaving.get(key)
+        if session is not None and not session.incoming.is_storing:
+            del self._leaving[key]
+            self._store(session)
 
     def _store(self, session: ClientSession) -> None:
         key = session.key

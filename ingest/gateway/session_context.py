@@ -1,0 +1,68 @@
+"""What the sessions of a gateway are made with, and what the log has of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ingest.gateway.delivered import Delivered
+    from ingest.gateway.histories import Histories
+    from ingest.gateway.peers import Peers
+    from ingest.gateway.publishing import Publisher
+    from ingest.gateway.sending import Sender, SenderContext
+    from ingest.gateway.session_log import SessionLog
+    from ingest.gateway.share_groups import ShareGroups
+    from ingest.gateway.share_log import ShareLog
+    from ingest.session.subscriptions import Subscriptions
+    from mqlake.clock import Clock
+    from mqlake.session_records import ProgressRecord, SessionRecord, StoredSubscription
+    from mqlake.shard_records import Key, Run
+
+
+class StoredSession(NamedTuple):
+    """What the log has of a session whose client was away."""
+
+    session: SessionRecord
+    progress: ProgressRecord | None
+    """None when there is none yet."""
+    more: Sequence[StoredSubscription] = ()
+    """Its subscriptions that have records of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionContext:
+    """What all sessions of a gateway use.
+
+    Attributes:
+        me: This run of the gateway.
+        origin: `<site>/<gateway>`.
+        clock: For times in records.
+        peers: Knows which version of records is in force.
+        senders: What their senders use.
+        subscriptions: Those in force.
+        share_groups: The share groups that sessions here are members of.
+        histories: Reads for sessions that have asked for history.
+        publisher: Knows what the log has confirmed.
+        delivered: How far the gateway has come.
+        session_log: Where sessions are written.
+        share_log: Where it is written what they share.
+        release: Called when the log may have answered for the last message of a session whose
+            client has gone.
+    """
+
+    me: Run
+    origin: str
+    clock: Clock
+    peers: Peers
+    senders: SenderContext
+    subscriptions: Subscriptions[Sender]
+    share_groups: ShareGroups
+    histories: Histories
+    publisher: Publisher
+    delivered: Delivered
+    session_log: SessionLog
+    share_log: ShareLog
+    release: Callable[[Key], None]
