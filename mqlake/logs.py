@@ -7,7 +7,9 @@ import asyncio
 import json
 import logging
 import sys
+import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
@@ -24,6 +26,28 @@ OUR_NAMES: Final = ("time", "level", "logger", "message", "process", "exception"
 """Members of a JSON line; a value of one of these names has an underscore in front."""
 
 _lines: Final[Counter[str]] = Counter()
+
+
+_INFO: Final = vars(logging.LogRecord("", logging.INFO, "", 0, "", (), None))
+"""What all lines of level INFO have in common."""
+
+
+def log_often(logger: logging.Logger, message: str, fields: Mapping[str, object]) -> None:
+    """Do what `logger.info(message, extra={"fields": fields})` does, in less time.
+
+    For what each client that comes and goes has logged. The level is the caller's to look at.
+    """
+    record = logging.LogRecord.__new__(logging.LogRecord)
+    created = time.time()
+    record.__dict__ = {
+        **_INFO,
+        "name": logger.name,
+        "msg": message,
+        "fields": fields,
+        "created": created,
+        "msecs": int(created % 1 * 1000),
+    }
+    logger.handle(record)
 
 
 class _LineFormatter(logging.Formatter):

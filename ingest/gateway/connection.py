@@ -36,6 +36,7 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+from mqlake.logs import log_often
 
 if TYPE_CHECKING:
     import asyncio
@@ -529,7 +530,7 @@ class ClientConnection(ClientSocket):
                 "connection_id": self.connection_id,
                 "peer": self.peer,
             }
-            logger.info(event, extra={"fields": known | values})
+            log_often(logger, event, known | values)
 
 
 _HANDLERS: Final[dict[type, Callable[[ClientConnection, Any], None]]] = {

@@ -314,21 +314,22 @@ class Sessions:
         left = session.sender.take_shared(is_ended=True)
         self._share_groups.pass_on(session.tenant, left)
         self._close_progress(session)
-        now_ms = self._context.clock.now_ms()
-        key, record = session.key, session.record(disconnected_at_ms=now_ms)
+        key, record = session.key, None
+        if session.is_written:
+            record = session.record(disconnected_at_ms=self._context.clock.now_ms())
 
         def write_last(epoch: int) -> None:
             writers: dict[Kind, Callable[[], object]] = {
                 Kind.MEMBER: partial(self._share_log.forget_member, key, shared_filters, epoch)
             }
-            if session.is_written and record.will is None:
+            if record is not None and record.will is None:
                 if session.has_progress:
                     writers[Kind.PROGRESS] = partial(self._log.forget_progress, key, epoch)
                 writers[Kind.SESSION] = partial(self._log.forget_session, key, epoch)
-            elif session.is_written:
+            elif record is not None:
                 writers[Kind.SESSION] = partial(self._log.save_session, record, epoch)
             write(Before.END, writers)
-            if not session.is_written:
+            if record is None:
                 self._holder.end_claim_of(key, epoch)
 
         if not session.hands_on:

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -12,6 +13,7 @@ from mqlake.logs import (
     LEVELS,
     MAX_LOG_BYTES,
     OUR_NAMES,
+    log_often,
     logged_lines,
     set_up_logging,
 )
@@ -103,6 +105,24 @@ def test_lines_can_be_objects(tmp_path: Path) -> None:
     }
     assert second["exception"].splitlines()[-1] == "ValueError: no"
     assert set(second) == set(OUR_NAMES)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_what_is_logged_often_looks_like_any_line(
+    tmp_path: Path, log_format: Literal["text", "json"]
+) -> None:
+    log_file = tmp_path / "x.log"
+    set_up_logging("INFO", log_file, log_format, "gateway-1")
+    logger = logging.getLogger("ingest.gateway")
+    before = logged_lines()["INFO"]
+    logger.info("100 % connected", extra={"fields": {"client_id": "a"}})
+    log_often(logger, "100 % connected", {"client_id": "a"})
+    assert logged_lines()["INFO"] == before + 2
+    one, other = (
+        re.sub(r"\d\d:\d\d\.\d{3}", "", line)
+        for line in log_file.read_text(encoding="utf-8").splitlines()
+    )
+    assert one == other
 
 
 def test_lines_are_counted_by_level(tmp_path: Path) -> None:
