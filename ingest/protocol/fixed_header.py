@@ -31,6 +31,8 @@ class Role(Enum):
     SERVER = "server"
     CLIENT = "client"
 
+    __hash__ = object.__hash__  # by identity: that of `Enum` is a call for each look-up
+
 
 LEVEL_UNKNOWN: Final = 0  # before the CONNECT
 NEVER: Final = 99
