@@ -67,6 +67,8 @@ GOALS: Final[Mapping[str, tuple[float, bool]]] = {
         for what, goal in _OF_ROUTES.items()
     },
     "balancing by predicted, deviation of CPU, all three": (14, False),
+    "CONNECT to CONNACK, HAProxy adds, p50": (1, False),
+    "idle CPU, control plane of the balancer, 100 nodes": (2, False),
     "ready": (30, False),
     "idle CPU, whole system": (35, False),
     "memory, whole system": (2098, False),

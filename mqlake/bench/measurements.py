@@ -7,6 +7,7 @@ from typing import Final
 
 from mqlake.bench import balancing
 from mqlake.bench.api import measure_api_publish, measure_live_feed
+from mqlake.bench.balancer import measure_balancer
 from mqlake.bench.balancing import measure_balancing
 from mqlake.bench.codec import measure_codec
 from mqlake.bench.connections import measure_connection_memory, measure_connects
@@ -258,6 +259,7 @@ MEASUREMENTS: Final[Mapping[str, Measurement]] = {
     "live-feed": times(1, measure_live_feed),
     "first-paint": measure_first_paint,
     "connects": times(3, measure_connects),
+    "balancer": times(1, measure_balancer),
     "fan-out": times(1, measure_fan_out),
     "fan-out-1000": times(3, measure_fan_out_1000),
     "acknowledged": times(1, measure_acknowledged),
