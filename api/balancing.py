@@ -1,5 +1,6 @@
 """The balancer of this machine, asked by its control socket."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,11 @@ class Proxy(BaseModel):
     repairs: int = Field(description="times that it had drifted and was brought back")
 
 
+class Loads(BaseModel):
+    made_at: datetime | None = Field(description="UTC; null: there are none yet")
+    problem: str = Field(description="why they could not be read, or made anew; empty: they could")
+
+
 class Drain(BaseModel):
     node: str
     state: str
@@ -49,6 +55,8 @@ class Balancer(BaseModel):
     detail: str
     strategy: str
     version: str = Field(description="of the snapshot in force: SHA-256 of what is in it")
+    talkers: int = Field(description="clients that are placed with those who hear the same topics")
+    loads: Loads = Field(description="what clients are expected to publish and to hear")
     nodes: list[Node] = Field(description="by name")
     left_out: list[str] = Field(description="nodes for which there is no slot")
     proxies: list[Proxy]

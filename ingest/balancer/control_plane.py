@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import asdict
+from datetime import UTC, datetime
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from ingest.balancer.drains import Drains
 from ingest.balancer.fleet import Fleet, Node
 from ingest.balancer.haproxy.configuration import maps_of, render, render_map
 from ingest.balancer.haproxy.driver import Driver
+from ingest.balancer.history import History
 from ingest.balancer.loads import Expected, LoadsError, read_expected
 from ingest.balancer.probe import Credentials, Probe
 from ingest.balancer.scraping import ScrapeError, read_metric, scrape
@@ -103,6 +105,11 @@ class ControlPlane:
         self._woken = asyncio.Event()
         self._unwritten = asyncio.Event()
         self._loads_stamp: tuple[int, int] | None = None
+        self._loads_problem = ""
+        self._history: History | None = None
+        file = settings.predicted.loads_file
+        if settings.history.data_dir is not None and file is not None:
+            self._history = History(settings.history, settings.tenants(), file, clock)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until told to stop. Proxies keep what they have.
@@ -122,6 +129,7 @@ class ControlPlane:
                     *(self._follow_dns(key, source) for key, source in self._sources),
                     *(driver.run() for driver in self.drivers),
                     self.drains.run(),
+                    *([self._history.run()] if self._history is not None else []),
                 ]
                 tasks = [group.create_task(loop) for loop in loops]
                 self._apply(self.snapshot)
@@ -199,11 +207,20 @@ class ControlPlane:
             "strategy": self._settings.strategy,
             "version": self.snapshot.version,
             "talkers": len(self.snapshot.talkers),
+            "loads": self._describe_loads(),
             "nodes": self.fleet.describe(self.now()),
             "left_out": self.fleet.left_out,
             "proxies": [asdict(driver.state) for driver in self.drivers],
             "drains": self.drains.describe(),
         }
+
+    def _describe_loads(self) -> dict[str, Any]:
+        at_ns, _ = self._loads_stamp or (0, 0)
+        made_at = datetime.fromtimestamp(at_ns // 10**9, UTC).isoformat() if at_ns else None
+        problem = self._loads_problem
+        if not problem and self._history is not None:
+            problem = self._history.state.problem
+        return {"made_at": made_at, "problem": problem}
 
     def _wake(self) -> None:
         self._woken.set()
@@ -357,9 +374,11 @@ class ControlPlane:
                 return
             self._loads_stamp = stamp
             self.fleet.expect(await asyncio.to_thread(self._read_expected, path))
+            self._loads_problem = ""
         except FileNotFoundError:
             return  # nobody has written it yet, or it is being replaced
         except (OSError, UnicodeDecodeError, LoadsError) as exc:
+            self._loads_problem = f"{path}: {exc}"
             fields = {"file": str(path), "reason": str(exc)}
             logger.warning("expected loads not read", extra={"fields": fields})
 

@@ -148,6 +148,24 @@ class PredictedSettings(SettingsGroup):
     )
 
 
+class HistorySettings(SettingsGroup):
+    """What predicted.loads_file is made of, when nobody else makes it."""
+
+    data_dir: Path | None = Field(
+        default=None, description="of a system on this machine, whose API is asked; None: of none"
+    )
+    every_seconds: float = Field(
+        default=86_400.0, ge=1, le=31_536_000, description="the file is made when it is older"
+    )
+    days: int = Field(default=7, ge=1, le=365, description="of the messages that count")
+    rows: int = Field(
+        default=100_000,
+        ge=1,
+        le=300_000,
+        description="clients, topics and subscriptions of a tenant at most, of each so many",
+    )
+
+
 class ProxySettings(SettingsGroup):
     """One HAProxy."""
 
@@ -254,6 +272,7 @@ class BalancerSettings(ProcessSettings):
     overload: OverloadSettings = OverloadSettings()
     probe: ProbeSettings = ProbeSettings()
     predicted: PredictedSettings = PredictedSettings()
+    history: HistorySettings = HistorySettings()
     nodes: tuple[NodeSettings, ...] = ()
     proxies: tuple[ProxySettings, ...] = ()
     frontends: tuple[FrontendSettings, ...] = ()
@@ -267,6 +286,17 @@ class BalancerSettings(ProcessSettings):
         if 0 < sum(bool(proxy.peer) for proxy in self.proxies) < len(self.proxies):
             raise ValueError("all proxies have a peer, or none")
         return self
+
+    @model_validator(mode="after")
+    def _history_has_a_file(self) -> Self:
+        if self.history.data_dir is not None and self.predicted.loads_file is None:
+            raise ValueError("history.data_dir needs predicted.loads_file, which it is to make")
+        return self
+
+    def tenants(self) -> list[str]:
+        """Return the tenants whose clients can be told."""
+        named = (tenant for one in self.frontends for tenant in one.tenants.values())
+        return sorted({self.tenant, *named})
 
     def policy(self) -> Policy:
         return Policy(

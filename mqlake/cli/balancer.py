@@ -156,6 +156,11 @@ def _print_status(found: dict[str, Any]) -> None:
     console.print(proxies)
     for one in found["drains"]:
         console.print(escape(f"drain of {one['node']}: {one['state']}, {one['closed']} closed"))
+    loads = found["loads"]
+    told = f"expected loads of {loads['made_at']}" if loads["made_at"] else "no expected loads yet"
+    if loads["problem"]:
+        told += f" ({loads['problem']})"
+    console.print(escape(f"{found['talkers']} clients placed together; {told}"))
     console.print(
         f"[dim]{found['strategy']} version {found['version'][:12]}: {escape(found['detail'])}[/]"
     )

@@ -67,6 +67,11 @@ class Balancing:
             "MQLAKE_BALANCER_STATE_FILE": str(settings.state_file),
             "MQLAKE_BALANCER_DISCOVERY__GATEWAYS": "true",
             "MQLAKE_BALANCER_PREDICTED__LOADS_FILE": str(settings.predicted.loads_file),
+            **(
+                {"MQLAKE_BALANCER_HISTORY__DATA_DIR": str(settings.history.data_dir)}
+                if settings.history.data_dir is not None
+                else {}
+            ),
             "MQLAKE_BALANCER_PREDICTED__SESSION_SHARDS": str(settings.predicted.session_shards),
             "MQLAKE_BALANCER_MAX_CONNECTIONS": str(settings.max_connections),
             "MQLAKE_BALANCER_PROXIES": proxies,
@@ -138,6 +143,10 @@ def plan_balancing(
         "map_file": folder / "buckets.map",
         "talkers_file": folder / "talkers.map",
     }
+    history = given.history
+    if given.predicted.loads_file is None:
+        # Nobody else makes the file: it is made here, of the history of this system.
+        history = history.model_copy(update={"data_dir": Path()})
     settings = load(
         BalancerSettings,
         config,
@@ -150,6 +159,7 @@ def plan_balancing(
                 "loads_file": given.predicted.loads_file or folder / "loads.csv",
             }
         ),
+        history=history,
         max_connections=min(given.max_connections, _most_connections()),
         proxies=(proxy,),
         frontends=(*(one for one in own if one.name not in taken), *given.frontends),

@@ -45,6 +45,7 @@ def test_nodes_proxies_and_versions_are_shown(api: Api, plane: ControlPlane) -> 
     assert proxy["problem"]
     assert not found["healthy"]
     assert "proxy-1" in found["detail"]
+    assert (found["talkers"], found["loads"]) == (0, {"made_at": None, "problem": ""})
     assert api.get("/metrics")["balancer"]["version"] == found["version"]
 
 

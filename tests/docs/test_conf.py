@@ -68,6 +68,7 @@ SHOWN_BY_EXAMPLE = {
     "prefixes",
     "nodes",
     "predicted",
+    "history",
     "probe",
     "proxies",
     "rights_file",
@@ -188,8 +189,8 @@ def test_federation_file_shows_every_key_of_brokers_and_prefixes() -> None:
 def test_balancer_file_shows_every_key_of_its_tables() -> None:
     shown = uncommented("balancer")
     defaults = BalancerSettings()
-    by_example = {"username", "password", "loads_file", "dns"}
-    for group in ("discovery", "probe", "predicted"):
+    by_example = {"username", "password", "loads_file", "data_dir", "dns"}
+    for group in ("discovery", "probe", "predicted", "history"):
         table, settings = shown[group], getattr(defaults, group)
         assert isinstance(table, dict)
         assert set(table) == set(type(settings).model_fields), group

@@ -1,5 +1,6 @@
 """`bin/mqlake sql` against a running system."""
 
+import asyncio
 import csv
 import io
 import json
@@ -15,6 +16,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from ingest.balancer.history import History
+from ingest.balancer.settings import HistorySettings
+from mqlake.clock import SystemClock
 from mqlake.local.testing import LocalSystem, await_condition
 from mqlake.tables import MESSAGES
 from mqlake.views import view_columns
@@ -81,6 +85,29 @@ def test_table_shows_the_rows_and_says_when_there_are_more(rows: LocalSystem) ->
     assert "sql/a" in result.stdout
     assert "sql/b" not in result.stdout
     assert "first 1 rows" in result.stderr
+
+
+def test_the_balancer_gets_its_rates_and_subscriptions(rows: LocalSystem, tmp_path: Path) -> None:
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "sql-hearer", clean_session=True)
+    client.connect("127.0.0.1", rows.mqtt_port)
+    client.loop_start()
+    client.subscribe([("sql/+", 0), ("sql/left", 0)])
+    client.unsubscribe("sql/left")
+    file = tmp_path / "loads.csv"
+    settings = HistorySettings(data_dir=rows.data_dir, every_seconds=77)
+    history = History(settings, ["default"], file, SystemClock())
+
+    def there() -> bool:
+        assert asyncio.run(history.make()) == 77, history.state.problem
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return "default,sql-hearer,,sql/+" in lines and "default,sql-hearer,,sql/left" not in lines
+
+    await_condition(there, "what the client subscribed to, though its session is not kept")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert f"default,sql-test,{2 / 604_800:.6g}," in lines
+    assert f"default,,{1 / 604_800:.6g},sql/a" in lines
+    client.disconnect()
+    client.loop_stop()
 
 
 def test_a_query_that_spark_refuses_is_one_sentence(rows: LocalSystem) -> None:

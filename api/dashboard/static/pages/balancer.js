@@ -2,7 +2,7 @@
 
 import { inPath } from "../core/api.js";
 import { fill, h, perFrame, say } from "../core/dom.js";
-import { count, rate } from "../core/format.js";
+import { count, moment, rate } from "../core/format.js";
 import { ask, badge, button, facts, field, heading, panel, table } from "../core/parts.js";
 
 const SHOWN_VERSION = 12;
@@ -104,6 +104,8 @@ export function mount({ api, metrics, signal }) {
         ["Strategy", balancer.strategy],
         ["Snapshot", h("code", { title: balancer.version }, short(balancer.version))],
         ["Copies of a message", copies],
+        ["Placed together", `${count(balancer.talkers)} clients`],
+        ["Loads expected as of", loadsOf(balancer.loads)],
         ["Taking clients", `${taken(balancer)} of ${count(balancer.nodes.length)} nodes`],
       ]),
     );
@@ -118,6 +120,8 @@ export function mount({ api, metrics, signal }) {
 
 const path = (node) => `/balancer/nodes/${inPath(node.name)}/drain`;
 const copiesOf = (now) => (now?.copies_per_message == null ? "–" : rate(now.copies_per_message));
+const loadsOf = ({ made_at: at, problem }) =>
+  [at === null ? "not known yet" : moment(at), problem].filter(Boolean).join("; ");
 const short = (version) => version.slice(0, SHOWN_VERSION) || "–";
 const percent = (value) => (value === null ? "–" : `${rate(value)} %`);
 const rounded = (node) => ({ ...node, cpu_percent: Math.round(node.cpu_percent ?? -1) });
