@@ -156,7 +156,7 @@ def _run(
     clock = SystemClock()
     has_tables = threading.Event()
     mode = _mode(settings, partitions[INBOUND])
-    tables = State(settings, state.checkpoint(settings), clock, rest=stopping.wait)
+    tables = State(settings, state.checkpoint(settings), clock, wait=stopping.wait)
     controller = _controller(spark, settings, partitions, clock)
     memory = _runs(spark, settings, controller, clock)
     tables_log = KafkaRuleLog(settings.log.bootstrap_servers, {}, has_metrics=False)

@@ -71,7 +71,7 @@ class StreamingSettings(ProcessSettings):
         ge=0.5,
         le=3600.0,
         description="how often the tables of retained messages, sessions and events follow the "
-        "log, at most; they rest after work",
+        "log, at most; they rest when they have caught up",
     )
     state_max_records: int = Field(
         default=200_000, ge=1_000, description="most records of one such step, bounds its memory"

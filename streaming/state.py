@@ -23,6 +23,7 @@ from mqlake.tables import EVENTS as EVENTS_TABLE
 from streaming.checkpoints import committed, query_id, read_ends
 from streaming.events import drop_rows, event_rows
 from streaming.jvm.priority import give_way
+from streaming.resting import Rest
 from streaming.retained import (
     committed_offsets,
     is_retained,
@@ -49,8 +50,7 @@ LOG_TOPICS: Final = (INBOUND, SESSIONS, EVENTS, RULES)
 NOTE_SECONDS: Final = 60.0
 """Longest that the table `retained` says nothing of a log that grows."""
 REST: Final = 12.0
-"""A batch is followed by a rest of so many times what it took: a merge keeps a processor busy for a
-second, however few rows it has, and messages come before tables."""
+"""A batch is followed by a rest of so many times what it took (`streaming.resting`)."""
 MOST_REST_SECONDS: Final = 15.0
 
 
@@ -64,7 +64,7 @@ class State:
     Args:
         settings: Where tables and checkpoints are.
         checkpoint: Folder of the query's checkpoint.
-        rest: Waits so many seconds, less when the application stops.
+        wait: Waits so many seconds, less when the application stops.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class State:
         settings: StreamingSettings,
         checkpoint: Path,
         clock: Clock,
-        rest: Callable[[float], object],
+        wait: Callable[[float], object],
     ) -> None:
         self._settings = settings
         self._checkpoint = checkpoint
         self._clock = clock
-        self._rest = rest
+        self._rest = Rest(checkpoint, settings.state_max_records, REST, MOST_REST_SECONDS, wait)
         self._noted_at = clock.monotonic()
         self._is_warm = False
         self._is_closed = False
@@ -103,7 +103,7 @@ class State:
                 raise StateClosedError
             self._apply(batch, batch_id)
         if self._is_warm:
-            self._rest(min((self._clock.monotonic() - begin) * REST, MOST_REST_SECONDS))
+            self._rest.after(batch_id, self._clock.monotonic() - begin)
         self._is_warm = True
 
     def note(self, spark: SparkSession) -> None:

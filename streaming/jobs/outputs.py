@@ -22,6 +22,7 @@ from mqlake.tables import LATE, RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, RULE_TAB
 from rules.metrics import LATENCY_BOUNDS_MS
 from streaming.checkpoints import query_id
 from streaming.jvm.priority import give_way
+from streaming.resting import Rest
 from streaming.rules.program import TABLE_FUNCTION, TableAction
 from streaming.rules.table_metrics import TableMetrics
 from streaming.rules.tables import (
@@ -52,7 +53,7 @@ NAME: Final = "outputs"
 MOST_RECORDS: Final = 50_000
 KEPT_MARKS: Final = 20
 REST: Final = 6.0
-"""A batch is followed by a rest of so many times what it took: messages come before tables."""
+"""A batch is followed by a rest of so many times what it took (`streaming.resting`)."""
 MOST_REST_SECONDS: Final = 10.0
 
 
@@ -85,7 +86,7 @@ class Outputs:
         settings: Where tables and checkpoints are.
         clock: For the rest after a batch.
         find: Returns where the rows of a version go.
-        rest: Waits so many seconds, less when the application stops.
+        wait: Waits so many seconds, less when the application stops.
         metrics: What the actions have done.
         runs: Returns the names of the runs of rules with memory; None while they are not known.
     """
@@ -95,17 +96,17 @@ class Outputs:
         settings: StreamingSettings,
         clock: Clock,
         find: Callable[[Version], tuple[TableAction, ...]],
-        rest: Callable[[float], object],
+        wait: Callable[[float], object],
         metrics: TableMetrics,
         runs: Callable[[], frozenset[str] | None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._find = find
-        self._rest = rest
         self._metrics = metrics
         self._runs = runs
         self._checkpoint = checkpoint(settings)
+        self._rest = Rest(self._checkpoint, MOST_RECORDS, REST, MOST_REST_SECONDS, wait)
         self._lock = threading.Lock()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -115,7 +116,7 @@ class Outputs:
         with self._lock:
             self.apply(batch, batch_id)
             self._metrics.write()
-        self._rest(min((self._clock.monotonic() - begin) * REST, MOST_REST_SECONDS))
+        self._rest.after(batch_id, self._clock.monotonic() - begin)
 
     def apply(self, batch: DataFrame, batch_id: int) -> None:
         """Write a batch; one that comes again leaves the tables as if it had come once."""

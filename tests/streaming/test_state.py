@@ -79,6 +79,10 @@ class Log:
         timestamp = datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC)
         self._pending.append((key, value, log_topic, partition, offset, timestamp, headers or []))
 
+    def skip(self, log_topic: str, records: int) -> None:
+        """Have so many that concern nobody here."""
+        self._ends[log_topic, 0] += records
+
     def publish(
         self,
         topic: str,
@@ -516,6 +520,18 @@ def test_what_spark_writes_is_for_its_owner_alone(log: Log, tmp_path: Path) -> N
     written = list((tmp_path / "tables").rglob("*"))
     assert any(path.suffix == ".parquet" for path in written)
     assert [path for path in written if path.stat().st_mode & 0o077] == []
+
+
+def test_after_a_batch_that_could_not_take_all_there_is_no_rest(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.settings = log.settings.model_copy(update={"state_max_records": 1000})
+    log.state = log.restarted()
+    monkeypatch.setattr(log.state, "_apply", lambda *_: log.clock.advance(0.5))
+    for records in (1, 1000, 999, 5):
+        log.skip(INBOUND, records)
+        log.apply()
+    assert log.rests == [0.5 * REST], "after the last"
 
 
 def test_a_state_that_is_closed_takes_no_batch(log: Log) -> None:

@@ -1,0 +1,57 @@
+"""When the queries that keep tables rest: messages come before tables, but tables keep up.
+
+A batch keeps a processor busy for a second, however few rows it has. So it is followed by a rest of
+some times what it took, if it has taken all that was there when it began. One that could not leaves
+the next no time: what waits in the log is kept there until it is read.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from streaming.checkpoints import ends_of
+
+_FULL: Final = 0.9
+"""Of the most records of a batch: the partitions' shares of it are rounded."""
+
+
+class Rest:
+    """Rests after batches of one query.
+
+    Args:
+        checkpoint: Folder of its checkpoint.
+        most_records: Of one batch (`maxOffsetsPerTrigger`).
+        factor: How long a rest is, in times of what the batch took.
+        most_seconds: The longest.
+        wait: Waits so many seconds, less when the application stops.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        most_records: int,
+        factor: float,
+        most_seconds: float,
+        wait: Callable[[float], object],
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._most_records = most_records
+        self._factor = factor
+        self._most_seconds = most_seconds
+        self._wait = wait
+
+    def after(self, batch_id: int, took_seconds: float) -> None:
+        """Rest after a batch, unless it has left records in the log."""
+        if self._taken(batch_id) < self._most_records * _FULL:
+            self._wait(min(took_seconds * self._factor, self._most_seconds))
+
+    def _taken(self, batch_id: int) -> int:
+        """Return how many offsets a batch has taken, as far as is known where it began."""
+        begins = ends_of(self._checkpoint, batch_id - 1) or {}
+        ends = ends_of(self._checkpoint, batch_id) or {}
+        return sum(
+            end - begins[log_topic][partition]
+            for log_topic, partitions in ends.items()
+            for partition, end in partitions.items()
+            if partition in begins.get(log_topic, {})
+        )

@@ -1,0 +1,57 @@
+"""Queries that keep tables rest when they have taken all there was, and only then."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mqlake.records import EVENTS, INBOUND
+from streaming.resting import Rest
+
+MOST_RECORDS = 1000
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.rests: list[float] = []
+        self._folder = folder
+        (folder / "offsets").mkdir()
+        self.rest = Rest(folder, MOST_RECORDS, 6.0, 10.0, self.rests.append)
+
+    def note(self, batch_id: int, *inbound: int, events: int = 0) -> None:
+        """Note where a batch ends, as Spark does before it begins."""
+        ends = {INBOUND: {str(p): at for p, at in enumerate(inbound)}, EVENTS: {"0": events}}
+        lines = ["v1", "{}", json.dumps(ends)]
+        (self._folder / "offsets" / str(batch_id)).write_text("\n".join(lines))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_batch_that_took_all_there_was_is_followed_by_a_rest(world: World) -> None:
+    world.note(0, 10, 20)
+    world.note(1, 300, 400, events=200)
+    world.rest.after(0, 0.5)
+    world.rest.after(1, 0.5)
+    world.rest.after(1, 60.0)
+    assert world.rests == [3.0, 3.0, 10.0]
+
+
+def test_a_batch_that_could_not_take_all_is_followed_by_the_next_at_once(world: World) -> None:
+    world.note(0, 10, 20)
+    # Shares of partitions are rounded.
+    world.note(1, 310, 320, events=399)
+    world.note(2, 311, 321, events=400)
+    world.rest.after(1, 1.0)
+    assert world.rests == []
+    world.rest.after(2, 1.0)
+    assert world.rests == [6.0], "it has caught up"
+
+
+def test_of_a_partition_that_is_new_only_what_is_known_counts(world: World) -> None:
+    world.note(0, 10)
+    world.note(1, 20, 5_000_000)
+    world.rest.after(1, 1.0)
+    assert world.rests == [6.0]
