@@ -83,6 +83,10 @@ class Owner(Protocol):
         """Return which site a client is; None: none that may connect."""
         ...
 
+    def is_made(self, connection: Connection) -> None:
+        """The other side is reached; from here on `is_closed` follows."""
+        ...
+
     def is_open(self, connection: Connection) -> None:
         """Both sides have agreed: say hello."""
         ...
@@ -193,9 +197,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not one by class
-        if self.reason:  # closed before it was made
-            self._transport.abort()
-            return
+        self._owner.is_made(self)
         self._heard_at = self._loop.time()
         self._timer = self._loop.call_later(CONNECT_SECONDS, self._give_up)
         if self._connect is not None:

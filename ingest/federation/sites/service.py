@@ -199,7 +199,7 @@ class SiteService:
         )
 
     def _new_connection(self, neighbour: NeighborSettings | None = None) -> Connection:
-        connection = Connection(
+        return Connection(
             self,
             None if neighbour is None else self._connect_packet(neighbour),
             None if neighbour is None else neighbour.id,
@@ -207,8 +207,6 @@ class SiteService:
             max_packet_bytes=self.settings.max_packet_bytes,
             keep_alive_seconds=self.settings.keep_alive_seconds,
         )
-        self._connections.add(connection)
-        return connection
 
     def reload(self, neighbours: tuple[NeighborSettings, ...]) -> None:
         """Take other neighbours; links to those that stay as they are are not cut."""
@@ -325,6 +323,10 @@ class SiteService:
         fields = {"username": (connect.username or "")[:64]}
         _logger.warning("somebody is refused who is no neighbour", extra={"fields": fields})
         return None
+
+    def is_made(self, connection: Connection) -> None:
+        """Know it, to end it with this run."""
+        self._connections.add(connection)
 
     def is_open(self, connection: Connection) -> None:
         """Say what this site wants, if the connection is to stay."""

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import trustme
+import uvloop
 
 from ingest.federation.sites import connection
+from ingest.federation.sites.link import NOT_YET
 from ingest.protocol.encoder import encode
 from ingest.protocol.packets import Connack, Connect, Publish
 from tests.ingest.federation.sites.harness import Site, are_linked, until
@@ -145,3 +147,18 @@ async def test_a_stranger_is_not_let_in(said: bytes) -> None:
     writer.close()
     await writer.wait_closed()
     await a.stop()
+
+
+def test_tries_that_reach_nobody_leave_nothing() -> None:
+    """Loops differ in when they make the protocol of a connection: this one does so before."""
+
+    async def scenario() -> None:
+        a, b = Site(1), Site(2)
+        a.link(b)
+        await a.start()
+        await until(lambda: reason(a) not in ("", NOT_YET))
+        assert a.service is not None
+        assert not a.service._connections
+        await a.stop()
+
+    uvloop.run(scenario())
