@@ -117,6 +117,31 @@ def test_a_node_above_its_bound_loses_those_that_are_too_many() -> None:
     assert per_message(talks, after) < 1.1
 
 
+def test_who_is_too_many_goes_from_the_end_of_the_order() -> None:
+    """The last would fit beside the first, but belongs to those who go."""
+    talks = talks_of([(1.0, [0, 1, 2])], [6.0, 6.0, 1.0])
+    after = settle(talks, {"x": 10.0, "y": 100.0}, dict.fromkeys(talks.keys, "x"))
+    assert after == {"c0": "x", "c1": "y", "c2": "y"}
+
+
+def test_one_without_a_node_goes_where_most_of_its_circle_are() -> None:
+    talks = talks_of([(1.0, [0, 1, 2, 3])], [1.0] * 4)
+    before = {"c0": "gone", "c1": "x", "c2": "y", "c3": "y"}
+    assert settle(talks, {"x": 100.0, "y": 100.0}, before)["c0"] == "y"
+
+
+def test_nodes_are_filled_alike_though_their_bounds_would_take_more() -> None:
+    talks = groups(12, 30, inside=0.9)
+    placed = gather(talks, bounds(talks, *"xyz", slack=1.5), {})
+    assert max(loads_of(talks, placed).values()) <= 150
+
+
+def test_who_has_no_place_gets_none_when_nodes_change() -> None:
+    talks = groups(4, 10)
+    before = dict.fromkeys(talks.keys[:15], "x")
+    assert settle(talks, bounds(talks, *"xy"), before).keys() == before.keys()
+
+
 def test_who_talks_no_longer_loses_its_place() -> None:
     talks = groups(4, 10)
     before = gather(talks, bounds(talks, *"xy"), {}) | {"gone": "x"}
