@@ -41,7 +41,7 @@ SUBSCRIPTIONS: Final = """
 SELECT client_id, filter FROM subscriptions
 UNION
 SELECT client_id, filter FROM (
-  SELECT client_id, filter, max_by(event, ts) AS event FROM events
+  SELECT client_id, filter, max_by(event, struct(ts, log_offset)) AS event FROM events
   WHERE ts > now() - INTERVAL {days} DAYS
     AND event IN ('session.subscribed', 'session.unsubscribed')
   GROUP BY client_id, filter)
