@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_lateness)
     for item in items:
         # The one worker that has the shared system ends it when others come.
-        if "system" in getattr(item, "fixturenames", ()) and _group(item.path) != _SYSTEMS:
+        if _uses_the_shared_system(item) and _group(item.path) != _SYSTEMS:
             message = (
                 f"{item.nodeid} uses the shared system, which the text of its file does not show"
             )
@@ -90,8 +90,16 @@ def _turn(file: Path) -> tuple[int, int]:
 
 
 def _lateness(item: pytest.Item) -> tuple[int, bool]:
-    if "tests/integration" not in item.path.as_posix():
+    if not _is_integration(item):
         return 0, False
     needs = {marker.name for marker in item.iter_markers()}
     late = 1 + max((_LATE.index(need) for need in needs.intersection(_LATE)), default=0)
-    return late, "system" not in getattr(item, "fixturenames", ())
+    return late, not _uses_the_shared_system(item)
+
+
+def _uses_the_shared_system(item: pytest.Item) -> bool:
+    return _is_integration(item) and "system" in getattr(item, "fixturenames", ())
+
+
+def _is_integration(item: pytest.Item) -> bool:
+    return "tests/integration" in item.path.as_posix()
