@@ -6,7 +6,7 @@ UNITS = {"seconds", "bytes", "records", "second", "messages", "outputs", "rows",
 COUNTS = {
     *("connections", "clients", "sessions", "subscriptions", "wills", "readers", "publishers"),
     *("healthy", "info", "active", "up", "nodes", "weight", "level", "draining", "current"),
-    *("there", "packets", "meshes", "interests", "streams", "gaps"),
+    *("checked", "broken", "unknown", "there", "packets", "meshes", "interests", "streams", "gaps"),
 }
 """What a gauge without a unit counts or says."""
 
