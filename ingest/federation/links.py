@@ -203,8 +203,8 @@ class Link(asyncio.Protocol):
             self._decoder = Decoder(self._level, self._max_packet_bytes, role=Role.CLIENT)
             self._lost = self._loop.create_future()
             self._is_paused = False
-            context = self._tls() if self.broker.is_secure else None
             host, port = self.broker.address
+            context = self.broker.tls_context()
             await self._loop.create_connection(lambda: self, host, port, ssl=context)
             connack = await self._ask(self._connect_packet())
             if not isinstance(connack, Connack):
@@ -277,13 +277,6 @@ class Link(asyncio.Protocol):
                 raise ConnectionError(f"broker is silent for {now - self._heard_at:.1f} s")
             if now - self._said_at >= beat or now - self._heard_at >= beat:
                 self._write(encode(Pingreq(), self._level))
-
-    def _tls(self) -> ssl.SSLContext:
-        broker = self.broker
-        context = ssl.create_default_context(cafile=broker.ca_certificates)
-        if broker.certificate is not None:
-            context.load_cert_chain(broker.certificate, broker.key)
-        return context
 
     def _end(self) -> None:
         was_up, self.is_up = self.is_up, False

@@ -1,5 +1,6 @@
 """Settings of a federator; `conf/federation.toml` lists them all with their defaults."""
 
+import ssl
 from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
@@ -67,6 +68,15 @@ class BrokerSettings(SettingsGroup):
     @property
     def is_secure(self) -> bool:
         return urlsplit(self.uri).scheme == "mqtts"
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return how a connection is secured, by the files as they are now; None without TLS."""
+        if not self.is_secure:
+            return None
+        context = ssl.create_default_context(cafile=self.ca_certificates)
+        if self.certificate is not None:
+            context.load_cert_chain(self.certificate, self.key)
+        return context
 
     @property
     def protocol_level(self) -> int:

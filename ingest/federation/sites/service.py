@@ -162,7 +162,7 @@ class SiteService:
         pause = FIRST_PAUSE_SECONDS
         while True:
             await link.detached.wait()
-            context = _tls(neighbour) if neighbour.is_secure else None
+            context = neighbour.tls_context()
             try:
                 async with asyncio.timeout(self.settings.reconnect_max_seconds):
                     _, connection = await self._loop.create_connection(
@@ -435,10 +435,3 @@ class SiteService:
     def epoch(self) -> int:
         """Of this site's log."""
         return self._epoch
-
-
-def _tls(neighbour: NeighborSettings) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=neighbour.ca_certificates)
-    if neighbour.certificate is not None:
-        context.load_cert_chain(neighbour.certificate, neighbour.key)
-    return context
