@@ -14,9 +14,9 @@ import logging
 import ssl
 from collections import deque
 from dataclasses import replace
-from random import SystemRandom
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from ingest.federation.pauses import Pauses
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import encode, encode_puback
 from ingest.protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -47,11 +47,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 10.0
-FIRST_PAUSE_SECONDS: Final = 0.1
 SESSION_SECONDS: Final = 3600
 """How long the own broker keeps what comes while the federator is away."""
-
-_random: Final = SystemRandom()
 
 
 class Owner(Protocol):
@@ -173,20 +170,18 @@ class Link(asyncio.Protocol):
 
     async def run(self) -> None:
         """Connect again and again; ends when it is cancelled."""
-        pause = FIRST_PAUSE_SECONDS
+        pauses = Pauses(self._max_pause)
         while True:
             try:
                 await self._connect()
-                pause = FIRST_PAUSE_SECONDS
+                pauses.reset()
                 assert self._lost is not None
                 await self._watch(self._lost)
             except (OSError, TimeoutError, RemoteProtocolError, ssl.SSLError) as exc:
                 self._note_down(str(exc) or type(exc).__name__)
             finally:
                 self._end()
-            # Half of it by chance, so that all federators do not come back at the same moment.
-            await asyncio.sleep(pause * _random.uniform(0.5, 1))
-            pause = min(2 * pause, self._max_pause)
+            await pauses.wait()
 
     async def close(self) -> None:
         """Say goodbye, so that no will is published: the neighbours are told otherwise."""

@@ -57,11 +57,17 @@ def add_site(service: SiteService, families: Families) -> None:
         families.add("mqlake_federation_link_records_gone_total", link.gone, str(site))
         counters = link.counters
         families.add("mqlake_federation_link_dropped_packets_total", counters.too_large, str(site))
+        families.add("mqlake_federation_link_sent_bytes_total", link.sent_bytes, str(site))
         families.add("mqlake_federation_sent_total", counters.sent)
+        families.add("mqlake_federation_offered_total", counters.offered)
         families.add("mqlake_federation_expired_total", counters.expired)
         families.add("mqlake_federation_over_hop_limit_total", counters.over_hop_limit)
+    families.add("mqlake_federation_asked_total", service.taking.bodies.asked)
+    told = service.spreading.sent + service.taking.sent
+    families.add("mqlake_federation_control_sent_total", told)
     had = service.inlet.counters
     families.add("mqlake_federation_streams", len(service.inlet.streams))
+    families.add("mqlake_federation_interests", len(service.spreading.subscriptions))
     families.add("mqlake_federation_gaps", service.inlet.streams.gaps)
     families.add("mqlake_federation_marks_forgotten_total", service.inlet.streams.forgotten)
     families.add("mqlake_federation_received_total", had.received)

@@ -46,12 +46,11 @@ class Prefixes:
 
     def to_local_filters(self, topic_filter: str) -> set[str]:
         """Return the filters of the own broker's topics that a filter of the federation means."""
-        found = {topic_filter}
-        for federated, _ in self._in:
-            common = meet(topic_filter, f"{federated}#")
-            if common is not None:
-                found.add(self.to_local(common))
-        return found
+        return _replace_filter(topic_filter, self._in)
+
+    def to_federated_filters(self, topic_filter: str) -> set[str]:
+        """Return the filters of the federation's topics that a filter of the own broker means."""
+        return _replace_filter(topic_filter, self._out)
 
     def to_local(self, topic: str) -> str:
         """Return what a topic of the federation is called at the own broker."""
@@ -63,3 +62,12 @@ def _replace(topic: str, pairs: Sequence[tuple[str, str]]) -> str:
         if topic.startswith(before):
             return after + topic[len(before) :]
     return topic
+
+
+def _replace_filter(topic_filter: str, pairs: Sequence[tuple[str, str]]) -> set[str]:
+    found = {topic_filter}
+    for before, _ in pairs:
+        common = meet(topic_filter, f"{before}#")
+        if common is not None:
+            found.add(_replace(common, pairs))
+    return found

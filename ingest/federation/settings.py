@@ -189,7 +189,8 @@ class FederationSettings(ProcessSettings):
         default=("federated/#",), description="topics that others may bring here"
     )
     interests: tuple[str, ...] = Field(
-        default=(), description="filters that always have subscribers here, without beacons"
+        default=(),
+        description="filters that always have subscribers here, without beacons or subscriptions",
     )
     prefixes: tuple[PrefixSettings, ...] = Field(
         default=(), description="other names for topics in the federation"

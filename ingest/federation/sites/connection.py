@@ -1,15 +1,14 @@
 """The wire between two federators: one MQTT 5.0 connection that carries messages both ways.
 
 Who connects is the client, who is connected to the server; that is all in which they differ. Each
-says at once what it wants, in a PUBLISH with QoS 0 to `<prefix>/control/<site>`; messages follow
-with QoS 1.
+says at once what is wanted, in PUBLISHes with QoS 0 to `<prefix>/control/<site>` (`words`);
+messages follow with QoS 1.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ingest.protocol.decoder import NEED_DATA, Decoder
 from ingest.protocol.encoder import encode, encode_puback
@@ -27,53 +26,11 @@ from ingest.protocol.packets import (
     Publish,
 )
 from ingest.protocol.reason_codes import ConnackReasonCode
-from mqlake.errors import InvalidTopic, MqlakeError
-from mqlake.topics import validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-HELLO_VERSION: Final = 1
 CONNECT_SECONDS: Final = 10.0
-MOST_WANTED: Final = 10_000
-"""Filters in a hello."""
-
-
-class InvalidHello(MqlakeError):  # noqa: N818 - it names the thing refused
-    """A neighbour's first packet is none of ours."""
-
-
-class Hello(NamedTuple):
-    """What a site says first."""
-
-    site: int
-    wants: tuple[str, ...]
-    """Filters of the federation."""
-
-
-def encode_hello(hello: Hello) -> bytes:
-    """Return the payload of the first PUBLISH."""
-    return json.dumps({"v": HELLO_VERSION, "from": hello.site, "wants": hello.wants}).encode()
-
-
-def decode_hello(payload: bytes) -> Hello:
-    """Undo `encode_hello`.
-
-    Raises:
-        InvalidHello: It is none.
-    """
-    try:
-        found = json.loads(payload)
-        if found["v"] != HELLO_VERSION:
-            raise InvalidHello(f"hello of version {found['v']!r}, expected {HELLO_VERSION}")
-        site, wants = found["from"], found["wants"]
-        if type(site) is not int or not isinstance(wants, list) or len(wants) > MOST_WANTED:
-            raise InvalidHello(f"hello from {site!r} that wants {type(wants).__name__}")
-        for one in wants:
-            validate_topic_filter(one)
-        return Hello(site, tuple(wants))
-    except (ValueError, TypeError, KeyError, AttributeError, InvalidTopic, RecursionError) as exc:
-        raise InvalidHello(f"hello cannot be read: {exc!r}") from exc
 
 
 class Owner(Protocol):
@@ -121,6 +78,7 @@ class Connection(asyncio.Protocol):
         is_paused: The socket takes no more for now.
         on_writable: Called when it does again.
         ended: Set when it has.
+        sent_bytes: To the other side, of all packets.
     """
 
     def __init__(
@@ -144,6 +102,7 @@ class Connection(asyncio.Protocol):
         """Messages that may be sent unacknowledged."""
         self.on_writable: Callable[[], None] | None = None
         self.ended = asyncio.Event()
+        self.sent_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._owner = owner
         self._own_window = window
@@ -302,4 +261,5 @@ class Connection(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and data and not self._transport.is_closing():
+            self.sent_bytes += len(data)
             self._transport.write(data)

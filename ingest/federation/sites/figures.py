@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ingest.federation.sites.service import SiteService
 
+MOST_SHOWN: Final = 20
+"""Filters of a link."""
+
 
 def figures_of(service: SiteService) -> dict[str, Any]:
     """Return counters and links, fit for JSON."""
-    streams = service.inlet.streams
+    streams, wanted = service.inlet.streams, service.spreading.wanted
     return {
         "site": service.site,
         "epoch": service.epoch,
@@ -23,12 +26,17 @@ def figures_of(service: SiteService) -> dict[str, Any]:
                 "waiting": link.waiting,
                 "behind": link.behind,
                 "gone": link.gone,
+                "bytes": link.sent_bytes,
+                "wants": len(wanted.of(site)),
+                "carries": sorted(wanted.of(site))[:MOST_SHOWN],
                 "counters": _counted(link.counters),
             }
             for site, link in service.links.items()
         ],
         "streams": len(streams),
         "gaps": streams.gaps,
+        "asked": service.taking.bodies.asked,
+        "interests": len(service.spreading.subscriptions),
         "counters": {**_counted(service.inlet.counters), "strangers": service.strangers},
     }
 

@@ -88,6 +88,16 @@ class Inlet:
         self._pending[key, message.sequence] = [acknowledge]
         return Verdict.NEW
 
+    def hear_offer(self, number: tuple[StreamKey, int], acknowledge: Acknowledge) -> Verdict:
+        """Hear that a neighbour has a message; of one that is new `Bodies` is told."""
+        if self.streams.has(*number):
+            return Verdict.DUPLICATE
+        waiting = self._pending.get(number)
+        if waiting is None:
+            return Verdict.NEW
+        waiting.append(acknowledge)
+        return Verdict.PENDING
+
     def appended(self, message: Message, partition: int, offset: int) -> None:
         """Hear where the log has a message."""
         self._note(message)

@@ -16,10 +16,11 @@ from mqlake.matching import TopicFilterTrie
 from mqlake.records import INBOUND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from ingest.federation.settings import FederationSettings, NeighborSettings
     from ingest.federation.sites.connection import Connection
+    from ingest.federation.sites.words import Ways
     from mqlake.clock import Clock
     from mqlake.federation_records import LinkPlaces
     from mqlake.log.contract import LogReader, LogRecord
@@ -66,12 +67,13 @@ class SiteLink:
         self.gone = 0
         self.detached = asyncio.Event()
         self.detached.set()
-        self.wants = _or(neighbour.filters_in, settings.filters_in)
-        """What it may bring here: that is what it is asked for."""
+        self.allows = _or(neighbour.filters_in, settings.filters_in)
+        """What it may bring here."""
         self._may_bring: TopicFilterTrie[None] = TopicFilterTrie()
-        for one in self.wants:
+        for one in self.allows:
             self._may_bring.insert(one, None)
-        self._allowed = _or(neighbour.filters_out, settings.filters_out)
+        self.allowed = _or(neighbour.filters_out, settings.filters_out)
+        """What it may get."""
         self._log = log
         self._open_reader = open_reader
         self._clock = clock
@@ -79,6 +81,12 @@ class SiteLink:
         self._reader: LogReader | None = None
         self._readings: set[asyncio.Task[None]] = set()
         self._is_paused = False
+        self._sent_bytes = 0
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent to the neighbour, of all packets."""
+        return self._sent_bytes + (0 if self.connection is None else self.connection.sent_bytes)
 
     @property
     def is_up(self) -> bool:
@@ -121,19 +129,17 @@ class SiteLink:
         self.detached.clear()
         return True
 
-    def hear_hello(self, connection: Connection, wants: Sequence[str]) -> None:
-        """Give the neighbour what it wants, from where it is."""
+    def begin(self, connection: Connection) -> None:
+        """Give the neighbour what is wanted behind it, from where it is."""
         if self._outlet is not None:
             return
         outlet = self._outlet = Outlet(
             self._log,
             self.site,
             self.places,
-            self._allowed,
             window=connection.window,
             counters=self.counters,
         )
-        outlet.want(wants)
         self.reason = ""
         self._is_paused = False
         reader = self._reader = self._open_reader()
@@ -149,6 +155,12 @@ class SiteLink:
             self._outlet.acknowledge(packet_id)
             self._send()
 
+    def direct(self, ways: Ways) -> None:
+        """Hear which messages the neighbour wants whole."""
+        if self._outlet is not None:
+            self._outlet.direct(*ways)
+            self._send()
+
     def detach(self, connection: Connection) -> None:
         """Do without a connection; what was not acknowledged goes over the next one."""
         if connection is not self.connection:
@@ -156,6 +168,7 @@ class SiteLink:
         if self._outlet is not None:
             fields = {"site": self.site, "reason": connection.reason}
             _logger.warning("a link is down", extra={"fields": fields})
+        self._sent_bytes += connection.sent_bytes
         self.connection, self._outlet = None, None
         self.reason = connection.reason
         connection.on_writable = None
@@ -178,6 +191,21 @@ class SiteLink:
             connection.close(f"the log cannot be read: {exc}")
         finally:
             await reader.close()
+
+    def see(self, ends: Mapping[int, int]) -> None:
+        """Hear where the log ends; a partition that is new is read from its start.
+
+        The connection ends for it: the next one goes on everywhere.
+        """
+        self.ends = ends
+        added = ends.keys() - self.places.cursor.keys()
+        if not added:
+            return
+        self.places.cursor.update(dict.fromkeys(added, 0))
+        fields = {"site": self.site, "partitions": sorted(added)}
+        _logger.warning("the log has more partitions than before", extra={"fields": fields})
+        if self.connection is not None:
+            self.connection.close("the log has more partitions than before")
 
     def take(self, outlet: Outlet, records: list[LogRecord]) -> None:
         """Take records for a connection."""

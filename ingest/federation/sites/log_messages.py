@@ -19,6 +19,7 @@ from ingest.federation.envelope import (
     to_header,
     to_mqtt,
 )
+from ingest.federation.sites.streams import StreamKey
 from ingest.protocol.packets import MQTT_5_0, Publish
 from ingest.protocol.properties import NO_PROPERTIES, Properties
 from mqlake.records import (
@@ -39,6 +40,9 @@ from mqlake.records import (
     is_message,
     mqtt_header,
 )
+
+OFFER: Final = "offer"
+"""Level of the topic of offers, in the place of that of messages."""
 
 RECORD: Final = "mqlake-record"
 """User property with the headers that go along, as a JSON object."""
@@ -120,6 +124,30 @@ def to_publish(carried: Carried, site: int, *, prefix: str) -> Publish:
     users = properties["user_property"]
     users.insert(1, (RECORD, json.dumps(found, separators=(",", ":"), ensure_ascii=False)))
     return Publish(topic, message.payload, 1, properties=properties)
+
+
+def to_offer(publish: Publish, *, prefix: str) -> Publish:
+    """Return the PUBLISH that offers a message in the place of what `to_publish` made.
+
+    It says where the message is in its origin's log, as its envelope does: origin, epoch, partition
+    and sequence.
+    """
+    envelope = publish.properties["user_property"][0][1]
+    place = ".".join(envelope.split(".")[1:5])
+    return Publish(f"{prefix}/{OFFER}", place.encode(), 1)
+
+
+def of_offer(publish: Publish) -> tuple[StreamKey, int]:
+    """Read what `to_offer` made.
+
+    Raises:
+        InvalidEnvelope: It is no such PUBLISH.
+    """
+    try:
+        origin, epoch, partition, sequence = map(int, publish.payload.split(b"."))
+    except ValueError as exc:
+        raise InvalidEnvelope(f"offer {publish.payload[:80]!r}, expected four numbers") from exc
+    return StreamKey(origin, epoch, partition), sequence
 
 
 def of_publish(publish: Publish, *, prefix: str) -> Carried:

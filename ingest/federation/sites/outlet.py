@@ -9,18 +9,17 @@ What came from the neighbour, or began there, does not go back to it.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from ingest.federation.envelope import InvalidEnvelope
-from ingest.federation.filters import meet
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.log_messages import Carried, of_record, to_publish
+from ingest.federation.sites.interest import Wanted
+from ingest.federation.sites.log_messages import Carried, of_record, to_offer, to_publish
 from ingest.protocol.packets import Publish
 from mqlake.errors import InvalidRecord
 from mqlake.federation_records import LinkPlaces
-from mqlake.matching import TopicFilterTrie
 from mqlake.records import LogRecord
 
 if TYPE_CHECKING:
@@ -41,13 +40,15 @@ class SiteLog:
     """First level of the topics by which federators speak."""
     hop_limit: int
     prefixes: Prefixes
-    federated: TopicFilterTrie[None]
-    """What some neighbour may get: what one does not get of it may come to it on another path."""
+    wanted: Wanted
+    """Who gets what: what one neighbour does not get may come to it on another path."""
 
 
 @dataclass(slots=True)
 class OutletCounters:
     sent: int = 0
+    offered: int = 0
+    """Messages of which it was sent the envelope alone."""
     expired: int = 0
     over_hop_limit: int = 0
     too_large: int = 0
@@ -63,6 +64,13 @@ class _Sent:
     is_settled: bool = False
 
 
+class _Waiting(NamedTuple):
+    publish: Publish
+    sent: _Sent
+    partition: int
+    origin: int
+
+
 class Outlet:
     """One neighbour's view of the log, for as long as a connection lasts.
 
@@ -70,7 +78,6 @@ class Outlet:
         log: Of this site.
         neighbour: Its identifier.
         places: How far it is; moves as it acknowledges.
-        allowed: Filters of the federation that it may get.
         window: Messages that may be unacknowledged.
         counters: Counted on over connections.
     """
@@ -80,7 +87,6 @@ class Outlet:
         log: SiteLog,
         neighbour: int,
         places: LinkPlaces,
-        allowed: Iterable[str],
         *,
         window: int,
         counters: OutletCounters,
@@ -88,15 +94,16 @@ class Outlet:
         self._log = log
         self._neighbour = neighbour
         self._places = places
-        self._allowed = tuple(allowed)
         self._window = window
         self._counters = counters
-        self._wanted: TopicFilterTrie[None] = TopicFilterTrie()
         self._told: dict[int, int] = {}
         """Per partition the last of this site's own messages that it got, or may get elsewhere."""
         self._ways: dict[int, deque[_Sent]] = {partition: deque() for partition in places.cursor}
-        self._queue: deque[tuple[Publish, _Sent, int]] = deque()
-        self._unacknowledged: dict[int, tuple[_Sent, int]] = {}
+        self._queue: deque[_Waiting] = deque()
+        self._unacknowledged: dict[int, _Waiting] = {}
+        self._spare: set[int] = set()
+        self._offered: set[int] = set()
+        """Packet identifiers of what went as an offer and is not acknowledged."""
         self._packet_id = 0
 
     @property
@@ -109,18 +116,6 @@ class Outlet:
         """Whether nothing more should be read for now."""
         return len(self._queue) >= self._window
 
-    def want(self, filters: Iterable[str]) -> None:
-        """Hear what the neighbour wants from now on; called before the first record."""
-        found: TopicFilterTrie[None] = TopicFilterTrie()
-        for common in {
-            common
-            for allowed in self._allowed
-            for wanted in filters
-            if (common := meet(allowed, wanted)) is not None
-        }:
-            found.insert(common, None)
-        self._wanted = found
-
     def skip(self) -> None:
         """Hear that records were left out: what is missing may come on another path."""
         self._told.clear()
@@ -130,11 +125,11 @@ class Outlet:
         for record in records:
             partition, end = record.partition, record.offset + 1
             way = self._ways[partition]
-            publish = self._publish_of(record, now_ms)
-            if publish is not None:
+            found = self._publish_of(record, now_ms)
+            if found is not None:
                 sent = _Sent(end)
                 way.append(sent)
-                self._queue.append((publish, sent, partition))
+                self._queue.append(_Waiting(found[0], sent, partition, found[1]))
             elif way:
                 way[-1].end = end
             else:
@@ -144,26 +139,52 @@ class Outlet:
         """Return what may be sent now, with packet identifiers."""
         found: list[Publish] = []
         while self._queue and len(self._unacknowledged) < self._window:
-            publish, sent, partition = self._queue.popleft()
-            publish.packet_id = self._next_packet_id()
-            self._unacknowledged[publish.packet_id] = (sent, partition)
-            self._counters.sent += 1
+            waiting = self._queue.popleft()
+            publish, packet_id = waiting.publish, self._next_packet_id()
+            if waiting.origin in self._spare:
+                publish = to_offer(publish, prefix=self._log.prefix)
+                self._offered.add(packet_id)
+                self._counters.offered += 1
+            else:
+                self._counters.sent += 1
+            publish.packet_id = packet_id
+            self._unacknowledged[packet_id] = waiting
             found.append(publish)
         return found
+
+    def direct(self, spare: Collection[int], whole: Collection[int]) -> None:
+        """Hear of which origins messages are to be offered only, and of which not any more.
+
+        What is offered and not acknowledged of these goes whole, before all that comes later.
+
+        Args:
+            spare: Origins.
+            whole: Likewise; with none in either all of them.
+        """
+        self._spare.update(spare)
+        again = set(whole) if spare or whole else set(self._spare)
+        self._spare -= again
+        taken = [
+            packet_id
+            for packet_id, one in self._unacknowledged.items()
+            if one.origin in again and packet_id in self._offered
+        ]
+        self._offered.difference_update(taken)
+        self._queue.extendleft([self._unacknowledged.pop(one) for one in reversed(taken)])
 
     def acknowledge(self, packet_id: int) -> None:
         """Hear that the neighbour has a message in its log, or wants none of it."""
         found = self._unacknowledged.pop(packet_id, None)
         if found is None:
             return
-        sent, partition = found
-        sent.is_settled = True
-        way = self._ways[partition]
+        self._offered.discard(packet_id)
+        found.sent.is_settled = True
+        way = self._ways[found.partition]
         while way and way[0].is_settled:
-            self._places.cursor[partition] = way.popleft().end
+            self._places.cursor[found.partition] = way.popleft().end
 
-    def _publish_of(self, record: LogRecord, now_ms: int) -> Publish | None:
-        """Return the PUBLISH for a record, None if the neighbour does not get it."""
+    def _publish_of(self, record: LogRecord, now_ms: int) -> tuple[Publish, int] | None:
+        """Return the PUBLISH for a record and its origin, None if the neighbour does not get it."""
         log = self._log
         try:
             carried = of_record(record, log.tenant, log.site, log.epoch)
@@ -175,19 +196,19 @@ class Outlet:
         message = carried.message
         topic = log.prefixes.to_federated(message.topic)
         message.key = message.key._replace(topic=topic)
-        if carried.sender != log.site:
-            message.after = message.sequence - 1
-        elif log.federated.match(topic):
+        wanted_by = log.wanted.by(topic, retain=message.retain)
+        if carried.sender == log.site and wanted_by:
             message.after = self._told.get(record.partition, message.after)
             self._told[record.partition] = message.sequence
-        return self._publish(carried, record, now_ms)
+        if self._neighbour not in wanted_by:
+            return None
+        publish = self._publish(carried, record, now_ms)
+        return None if publish is None else (publish, message.key.origin)
 
     def _publish(self, carried: Carried, record: LogRecord, now_ms: int) -> Publish | None:
-        """Return the PUBLISH for a message; None if the neighbour does not get it."""
+        """Return the PUBLISH for a message that the neighbour wants; None if it does not get it."""
         message, counters = carried.message, self._counters
         if self._neighbour in (message.key.origin, carried.sender):
-            return None
-        if not self._wanted.match(message.topic):
             return None
         if message.hops >= self._log.hop_limit:
             counters.over_hop_limit += 1

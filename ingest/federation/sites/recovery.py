@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingest.federation.sites.inlet import Inlet
 from ingest.federation.sites.streams import Streams
@@ -31,6 +31,8 @@ class Recovered(NamedTuple):
     """By neighbour, of those that there were."""
     ends: Offsets
     """Where the log ended when the run began."""
+    interest: dict[str, Any]
+    """What neighbours wanted; empty: nothing is known."""
 
 
 async def recover(log: LogAccess, now_ms: int) -> Recovered:
@@ -53,11 +55,13 @@ async def recover(log: LogAccess, now_ms: int) -> Recovered:
     before = FederationCheckpoint(now_ms, dict(ends), [], {})
     if record is not None and record.value is not None:
         before = decode_checkpoint(record.value)
-        known = [before.read, *(one.cursor for one in before.links.values())]
-        if any(at > ends.get(p, 0) for offsets in known for p, at in offsets.items()):
+        places = [before.read, *(one.cursor for one in before.links.values())]
+        if any(at > ends.get(p, 0) for offsets in places for p, at in offsets.items()):
             _logger.error("the log has begun anew: its messages get another epoch")
             epoch = max(now_ms, before.epoch + 1)
-            before = FederationCheckpoint(epoch, dict.fromkeys(ends, 0), before.streams, {})
+            before = FederationCheckpoint(
+                epoch, dict.fromkeys(ends, 0), before.streams, {}, before.interest
+            )
     inlet = Inlet(Streams.from_json(before.streams), before.read)
 
     async def take(records: list[LogRecord]) -> None:
@@ -66,7 +70,7 @@ async def recover(log: LogAccess, now_ms: int) -> Recovered:
     ranges = {partition: (before.read.get(partition, 0), end) for partition, end in ends.items()}
     await log.ranges.read_range(INBOUND, ranges, take)
     inlet.read.update(ends)
-    for places in before.links.values():
+    for link in before.links.values():
         for partition in ends:
-            places.cursor.setdefault(partition, 0)
-    return Recovered(before.epoch, inlet, before.links, ends)
+            link.cursor.setdefault(partition, 0)
+    return Recovered(before.epoch, inlet, before.links, ends, before.interest)

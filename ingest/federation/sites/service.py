@@ -10,56 +10,50 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import ssl
 from contextlib import suppress
-from functools import partial as bind
-from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation.envelope import ROUTING, InvalidEnvelope
-from ingest.federation.packets import CONTROL
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.connection import (
-    Connection,
-    Hello,
-    InvalidHello,
-    decode_hello,
-    encode_hello,
-)
+from ingest.federation.sites.connections import Connections
 from ingest.federation.sites.figures import figures_of
-from ingest.federation.sites.inlet import Inlet, Verdict
 from ingest.federation.sites.link import SiteLink
-from ingest.federation.sites.log_messages import Carried, of_publish, to_record
 from ingest.federation.sites.outlet import SiteLog
 from ingest.federation.sites.recovery import recover
-from ingest.federation.sites.streams import Streams
-from ingest.protocol.packets import MQTT_5_0, Connect, Publish
+from ingest.federation.sites.spreading import Spreading
+from ingest.federation.sites.taking import Taking
+from ingest.federation.sites.words import Hello, InvalidWord, Ways, decode
 from mqlake.errors import LogError, OperationalError
 from mqlake.federation_records import (
     FEDERATION,
     KEY,
+    RUN,
     FederationCheckpoint,
     LinkPlaces,
     encode_checkpoint,
 )
-from mqlake.matching import TopicFilterTrie
 from mqlake.records import INBOUND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ingest.federation.settings import FederationSettings, NeighborSettings
+    from ingest.federation.sites.connection import Connection
+    from ingest.federation.sites.inlet import Inlet
+    from ingest.federation.sites.interest import News
+    from ingest.protocol.packets import Connect, Publish
     from mqlake.clock import Clock
-    from mqlake.log.contract import LogAccess
+    from mqlake.federation_records import Offsets
+    from mqlake.log.contract import LogAccess, LogRecord
 
 _logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS: Final = 1.0
 NOWHERE: Final = -1
-GOODBYE_SECONDS: Final = 1.0
+FEW_GAPS: Final = 1_000
+MANY_GAPS_SECONDS: Final = 10.0
+"""More gaps than `FEW_GAPS` are written so seldom: the next run reads more of the log instead."""
 LAST_CHECKPOINT_SECONDS: Final = 5.0
-FIRST_PAUSE_SECONDS: Final = 0.1
-_random: Final = SystemRandom()
 
 
 class SiteService:
@@ -75,26 +69,30 @@ class SiteService:
         self.settings = settings
         self.site = settings.host.id
         self.links: dict[int, SiteLink] = {}
-        self.inlet = Inlet(Streams(), {})
         self.strangers = 0
         """Connections of whom nobody knows here, or with another password."""
-        self.port = 0
-        """Where it listens."""
         self.is_ready = False
         self._clock = clock
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._prefixes = Prefixes([(one.local, one.federated) for one in settings.prefixes])
-        self._federated: TopicFilterTrie[None] = TopicFilterTrie()
-        self._control = f"{settings.control_prefix}/{CONTROL}/{self.site}"
-        self._messages = f"{settings.control_prefix}/{ROUTING}/"
-        self._epoch = 0
-        self._ends: Mapping[int, int] = {}
+        self._due = asyncio.Event()
+        """Set when a checkpoint does not wait for its second."""
+        self.spreading = Spreading(
+            settings, self._prefixes, log, clock, self.links, self._due.set, self._fail
+        )
+        self._had: tuple[Offsets, list[Any]] = ({}, [])
+        self._had_at = 0.0
+        self.taking = Taking(settings, self._prefixes, log.writer, clock, self.links, self._fail)
+        self._run = clock.now_ms()
         self._written = b""
         self._written_at = NOWHERE
         """Offset of the last checkpoint: nobody else writes behind it."""
+        self._messages = f"{settings.control_prefix}/{ROUTING}/"
+        self._epoch = 0
+        self._ends: Mapping[int, int] = {}
         self._failed: asyncio.Future[None] = self._loop.create_future()
-        self._connections: set[Connection] = set()
+        self.connections = Connections(settings, self)
         self._connecting: dict[int, asyncio.Task[None]] = {}
 
     # The process.
@@ -107,106 +105,35 @@ class SiteService:
                 then is found out by the next run.
         """
         found = await recover(self._log, self._clock.now_ms())
-        self._epoch, self.inlet, self._ends = found.epoch, found.inlet, found.ends
-        server: asyncio.Server | None = None
-        stopped = asyncio.create_task(stop.wait())
-        checkpoints = asyncio.create_task(self._checkpoints())
+        self._epoch, self.taking.inlet, self._ends = found.epoch, found.inlet, found.ends
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         try:
+            await self.spreading.start(found.interest)
             for one in self.settings.neighbors:
                 # One that is new gets what is published from now on, also before it is there.
                 self._add(one, found.links.get(one.id) or LinkPlaces(dict(found.ends)))
-            server = await self._listen()
+            await self.connections.listen()
             await self._checkpoint()
+            tasks.append(asyncio.create_task(self._checkpoints()))
             self.is_ready = True
-            waited: list[asyncio.Future[Any]] = [stopped, self._failed, checkpoints]
+            waited: list[asyncio.Future[Any]] = [*tasks, self._failed]
             done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if server is not None:
-                server.close()
-            tasks = (stopped, checkpoints, *self._connecting.values())
+            tasks += self._connecting.values()
             for task in tasks:
                 task.cancel()
-            await self._close_connections()
+            await self.connections.close()
             await asyncio.gather(*tasks, return_exceptions=True)
             for link in self.links.values():
                 await link.close()
-            if stop.is_set() and not self._failed.done():
+            await self.spreading.stop()
+            self.taking.stop()
+            if self.is_ready and stop.is_set() and not self._failed.done():
                 with suppress(LogError, OperationalError, TimeoutError):
                     async with asyncio.timeout(LAST_CHECKPOINT_SECONDS):
                         await self._checkpoint()
         for ended in done:
             ended.result()
-
-    async def _listen(self) -> asyncio.Server | None:
-        listen = self.settings.listen
-        if not listen.port:
-            return None
-        context = None
-        try:
-            if listen.certificate is not None:
-                context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-                context.load_cert_chain(listen.certificate, listen.key)
-            server = await self._loop.create_server(
-                self._new_connection, listen.host, listen.port, ssl=context
-            )
-        except OSError as exc:
-            raise OperationalError(
-                f"neighbours cannot connect to {listen.host}:{listen.port}: {exc}"
-            ) from exc
-        self.port = server.sockets[0].getsockname()[1]
-        return server
-
-    async def _connect(self, link: SiteLink) -> None:
-        """Connect to a neighbour whenever there is no connection, until cancelled."""
-        neighbour = link.neighbour
-        pause = FIRST_PAUSE_SECONDS
-        while True:
-            await link.detached.wait()
-            context = neighbour.tls_context()
-            try:
-                async with asyncio.timeout(self.settings.reconnect_max_seconds):
-                    _, connection = await self._loop.create_connection(
-                        lambda: self._new_connection(neighbour), *neighbour.address, ssl=context
-                    )
-                await connection.ended.wait()
-                reason = connection.reason
-                if connection.was_open:
-                    pause = FIRST_PAUSE_SECONDS
-            except (OSError, TimeoutError) as exc:
-                reason = str(exc) or type(exc).__name__
-            if link.connection is None:
-                if link.reason != reason:
-                    fields = {"site": link.site, "uri": neighbour.uri, "reason": reason}
-                    _logger.warning("a neighbour cannot be reached", extra={"fields": fields})
-                link.reason = reason
-            # Half of it by chance, so that all federators do not come back at the same moment.
-            await asyncio.sleep(pause * _random.uniform(0.5, 1))
-            pause = min(2 * pause, self.settings.reconnect_max_seconds)
-
-    def _connect_packet(self, neighbour: NeighborSettings) -> Connect:
-        settings = self.settings
-        return Connect(
-            f"mqlake-site-{self.site}",
-            MQTT_5_0,
-            clean_start=True,
-            keep_alive=settings.keep_alive_seconds,
-            username=str(self.site),
-            password=neighbour.password.get_secret_value().encode(),
-            properties={
-                "receive_maximum": settings.max_inflight,
-                "maximum_packet_size": settings.max_packet_bytes,
-            },
-        )
-
-    def _new_connection(self, neighbour: NeighborSettings | None = None) -> Connection:
-        return Connection(
-            self,
-            None if neighbour is None else self._connect_packet(neighbour),
-            None if neighbour is None else neighbour.id,
-            window=self.settings.max_inflight,
-            max_packet_bytes=self.settings.max_packet_bytes,
-            keep_alive_seconds=self.settings.keep_alive_seconds,
-        )
 
     def reload(self, neighbours: tuple[NeighborSettings, ...]) -> None:
         """Take other neighbours; links to those that stay as they are are not cut."""
@@ -218,7 +145,9 @@ class SiteService:
                 del self.links[site]
                 if site in wanted:
                     self._add(wanted[site], link.places)
-                elif site in self._connecting:
+                    continue
+                self.spreading.remove(site)
+                if site in self._connecting:
                     self._connecting.pop(site).cancel()
         for site, one in wanted.items():
             if site not in self.links:
@@ -226,16 +155,15 @@ class SiteService:
 
     def _add(self, neighbour: NeighborSettings, places: LinkPlaces) -> None:
         """Have a link, and connect it if it is this site that does."""
-        for one in neighbour.filters_out or self.settings.filters_out:
-            self._federated.insert(one, None)
         link = self.links[neighbour.id] = SiteLink(
             self.settings, neighbour, self._site_log(), places, self._log.open_reader, self._clock
         )
+        self.spreading.add(link)
         before = self._connecting.pop(neighbour.id, None)
         if before is not None:
             before.cancel()
         if neighbour.uri:
-            connecting = asyncio.create_task(self._connect(link))
+            connecting = asyncio.create_task(self.connections.connect(link))
             self._connecting[neighbour.id] = connecting
             connecting.add_done_callback(self._note_end)
 
@@ -248,7 +176,7 @@ class SiteService:
             settings.control_prefix,
             settings.hop_limit,
             self._prefixes,
-            self._federated,
+            self.spreading.wanted,
         )
 
     def _note_end(self, connecting: asyncio.Task[None]) -> None:
@@ -256,23 +184,15 @@ class SiteService:
         if error is not None:
             self._fail(error)
 
-    async def _close_connections(self) -> None:
-        """Say goodbye to all neighbours; one that does not listen is not waited for."""
-        connections = list(self._connections)
-        for one in connections:
-            one.close("this site's federator stops")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(GOODBYE_SECONDS):
-                for one in connections:
-                    await one.ended.wait()
-        for one in connections:
-            one.abort()
-
     # Checkpoints.
 
     async def _checkpoints(self) -> None:
         while True:
-            await asyncio.sleep(CHECKPOINT_SECONDS)
+            # Who wants something may be away when the next run begins: that is kept at once.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECKPOINT_SECONDS):
+                    await self._due.wait()
+            self._due.clear()
             try:
                 await self._checkpoint()
             except LogError as exc:
@@ -292,23 +212,42 @@ class SiteService:
                 self.inlet.read[partition] = max(end, self.inlet.read.get(partition, 0))
         self._ends = ends
         for link in self.links.values():
-            link.ends = ends
+            link.see(ends)
+        now = self._clock.monotonic()
+        if self.inlet.streams.gaps <= FEW_GAPS or now > self._had_at + MANY_GAPS_SECONDS:
+            self._had = (dict(self.inlet.read), self.inlet.streams.to_json())
+            self._had_at = now
         value = encode_checkpoint(
             FederationCheckpoint(
                 self._epoch,
-                self.inlet.read,
-                self.inlet.streams.to_json(),
+                *self._had,
                 {site: link.places for site, link in self.links.items()},
+                self.spreading.interest.to_json(),
             )
         )
         if value != self._written:
-            _, offset = await self._log.writer.append_durably(FEDERATION, KEY, value, [])
-            if self._written_at not in (NOWHERE, offset - 1):
-                self._written_at = offset
-                raise OperationalError(
-                    f"another federator of site {self.site} writes to this log: there must be one"
-                )
-            self._written, self._written_at = value, offset
+            headers = [(RUN, b"%d" % self._run)]
+            _, offset = await self._log.writer.append_durably(FEDERATION, KEY, value, headers)
+            before, self._written, self._written_at = self._written_at, value, offset
+            if before not in (NOWHERE, offset - 1):
+                await self._yield_to_newer(before + 1, offset)
+
+    async def _yield_to_newer(self, first: int, end: int) -> None:
+        """Look who has written between two checkpoints; an older run ends when it does so itself.
+
+        Raises:
+            OperationalError: A newer one.
+        """
+        runs: list[int] = []
+
+        async def take(records: list[LogRecord]) -> None:
+            runs.extend(int(dict(one.headers).get(RUN, b"0")) for one in records)
+
+        await self._log.ranges.read_range(FEDERATION, {0: (first, end)}, take)
+        if any(run >= self._run for run in runs):
+            raise OperationalError(
+                f"another federator of site {self.site} writes to this log: there must be one"
+            )
 
     # What connections say.
 
@@ -326,23 +265,25 @@ class SiteService:
 
     def is_made(self, connection: Connection) -> None:
         """Know it, to end it with this run."""
-        self._connections.add(connection)
+        self.connections.made.add(connection)
 
     def is_open(self, connection: Connection) -> None:
-        """Say what this site wants, if the connection is to stay."""
+        """Say what is wanted, if the connection is to stay."""
         link = self._link_of(connection)
         if link is None or not link.attach(connection, min(self.site, link.site)):
             connection.close("another connection of this neighbour stays")
             return
-        hello = encode_hello(Hello(self.site, tuple(link.wants)))
-        connection.publish([Publish(self._control, hello)])
+        self.taking.close(link.site)  # another one that this takes the place of
+        self.spreading.open(link, connection)
 
     def is_closed(self, connection: Connection) -> None:
         """Do without it."""
-        self._connections.discard(connection)
+        self.connections.made.discard(connection)
         link = self._link_of(connection)
-        if link is not None:
+        if link is not None and link.connection is connection:
             link.detach(connection)
+            self.taking.close(link.site)
+            self.spreading.close(link)
 
     def acknowledged(self, connection: Connection, packet_id: int) -> None:
         """Move the neighbour's cursor."""
@@ -351,63 +292,37 @@ class SiteService:
             link.acknowledged(packet_id)
 
     def receive(self, connection: Connection, publish: Publish) -> None:
-        """Take a message of a neighbour, or its hello."""
+        """Take a message of a neighbour, or what it says beside."""
         link = self._link_of(connection)
         if link is None or link.connection is not connection:
             return
         try:
-            if not publish.topic_name.startswith(self._messages):
-                hello = decode_hello(publish.payload)
-                if hello.site != link.site:
-                    raise InvalidHello(f"hello of site {hello.site}, expected {link.site}")
-                link.hear_hello(connection, hello.wants)
-                return
-            carried = of_publish(publish, prefix=self.settings.control_prefix)
-        except (InvalidEnvelope, InvalidHello) as exc:
+            if publish.topic_name.startswith(self._messages):
+                self.taking.take(link, connection, publish)
+            elif publish.packet_id:
+                self.taking.hear_offer(link, connection, publish)
+            else:
+                self._hear(link, connection, decode(publish.payload))
+        except (InvalidEnvelope, InvalidWord) as exc:
             self.inlet.counters.malformed += 1
             fields = {"site": link.site, "reason": str(exc)}
             _logger.warning("a packet of a neighbour cannot be read", extra={"fields": fields})
             if publish.packet_id:
                 connection.acknowledge(publish.packet_id)
-            return
-        self._take(link, carried, bind(connection.acknowledge, publish.packet_id))
+
+    def _hear(self, link: SiteLink, connection: Connection, word: Hello | News | Ways) -> None:
+        if isinstance(word, Ways):
+            link.direct(word)
+        elif not isinstance(word, Hello):
+            self.spreading.hear(link, word)
+        elif word.site != link.site:
+            raise InvalidWord(f"hello of site {word.site}, expected {link.site}")
+        else:
+            self.spreading.complete(link, word)
+            link.begin(connection)
 
     def _link_of(self, connection: Connection) -> SiteLink | None:
         return None if connection.site is None else self.links.get(connection.site)
-
-    def _take(self, link: SiteLink, carried: Carried, acknowledge: Any) -> None:
-        counters = self.inlet.counters
-        message = carried.message
-        counters.received += 1
-        if message.key.origin == self.site:
-            counters.echoes += 1
-            acknowledge()
-            return
-        if not link.may_bring(message.topic):
-            counters.refused += 1
-            acknowledge()
-            return
-        verdict = self.inlet.take(message, acknowledge)
-        if verdict is Verdict.DUPLICATE:
-            acknowledge()
-        elif verdict is Verdict.NEW:
-            message.hops += 1
-            carried.sender = link.site
-            topic = self._prefixes.to_local(message.topic)
-            key, value, headers = to_record(carried, self.settings.tenant, topic)
-            done = bind(self._appended, carried)
-            try:
-                self._log.writer.append(INBOUND, key, value, headers, done)
-            except LogError as exc:
-                self._fail(exc)
-
-    def _appended(
-        self, carried: Carried, partition: int, offset: int, error: LogError | None
-    ) -> None:
-        if error is not None:
-            self._fail(error)
-        else:
-            self.inlet.appended(carried.message, partition, offset)
 
     def _fail(self, error: BaseException) -> None:
         """End the run: what the log has of what was appended is known by the next one."""
@@ -430,6 +345,11 @@ class SiteService:
     def figures(self) -> dict[str, Any]:
         """Return what `mqlake federation status` shows."""
         return figures_of(self)
+
+    @property
+    def inlet(self) -> Inlet:
+        """What this site has had of others."""
+        return self.taking.inlet
 
     @property
     def epoch(self) -> int:

@@ -61,6 +61,10 @@ class Stream:
     def gaps(self) -> list[tuple[int, int]]:
         return list(zip(self._firsts, self._lasts, strict=True))
 
+    def __len__(self) -> int:
+        """Return how many gaps there are."""
+        return len(self._firsts)
+
     def has(self, number: int) -> bool:
         """Tell whether a number was had, or may not come any more."""
         if number > self.mark:
@@ -115,7 +119,7 @@ class Streams:
 
     @property
     def gaps(self) -> int:
-        return sum(len(stream.gaps) for stream in self._known.values())
+        return sum(len(stream) for stream in self._known.values())
 
     @property
     def forgotten(self) -> int:

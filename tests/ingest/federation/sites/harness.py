@@ -13,7 +13,32 @@ from mqlake.identifiers import MessageIdentifiers
 from mqlake.local.ports import free_ports
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
-from mqlake.records import INBOUND, Message, decode_message, message_headers, message_key
+from mqlake.records import (
+    INBOUND,
+    ROUTES,
+    RULES,
+    SESSIONS,
+    Message,
+    Route,
+    decode_message,
+    message_headers,
+    message_key,
+    route_key,
+)
+from mqlake.rule_records import (
+    Activation,
+    Range,
+    RulesKey,
+    Span,
+    encode_activation,
+    rules_key,
+)
+from mqlake.session_records import (
+    SessionRecord,
+    StoredSubscription,
+    encode_session,
+    session_key,
+)
 from mqlake.settings import LogSettings
 
 DEADLINE_SECONDS: Final = 30.0
@@ -40,7 +65,8 @@ class Site:
         (self.port,) = free_ports(1)
         self.log = MemoryLog()
         self.log.create(INBOUND, partitions)
-        self.log.create(FEDERATION, 1)
+        for log_topic in (FEDERATION, ROUTES, SESSIONS, RULES):
+            self.log.create(log_topic, 1)
         self.settings = FederationSettings()
         self.service: SiteService | None = None
         self._writer: MemoryLogWriter | None = None
@@ -66,6 +92,7 @@ class Site:
             "neighbors": tuple(neighbours),
             "filters_in": ("f/#",),
             "filters_out": ("f/#",),
+            "interests": ("f/#",),
             "reconnect_max_seconds": 0.1,
         }
         self.settings = FederationSettings(**given | changes)
@@ -115,6 +142,41 @@ class Site:
         key = message_key(TENANT, topic)
         await self._clients.append_durably(INBOUND, key, payload, message_headers(message))
         return message.message_id
+
+    async def subscribe(self, topic_filter: str, members: int = 1) -> None:
+        """Do what a gateway does when so many of its clients have subscribed."""
+        key = route_key(Route("gateway-1", TENANT, topic_filter))
+        value = b"%d" % members if members else None
+        await self._clients.append_durably(ROUTES, key, value, [])
+
+    async def store_session(self, client_id: str, *filters: str) -> None:
+        """Do what a gateway does when a client with a session has gone."""
+        session = SessionRecord(
+            session_id="0" * 16,
+            tenant=TENANT,
+            client_id=client_id,
+            protocol_level=5,
+            username=None,
+            keep_alive=60,
+            clean_start=False,
+            session_expiry_interval=3600,
+            gateway="gateway-1",
+            incarnation="i",
+            connected=False,
+            connected_at_ms=1,
+            disconnected_at_ms=2,
+            reason=None,
+            subscriptions=[StoredSubscription(one, 1) for one in filters],
+        )
+        key = session_key(TENANT, client_id)
+        await self._clients.append_durably(SESSIONS, key, encode_session(session), [])
+
+    async def run_rule(self, rule: str, *filters: str) -> None:
+        """Do what the rule engine does when it puts a rule in force."""
+        span = Span(1, filters, "null", (), None, {INBOUND: Range((0, 0))})
+        value = encode_activation(Activation(TENANT, rule, "running", 1, 1, spans=(span,)))
+        key = rules_key(RulesKey("activation", TENANT, rule))
+        await self._clients.append_durably(RULES, key, value, [])
 
     def messages(self, topic: str | None = None) -> list[Message]:
         """Return what its log has, partition by partition."""

@@ -13,6 +13,7 @@ import uvloop
 
 from ingest.federation.sites import connection
 from ingest.federation.sites.link import NOT_YET
+from ingest.federation.sites.words import Hello, encode_hello
 from ingest.protocol.encoder import encode
 from ingest.protocol.packets import Connack, Connect, Publish
 from tests.ingest.federation.sites.harness import Site, are_linked, until
@@ -95,7 +96,7 @@ async def test_a_neighbour_that_says_nothing_is_given_up(monkeypatch: pytest.Mon
 async def test_a_neighbour_that_falls_silent_is_away() -> None:
     a, b = Site(1), Site(2)
     a.link(b, keep_alive_seconds=1)
-    hello = connection.encode_hello(connection.Hello(2, ("f/#",)))
+    hello = encode_hello(Hello(2, ("f/#",)))
     said: list[Connack | Publish] = [Connack(), Publish("federator/control/2", hello)]
     async with served(b, *(encode(one, 5) for one in said)):
         await a.start()
@@ -143,7 +144,7 @@ async def test_a_stranger_is_not_let_in(said: bytes) -> None:
     assert len(answer) < 10  # a refusal, or nothing
     assert a.messages() == []
     assert a.service is not None
-    assert not a.service._connections
+    assert not a.service.connections.made
     writer.close()
     await writer.wait_closed()
     await a.stop()
@@ -158,7 +159,7 @@ def test_tries_that_reach_nobody_leave_nothing() -> None:
         await a.start()
         await until(lambda: reason(a) not in ("", NOT_YET))
         assert a.service is not None
-        assert not a.service._connections
+        assert not a.service.connections.made
         await a.stop()
 
     uvloop.run(scenario())

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.federation.envelope import InvalidEnvelope
-from ingest.federation.sites.connection import Hello, InvalidHello, decode_hello, encode_hello
-from ingest.federation.sites.log_messages import RECORD, of_publish, to_publish, to_record
+from ingest.federation.sites.log_messages import RECORD, of_offer, of_publish, to_publish, to_record
+from ingest.federation.sites.words import InvalidWord, decode
 from ingest.protocol.packets import Publish
 from tests.ingest.federation.sites.test_outlet import outlet, record, sent
 
@@ -57,33 +57,13 @@ def test_what_says_something_odd_of_the_record_is_refused(changes: dict[str, obj
 def test_any_text_is_read_or_refused(text: str) -> None:
     for read in (
         lambda: of_publish(publish(text), prefix="federator"),
-        lambda: decode_hello(text.encode(errors="replace")),
+        lambda: decode(text.encode(errors="replace")),
+        lambda: of_offer(Publish("federator/offer", text.encode(errors="replace"), 1)),
     ):
         try:
             read()
-        except (InvalidEnvelope, InvalidHello):
+        except (InvalidEnvelope, InvalidWord):
             continue
-
-
-def test_a_hello_comes_back() -> None:
-    hello = Hello(7, ("f/#", "g/+"))
-    assert decode_hello(encode_hello(hello)) == hello
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        {"v": 2, "from": 1, "wants": []},
-        {"v": 1, "from": "1", "wants": []},
-        {"v": 1, "from": 1, "wants": "#"},
-        {"v": 1, "from": 1, "wants": ["a/#/b"]},
-        {"v": 1, "from": 1, "wants": [5]},
-        {"v": 1, "from": 1},
-    ],
-)
-def test_an_odd_hello_is_refused(found: dict[str, object]) -> None:
-    with pytest.raises(InvalidHello):
-        decode_hello(json.dumps(found).encode())
 
 
 def test_a_publish_without_its_record_is_refused() -> None:

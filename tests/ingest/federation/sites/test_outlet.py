@@ -10,19 +10,20 @@ from hypothesis import strategies as st
 from ingest.federation.envelope import ChainKey, to_header
 from ingest.federation.envelope import Message as Federated
 from ingest.federation.prefixes import Prefixes
-from ingest.federation.sites.log_messages import of_publish
+from ingest.federation.sites.interest import Wanted
+from ingest.federation.sites.log_messages import of_offer, of_publish
 from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
+from ingest.federation.sites.streams import StreamKey
 from ingest.protocol.packets import Publish
 from mqlake.federation_records import LinkPlaces
-from mqlake.matching import TopicFilterTrie
 from mqlake.records import LogRecord, Message, message_headers, message_key
 
 SITE, NEIGHBOUR, THIRD = 1, 2, 3
 NOW_MS = 1_700_000_000_000
-FEDERATED: TopicFilterTrie[None] = TopicFilterTrie()
-FEDERATED.insert("f/#", None)
-FEDERATED.insert("g/#", None)  # for another neighbour
-LOG = SiteLog(SITE, 7, "default", "federator", 4, Prefixes([("own/", "f/plant/")]), FEDERATED)
+WANTED = Wanted()
+WANTED.permit(NEIGHBOUR, ("f/#",))
+WANTED.permit(THIRD, ("g/#",))
+LOG = SiteLog(SITE, 7, "default", "federator", 4, Prefixes([("own/", "f/plant/")]), WANTED)
 
 
 def record(
@@ -52,16 +53,13 @@ def relayed(offset: int, *, origin: int, sender: int, hops: int = 1) -> LogRecor
 
 
 def outlet(places: LinkPlaces | None = None, *, window: int = 100) -> Outlet:
-    made = Outlet(
+    return Outlet(
         LOG,
         NEIGHBOUR,
         places or LinkPlaces({0: 0}),
-        ("f/#",),
         window=window,
         counters=OutletCounters(),
     )
-    made.want(("f/#",))
-    return made
 
 
 def sent(made: Outlet, *records: LogRecord) -> list[Publish]:
@@ -188,3 +186,39 @@ def test_an_acknowledgement_that_nobody_waits_for_changes_nothing() -> None:
     made = outlet(places)
     made.acknowledge(5)
     assert places == LinkPlaces({0: 0})
+
+
+def test_of_a_spare_path_messages_are_offered_until_they_are_asked_for() -> None:
+    places = LinkPlaces({0: 0})
+    made = outlet(places)
+    (whole,) = sent(made, record(0))
+    made.direct(spare=(SITE,), whole=())
+    offers = sent(made, record(1), record(2), relayed(3, origin=THIRD, sender=THIRD))
+    stream = StreamKey(SITE, 7, 0)
+    assert [of_offer(one) for one in offers[:2]] == [(stream, 2), (stream, 3)]
+    assert of_publish(offers[2], prefix="federator").message.key.origin == THIRD
+    for one in (whole, offers[1], offers[2]):
+        made.acknowledge(one.packet_id)
+    assert places.cursor == {0: 1}
+    made.take([record(4)], NOW_MS)
+    made.direct(spare=(), whole=(SITE,))
+    asked, later = made.ready()
+    assert (asked.payload, later.payload) == (b"1", b"4")
+    made.acknowledge(offers[0].packet_id)
+    assert places.cursor == {0: 1}
+    made.acknowledge(asked.packet_id)
+    made.acknowledge(later.packet_id)
+    assert places.cursor == {0: 5}
+
+
+def test_what_was_offered_and_not_had_goes_whole_in_its_order() -> None:
+    made = outlet(window=4)
+    made.direct(spare=(SITE,), whole=())
+    offers = sent(made, *(record(offset) for offset in range(6)))
+    assert len(offers) == 4
+    made.acknowledge(offers[1].packet_id)
+    made.direct(spare=(), whole=())
+    again = made.ready()
+    for one in again:
+        made.acknowledge(one.packet_id)
+    assert [one.payload for one in (*again, *made.ready())] == [b"0", b"2", b"3", b"4", b"5"]

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from ingest.federation.settings import PrefixSettings
+from ingest.federation.sites import spreading
 from ingest.federation.sites.log_messages import place_of
 from mqlake.errors import LogError, OperationalError
-from mqlake.federation_records import FEDERATION, decode_checkpoint
+from mqlake.federation_records import FEDERATION, KEY, decode_checkpoint
 from mqlake.records import INBOUND, Message
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 
@@ -112,6 +114,127 @@ async def test_interest_is_known_along_a_chain(sites: Make) -> None:
     assert chain[3].messages()[0].origin == "site-1/gateway-1"
 
 
+async def test_only_what_somebody_wants_crosses(sites: Make) -> None:
+    chain = await sites(4, (1, 2), (2, 3), (2, 4), interests=())
+    a, b, c, d = chain
+    for topic in ("f/1", "f/2"):
+        await a.publish(topic, b"nobody")
+    await c.subscribe("f/+")
+    await c.subscribe("$share/group/f/1")
+    await d.subscribe("f/2/#")
+    await until(lambda: wanted(a, 2) == {"f/+", "f/2/#"})
+    for topic in ("f/1", "f/2", "f/2/x", "f/3/x"):
+        await a.publish(topic, topic.encode())
+    await until(lambda: c.have([b"f/1", b"f/2"]) and d.have([b"f/2", b"f/2/x"]))
+    assert {one.payload for one in b.messages()} == {b"f/1", b"f/2", b"f/2/x"}
+    assert {one.payload for one in c.messages()} == {b"f/1", b"f/2"}
+    assert {one.payload for one in d.messages()} == {b"f/2", b"f/2/x"}
+
+
+async def test_what_is_wanted_no_longer_crosses_no_longer(
+    sites: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spreading, "NARROW_SECONDS", 0.01)
+    a, b, c = await sites(3, (1, 2), (2, 3), (1, 3), interests=())
+    await b.subscribe("f/1")
+    await c.subscribe("f/2")
+    await until(lambda: wanted(a, 2) == wanted(a, 3) == {"f/1", "f/2"})
+    await b.subscribe("f/1", members=0)
+    await until(lambda: wanted(a, 2) == wanted(a, 3) == {"f/2"})
+
+
+async def test_interest_outlives_the_link_and_the_run_of_who_passes_it_on(sites: Make) -> None:
+    a, b, c = await sites(3, (1, 2), (2, 3), interests=())
+    await c.subscribe("f/1")
+    await until(lambda: wanted(a, 2) == {"f/1"})
+    await c.kill()
+    await b.kill()
+    await b.start()
+    await until(lambda: are_linked(a) and wanted(a, 2) == {"f/1"})
+    for number in range(10):
+        await a.publish("f/1", b"%d" % number)
+    await until(lambda: b.have([b"9"]))
+    await c.start()
+    await until(lambda: c.have([b"9"]))
+    assert c.payloads("f/1") == [b"%d" % number for number in range(10)]
+
+
+async def test_a_site_that_comes_later_learns_what_is_wanted(sites: Make) -> None:
+    a, b, late = Site(1), Site(2), Site(3)
+    a.link(b, interests=())
+    b.link(a, late, interests=())
+    late.link(b, interests=())
+    await a.subscribe("f/1")
+    for one in (a, b):
+        await one.start()
+    await until(lambda: are_linked(a))
+    await late.start()
+    await until(lambda: wanted(late, 2) == {"f/1"})
+    await late.publish("f/1", b"1")
+    await until(lambda: a.have([b"1"]))
+    for one in (a, b, late):
+        await one.stop()
+
+
+async def test_sessions_that_are_away_and_rules_want_what_they_have_asked_for(sites: Make) -> None:
+    a, b = await sites(2, (1, 2), interests=())
+    await b.store_session("away", "f/session", "$share/g/f/shared", "elsewhere")
+    await b.run_rule("r", "f/rule/+")
+    await until(lambda: wanted(a, 2) == {"f/session", "f/shared", "f/rule/+"})
+    await b.kill()
+    await b.start()
+    await until(lambda: are_linked(a) and wanted(a, 2) == {"f/session", "f/shared", "f/rule/+"})
+
+
+async def test_retained_messages_cross_for_who_subscribes_later(sites: Make) -> None:
+    a, b = await sites(2, (1, 2), interests=())
+    await a.publish("f/x", b"live")
+    await a.publish("f/x", b"kept", retain=True)
+    await until(lambda: b.messages())
+    assert [(one.payload, one.retain) for one in b.messages()] == [(b"kept", True)]
+
+
+async def test_many_filters_are_told_by_few(sites: Make) -> None:
+    a, b = await sites(2, (1, 2), interests=(), max_meshes=2)
+    for number in range(20):
+        await b.subscribe(f"f/{number}/cmd")
+    await until(lambda: wanted(a, 2) == {"f/+/cmd"})
+
+
+async def test_ten_thousand_filters_are_told_in_few_packets(sites: Make) -> None:
+    a, b, c = chain = await sites(3, (1, 2), (2, 3), interests=())
+    before = control_packets(*chain)
+    for number in range(10_000):
+        await c.subscribe(f"f/{number % 50}/dev/{number}/cmd")
+    await until(lambda: wanted(a, 2) == {f"f/{number}/dev/+/cmd" for number in range(50)})
+    # At most one for each change until the summary is full, on two links.
+    told = control_packets(*chain)
+    assert told - before < 2 * 300
+    for number in range(1_000):
+        await c.subscribe(f"f/{number % 50}/dev/new-{number}/cmd")
+    await c.subscribe("f/last")
+    await until(lambda: "f/last" in wanted(a, 2))
+    assert len(c.service.spreading.subscriptions) == 11_001  # type: ignore[union-attr]
+    assert control_packets(*chain) == told + 2
+    assert b.messages() == []
+
+
+async def test_topics_are_wanted_by_their_federated_names(sites: Make) -> None:
+    a, b = Site(1), Site(2)
+    prefixes = (PrefixSettings(local="plant/", federated="f/plant-b/"),)
+    a.link(b, interests=())
+    b.link(a, interests=(), prefixes=prefixes)
+    await a.start()
+    await b.start()
+    await b.subscribe("plant/#")
+    await b.subscribe("+/line")
+    await until(lambda: wanted(a, 2) == {"f/plant-b/#", "f/line"})
+    await a.publish("f/plant-b/oven", b"1")
+    await until(lambda: b.payloads("plant/oven"))
+    await a.stop()
+    await b.stop()
+
+
 async def test_a_message_goes_no_further_than_the_hop_limit(sites: Make) -> None:
     chain = await sites(4, (1, 2), (2, 3), (3, 4), hop_limit=2)
     await chain[0].publish("f/x", b"1")
@@ -202,17 +325,35 @@ async def test_a_log_that_begins_anew_gets_another_epoch(sites: Make) -> None:
         await a.publish("f/x", b"%d" % number)
     await until(lambda: b.have([b"4"]))
     await a.stop()
-    checkpoint = a.log.records(FEDERATION)[-1]
+    checkpoint = [one for one in a.log.records(FEDERATION) if one.key == KEY][-1]
     fresh = Site(1)
     fresh.port, fresh.settings = a.port, a.settings
     fresh.log.store(FEDERATION, checkpoint.key, checkpoint.value, [], 0, 0)
     await fresh.start()
     await fresh.publish("f/x", b"new")
     await until(lambda: b.have([b"new"]))
-    assert decode_checkpoint(fresh.log.records(FEDERATION)[-1].value or b"").epoch > (
+    last = [one for one in fresh.log.records(FEDERATION) if one.key == KEY][-1]
+    assert decode_checkpoint(last.value or b"").epoch > (
         decode_checkpoint(checkpoint.value or b"").epoch
     )
     await fresh.stop()
+
+
+async def test_partitions_that_appear_later_are_read_from_their_start(sites: Make) -> None:
+    a, b = Site(1, partitions=1), Site(2)
+    a.link(b)
+    b.link(a)
+    await a.start()
+    await b.start()
+    await until(lambda: are_linked(a, b))
+    a.log.grow(INBOUND, 4)
+    for number in range(20):
+        await a.publish(f"f/{number}", b"%d" % number)
+    assert {one.partition for one in a.log.records(INBOUND)} == {0, 1, 2, 3}
+    await until(lambda: b.have([b"%d" % number for number in range(20)]))
+    assert b.repeated() == []
+    await a.stop()
+    await b.stop()
 
 
 async def test_what_the_log_has_no_more_is_said(sites: Make) -> None:
@@ -419,3 +560,12 @@ async def test_random_faults_lose_and_repeat_nothing(sites: Make, seed: int) -> 
 def links(site: Site) -> list:  # type: ignore[type-arg]
     assert site.service is not None
     return list(site.service.links.values())
+
+
+def control_packets(*sites: Site) -> int:
+    return sum(one.service.spreading.sent for one in sites if one.service is not None)
+
+
+def wanted(site: Site, neighbour: int) -> set[str]:
+    """Return the filters by which a neighbour gets messages of a site."""
+    return set() if site.service is None else site.service.spreading.wanted.of(neighbour)

@@ -1,0 +1,113 @@
+"""Which neighbour sends the messages of which origin whole, and which only offers them.
+
+On redundant paths each message would come once for each path. A neighbour whose copy comes late is
+told that it is *spare* for that origin: from then on it offers messages, by their places alone, and
+gets its acknowledgement when the message has come whole from another. When that does not come in
+time, or cannot because a neighbour is away, the spare one is told to send whole again, beginning
+with what it has offered and what is not acknowledged: so each path keeps its order. This is the
+eager and lazy push of Plumtree (Leitão, Pereira and Rodrigues, 2007), with an offset behind it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ingest.federation.sites.streams import StreamKey
+
+PATIENCE_SECONDS: Final = 0.5
+"""How long what is offered may take by the other path before it is asked for."""
+STEADY_SECONDS: Final = 60.0
+"""How long a neighbour that had to be asked stays no spare: other paths may lack filters."""
+
+Number = tuple[StreamKey, int]
+
+
+@dataclass(slots=True)
+class _Offer:
+    neighbour: int
+    acknowledge: Callable[[], None]
+    until: float
+
+
+class Bodies:
+    """What one site has told its neighbours to send, and what they offer.
+
+    Times are monotonic seconds. Nothing outlives a connection: a new one sends all messages whole.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        """Times that a spare neighbour had to be told to send whole again."""
+        self._spare: set[tuple[int, int]] = set()
+        """(neighbour, origin)"""
+        self._first: dict[int, int] = {}
+        """Origin -> the neighbour that has brought its last message first."""
+        self._steady: dict[tuple[int, int], float] = {}
+        self._offers: dict[Number, list[_Offer]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are offered and have not come."""
+        return len(self._offers)
+
+    def close(self, neighbour: int) -> set[int]:
+        """Hear that one is away; return the neighbours that are to send all messages whole."""
+        self._first = {origin: one for origin, one in self._first.items() if one != neighbour}
+        told = {one for one, _ in self._spare if one != neighbour}
+        self._spare.clear()
+        self._drop(lambda offer, _: offer.neighbour == neighbour or offer.neighbour in told)
+        return told
+
+    def brought(self, neighbour: int, origin: int) -> None:
+        """Hear that a new message of an origin came whole."""
+        self._first[origin] = neighbour
+
+    def repeated(self, neighbour: int, origin: int, now: float) -> bool:
+        """Hear that a message came that was had; return whether to tell who sent it to be spare.
+
+        It has to be another neighbour that brings this origin's: a message comes again after a
+        connection has ended, too.
+        """
+        way = (neighbour, origin)
+        first = self._first.get(origin, neighbour)
+        if first == neighbour or way in self._spare or self._steady.get(way, 0.0) > now:
+            return False
+        if (first, origin) in self._spare:
+            return False
+        self._spare.add(way)
+        return True
+
+    def offer(
+        self, neighbour: int, number: Number, acknowledge: Callable[[], None], now: float
+    ) -> None:
+        """Hear of a message that a neighbour has and this site has not."""
+        offer = _Offer(neighbour, acknowledge, now + PATIENCE_SECONDS)
+        self._offers.setdefault(number, []).append(offer)
+
+    def had(self, number: Number) -> None:
+        """Acknowledge what is offered: the log has it."""
+        for one in self._offers.pop(number, ()):
+            one.acknowledge()
+
+    def overdue(self, now: float) -> set[tuple[int, int]]:
+        """Return (neighbour, origin) of whom is to send whole again: others take too long."""
+        late = {
+            (offers[0].neighbour, number[0].origin)
+            for number, offers in self._offers.items()
+            if offers[0].until <= now
+        }
+        self._spare -= late
+        self._steady.update(dict.fromkeys(late, now + STEADY_SECONDS))
+        if late:
+            self._drop(lambda offer, number: (offer.neighbour, number[0].origin) in late)
+        self.asked += len(late)
+        return late
+
+    def _drop(self, is_over: Callable[[_Offer, Number], bool]) -> None:
+        """Forget offers: these messages come whole, or again on the next connection."""
+        for number, offers in list(self._offers.items()):
+            left = [one for one in offers if not is_over(one, number)]
+            if left:
+                self._offers[number] = left
+            else:
+                del self._offers[number]

@@ -1,0 +1,276 @@
+"""Who wants what, and by which neighbour it is reached: interest between the sites of a federation.
+
+Each site tells its neighbours the few filters that cover what its subscribers want, under a number
+that grows with each change. Neighbours pass that on, and with it the *path*: the sites from the one
+that tells to the one that wants. Nobody is told of a path that he is on, so interest neither goes
+round nor outlives its site, and a neighbour behind whom nobody wants anything is asked for nothing.
+
+    site 3 wants f/#     site 2 hears  3: [3] f/#        site 1 hears  3: [2, 3] f/#
+
+What was heard stays while a link is down: the neighbour gets all of it when it is back.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from ingest.federation.filters import meet
+from mqlake.errors import InvalidRecord, InvalidTopic
+from mqlake.matching import TopicFilterTrie
+from mqlake.topics import validate_topic_filter
+
+MOST_FILTERS: Final = 10_000
+"""Of one site."""
+
+
+class Entry(NamedTuple):
+    """That a site wants something."""
+
+    version: int
+    """Of its filters: the higher one counts."""
+    path: tuple[int, ...]
+    """From the site that tells of it to the one that wants."""
+    filters: tuple[str, ...]
+    """Of the federation; none: it wants nothing now."""
+    away: int = 0
+    """Links on the path that were down."""
+
+
+News = dict[int, Entry | None]
+"""By site that wants; None: it is reached on this way no longer."""
+
+
+class Interest:
+    """What one site knows of the interest of all.
+
+    Args:
+        site: This one.
+        hop_limit: Sites that a message may pass: longer paths lead nowhere.
+    """
+
+    def __init__(self, site: int, hop_limit: int) -> None:
+        self.own = Entry(0, (site,), ())
+        self._site = site
+        self._hop_limit = hop_limit
+        self._heard: dict[int, dict[int, Entry]] = {}
+        self._told: dict[int, dict[int, Entry]] = {}
+        self._repeated: dict[int, set[int]] = {}
+        self._up: set[int] = set()
+
+    def want(self, filters: Iterable[str], now_ms: int) -> bool:
+        """Hear what this site's subscribers want; return whether that is new."""
+        wanted = tuple(sorted(filters))
+        if wanted == self.own.filters and self.own.version:
+            return False
+        self.own = Entry(max(now_ms, self.own.version + 1), (self._site,), wanted)
+        return True
+
+    def open(self, neighbour: int) -> None:
+        """Hear that there is a new connection: both sides say all they know."""
+        self._told[neighbour] = {}
+        self._repeated[neighbour] = set()
+        self._up.add(neighbour)
+
+    def close(self, neighbour: int) -> None:
+        """Hear that a neighbour is away: what it has said stays, ways by others come first."""
+        self._up.discard(neighbour)
+
+    def hear(self, neighbour: int, news: Mapping[int, Entry | None]) -> bool:
+        """Hear what a neighbour tells; return whether it changes anything here."""
+        heard = self._heard.setdefault(neighbour, {})
+        has_changed = False
+        for site, told in news.items():
+            self._repeated.setdefault(neighbour, set()).add(site)
+            entry = told if told is not None and self._leads(neighbour, site, told) else None
+            if entry == heard.get(site):
+                continue
+            has_changed = True
+            if entry is None:
+                del heard[site]
+            else:
+                heard[site] = entry
+        return has_changed
+
+    def complete(self, neighbour: int) -> bool:
+        """Hear that a neighbour has said all since `open`; return whether it has less than before.
+
+        What it had said before and has not repeated does not count any more.
+        """
+        heard = self._heard.setdefault(neighbour, {})
+        gone = heard.keys() - self._repeated.get(neighbour, set())
+        for site in gone:
+            del heard[site]
+        return bool(gone)
+
+    def forget(self, neighbour: int) -> None:
+        """Hear that a site is no neighbour any more."""
+        for known in (self._heard, self._told, self._repeated):
+            known.pop(neighbour, None)
+        self._up.discard(neighbour)
+
+    def news_for(self, neighbour: int) -> News:
+        """Return what a neighbour is to be told, and take it for told."""
+        told = self._told.setdefault(neighbour, {})
+        news: News = {}
+        for site in {*told, *self._sites()}:
+            best = self._best(site, neighbour)
+            if best != told.get(site):
+                news[site] = best
+                if best is None:
+                    del told[site]
+                else:
+                    told[site] = best
+        return news
+
+    def knows(self, neighbour: int) -> bool:
+        """Tell whether a neighbour has ever said what it wants."""
+        return neighbour in self._heard
+
+    def behind(self, neighbour: int) -> set[str]:
+        """Return the filters of the sites that a neighbour leads to, its own included."""
+        heard = self._heard.get(neighbour, {})
+        return {one for site in heard for one in self._newest(site).filters}
+
+    def _sites(self) -> set[int]:
+        return {self._site, *(site for heard in self._heard.values() for site in heard)}
+
+    def _leads(self, neighbour: int, site: int, entry: Entry) -> bool:
+        """Tell whether a path may be true and is of use here."""
+        path = entry.path
+        return (
+            0 < len(path) <= self._hop_limit
+            and (path[0], path[-1]) == (neighbour, site)
+            and self._site not in path
+            and len(set(path)) == len(path)
+        )
+
+    def _newest(self, site: int) -> Entry:
+        """Return what was told last of a site, by whomever."""
+        return max(heard[site] for heard in self._heard.values() if site in heard)
+
+    def _best(self, site: int, listener: int) -> Entry | None:
+        """Return what a neighbour is told of a site: the nearest way that it is not on."""
+        if site == self._site:
+            return self.own if self.own.version else None
+        # Fewest links that are down, then shortest: both grow along a path, so all sites settle.
+        # A site that took whoever is there before who is near could change its mind for ever.
+        ways = [
+            (heard[site].away + (neighbour not in self._up), len(heard[site].path), neighbour)
+            for neighbour, heard in self._heard.items()
+            if neighbour != listener and site in heard and listener not in heard[site].path
+        ]
+        if not ways:
+            return None
+        away, _, neighbour = min(ways)
+        path = (self._site, *self._heard[neighbour][site].path)
+        return self._newest(site)._replace(path=path, away=away)
+
+    # What a new run begins with, and the wire.
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `restore` reads."""
+        heard = {n: {s: [*one] for s, one in told.items()} for n, told in self._heard.items()}
+        return {"version": self.own.version, "heard": heard}
+
+    def restore(self, found: Any) -> None:
+        """Begin with what the run before knew; the own filters are told anew.
+
+        Raises:
+            InvalidRecord: It is nothing that `to_json` makes.
+        """
+        try:
+            self.own = self.own._replace(version=int(found["version"]))
+            for neighbour, told in found["heard"].items():
+                self._heard[int(neighbour)] = {
+                    site: entry for site, entry in read_news(told).items() if entry is not None
+                }
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise InvalidRecord(f"interest of other sites cannot be read: {exc!r}") from exc
+
+
+def read_news(found: Any) -> News:
+    """Read what a neighbour tells: by site a list of the fields of `Entry`, or null.
+
+    Raises:
+        InvalidRecord: It is something else.
+    """
+    news: News = {}
+    try:
+        for site, told in found.items():
+            if told is None:
+                news[int(site)] = None
+                continue
+            version, path, filters, away = told
+            if any(type(one) is not int for one in (version, away, *path)):
+                raise ValueError(f"version {version!r}, path {path!r} or links away {away!r}")
+            if len(filters) > MOST_FILTERS:
+                raise ValueError(f"{len(filters)} filters, expected at most {MOST_FILTERS}")
+            for one in filters:
+                validate_topic_filter(one)
+            news[int(site)] = Entry(version, tuple(path), tuple(filters), away)
+    except (TypeError, ValueError, AttributeError, InvalidTopic) as exc:
+        raise InvalidRecord(f"interest cannot be read: {exc!r}") from exc
+    return news
+
+
+class Wanted:
+    """What each neighbour gets: of what it may get, what somebody behind it wants.
+
+    Retained messages it gets all of what it may, for who subscribes later is to have them.
+    """
+
+    def __init__(self) -> None:
+        self._permitted = _ByNeighbour()
+        self._interested = _ByNeighbour()
+
+    def permit(self, neighbour: int, filters: Iterable[str]) -> None:
+        """Hear what a neighbour may get; before it has said what it wants it gets all of that."""
+        permitted = set(filters)
+        self._permitted.set(neighbour, permitted)
+        self._interested.set(neighbour, permitted)
+
+    def want(self, neighbour: int, filters: Iterable[str]) -> None:
+        """Hear what is wanted behind a neighbour."""
+        self._interested.set(neighbour, set(common(self._permitted.of(neighbour), filters)))
+
+    def forget(self, neighbour: int) -> None:
+        """Give a neighbour nothing more."""
+        self._permitted.set(neighbour, set())
+        self._interested.set(neighbour, set())
+
+    def by(self, topic: str, *, retain: bool) -> list[int]:
+        """Return the neighbours that get a message; one may stand there more than once."""
+        return (self._permitted if retain else self._interested).match(topic)
+
+    def of(self, neighbour: int) -> set[str]:
+        """Return the filters by which a neighbour gets messages that are not retained."""
+        return self._interested.of(neighbour)
+
+
+class _ByNeighbour:
+    """Filters of neighbours, by topic."""
+
+    def __init__(self) -> None:
+        self._trie: TopicFilterTrie[int] = TopicFilterTrie()
+        self._filters: dict[int, set[str]] = {}
+        self.match = self._trie.match
+
+    def of(self, neighbour: int) -> set[str]:
+        return self._filters.get(neighbour, set())
+
+    def set(self, neighbour: int, filters: set[str]) -> None:
+        before = self.of(neighbour)
+        for one in before - filters:
+            self._trie.remove(one, neighbour)
+        for one in filters - before:
+            self._trie.insert(one, neighbour)
+        self._filters[neighbour] = filters
+
+
+def common(some: Iterable[str], others: Iterable[str]) -> Iterator[str]:
+    """Yield filters of the topics that both have."""
+    several = list(others)
+    for one in some:
+        for other in several:
+            found = meet(one, other)
+            if found is not None:
+                yield found

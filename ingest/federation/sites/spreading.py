@@ -1,0 +1,215 @@
+"""Interest at work: what this site's subscribers want goes to its neighbours, theirs comes here.
+
+It reads the log topics that say who has subscribed, to their end before a neighbour is spoken to:
+else a federator that starts would seem to want less. What neighbours have said is kept in
+`mqlake.federation`, for they may be away when the next run begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial as bind
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.federation.packets import CONTROL
+from ingest.federation.sites.interest import Interest, News, Wanted, common
+from ingest.federation.sites.subscriptions import LOG_TOPICS, Subscriptions
+from ingest.federation.sites.words import Hello, encode_hello, encode_news
+from ingest.protocol.packets import Publish
+from mqlake.errors import OffsetGone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.federation.prefixes import Prefixes
+    from ingest.federation.settings import FederationSettings
+    from ingest.federation.sites.connection import Connection
+    from ingest.federation.sites.link import SiteLink
+    from mqlake.clock import Clock
+    from mqlake.errors import LogError
+    from mqlake.log.contract import LogAccess, LogReader, LogRecord
+
+_logger = logging.getLogger(__name__)
+
+SPREAD_SECONDS: Final = 0.02
+"""How long news are collected: subscriptions often come together."""
+NARROW_SECONDS: Final = 5.0
+"""Likewise what is wanted no longer; it costs little until then."""
+NARROW_PAUSES: Final = 20
+"""Of the time that it took to look at all filters, so many are waited until the next time."""
+
+
+class Spreading:
+    """The interest of one site and of those behind its neighbours.
+
+    Args:
+        settings: Of the process.
+        prefixes: Names of topics in the federation.
+        log: Of the site.
+        clock: For the number of what is wanted.
+        links: Of the site.
+        on_change: Called when something was heard that a new run is to know.
+        on_failure: Called when the log's subscriptions can be followed no longer.
+
+    Attributes:
+        sent: Packets that told neighbours something.
+    """
+
+    def __init__(
+        self,
+        settings: FederationSettings,
+        prefixes: Prefixes,
+        log: LogAccess,
+        clock: Clock,
+        links: dict[int, SiteLink],
+        on_change: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.sent = 0
+        self.interest = Interest(settings.host.id, settings.hop_limit)
+        self.wanted = Wanted()
+        allowed = {*settings.filters_in}
+        for one in settings.neighbors:
+            allowed.update(one.filters_in or ())
+        self.subscriptions = Subscriptions(
+            settings.tenant, prefixes, allowed, settings.interests, settings.max_meshes
+        )
+        self._site = settings.host.id
+        self._topic = f"{settings.control_prefix}/{CONTROL}/{self._site}"
+        self._log = log
+        self._clock = clock
+        self._links = links
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._readers: list[LogReader] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._narrowing: asyncio.Task[None] | None = None
+        self._narrowing_took = 0.0
+
+    async def start(self, known: Any) -> None:
+        """Learn what is wanted here, and follow it.
+
+        Args:
+            known: What the run before has kept, `Interest.to_json`; empty for nothing.
+
+        Raises:
+            LogError: The log does not answer, or there is no such log topic.
+            InvalidRecord: `known` is something else.
+        """
+        if known:
+            self.interest.restore(known)
+        for log_topic in LOG_TOPICS:
+            reader = self._log.open_reader()
+            self._readers.append(reader)
+            ends = await reader.end_offsets(log_topic)
+
+            async def take(records: list[LogRecord], log_topic: str = log_topic) -> None:
+                self.subscriptions.take(log_topic, records)
+
+            ranges = {partition: (0, end) for partition, end in ends.items()}
+            await self._log.ranges.read_range(log_topic, ranges, take)
+            await reader.start(log_topic, ends, bind(self._take, log_topic), self._lose)
+        self._spread()
+
+    async def stop(self) -> None:
+        """Follow nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for reader in self._readers:
+            await reader.close()
+        if self._narrowing is not None:
+            self._narrowing.cancel()
+            await asyncio.gather(self._narrowing, return_exceptions=True)
+
+    def add(self, link: SiteLink) -> None:
+        """Hear of a neighbour."""
+        self.wanted.permit(link.site, link.allowed)
+        if self.interest.knows(link.site):
+            self.wanted.want(link.site, self.interest.behind(link.site))
+
+    def remove(self, site: int) -> None:
+        """Hear that a site is no neighbour any more."""
+        self.interest.forget(site)
+        self.wanted.forget(site)
+        self._change()
+
+    def open(self, link: SiteLink, connection: Connection) -> None:
+        """Say all that is wanted, and then what the neighbour may bring."""
+        self.interest.open(link.site)
+        self._tell(link.site, connection)
+        hello = encode_hello(Hello(self._site, tuple(link.allows)))
+        connection.publish([Publish(self._topic, hello)])
+        self.sent += 1
+
+    def close(self, link: SiteLink) -> None:
+        """Hear that a neighbour is away."""
+        self.interest.close(link.site)
+        self._schedule(SPREAD_SECONDS)
+
+    def hear(self, link: SiteLink, news: News) -> None:
+        """Hear what is wanted behind a neighbour."""
+        if self.interest.hear(link.site, news) and link.is_up:
+            self.wanted.want(link.site, self.interest.behind(link.site))
+            self._change()
+
+    def complete(self, link: SiteLink, hello: Hello) -> None:
+        """Hear that the neighbour has said all that is wanted behind it, and what it takes."""
+        self.interest.complete(link.site)
+        self.wanted.permit(link.site, common(link.allowed, hello.allows))
+        self.wanted.want(link.site, self.interest.behind(link.site))
+        self._change()
+
+    def _change(self) -> None:
+        self._on_change()
+        self._schedule(SPREAD_SECONDS)
+
+    def _take(self, log_topic: str, records: list[LogRecord]) -> None:
+        if self.subscriptions.take(log_topic, records):
+            self._schedule(SPREAD_SECONDS)
+        if self.subscriptions.has_less and self._narrowing is None:
+            self._narrowing = asyncio.create_task(self._narrow())
+            self._narrowing.add_done_callback(self._note_end)
+
+    async def _narrow(self) -> None:
+        """Look now and then what is wanted no longer, while there is something."""
+        while self.subscriptions.has_less:
+            await asyncio.sleep(max(NARROW_SECONDS, NARROW_PAUSES * self._narrowing_took))
+            summarise, began_at = self.subscriptions.begin_narrowing(), self._loop.time()
+            self.subscriptions.end_narrowing(await asyncio.to_thread(summarise))
+            self._narrowing_took = self._loop.time() - began_at
+            self._schedule(SPREAD_SECONDS)
+
+    def _note_end(self, narrowing: asyncio.Task[None]) -> None:
+        self._narrowing = None
+        error = None if narrowing.cancelled() else narrowing.exception()
+        if error is not None:
+            self._on_failure(error)
+
+    def _lose(self, error: LogError) -> None:
+        if isinstance(error, OffsetGone):
+            self._on_failure(error)  # the next run reads all of it again
+        else:
+            fields = {"reason": str(error)}
+            _logger.warning("subscriptions cannot be read", extra={"fields": fields})
+
+    def _schedule(self, seconds: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._spread)
+
+    def _spread(self) -> None:
+        self._timer = None
+        if self.interest.want(self.subscriptions.summary(), self._clock.now_ms()):
+            self._on_change()
+        for site, link in self._links.items():
+            if link.connection is not None and link.connection.is_open:
+                self._tell(site, link.connection)
+
+    def _tell(self, site: int, connection: Connection) -> None:
+        news = self.interest.news_for(site)
+        connection.publish(Publish(self._topic, one) for one in encode_news(news))
+        self.sent += len(news)

@@ -1,0 +1,193 @@
+"""What the subscribers of one mqlake site want of the federation, from the records of its log.
+
+Three log topics say it: `mqlake.routes` of the clients that are connected, `mqlake.sessions` of
+those that have a session and may be away, `mqlake.rules` of the rules that run. A share group wants
+as its members do. A filter counts for as long as one record names it.
+
+The summary grows by what it does not cover. To see what it covers in vain all filters are looked at
+(a second for 100,000), so that is done seldom, and by somebody who may be interrupted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from sys import intern
+from typing import TYPE_CHECKING, Final
+
+from ingest.federation.filters import covers, summarise, uncovered
+from ingest.federation.sites.interest import common
+from mqlake.errors import InvalidRecord
+from mqlake.records import ROUTES, RULES, SESSIONS, LogRecord, decode_route_key
+from mqlake.rule_records import decode_activation, decode_rules_key
+from mqlake.session_records import (
+    SESSION,
+    SUBSCRIPTION,
+    decode_session,
+    decode_sessions_key,
+    decode_subscription_record,
+)
+from mqlake.topics import split_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ingest.federation.prefixes import Prefixes
+
+LOG_TOPICS: Final = (ROUTES, SESSIONS, RULES)
+
+
+class Subscriptions:
+    """The filters of one site's subscribers, and the few that tell other sites of them.
+
+    Args:
+        tenant: Whose subscribers count.
+        prefixes: Names of topics in the federation.
+        allowed: Filters of the federation that may come here.
+        always: Filters that are wanted whoever subscribes.
+        most: Filters of the summary.
+    """
+
+    def __init__(
+        self,
+        tenant: str,
+        prefixes: Prefixes,
+        allowed: Iterable[str],
+        always: Iterable[str],
+        most: int,
+    ) -> None:
+        self.malformed = 0
+        """Records that cannot be read."""
+        self._tenant = tenant
+        self._prefixes = prefixes
+        self._allowed = sorted(uncovered(allowed))
+        self._most = most
+        self._by_key: dict[tuple[str, bytes], tuple[str, ...]] = {}
+        self._counted: Counter[str] = Counter()
+        self._summary: frozenset[str] = frozenset()
+        self._added: set[str] = set()
+        """Not covered by the summary; while it is made anew, all that have come since."""
+        self._is_narrowing = False
+        self._has_less = False
+        self._count(self._federated(always))
+
+    def __len__(self) -> int:
+        """Return how many filters there are, each counted once."""
+        return len(self._counted)
+
+    @property
+    def has_less(self) -> bool:
+        """Whether a filter has gone since the summary was made of all."""
+        return self._has_less
+
+    def take(self, log_topic: str, records: Iterable[LogRecord]) -> bool:
+        """Hear of records; return whether the summary covers less than what is wanted now."""
+        read = _READERS[log_topic]
+        for record in records:
+            try:
+                filters = read(record, self._tenant)
+            except InvalidRecord:
+                self.malformed += 1
+                continue
+            if filters is not None:
+                self._set((log_topic, record.key or b""), self._federated(filters))
+        return bool(self._added)
+
+    def summary(self) -> frozenset[str]:
+        """Return at most so many filters that cover all that is wanted, and perhaps more."""
+        if self._added:
+            found = frozenset(summarise(self._summary | self._added, self._most))
+            if self._is_narrowing:
+                return found
+            self._summary = found
+            self._added.clear()
+        return self._summary
+
+    def begin_narrowing(self) -> Callable[[], set[str]]:
+        """Return what makes a summary of all that is wanted now, in any thread."""
+        self.summary()
+        self._is_narrowing, self._has_less = True, False
+        filters, most = tuple(self._counted), self._most
+        return lambda: summarise(filters, most)
+
+    def end_narrowing(self, summary: Iterable[str]) -> None:
+        """Take that summary, and what has come meanwhile."""
+        self._is_narrowing = False
+        self._summary = frozenset(summary)
+        self._added = {one for one in self._added if self._is_added(one)}
+
+    def _set(self, key: tuple[str, bytes], filters: tuple[str, ...]) -> None:
+        before = self._by_key.pop(key, ())
+        if filters:
+            self._by_key[key] = filters
+        if filters == before:
+            return
+        self._count(filters)
+        for one in before:
+            self._counted[one] -= 1
+            if not self._counted[one]:
+                del self._counted[one]
+                self._has_less = True
+
+    def _count(self, filters: Iterable[str]) -> None:
+        for one in filters:
+            if one not in self._counted and (self._is_narrowing or self._is_added(one)):
+                self._added.add(one)
+            self._counted[one] += 1
+
+    def _is_added(self, one: str) -> bool:
+        return not any(covers(wide, one) for wide in self._summary)
+
+    def _federated(self, filters: Iterable[str]) -> tuple[str, ...]:
+        """Return what the filters of local topics mean of what may come from other sites."""
+        found = {
+            intern(one)
+            for local in filters
+            for federated in self._prefixes.to_federated_filters(local)
+            for one in common(self._allowed, (federated,))
+        }
+        return tuple(sorted(found))
+
+
+def _of_route(record: LogRecord, tenant: str) -> list[str] | None:
+    route = decode_route_key(record.key or b"")
+    if route.tenant != tenant or route.topic_filter.startswith("\0"):
+        return None
+    return _plain([route.topic_filter] if record.value is not None else [])
+
+
+def _of_session(record: LogRecord, tenant: str) -> list[str] | None:
+    key = record.key or b""
+    if key[:2] not in _OF_SESSIONS:
+        return None
+    names = decode_sessions_key(key)
+    if names.tenant != tenant:
+        return None
+    if record.value is None:
+        return []
+    if names.kind == SUBSCRIPTION:
+        found = [decode_subscription_record(record.value).subscription]
+    else:
+        found = decode_session(record.value).subscriptions
+    return _plain(one.topic_filter for one in found)
+
+
+def _of_rule(record: LogRecord, tenant: str) -> list[str] | None:
+    key = decode_rules_key(record.key or b"")
+    if key is None or key.kind != "activation" or key.tenant != tenant:
+        return None
+    current = None if record.value is None else decode_activation(record.value).current
+    return _plain(() if current is None else current.filters)
+
+
+def _plain(filters: Iterable[str]) -> list[str]:
+    """Return the filters of messages, without the names of share groups."""
+    plain = (split_shared(one).topic_filter for one in filters)
+    return [one for one in plain if not one.startswith("$")]
+
+
+_OF_SESSIONS: Final = frozenset(f"{kind}/".encode() for kind in (SESSION, SUBSCRIPTION))
+_READERS: Final[dict[str, Callable[[LogRecord, str], list[str] | None]]] = {
+    ROUTES: _of_route,
+    SESSIONS: _of_session,
+    RULES: _of_rule,
+}

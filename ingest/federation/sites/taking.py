@@ -1,0 +1,168 @@
+"""What neighbours bring goes into the log of this site, each message once."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial as bind
+from typing import TYPE_CHECKING, Final
+
+from ingest.federation.packets import CONTROL
+from ingest.federation.sites.bodies import Bodies
+from ingest.federation.sites.inlet import Inlet, Verdict, stream_of
+from ingest.federation.sites.log_messages import of_offer, of_publish, to_record
+from ingest.federation.sites.streams import Streams
+from ingest.federation.sites.words import Ways, encode_ways
+from ingest.protocol.packets import Publish
+from mqlake.errors import LogError
+from mqlake.records import INBOUND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.federation.prefixes import Prefixes
+    from ingest.federation.settings import FederationSettings
+    from ingest.federation.sites.connection import Connection
+    from ingest.federation.sites.link import SiteLink
+    from ingest.federation.sites.log_messages import Carried
+    from mqlake.clock import Clock
+    from mqlake.log.contract import LogWriter
+
+LOOK_SECONDS: Final = 0.1
+"""How often offers are looked at that nobody has kept yet."""
+
+
+class Taking:
+    """All messages that come to a site. Make it inside the event loop.
+
+    Args:
+        settings: Of the process.
+        prefixes: Names of topics in the federation.
+        writer: Of the site's log.
+        clock: For the patience with offers.
+        links: Of the site.
+        on_failure: Called when the log has not taken a message.
+
+    Attributes:
+        inlet: What this site has had; another one when that is known.
+        sent: Packets that told neighbours how to send.
+    """
+
+    def __init__(
+        self,
+        settings: FederationSettings,
+        prefixes: Prefixes,
+        writer: LogWriter,
+        clock: Clock,
+        links: dict[int, SiteLink],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.inlet = Inlet(Streams(), {})
+        self.bodies = Bodies()
+        self.sent = 0
+        self._site = settings.host.id
+        self._tenant = settings.tenant
+        self._prefix = settings.control_prefix
+        self._topic = f"{self._prefix}/{CONTROL}/{self._site}"
+        self._prefixes = prefixes
+        self._writer = writer
+        self._clock = clock
+        self._links = links
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def close(self, site: int) -> None:
+        """Hear that a connection has ended: other neighbours send all messages whole."""
+        for other in self.bodies.close(site):
+            self._tell(other, Ways())
+
+    def stop(self) -> None:
+        """Ask for nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def take(self, link: SiteLink, connection: Connection, publish: Publish) -> None:
+        """Take a message.
+
+        Raises:
+            InvalidEnvelope: It is none.
+        """
+        carried = of_publish(publish, prefix=self._prefix)
+        acknowledge = bind(connection.acknowledge, publish.packet_id)
+        counters = self.inlet.counters
+        message = carried.message
+        counters.received += 1
+        if message.key.origin == self._site:
+            counters.echoes += 1
+            acknowledge()
+            return
+        if not link.may_bring(message.topic):
+            counters.refused += 1
+            acknowledge()
+            return
+        verdict = self.inlet.take(message, acknowledge)
+        origin = message.key.origin
+        if verdict is Verdict.NEW:
+            self.bodies.brought(link.site, origin)
+            self._append(link, carried)
+            return
+        if verdict is Verdict.DUPLICATE:
+            acknowledge()
+        if self.bodies.repeated(link.site, origin, self._clock.monotonic()):
+            self._tell(link.site, Ways(spare=(origin,)))
+
+    def hear_offer(self, link: SiteLink, connection: Connection, publish: Publish) -> None:
+        """Take the offer of a message, which is acknowledged when the log has it.
+
+        Raises:
+            InvalidEnvelope: It is none.
+        """
+        number = of_offer(publish)
+        acknowledge = bind(connection.acknowledge, publish.packet_id)
+        if number[0].origin == self._site:
+            acknowledge()
+            return
+        verdict = self.inlet.hear_offer(number, acknowledge)
+        if verdict is Verdict.DUPLICATE:
+            acknowledge()
+        elif verdict is Verdict.NEW:
+            now = self._clock.monotonic()
+            self.bodies.offer(link.site, number, acknowledge, now)
+            self._schedule()
+
+    def _append(self, link: SiteLink, carried: Carried) -> None:
+        carried.message.hops += 1
+        carried.sender = link.site
+        topic = self._prefixes.to_local(carried.message.topic)
+        key, value, headers = to_record(carried, self._tenant, topic)
+        try:
+            self._writer.append(INBOUND, key, value, headers, bind(self._appended, carried))
+        except LogError as exc:
+            self._on_failure(exc)
+
+    def _appended(
+        self, carried: Carried, partition: int, offset: int, error: LogError | None
+    ) -> None:
+        if error is not None:
+            self._on_failure(error)
+        else:
+            message = carried.message
+            self.inlet.appended(message, partition, offset)
+            self.bodies.had((stream_of(message), message.sequence))
+
+    def _schedule(self) -> None:
+        if self._timer is None and self.bodies.waiting:
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Ask for what is offered and has not come."""
+        self._timer = None
+        for site, origin in self.bodies.overdue(self._clock.monotonic()):
+            self._tell(site, Ways(whole=(origin,)))
+        self._schedule()
+
+    def _tell(self, site: int, ways: Ways) -> None:
+        link = self._links.get(site)
+        if link is not None and link.connection is not None:
+            link.connection.publish([Publish(self._topic, encode_ways(ways))])
+            self.sent += 1

@@ -1,0 +1,98 @@
+"""What two federators say to each other beside messages: JSON in PUBLISHes with QoS 0.
+
+A connection begins with interest, one packet for each site that wants something, and then the
+hello: what the other side may bring. So whoever hears the hello knows all that is wanted. News of
+interest follow when there are any.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ingest.federation.sites.interest import News, read_news
+from mqlake.errors import InvalidRecord, InvalidTopic, MqlakeError
+from mqlake.topics import validate_topic_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VERSION: Final = 1
+MOST_WANTED: Final = 10_000
+"""Filters in a hello."""
+
+
+class InvalidWord(MqlakeError):  # noqa: N818 - it names the thing refused
+    """A neighbour's packet is none of ours."""
+
+
+class Hello(NamedTuple):
+    """What a site says when it has said all that it wants."""
+
+    site: int
+    allows: tuple[str, ...]
+    """Filters of the federation that the other side may bring."""
+
+
+class Ways(NamedTuple):
+    """How messages are to come from here on, each once on one of several paths."""
+
+    spare: tuple[int, ...] = ()
+    """Origins of which messages are to be offered only."""
+    whole: tuple[int, ...] = ()
+    """Origins of which they are to come whole again; neither: of all."""
+
+
+def encode_ways(ways: Ways) -> bytes:
+    """Return the payload that tells a neighbour how to send."""
+    return _encode({"spare": ways.spare, "whole": ways.whole})
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """Return the payload of a hello."""
+    return _encode({"from": hello.site, "allows": hello.allows})
+
+
+def encode_news(news: News) -> Iterator[bytes]:
+    """Yield the payload of a packet for each site that there is something new of."""
+    for site, entry in news.items():
+        yield _encode({"interest": {site: entry}})
+
+
+def decode(payload: bytes) -> Hello | News | Ways:
+    """Undo `encode_hello`, `encode_news` and `encode_ways`.
+
+    Raises:
+        InvalidWord: It is none of these.
+    """
+    try:
+        found = json.loads(payload)
+        if found["v"] != VERSION:
+            raise InvalidWord(f"packet of version {found['v']!r}, expected {VERSION}")
+        if "interest" in found:
+            return read_news(found["interest"])
+        if "spare" in found:
+            told = Ways(*(tuple(found[name]) for name in Ways._fields))
+            if any(type(one) is not int for numbers in told for one in numbers):
+                raise InvalidWord(f"ways that are no numbers: {told!r}")
+            return told
+        site, allows = found["from"], found["allows"]
+        if type(site) is not int or not isinstance(allows, list) or len(allows) > MOST_WANTED:
+            raise InvalidWord(f"hello from {site!r} that allows {type(allows).__name__}")
+        for one in allows:
+            validate_topic_filter(one)
+        return Hello(site, tuple(allows))
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        InvalidRecord,
+        InvalidTopic,
+        RecursionError,
+    ) as exc:
+        raise InvalidWord(f"packet cannot be read: {exc!r}") from exc
+
+
+def _encode(members: dict[str, Any]) -> bytes:
+    return json.dumps({"v": VERSION, **members}, separators=(",", ":")).encode()

@@ -1,0 +1,46 @@
+"""What federators say beside messages comes back as it was said, or is refused."""
+
+import json
+
+import pytest
+
+from ingest.federation.sites.interest import Entry, News
+from ingest.federation.sites.words import Hello, InvalidWord, decode, encode_hello, encode_news
+
+
+def test_a_hello_comes_back() -> None:
+    hello = Hello(7, ("f/#", "g/+"))
+    assert decode(encode_hello(hello)) == hello
+
+
+def test_interest_comes_back_site_by_site() -> None:
+    news: News = {3: Entry(17, (2, 3), ("f/#", "g/+"), 1), 4: None, 5: Entry(1, (5,), ())}
+    found: News = {}
+    for payload in encode_news(news):
+        word = decode(payload)
+        assert isinstance(word, dict)
+        found |= word
+    assert found == news
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"v": 2, "from": 1, "allows": []},
+        {"v": 1, "from": "1", "allows": []},
+        {"v": 1, "from": 1, "allows": "#"},
+        {"v": 1, "from": 1, "allows": ["a/#/b"]},
+        {"v": 1, "from": 1, "allows": [5]},
+        {"v": 1, "from": 1},
+        {"v": 1, "interest": 5},
+        {"v": 1, "interest": {"x": None}},
+        {"v": 1, "interest": {"3": [1, [3], []]}},
+        {"v": 1, "interest": {"3": ["1", [3], [], 0]}},
+        {"v": 1, "interest": {"3": [1, ["3"], [], 0]}},
+        {"v": 1, "interest": {"3": [1, [3], ["a/#/b"], 0]}},
+        {"v": 1, "interest": {"3": [1, [3], ["f"] * 10_001, 0]}},
+    ],
+)
+def test_odd_words_are_refused(found: dict[str, object]) -> None:
+    with pytest.raises(InvalidWord):
+        decode(json.dumps(found).encode())
