@@ -25,6 +25,9 @@ def main(settings: BalancerSettings) -> int:
     """Run a control plane until SIGTERM or SIGINT; return the exit code."""
     set_up_logging(settings.log_level, settings.log_file, settings.log_format, settings.name)
     failures: list[Exception] = []
+    logger.info("control plane starts", extra={"fields": {"strategy": settings.strategy}})
+    for lacking in settings.lacking():
+        logger.warning(lacking)
     try:
         uvloop.run(_run(settings))
     except* MqlakeError as errors:

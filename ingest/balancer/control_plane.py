@@ -11,7 +11,6 @@ import asyncio
 import logging
 from dataclasses import asdict
 from datetime import UTC, datetime
-from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.balancer.discovery.addresses import Addresses
@@ -23,14 +22,13 @@ from ingest.balancer.fleet import Fleet, Node
 from ingest.balancer.haproxy.configuration import maps_of, render, render_map
 from ingest.balancer.haproxy.driver import Driver
 from ingest.balancer.history import History
-from ingest.balancer.loads import Expected, LoadsError, read_expected
+from ingest.balancer.loads_file import LoadsFile
 from ingest.balancer.probe import Credentials, Probe
 from ingest.balancer.scraping import ScrapeError, read_metric, scrape
-from ingest.balancer.state_file import Remembered, encode_state, load_state, replace_file
+from ingest.balancer.state_file import Remembered, encode_state, load_state
+from mqlake.durable import write_durably
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ingest.balancer.settings import BalancerSettings
     from ingest.balancer.snapshot import Snapshot
     from mqlake.clock import Clock
@@ -71,6 +69,8 @@ class ControlPlane:
         self.scrapes = {"passed": 0, "failed": 0}
         self.snapshots = 0
         self.file_problem = ""
+        self.gathered_at: float | None = None
+        """When clients with a place of their own were placed, in seconds since 1970."""
         login = settings.probe
         secret = None if login.password is None else login.password.get_secret_value().encode()
         self._probe = Probe(
@@ -104,12 +104,12 @@ class ControlPlane:
             self._found[_LISTED] = [_listed(one) for one in settings.nodes]
         self._woken = asyncio.Event()
         self._unwritten = asyncio.Event()
-        self._loads_stamp: tuple[int, int] | None = None
-        self._loads_problem = ""
+        self.loads: LoadsFile | None = None
         self._history: History | None = None
-        file = settings.predicted.loads_file
-        if settings.history.data_dir is not None and file is not None:
-            self._history = History(settings.history, settings.tenants(), file, clock)
+        if (file := settings.predicted.loads_file) is not None:
+            self.loads = LoadsFile(file, self._layout.buckets, settings.predicted.talkers)
+            if settings.history.data_dir is not None:
+                self._history = History(settings.history, settings.tenants(), file, clock)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until told to stop. Proxies keep what they have.
@@ -215,12 +215,14 @@ class ControlPlane:
         }
 
     def _describe_loads(self) -> dict[str, Any]:
-        at_ns, _ = self._loads_stamp or (0, 0)
-        made_at = datetime.fromtimestamp(at_ns // 10**9, UTC).isoformat() if at_ns else None
-        problem = self._loads_problem
+        made_at = None if self.loads is None else self.loads.made_at
+        problem = "" if self.loads is None else self.loads.problem
         if not problem and self._history is not None:
             problem = self._history.state.problem
-        return {"made_at": made_at, "problem": problem}
+        return {
+            "made_at": made_at and datetime.fromtimestamp(int(made_at), UTC).isoformat(),
+            "problem": problem,
+        }
 
     def _wake(self) -> None:
         self._woken.set()
@@ -229,7 +231,8 @@ class ControlPlane:
         while True:
             self._woken.clear()
             await self._discover()
-            await self._read_loads()
+            if self.loads is not None and (expected := await self.loads.changed()) is not None:
+                self.fleet.expect(expected)
             self._update()
             await self._gather()
             try:
@@ -264,6 +267,7 @@ class ControlPlane:
         gathering = self.fleet.gathering()
         if gathering is not None:
             self.fleet.gathered(await asyncio.to_thread(gathering.run))
+            self.gathered_at = self._clock.now_ms() / 1000
             self._update()
 
     def _apply(self, snapshot: Snapshot) -> None:
@@ -286,7 +290,7 @@ class ControlPlane:
 
     def _write(self, snapshot: Snapshot, draining: frozenset[str]) -> None:
         write_proxy_files(self._settings, snapshot)
-        replace_file(self._settings.state_file, encode_state(Remembered(snapshot, draining)))
+        write_durably(self._settings.state_file, encode_state(Remembered(snapshot, draining)))
 
     async def _follow_dns(self, key: str, source: DnsSource) -> None:
         discovery = self._settings.discovery
@@ -363,30 +367,6 @@ class ControlPlane:
             for task in running.values():
                 task.cancel()
 
-    async def _read_loads(self) -> None:
-        path = self._settings.predicted.loads_file
-        if path is None:
-            return
-        try:
-            found = path.stat()
-            stamp = (found.st_mtime_ns, found.st_size)
-            if stamp == self._loads_stamp:
-                return
-            self._loads_stamp = stamp
-            self.fleet.expect(await asyncio.to_thread(self._read_expected, path))
-            self._loads_problem = ""
-        except FileNotFoundError:
-            return  # nobody has written it yet, or it is being replaced
-        except (OSError, UnicodeDecodeError, LoadsError) as exc:
-            self._loads_problem = f"{path}: {exc}"
-            fields = {"file": str(path), "reason": str(exc)}
-            logger.warning("expected loads not read", extra={"fields": fields})
-
-    def _read_expected(self, path: Path) -> Expected:
-        text = path.read_text(encoding="utf-8")
-        talkers = self._settings.predicted.talkers
-        return read_expected(lambda: StringIO(text, newline=""), self._layout.buckets, talkers)
-
 
 def write_proxy_files(settings: BalancerSettings, snapshot: Snapshot) -> None:
     """Write the files of all proxies that are on this machine.
@@ -402,8 +382,8 @@ def write_proxy_files(settings: BalancerSettings, snapshot: Snapshot) -> None:
         for file in (files.map_file, files.talkers_file):
             # HAProxy does not start when one is not there.
             entries = maps_of(layout, proxy, snapshot).get(str(file), {})
-            replace_file(file, render_map(entries).encode())
-        replace_file(files.configuration_file, text.encode())
+            write_durably(file, render_map(entries).encode())
+        write_durably(files.configuration_file, text.encode())
 
 
 def _listed(one: Any) -> Node:

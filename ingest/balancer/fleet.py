@@ -135,6 +135,8 @@ class Fleet:
         self.expected: Expected | None = None
         self._gathered_for: set[str] | None = None
         """The nodes that took clients when clients were gathered."""
+        self._is_settling = False
+        """Something is not known yet that decides where clients are gathered."""
         self._parts: dict[str, float] = {}
         """What part of the load each node is to have that takes clients."""
         self._placed_for: tuple[Any, ...] | None = None
@@ -214,11 +216,14 @@ class Fleet:
     def gathering(self) -> Gathering | None:
         """Return what is needed to gather clients; None: there is no reason to.
 
-        There is when other loads are expected, and when a node takes clients that did not. It is
-        about the last snapshot.
+        There is when other loads are expected, and when a node takes clients that did not, once
+        all nodes are known: the first of several would get everybody. It is about the last
+        snapshot.
         """
         expected, weights = self.expected, self._parts
         if expected is None or not weights or self._policy.strategy != "predicted":
+            return None
+        if self._is_settling:
             return None
         if self._gathered_for is not None and self._gathered_for >= weights.keys():
             return None
@@ -239,6 +244,7 @@ class Fleet:
             set(self._nodes), memory.slots, self._policy.slots
         )
         taking = self._taking(now)
+        self._is_settling = any(self._is_unknown(known, now) for known in self._nodes.values())
         placed = [
             Placed(
                 name,
@@ -315,6 +321,13 @@ class Fleet:
         if not known.health.is_known:
             return name in self._memory.taking
         return known.health.is_healthy
+
+    def _is_unknown(self, known: _Known, now: float) -> bool:
+        """Tell whether a node was not probed yet, or is new and its metrics were not read yet."""
+        if not known.health.is_known:
+            return True
+        is_young = now - known.discovered_at < self._policy.window_seconds
+        return bool(known.node.metrics_url) and is_young and known.cpu.mean(now) is None
 
     def _weight(self, name: str, known: _Known, now: float) -> int:
         if self._policy.strategy in ("round_robin", "least_connections"):

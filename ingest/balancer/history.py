@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.balancer.state_file import replace_file
+from ingest.balancer.probe import PROBE_PREFIX
 from mqlake.api_client import ApiClient
+from mqlake.durable import write_durably
 from mqlake.errors import OperationalError
 
 if TYPE_CHECKING:
@@ -25,16 +26,24 @@ logger = logging.getLogger(__name__)
 
 QUERY_SECONDS: Final = 300.0
 SOON_SECONDS: Final = 600.0
-"""When a query has failed, or has found nothing: the system may be new, or has just started."""
+"""When there is no history yet, and after the first file; after each more twice as long: of a new
+system the history soon says more. An old one has a file when the control plane starts."""
+AGAIN_SECONDS: Final = 10.0
+"""After a failure, the system may just start; twice as long after each more, up to the above."""
+
+PROBES: Final = f"{PROBE_PREFIX}%"
+"""Clients that are not counted: a node has 120,000 a week, each with a topic of its own. They would
+crowd out all others."""
 
 CLIENTS: Final = """
 SELECT client_id, count(*) AS messages FROM messages
-WHERE ts > now() - INTERVAL {days} DAYS AND client_id IS NOT NULL
+WHERE ts > now() - INTERVAL {days} DAYS AND client_id NOT LIKE '{probes}'
 GROUP BY client_id ORDER BY messages DESC, client_id LIMIT {rows}
 """
 TOPICS: Final = """
 SELECT topic, count(*) AS messages FROM messages
 WHERE ts > now() - INTERVAL {days} DAYS
+  AND (client_id IS NULL OR client_id NOT LIKE '{probes}')
 GROUP BY topic ORDER BY messages DESC, topic LIMIT {rows}
 """
 SUBSCRIPTIONS: Final = """
@@ -44,6 +53,7 @@ SELECT client_id, filter FROM (
   SELECT client_id, filter, max_by(event, struct(ts, log_offset)) AS event FROM events
   WHERE ts > now() - INTERVAL {days} DAYS
     AND event IN ('session.subscribed', 'session.unsubscribed')
+    AND client_id NOT LIKE '{probes}'
   GROUP BY client_id, filter)
 WHERE event = 'session.subscribed'
 ORDER BY client_id, filter LIMIT {rows}
@@ -76,6 +86,9 @@ class History:
         self._tenants = tenants
         self._file = file
         self._clock = clock
+        self._again_seconds = AGAIN_SECONDS
+        self._rest_seconds = settings.every_seconds if file.exists() else SOON_SECONDS / 2
+        """How old the file may become."""
         self.state = HistoryState()
 
     async def run(self) -> None:
@@ -93,7 +106,7 @@ class History:
         except OSError:
             return 0.0
         age = self._clock.now_ms() / 1000 - written_at
-        return self._settings.every_seconds - max(0.0, age)
+        return self._rest_seconds - max(0.0, age)
 
     async def make(self) -> float:
         """Make it now; return the seconds until the next time."""
@@ -104,11 +117,17 @@ class History:
                 fields = {"file": str(self._file), "reason": str(exc)}
                 logger.warning("expected loads not made", extra={"fields": fields})
             self.state.problem = str(exc)
-            return min(SOON_SECONDS, self._settings.every_seconds)
+            pause = min(self._again_seconds, self._settings.every_seconds)
+            self._again_seconds = min(2 * self._again_seconds, SOON_SECONDS)
+            return pause
         self.state.problem = ""
+        self._again_seconds = AGAIN_SECONDS
         fields = {"file": str(self._file), "lines": str(lines)}
         logger.info("expected loads made", extra={"fields": fields})
-        return self._settings.every_seconds if lines else SOON_SECONDS
+        if not lines:
+            return min(SOON_SECONDS, self._settings.every_seconds)
+        self._rest_seconds = min(2 * self._rest_seconds, self._settings.every_seconds)
+        return self._rest_seconds
 
     def _write(self) -> int:
         """Return how many lines it has; a file without any is not written."""
@@ -121,7 +140,7 @@ class History:
                 writer.writerow((tenant, *line))
                 lines += 1
         if lines:
-            replace_file(self._file, text.getvalue().encode())
+            write_durably(self._file, text.getvalue().encode())
         return lines
 
     def _ask(self, tenant: str) -> Iterator[tuple[str, str, str]]:
@@ -137,7 +156,7 @@ class History:
             yield name, "", topic_filter
 
     def _rows(self, client: ApiClient, tenant: str, query: str) -> list[Any]:
-        limits = {"days": self._settings.days, "rows": self._settings.rows}
+        limits = {"days": self._settings.days, "rows": self._settings.rows, "probes": PROBES}
         body = {
             "query": query.format(**limits),
             "format": "json",

@@ -31,6 +31,11 @@ def add_metrics(plane: ControlPlane, families: Families) -> None:
         families.add("mqlake_balancer_proxy_repairs_total", state.repairs, state.name)
     families.add("mqlake_balancer_snapshots_total", plane.snapshots)
     families.add("mqlake_balancer_left_out_nodes", len(plane.fleet.left_out))
+    families.add("mqlake_balancer_talkers", len(snapshot.talkers))
+    if plane.loads is not None and plane.loads.made_at is not None:
+        families.add("mqlake_balancer_loads_made_timestamp_seconds", plane.loads.made_at)
+    if plane.gathered_at is not None:
+        families.add("mqlake_balancer_talkers_placed_timestamp_seconds", plane.gathered_at)
     for name, counts in (("probes", plane.probes), ("scrapes", plane.scrapes)):
         for result, count in counts.items():
             families.add(f"mqlake_balancer_{name}_total", count, result)

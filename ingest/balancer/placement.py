@@ -70,7 +70,8 @@ def place_buckets(
     # change no order.
     order = sorted(range(len(loads)), key=lambda one: (-frexp(loads[one])[1], one))
     joined = weights.keys() - set(before)
-    for bucket in order if before else ():
+    # Small ones stay first: who moves for a bound are few, with much load.
+    for bucket in reversed(order) if before else ():
         node, owner = before[bucket], places[bucket % shards].owner
         stays = node in weights and (owner == node or owner not in joined)
         if stays and taken[node] + loads[bucket] <= bounds[node] + _ROUNDING:

@@ -30,6 +30,8 @@ from ingest.protocol.packets import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+PROBE_PREFIX: Final = "mqlake-balancer-"
+"""Client identifiers of probes begin with it; each probe has another one."""
 _LEVEL: Final = MQTT_3_1_1
 _READ_BYTES: Final = 4_096
 _MOST_PACKET_BYTES: Final = 65_536
@@ -98,7 +100,7 @@ class Probe:
             return Outcome(seconds=loop.time() - began_at)
 
     async def _exchange(self, address: str, port: int) -> None:
-        name = f"mqlake-balancer-{secrets.token_hex(8)}"
+        name = PROBE_PREFIX + secrets.token_hex(8)
         topic = self._topic_prefix + name
         payload = secrets.token_bytes(16)
         reader, writer = await asyncio.open_connection(address, port)

@@ -293,6 +293,21 @@ class BalancerSettings(ProcessSettings):
             raise ValueError("history.data_dir needs predicted.loads_file, which it is to make")
         return self
 
+    def lacking(self) -> list[str]:
+        """Return what has to be set before any client is placed."""
+        found: list[str] = []
+        discovery = self.discovery
+        if not (self.nodes or discovery.gateways or discovery.dns):
+            found.append(
+                "no nodes: set discovery.gateways = true, [[discovery.dns]] or [[nodes]] in the "
+                "settings file (--config)"
+            )
+        if not self.proxies:
+            found.append("no HAProxy to tell: set [[proxies]] in the settings file (--config)")
+        if not self.frontends:
+            found.append("no port for clients: set [[frontends]] in the settings file (--config)")
+        return found
+
     def tenants(self) -> list[str]:
         """Return the tenants whose clients can be told."""
         named = (tenant for one in self.frontends for tenant in one.tenants.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,18 +43,3 @@ def encode_state(remembered: Remembered) -> bytes:
     snapshot = json.loads(remembered.snapshot.encode())
     members = {"snapshot": snapshot, "draining": sorted(remembered.draining)}
     return json.dumps(members, indent=1).encode()
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that after a crash it is the old one or the new one.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -7,7 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +84,10 @@ class Haproxy:
     def write(self, settings: BalancerSettings, port: int | None = None) -> None:
         """Write a configuration without nodes; with a port in the place of `*:1`.
 
-        Proxies of one machine differ in their ports, those of several do not.
+        Proxies of one machine differ in their ports, those of several do not. Many clients of one
+        busy process may send their CONNECT seconds after they have connected: they are waited for.
         """
-        layout = settings.layout()
+        layout = replace(settings.layout(), inspect_seconds=DEADLINE_SECONDS)
         proxy = next(one for one in layout.proxies if one.name == self.name)
         for file in (self.map_file, self.talkers_file):
             file.write_text("", encoding="utf-8")
@@ -111,6 +112,17 @@ class Haproxy:
                 [self._program, "-W", "-f", self.configuration], stdout=log, stderr=log
             )
         await self.answers()
+        await until(self._may_be_reloaded)
+
+    def _may_be_reloaded(self) -> bool:
+        """Tell whether the master process catches SIGUSR2: some time after its worker answers.
+
+        Before, the signal ends it.
+        """
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) & 1 << signal.SIGUSR2 - 1)
 
     async def answers(self, but: str = "") -> str:
         """Wait until a worker answers, another than the one named; return its PID."""

@@ -10,12 +10,11 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
-from ingest.balancer.control_plane import ControlPlane
 from ingest.balancer.control_socket import ControlSocket
+from ingest.balancer.loads_file import LoadsFile
 from ingest.balancer.metrics import add_metrics
 from ingest.balancer.state_file import load_state
 from mqlake.cli.app import mqlake
-from mqlake.clock import SystemClock
 from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
 from mqlake.metrics.families import Families
@@ -257,6 +256,8 @@ def assert_every_metric_is_told(system: System) -> None:
     plane = system.plane
     plane.fleet.note_cpu("node-1", plane.now(), 30.0)
     plane.fleet.note_overload("node-1", plane.now(), 1)
+    plane.loads = LoadsFile(system.settings.state_file, 64, 0)
+    plane.loads.made_at = plane.gathered_at = 1.0
 
     class Collector:
         def collect(self) -> Any:
@@ -281,22 +282,3 @@ def test_the_command_line_says_when_there_is_none(tmp_path: Path) -> None:
     config.write_text(f'control_socket = "{tmp_path}/none.sock"\n')
     result = CliRunner().invoke(mqlake, ["balancer", "--config", str(config), "status"])
     assert isinstance(result.exception, OperationalError)
-
-
-async def test_expected_loads_are_read_once_they_are_there(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "loads.csv"
-    settings = quick_settings(tmp_path, (), predicted={"loads_file": file})
-    plane = ControlPlane(settings, SystemClock())
-    await plane._read_loads()
-    assert not caplog.records
-    file.write_text("default,heavy,30\n")
-    await plane._read_loads()
-    expected = plane.fleet.expected
-    assert expected is not None
-    assert max(expected.loads) > 1
-    file.write_text("default,heavy\n")
-    await plane._read_loads()
-    assert "expected loads not read" in caplog.text
-    assert plane.fleet.expected is expected

@@ -2,8 +2,9 @@
 
 import pytest
 
-from ingest.balancer.experiments import EXPERIMENTS, PUBLISHED, run, waves_of
+from ingest.balancer.experiments import run
 from ingest.balancer.placement import STRATEGIES, Strategy
+from ingest.balancer.waves import EXPERIMENTS, PUBLISHED, waves_of
 from mqlake.bench.balancing import measure_balancing
 
 SCALE = 0.2
@@ -32,7 +33,7 @@ def test_the_same_seed_is_the_same_run_and_loses_nothing(strategy: Strategy) -> 
 
 
 def test_a_node_with_too_much_to_do_loses_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingest.balancer.experiments.FULL", 2.0)
+    monkeypatch.setattr("ingest.balancer.waves.FULL", 2.0)
     outcome = run(1, "round_robin", scale=SCALE, seed=1)
     assert outcome.lost_percent > 1
     assert outcome.p99_ms > 1_000

@@ -243,6 +243,20 @@ def test_when_a_node_comes_clients_are_gathered_anew() -> None:
     assert {slot for _, slot in gathering(made).talkers} == {1, 2}
 
 
+def test_clients_are_not_gathered_before_all_nodes_are_known() -> None:
+    nodes = [replace(one, metrics_url="http://node/metrics") for one in (A, B)]
+    made = fleet(PREDICTED, None, *nodes)
+    probed(made, "a")
+    made.note_cpu("a", 0, 0.0)
+    assert expecting(made, GROUPS).talkers == ()
+    probed(made, "b")
+    made.snapshot(0)
+    assert gathering(made).talkers == ()  # what b has free is not known
+    made.note_cpu("b", 0, 0.0)
+    made.snapshot(0)
+    assert Counter(slot for _, slot in gathering(made).talkers) == {1: 60, 2: 60}
+
+
 def test_a_restart_leaves_talkers_where_they_are() -> None:
     before = probed(fleet(PREDICTED))
     last = expecting(before, GROUPS)

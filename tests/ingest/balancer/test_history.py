@@ -15,7 +15,15 @@ from pydantic import ValidationError
 
 from api.sql.checking import check
 from ingest.balancer.control_plane import ControlPlane
-from ingest.balancer.history import CLIENTS, SOON_SECONDS, SUBSCRIPTIONS, TOPICS, History
+from ingest.balancer.history import (
+    AGAIN_SECONDS,
+    CLIENTS,
+    PROBES,
+    SOON_SECONDS,
+    SUBSCRIPTIONS,
+    TOPICS,
+    History,
+)
 from ingest.balancer.loads import read_expected
 from ingest.balancer.settings import BalancerSettings, HistorySettings
 from ingest.balancer.talks import key_of
@@ -77,7 +85,7 @@ def history(folder: Path, clock: ManualClock | None = None, **more: Any) -> Hist
 
 
 async def test_the_file_is_what_the_history_says(api: type[Handler], tmp_path: Path) -> None:
-    assert await history(tmp_path, rows=50).make() == 86_400
+    assert await history(tmp_path, rows=50).make() == SOON_SECONDS
     text = (tmp_path / "loads.csv").read_text()
     assert text.splitlines() == [
         "tenant,client_id,rate,topic",
@@ -103,6 +111,17 @@ async def test_a_system_without_history_is_asked_again_soon(
     assert not (tmp_path / "loads.csv").exists()
 
 
+async def test_the_file_of_a_new_system_is_made_again_sooner_than_that_of_an_old_one(
+    api: type[Handler], tmp_path: Path
+) -> None:
+    new = history(tmp_path, every_seconds=2_000)
+    assert [await new.make() for _ in range(4)] == [600, 1_200, 2_000, 2_000]
+    assert 1_990 < new._due_seconds() <= 2_000
+    old = history(tmp_path, every_seconds=2_000)
+    assert 1_990 < old._due_seconds() <= 2_000
+    assert await old.make() == 2_000
+
+
 async def test_a_failure_leaves_the_file_as_it_was_and_is_said(
     api: type[Handler], tmp_path: Path
 ) -> None:
@@ -110,7 +129,7 @@ async def test_a_failure_leaves_the_file_as_it_was_and_is_said(
     await made.make()
     before = (tmp_path / "loads.csv").read_bytes()
     api.broken = True
-    assert await made.make() == SOON_SECONDS
+    assert await made.make() == AGAIN_SECONDS
     assert "503" in made.state.problem
     assert (tmp_path / "loads.csv").read_bytes() == before
     api.broken = False
@@ -118,18 +137,31 @@ async def test_a_failure_leaves_the_file_as_it_was_and_is_said(
     assert made.state.problem == ""
 
 
+async def test_a_system_that_starts_is_asked_again_at_once_and_a_broken_one_now_and_then(
+    api: type[Handler], tmp_path: Path
+) -> None:
+    made = history(tmp_path)
+    api.broken = True
+    pauses = [await made.make() for _ in range(8)]
+    assert pauses == [10, 20, 40, 80, 160, 320, SOON_SECONDS, SOON_SECONDS]
+    api.broken = False
+    await made.make()
+    api.broken = True
+    assert await made.make() == AGAIN_SECONDS
+
+
 async def test_without_a_system_it_is_said(tmp_path: Path) -> None:
     made = history(tmp_path)
-    assert await made.make() == SOON_SECONDS
+    assert await made.make() == AGAIN_SECONDS
     assert str(tmp_path) in made.state.problem
 
 
 def test_a_file_is_made_when_it_is_old_whoever_wrote_it(tmp_path: Path) -> None:
     clock = ManualClock(now_ms=1_000_000_000)
-    made = history(tmp_path, clock, every_seconds=100)
-    assert made._due_seconds() == 0
     file = tmp_path / "loads.csv"
+    assert history(tmp_path, clock, every_seconds=100)._due_seconds() == 0
     file.touch()
+    made = history(tmp_path, clock, every_seconds=100)
     os.utime(file, (1_000_000 - 30, 1_000_000 - 30))
     assert made._due_seconds() == 70
     os.utime(file, (1_000_000 + 30, 1_000_000 + 30))
@@ -165,4 +197,4 @@ def test_a_history_without_a_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("query", [CLIENTS, TOPICS, SUBSCRIPTIONS])
 def test_the_api_takes_the_queries(query: str) -> None:
-    assert check(query.format(days=7, rows=100), "default")
+    assert check(query.format(days=7, rows=100, probes=PROBES), "default")

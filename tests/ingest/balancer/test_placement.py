@@ -73,6 +73,19 @@ def test_a_node_that_has_little_free_gets_little() -> None:
     assert placed["a"] <= BUCKETS * 1.25 * 10 / 200
 
 
+def test_few_with_much_load_move_for_a_bound_not_many_with_little() -> None:
+    loads = [20.0 if bucket % 8 == 0 else 1.0 for bucket in range(BUCKETS)]
+    before = place_buckets(SHARDS, loads, {"a": 100.0, "b": 100.0}, slack=0.1)
+    after = place_buckets(SHARDS, loads, {"a": 50.0, "b": 100.0}, slack=0.1, before=before)
+    moved = [
+        loads[bucket]
+        for bucket, (old, new) in enumerate(zip(before, after, strict=True))
+        if old != new
+    ]
+    assert moved
+    assert set(moved) == {20.0}
+
+
 def test_a_hot_bucket_is_alone_but_goes_somewhere() -> None:
     loads = [1000.0, *EVEN[1:]]
     nodes = even("a", "b", "c")
