@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,14 @@ from resilience.schedule import draw, shrink
 from resilience.workload import GROUPS, NEEDS, features
 
 RESULT: Final = "result.json"
+POWER_LOSS: Final = "power-loss"
+SURVIVES_POWER_LOSS: Final = "survives_power_loss"
+"""Of a target: false, if what is acknowledged may be lost with the power."""
+TAKEN_BY_POWER_LOSS: Final = (
+    *("no_loss", "exactly_once", "dup_flag", "order"),
+    *("sessions_kept", "retained", "wills"),
+)
+"""What such a target promises no more in a run in which the power fails."""
 TRIES: Final = 3
 """A schedule that does not fail in so many runs counts as one that does not fail."""
 
@@ -31,6 +39,8 @@ class Settings:
     """How a scenario is run.
 
     Attributes:
+        runs: How many, or if there are minutes at least as many.
+        minutes: So long runs begin.
         scale: Counts of messages are multiplied by that.
         shrinks: Whether a failing schedule of random faults is made smaller, by further runs.
     """
@@ -38,6 +48,7 @@ class Settings:
     folder: Path
     runs: int
     seed: int
+    minutes: float = 0.0
     driver: str = "raw"
     scale: float = 1.0
     shrinks: bool = False
@@ -57,6 +68,8 @@ class Stage:
         self._target: local.LocalTarget | None = None
         self._needs: set[str] = set()
         self._count = 0
+        self.usage: dict[str, int] = {}
+        """What the target took at the end of the last run."""
 
     def run(
         self, plan: Plan, header: dict[str, Any], path: Path, seed: int, driver: str
@@ -83,6 +96,7 @@ class Stage:
             self._count += 1
             plan = apart(plan, f"run-{self._count}")
         problems = self._runner.run(_execute(plan, self._target, header, path, seed, driver))
+        self.usage = self._runner.run(self._target.usage())
         if problems or not is_kept:
             self.close()
         return problems
@@ -102,6 +116,13 @@ def is_promised(promises: Any, promise: str) -> bool:
     return promises.get(promise, True) is not False
 
 
+def promises_in(promises: Mapping[str, Any], faults: Iterable[str]) -> dict[str, Any]:
+    """Return what a target promises in a run with these faults."""
+    if POWER_LOSS in faults and promises.get(SURVIVES_POWER_LOSS, True) is False:
+        return {**promises, **dict.fromkeys(TAKEN_BY_POWER_LOSS, False)}
+    return dict(promises)
+
+
 def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
     """Return why a scenario cannot be run against a target here; empty if it can."""
     unpromised = [need for need in scenario.needs if not definition.promises.get(need)]
@@ -112,10 +133,12 @@ def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
 
 def needs_of(scenario: Scenario) -> set[str]:
     """Return what the faults of a scenario need, of `machines.machine.NEEDS`."""
-    faults = [strike.fault for strike in scenario.plan.strikes]
-    if scenario.random_faults is not None:
-        faults += scenario.random_faults.names
-    return needed(faults)
+    return needed(_faults_of(scenario))
+
+
+def _faults_of(scenario: Scenario) -> list[str]:
+    drawn = () if scenario.random_faults is None else scenario.random_faults.names
+    return [*(strike.fault for strike in scenario.plan.strikes), *drawn]
 
 
 def order_of(scenario: Scenario) -> list[str]:
@@ -141,12 +164,16 @@ def run(
         TargetError: The target is a template, or does not start.
     """
     settings.folder.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for number in range(settings.runs):
-        seed = settings.seed + number
-        row = _run_once(scenario, definition, settings, seed, f"run-{number + 1:03d}", stage)
+    rows: list[dict[str, Any]] = []
+    begin = time.monotonic()
+    end = begin + 60 * settings.minutes
+    while len(rows) < settings.runs or time.monotonic() < end:
+        number = len(rows) + 1
+        seed = settings.seed + number - 1
+        row = _run_once(scenario, definition, settings, seed, f"run-{number:03d}", stage)
+        row["usage"] = {"at": time.monotonic() - begin, **stage.usage}
         rows.append(row)
-        tell(f"{definition.name} {scenario.name} run {number + 1}/{settings.runs}: {_short(row)}")
+        tell(f"{definition.name} {scenario.name} run {number}: {_short(row)}")
         if row["broken"] and row["faults"] and settings.shrinks and scenario.random_faults:
             row["shrunk"] = _shrink(scenario, definition, settings, row, tell, stage)
     result = {
@@ -158,7 +185,7 @@ def run(
         "target": definition.name,
         "target_title": definition.title,
         "version": definitions.version_of(definition),
-        "promises": dict(definition.promises),
+        "promises": promises_in(definition.promises, _faults_of(scenario)),
         "settings": dict(definition.settings),
         "driver": settings.driver,
         "scale": settings.scale,
@@ -217,13 +244,14 @@ def _run_once(
     if strikes is not None:
         plan = replace(plan, strikes=strikes)
     path = settings.folder / f"{name}.jsonl"
+    promises = promises_in(definition.promises, [strike.fault for strike in plan.strikes])
     header = {
         "scenario": scenario.name,
         "target": definition.name,
         "driver": settings.driver,
         "seed": seed,
         "scale": settings.scale,
-        "promises": dict(definition.promises),
+        "promises": promises,
         **scenario.header,
     }
     problems = stage.run(plan, header, path, seed, settings.driver)
@@ -232,7 +260,7 @@ def _run_once(
     broken = [
         verdict["name"]
         for verdict in verdicts
-        if verdict["violations"] and is_promised(definition.promises, verdict["promise"])
+        if verdict["violations"] and is_promised(promises, verdict["promise"])
     ]
     return {
         "seed": seed,

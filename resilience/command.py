@@ -1,4 +1,4 @@
-"""`resilience run | check | report | list | prove`: the command line, standard library alone."""
+"""`resilience run | load | check | report | list | prove`, with the standard library alone."""
 
 import argparse
 import json
@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from resilience import campaign, plan
 from resilience import definition as definitions
+from resilience import load as load_experiment
 from resilience.checkers import CHECKERS, check_file
 from resilience.double.defects import DEFECTS
 from resilience.double.proof import false_alarms, seeds_until_found
@@ -24,6 +25,8 @@ from resilience.page import to_html
 from resilience.report import load, percent, to_json, to_text
 
 ALL = "all"
+SIZES = (0, 100, 1000)
+LOAD_RESULT = "load.json"
 BATCH = 50
 """Runs of the double that a process does in one go."""
 
@@ -59,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("scenario", help="a name, a TOML file, or `all`")
     run.add_argument("--target", action="append", required=True, help="may be given several times")
     run.add_argument("--runs", type=int, help="instead of the scenario's number")
+    run.add_argument("--minutes", type=float, default=0.0, help="runs go on for so long: a soak")
     run.add_argument("--seed", type=int, default=1, help="of the first run; the next ones count up")
     run.add_argument("--driver", choices=DRIVERS, default="raw")
     run.add_argument("--quick", action="store_true", help="one run, with fewer messages")
@@ -66,6 +70,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, default=Path("resilience-results"))
     run.add_argument("--json", action="store_true")
     run.set_defaults(do=_run)
+    loading = commands.add_parser("load", help="measure what clients and messages cost")
+    loading.add_argument("--target", required=True)
+    loading.add_argument("--clients", type=_clients, action="append", help="0, 100, 1000")
+    loading.add_argument("--repetitions", type=int, default=20)
+    loading.add_argument("--qos", type=int, choices=(0, 1, 2), default=1)
+    loading.add_argument("--out", type=Path, default=Path("resilience-results"))
+    loading.add_argument("--json", action="store_true")
+    loading.set_defaults(do=_load)
     check = commands.add_parser("check", help="judge a history")
     check.add_argument("history", type=Path)
     check.add_argument("--json", action="store_true")
@@ -98,8 +110,9 @@ def _run(options: argparse.Namespace) -> int:
                     continue
                 settings = campaign.Settings(
                     folder=options.out / definition.name / f"{scenario.name}-{options.driver}",
-                    runs=options.runs or (1 if options.quick else scenario.runs),
+                    runs=options.runs or (1 if options.quick or options.minutes else scenario.runs),
                     seed=options.seed,
+                    minutes=options.minutes,
                     driver=options.driver,
                     scale=scenario.quick if options.quick else 1.0,
                     shrinks=options.shrink,
@@ -108,6 +121,25 @@ def _run(options: argparse.Namespace) -> int:
     broken = any(run["broken"] or run["problems"] for result in results for run in result["runs"])
     _print_report(results, options.out, as_json=options.json)
     return 1 if broken or not results else 0
+
+
+def _clients(text: str) -> int:
+    number = int(text)
+    if number < 0 or number % 4:
+        raise argparse.ArgumentTypeError(f"expected a multiple of 4, got {text}")
+    return number
+
+
+def _load(options: argparse.Namespace) -> int:
+    definition = definitions.load(options.target)
+    folder = options.out / definition.name / "load"
+    sizes = options.clients or SIZES
+    result = load_experiment.run(definition, sizes, options.repetitions, options.qos, _tell)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result, indent=1)
+    (folder / LOAD_RESULT).write_text(text, encoding="utf-8")
+    sys.stdout.write((text if options.json else load_experiment.to_text(result)) + "\n")
+    return 0
 
 
 def _tell(line: str) -> None:

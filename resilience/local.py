@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from resilience import drivers
 from resilience.definition import MACHINE, ROOT, Definition
@@ -25,6 +25,7 @@ from resilience.machines.machine import CLOCK, DISK, LOOPBACK, PACKETS, PROXY, M
 from resilience.machines.switch import Switch
 from resilience.proxy import Proxy
 from resilience.target import Hold
+from resilience.usage import others_of_session, stored_in, taken_by, with_descendants
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
@@ -235,12 +236,30 @@ class LocalTarget:
 
     async def _pid_of_system(self, part: str) -> int | None:
         name = self._definition.parts[part].process
-        # Its exit code may say that something is away, which is what was wanted.
-        answer = json.loads(await self._command(self._definition.system.pids, 30, succeeds=False))
-        for row in answer["processes"]:
+        for row in await self._rows_of_system():
             if row["name"] == name and row["pid"]:
                 return int(row["pid"])
         return None
+
+    async def _rows_of_system(self) -> list[dict[str, Any]]:
+        # Its exit code may say that something is away, which is what was wanted.
+        answer = json.loads(await self._command(self._definition.system.pids, 30, succeeds=False))
+        rows: list[dict[str, Any]] = answer["processes"]
+        return rows
+
+    async def pids(self) -> list[int]:
+        """Return all processes of the target."""
+        leaders = [process.pid for process in self._processes.values()]
+        if self._definition.system.pids:
+            rows = await self._rows_of_system()
+            leaders += [int(row["pid"]) for row in rows if row["pid"]]
+        return with_descendants(leaders)
+
+    async def usage(self) -> dict[str, int]:
+        """Return what the target takes now: bytes of memory and of its disks, open files."""
+        taken = taken_by(await self.pids())
+        stored = sum(stored_in(machine.disk) for machine in self._machines.values())
+        return {"memory": taken.memory_bytes, "files": taken.files, "disk": stored}
 
     async def kill(self, part: str) -> None:
         await self._end_part(part, signal.SIGKILL)
@@ -251,7 +270,7 @@ class LocalTarget:
     async def _signal(self, part: str, number: signal.Signals) -> int:
         """Signal a part; return its pid. What it has started hears only what cannot be caught."""
         pid = await self._pid(part)
-        others = [] if number is signal.SIGTERM else _others_of_session(pid)
+        others = [] if number is signal.SIGTERM else others_of_session(pid)
         try:
             os.kill(pid, number)
         except ProcessLookupError:
@@ -359,18 +378,6 @@ class LocalTarget:
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool
     ) -> None:
         raise TargetError(f"{self.name} does not say how rights are changed")
-
-
-def _others_of_session(pid: int) -> list[int]:
-    """Return the other processes of the session that a process leads."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # pid (name) state parent group session …; a name may hold anything.
-            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
-            if int(fields[3]) == pid and path.parent.name != str(pid):
-                found.append(int(path.parent.name))
-    return found
 
 
 def _free_port() -> int:

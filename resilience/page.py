@@ -13,6 +13,8 @@ HEIGHT: Final = 220
 LEFT: Final = 56
 BOTTOM: Final = 24
 
+_TAKEN: Final = (("memory", 1e6), ("disk", 1e6), ("files", 1))
+
 _READING: Final = (
     "0 of <i>n</i> excludes, at 95 %, a rate above 3/<i>n</i>. Cases that a history leaves open are"
     " counted as unknown, for neither side."
@@ -31,6 +33,7 @@ th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(-
 pre { font-size: .75rem; overflow-x: auto; border-left: 3px solid var(--bad); padding-left: .8rem; }
 svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: currentColor; }
 .dot { fill: #3465a4; fill-opacity: .55; } .fault { fill: var(--bad); fill-opacity: .18; }
+.line { fill: none; stroke: #3465a4; stroke-width: 1.5; }
 .axis { stroke: var(--line); } .bar { fill: #3465a4; }
 """
 
@@ -84,6 +87,10 @@ def _section(result: report.Result) -> str:
         "<h3>Longest gap in the service of each client</h3>",
         _gaps(worst["measures"]),
     ]
+    series = [run["usage"] for run in result["runs"] if run.get("usage")]
+    if len(series) > 1:
+        parts.append("<h3>What the target takes, at the end of each run</h3>")
+        parts += [_growth(name, unit, series) for name, unit in _TAKEN]
     rows = [["checker", "verdict", "unknown"]]
     verdicts = report.verdicts(result)
     rows += [
@@ -143,6 +150,29 @@ def _delays(measures: dict[str, Any]) -> str:
         )
     parts += [f"<circle class='dot' r='1.6' cx='{x(a):.1f}' cy='{y(d):.1f}'/>" for a, d in series]
     return "".join(parts) + "</svg>"
+
+
+def _growth(name: str, unit: float, series: Sequence[dict[str, Any]]) -> str:
+    """Plot one of the things that a target takes over time, from 0 on."""
+    last = series[-1]["at"] or 1.0
+    most = max(row[name] for row in series) or 1
+    height = HEIGHT // 2
+
+    def place(row: dict[str, Any]) -> str:
+        x = LEFT + (WIDTH - LEFT - 10) * row["at"] / last
+        y = 16 + (height - BOTTOM - 16) * (1 - row[name] / most)
+        return f"{x:.1f},{y:.1f}"
+
+    points = " ".join(map(place, series))
+    ends = f"{series[0][name] / unit:,.0f} to {series[-1][name] / unit:,.0f}"
+    word = name if unit == 1 else f"{name}, MB"
+    return (
+        f"<svg viewBox='0 0 {WIDTH} {height}' role='img'>"
+        f"<text x='2' y='12'>{word}: {ends}, at most {most / unit:,.0f}</text>"
+        f"<line class='axis' x1='{LEFT}' x2='{WIDTH}' y1='{height - BOTTOM}'"
+        f" y2='{height - BOTTOM}'/><polyline class='line' points='{points}'/>"
+        f"<text x='{WIDTH - 60}' y='{height - 6}'>{last:,.0f} s</text></svg>"
+    )
 
 
 def _gaps(measures: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from resilience.errors import TargetError
 from resilience.machines import clock, group, switch, volume
+from resilience.machines.boot import Boot
 from resilience.machines.clock import Clock
 from resilience.machines.group import Group
 from resilience.machines.switch import CLIENTS, Conditions, Switch
@@ -68,10 +69,12 @@ class Machine:
         self._network = network
         self._volume: Volume | None = None
         self._group: Group | None = None
+        self._boot: Boot | None = None
         self._clock = Clock(folder / f"clock-{name}") if has_clock else None
         if has_disk:
             self._volume = Volume(folder / f"disk-{name}.image", self.disk, disk_mebibytes)
             self._group = Group(folder.name + "-" + name)
+            self._boot = Boot(folder / f"boot-{name}")
 
     @property
     def host(self) -> str:
@@ -80,9 +83,10 @@ class Machine:
 
     def start(self) -> None:
         self.disk.mkdir()
-        if self._volume is not None and self._group is not None:
+        if self._volume is not None and self._group is not None and self._boot is not None:
             self._volume.start()
             self._group.start()
+            self._boot.begin()
         if self._clock is not None:
             self._clock.start()
 
@@ -97,7 +101,8 @@ class Machine:
         group_words = [] if self._group is None else self._group.prefix()
         network_words = [] if self._network is None else self._network.prefix(self.name)
         clock_words = [] if self._clock is None else self._clock.prefix()
-        return [*group_words, *network_words, *clock_words, *words]
+        boot_words = [] if self._boot is None else self._boot.prefix()
+        return [*group_words, *network_words, *boot_words, *clock_words, *words]
 
     def set_clock(self, seconds: float) -> None:
         """Step its wall clock to so many seconds ahead, or behind.
@@ -130,12 +135,13 @@ class Machine:
 
         Nobody answers any more when the disk stops: what is acknowledged was so before.
         """
-        kept, powered = self._with_disk()
+        kept, powered, boot = self._with_disk()
         powered.freeze()
         kept.cut()
         powered.kill()
         await asyncio.to_thread(kept.unmount)
         await asyncio.to_thread(kept.mount)
+        boot.begin()
 
     def fill_disk(self) -> None:
         self._with_disk()[0].fill()
@@ -143,7 +149,7 @@ class Machine:
     def empty_disk(self) -> None:
         self._with_disk()[0].empty()
 
-    def _with_disk(self) -> tuple[Volume, Group]:
-        if self._volume is None or self._group is None:
+    def _with_disk(self) -> tuple[Volume, Group, Boot]:
+        if self._volume is None or self._group is None or self._boot is None:
             raise TargetError(f"{self.name} has no disk that can fail in this run")
-        return self._volume, self._group
+        return self._volume, self._group, self._boot

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from resilience import definition as definitions
-from resilience.campaign import Stage, is_promised, make_plan, needed, obstacle, to_toml
+from resilience.campaign import (
+    Stage,
+    is_promised,
+    make_plan,
+    needed,
+    obstacle,
+    promises_in,
+    to_toml,
+)
 from resilience.checkers import check_file
 from resilience.plan import Scenario, Strike, apart, load, parse
 
@@ -54,6 +62,14 @@ def test_what_a_target_does_not_speak_of_is_promised_by_mqtt() -> None:
     assert not is_promised({"no_loss": False}, "no_loss")
 
 
+def test_a_power_loss_may_take_what_a_target_does_not_promise_to_keep() -> None:
+    promises = {"survives_power_loss": False}
+    assert not is_promised(promises_in(promises, ["kill", "power-loss"]), "no_loss")
+    assert is_promised(promises_in(promises, ["power-loss"]), "no_phantoms")
+    assert is_promised(promises_in(promises, ["kill"]), "no_loss")
+    assert is_promised(promises_in({}, ["power-loss"]), "no_loss")
+
+
 def test_a_scenario_that_needs_more_does_not_apply() -> None:
     scenario = replace(load("2"), needs=("cluster",))
     assert obstacle(scenario, MOSQUITTO) == "needs cluster, not promised"
@@ -78,7 +94,7 @@ status = "works"
 [system]
 start = ["/bin/sh", "-c", "/usr/sbin/mosquitto -d -c {dir}/mosquitto.conf && echo x >> DIR/started"]
 stop = ["/bin/sh", "-c", "kill $(cat {dir}/pid) && echo x >> DIR/stopped"]
-pids = ["/bin/sh", "-c", "echo nothing"]
+pids = ["/bin/sh", "-c", "echo '{\\"processes\\": []}'"]
 
 [parts.broker]
 process = "broker"

@@ -207,6 +207,21 @@ def test_power_loss_takes_what_was_not_synced_and_keeps_the_rest(folder: Path) -
 
 
 @with_disk
+def test_after_a_power_loss_programs_see_another_boot(folder: Path) -> None:
+    machine = Machine("a", folder, None, disk_mebibytes=16, has_disk=True)
+    machine.start()
+    try:
+        ask = machine.command(["cat", "/proc/sys/kernel/random/boot_id"])
+        before = subprocess.check_output(ask, text=True)
+        assert subprocess.check_output(ask, text=True) == before
+        asyncio.run(machine.lose_power())
+        after = subprocess.check_output(ask, text=True)
+        assert len({before, after, subprocess.check_output(ask[-2:], text=True)}) == 3
+    finally:
+        machine.stop()
+
+
+@with_disk
 def test_a_full_disk_takes_nothing_until_it_is_emptied(folder: Path) -> None:
     volume = Volume(folder / "image", folder / "disk", 16)
     volume.start()

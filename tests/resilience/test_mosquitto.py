@@ -34,6 +34,10 @@ def test_a_killed_broker_comes_back_and_its_sessions_with_it(tmp_path: Path, dri
     _, result = run(tmp_path, "2", "--target", "mosquitto", "--quick", "--driver", driver)
     assert result["problems"] == []
     assert "2.0" in result["version"]
+    (row,) = json.loads(next(tmp_path.rglob("result.json")).read_text())["runs"]
+    assert row["usage"]["memory"] > 1_000_000
+    assert row["usage"]["files"] > 3
+    assert row["usage"]["disk"] > 0
     lost = verdict(result, "lost")
     assert lost["checked"] == 1_000
     # Mosquitto writes its file after PUBACK: the message whose PUBACK is the last may be gone.
@@ -66,8 +70,11 @@ def test_lost_packets_are_the_matter_of_tcp(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(bool(missing([DISK])), reason=missing([DISK]) or "-")
 def test_power_loss_takes_what_was_acknowledged_and_not_synced(tmp_path: Path) -> None:
-    """Sessions go back to where the file on the disk is: some come again, some never."""
+    """Sessions go back to where the file on the disk is: some come again, some never.
+
+    It does not promise otherwise, so nobody is blamed.
+    """
     code, result = run(tmp_path, "6-power-loss", "--target", "mosquitto", "--quick")
-    assert (code, result["problems"]) == (1, [])
+    assert (code, result["problems"]) == (0, [])
     found = [verdict(result, name)["violations"] for name in ("lost", "duplicate-qos2", "order")]
     assert any(found)

@@ -119,3 +119,16 @@ def test_text_and_json_say_the_same(tmp_path: Any) -> None:
     shown = to_json(results)["results"][0]
     lost = next(row for row in shown["verdicts"] if row["name"] == "lost")
     assert f"broken: {lost['violations']} of {lost['checked']}" in to_text(results)
+
+
+def test_what_a_target_takes_is_plotted_over_the_runs_of_a_soak() -> None:
+    soak = result()
+    assert "polyline" not in to_html([soak]).partition("<body>")[2]
+    for run, memory in zip(soak["runs"], (100_000_000, 120_000_000), strict=True):
+        run["usage"] = {"at": run["seed"], "memory": memory, "files": 40, "disk": 5_000_000}
+    page = to_html([soak])
+    assert "memory, MB: 100 to 120, at most 120" in page
+    assert "files: 40 to 40, at most 40" in page
+    tags = Tags()
+    tags.feed(page)
+    assert tags.seen.count("polyline") == 3

@@ -1,0 +1,78 @@
+"""What is measured of processes, and what is made of it."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from resilience.command import main
+from resilience.load import deliveries, summary
+from resilience.usage import Sampler, taken_by, with_descendants
+
+BUSY = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=-1)
+print(child.pid, flush=True)
+sys.stdin.readline()
+data = bytearray(64 * 1024 * 1024)
+while time.process_time() < 0.5:
+    pass
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_processes_are_looked_at_with_all_that_they_have_started() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        pids = with_descendants([process.pid])
+        assert set(pids) == {process.pid, child}
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        sampler = asyncio.run(_watch(pids, process.stdout))
+    assert 0.2 < sampler.cpu_seconds < 0.7
+    assert sampler.peak_bytes > 64 * 1024 * 1024
+    assert sampler.peak_percent > 0
+    assert sampler.samples[-1][1].files >= 6
+    assert taken_by(pids[:1]).memory_bytes == 0
+
+
+async def _watch(pids: list[int], output: IO[bytes]) -> Sampler:
+    async with Sampler(pids, seconds=0.05) as sampler:
+        assert await asyncio.to_thread(output.readline) == b"done\n"
+    return sampler
+
+
+def test_a_subscriber_gets_each_message_of_its_topic() -> None:
+    assert [deliveries(clients) for clients in (0, 4, 100, 1000)] == [0, 2, 1250, 125_000]
+
+
+def test_the_summary_has_medians_spread_and_what_one_delivery_costs() -> None:
+    def row(clients: int, cpu_seconds: float) -> dict[str, float]:
+        row = {"clients": clients, "deliveries": deliveries(clients), "cpu_seconds": cpu_seconds}
+        return row | {"cpu_percent": clients / 10, "memory_bytes": clients * 100, "seconds": 1.0}
+
+    found = summary([row(100, 0.1), row(100, 0.3), row(100, 0.2), row(1000, 12.575), row(0, 0)])
+    assert [size["clients"] for size in found["sizes"]] == [0, 100, 1000]
+    assert found["sizes"][1]["cpu_seconds"] == 0.2
+    assert found["sizes"][1]["cpu_seconds_spread"] == [0.1, 0.3]
+    assert found["us_per_delivery"] == pytest.approx(100)
+
+
+@pytest.mark.skipif(
+    shutil.which("mosquitto", path="/usr/sbin:/usr/bin") is None, reason="no mosquitto here"
+)
+def test_a_broker_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["load", "--target", "mosquitto", "--clients", "8", "--clients", "40"]
+    assert main([*words, "--repetitions", "1", "--out", str(tmp_path)]) == 0
+    result = json.loads((tmp_path / "mosquitto" / "load" / "load.json").read_text())
+    assert [row["deliveries"] for row in result["rows"]] == [8, 200]
+    assert "one delivery takes" in capsys.readouterr().out
