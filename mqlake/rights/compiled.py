@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from mqlake.matching import TopicFilterTrie, covers, overlaps
+from mqlake.rights.grants import NO_GRANTS, Grants
 from mqlake.rights.model import Action, RightsFile, Rule
 from mqlake.rights.patterns import ClientIdPattern, TopicPattern
 from mqlake.topics import SEPARATOR
@@ -95,23 +96,27 @@ class Rights:
             for text in rule.topics:
                 self._add(_Compiled(number, rule, TopicPattern(text)), rule)
 
-    def of(self, client_id: str, username: str | None) -> "ClientRights":
+    def of(
+        self, client_id: str, username: str | None, grants: Grants = NO_GRANTS
+    ) -> "ClientRights":
         """Return the rights of somebody.
 
         Args:
             client_id: Which the client has.
             username: As whom it has logged in, prepared; None: as nobody.
+            grants: What its login has brought along.
         """
-        return ClientRights(self, client_id, username)
+        return ClientRights(self, client_id, username, grants)
 
     def roles_of(self, username: str | None) -> frozenset[str]:
         return frozenset() if username is None else self._roles.get(username, frozenset())
 
-    def may_connect(self, client: "ClientRights") -> bool:
+    def connecting(self, client: "ClientRights") -> bool | None:
+        """Return whether somebody may have its client identifier; None: no rule decides."""
         for rule in self._connects:
             if rule.is_for(client):
                 return rule.allows
-        return False
+        return None
 
     def matching(self, action: Action, client: "ClientRights", topic: str) -> list[_Compiled]:
         """Return the rules that decide on a topic name for a client, in the order of the file."""
@@ -169,30 +174,51 @@ class Rights:
 class ClientRights:
     """What one client may do.
 
+    The rules that its login has brought along are asked where none of the file decides.
+
     Attributes:
         client_id: Which it has.
         username: As whom it has logged in; None: as nobody.
-        roles: Of that user.
+        grants: What its login has brought along.
+        roles: Of that user, and of that login.
     """
 
-    __slots__ = ("_publish", "_receive", "_rights", "client_id", "roles", "username", "whom")
+    __slots__ = (
+        "_asked",
+        "_publish",
+        "_receive",
+        "client_id",
+        "grants",
+        "roles",
+        "username",
+        "whom",
+    )
 
-    def __init__(self, rights: Rights, client_id: str, username: str | None) -> None:
+    def __init__(
+        self, rights: Rights, client_id: str, username: str | None, grants: Grants
+    ) -> None:
         self.client_id = client_id
         self.username = username
+        self.grants = grants
+        rules = grants.rules
+        self._asked = (rights, Rights(RightsFile(rules=rules))) if rules else (rights,)
         self.take(rights)
 
     def take(self, rights: Rights) -> None:
         """Go by other rules from now on."""
-        self._rights = rights
-        self.roles = rights.roles_of(self.username)
+        self._asked = (rights, *self._asked[1:])
+        self.roles = rights.roles_of(self.username) | self.grants.roles
         self.whom = _whom_of(self.username, self.roles)
         self._publish: dict[str, int] = {}
         self._receive: dict[str, bool] = {}
 
     def may_connect(self) -> bool:
         """Tell whether it may have its client identifier."""
-        return self._rights.may_connect(self)
+        for rights in self._asked:
+            allows = rights.connecting(self)
+            if allows is not None:
+                return allows
+        return False
 
     def may_publish(self, topic_name: str, qos: int, retain: bool) -> bool:
         """Tell whether it may publish a message."""
@@ -205,7 +231,7 @@ class ClientRights:
         """Tell whether it may be sent messages of a topic."""
         known = self._receive.get(topic_name)
         if known is None:
-            rules = self._rights.matching("receive", self, topic_name)
+            rules = self._matching("receive", topic_name)
             known = bool(rules) and rules[0].allows
             _remember(self._receive, topic_name, known)
         return known
@@ -223,19 +249,28 @@ class ClientRights:
         return self._may_have("receive", topic_filter, 0)
 
     def _may_have(self, action: Action, topic_filter: str, qos: int) -> bool:
-        for rule, mine in self._rights.overlapping(action, self, topic_filter):
-            if qos not in rule.qos:
-                continue
-            if not rule.allows:
-                return False
-            if covers(mine, topic_filter):
-                return True
+        for rights in self._asked:
+            for rule, mine in rights.overlapping(action, self, topic_filter):
+                if qos not in rule.qos:
+                    continue
+                if not rule.allows:
+                    return False
+                if covers(mine, topic_filter):
+                    return True
         return False
+
+    def _matching(self, action: Action, topic_name: str) -> list[_Compiled]:
+        """Return the rules that decide on a topic name, in the order in which they are asked."""
+        rights, *granted = self._asked
+        found = rights.matching(action, self, topic_name)
+        for more in granted:
+            found += more.matching(action, self, topic_name)
+        return found
 
     def _kinds(self, topic_name: str) -> int:
         """Return which kinds of messages it may publish to a topic, a bit for each."""
         allowed = decided = 0
-        for rule in self._rights.matching("publish", self, topic_name):
+        for rule in self._matching("publish", topic_name):
             if rule.allows:
                 allowed |= rule.kinds & ~decided
             decided |= rule.kinds

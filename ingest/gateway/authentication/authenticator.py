@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import os
-import secrets
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from ingest.gateway.authentication.failures import FailedLogins
 from ingest.gateway.authentication.outcomes import Accepted, Exchange, Refused, Verdict
+from ingest.gateway.authentication.passwords import PasswordChecks
 from ingest.gateway.authentication.scram import ScramServer
 from ingest.protocol.reason_codes import ConnackReasonCode
-from mqlake.credentials import Credentials, Verifier, read_credentials
+from mqlake.credentials import Credentials, PasswordVerifier, read_credentials
 from mqlake.saslprep import UnpreparableText, prepare
 
 if TYPE_CHECKING:
@@ -25,20 +22,15 @@ if TYPE_CHECKING:
 METHODS: Final[dict[str, Callable[[Credentials], Exchange]]] = {"SCRAM-SHA-256": ScramServer}
 """Authentication methods by the name they have in CONNECT."""
 
-THREADS: Final = max(1, (os.cpu_count() or 2) // 2)
-"""That check passwords; the others are the event loop's and its neighbours'."""
-
-MAX_WAITING_CHECKS: Final = 1_000
-"""Some seconds of work; further clients are told that the server is busy."""
-
-MAX_REMEMBERED_LOGINS: Final = 10_000
-
 ANONYMOUS: Final = Refused(ConnackReasonCode.NOT_AUTHORIZED, "anonymous clients are not let in")
 WRONG_PASSWORD: Final = Refused(
     ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown user or wrong password"
 )
 TOO_MANY_FAILURES: Final = Refused(
     ConnackReasonCode.CONNECTION_RATE_EXCEEDED, "too many failed logins from its address"
+)
+NO_SUCH_METHOD: Final = Refused(
+    ConnackReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method"
 )
 TOO_MANY_CHECKS: Final = Refused(ConnackReasonCode.SERVER_BUSY, "too many passwords to check")
 
@@ -51,6 +43,9 @@ class Authenticator:
         allow_anonymous: Whether a client needs no user name; None: only without a file.
         failed_logins_per_minute: Of one address; 0: any number.
         clock: For their counting.
+
+    Attributes:
+        passwords: Threads that check them.
 
     Raises:
         CredentialsError: The file cannot be used.
@@ -70,12 +65,7 @@ class Authenticator:
             credentials_file is None if allow_anonymous is None else allow_anonymous
         )
         self._failures = FailedLogins(failed_logins_per_minute, clock)
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="password")
-        self._waiting = 0
-        # Name -> the verifier that accepted a password, and the password under a key of our own:
-        # a client that comes back is not made to wait, and a storm of them does not cost a core.
-        self._remembered: dict[str, tuple[Verifier, bytes]] = {}
-        self._key = secrets.token_bytes(32)
+        self.passwords = PasswordChecks()
 
     def check_password(
         self, username: str | None, password: bytes | None, address: str
@@ -90,39 +80,48 @@ class Authenticator:
             address: The peer's, without its port; empty where there is none.
         """
         if self._credentials is None or username is None:
-            return Accepted(username) if self._allows_anonymous else ANONYMOUS
+            return Accepted(username, is_verified=False) if self._allows_anonymous else ANONYMOUS
         try:
             name = prepare(username, "user name")
             prepared = prepare((password or b"").decode(), "password").encode()
         except (UnpreparableText, UnicodeDecodeError):  # nobody's, whoever is in the file
             name, prepared = "", b""
         verifier = self._credentials.verifier_of(name)
-        digest = hmac.digest(self._key, prepared, "sha256")
-        known, remembered = self._remembered.get(name, (None, b""))
-        if known == verifier and hmac.compare_digest(remembered, digest):
+        if self.passwords.remembers(name, prepared, verifier):
             return Accepted(name)
         if self._failures.are_too_many(address):
             return TOO_MANY_FAILURES
         if not name:
             self._failures.note(address)
             return WRONG_PASSWORD
-        if self._waiting >= MAX_WAITING_CHECKS:
+        if self.passwords.are_too_many:
             return TOO_MANY_CHECKS
-        return self._check(name, prepared, verifier, digest, address)
+        return self._check(name, prepared, verifier, address)
 
     def open_exchange(self, method: str, address: str) -> Exchange | Refused:
         """Open an exchange of enhanced authentication; refuse a method there is not."""
         opener = METHODS.get(method)
         if opener is None or self._credentials is None:  # [MQTT5-4.12.0-1]
-            return Refused(
-                ConnackReasonCode.BAD_AUTHENTICATION_METHOD, "no such authentication method"
-            )
+            return NO_SUCH_METHOD
         if self._failures.are_too_many(address):
             return TOO_MANY_FAILURES
         return opener(self._credentials)
 
+    def knows(self, username: str | None) -> bool:
+        """Tell whether a user is in the file."""
+        if self._credentials is None or username is None:
+            return False
+        try:
+            return prepare(username, "user name") in self._credentials
+        except UnpreparableText:
+            return False
+
+    def has_too_many_failures(self, address: str) -> bool:
+        """Tell whether clients of an address have to wait before they log in."""
+        return self._failures.are_too_many(address)
+
     def note_failure(self, address: str) -> None:
-        """Count an exchange that has failed."""
+        """Count a login that has failed."""
         self._failures.note(address)
 
     async def reload(self) -> int | None:
@@ -138,10 +137,10 @@ class Authenticator:
 
     def close(self) -> None:
         """Drop what waits to be checked."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.passwords.close()
 
     def _check(
-        self, name: str, password: bytes, verifier: Verifier, digest: bytes, address: str
+        self, name: str, password: bytes, verifier: PasswordVerifier, address: str
     ) -> asyncio.Future[Verdict]:
         def judge() -> Verdict:
             # Others of its address may have failed while this one waited.
@@ -153,19 +152,11 @@ class Authenticator:
             return WRONG_PASSWORD
 
         def note(checked: asyncio.Future[Verdict]) -> None:
-            self._waiting -= 1
             if checked.cancelled() or checked.exception() is not None:
                 return
             if isinstance(checked.result(), Accepted):
-                self._remember(name, verifier, digest)
+                self.passwords.remember(name, password, verifier)
 
-        self._waiting += 1
-        checking = asyncio.get_running_loop().run_in_executor(self._pool, judge)
+        checking = self.passwords.run(judge)
         checking.add_done_callback(note)
         return checking
-
-    def _remember(self, name: str, verifier: Verifier, digest: bytes) -> None:
-        self._remembered.pop(name, None)
-        if len(self._remembered) >= MAX_REMEMBERED_LOGINS:
-            del self._remembered[next(iter(self._remembered))]
-        self._remembered[name] = (verifier, digest)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from mqlake.rights.files import read_rights
+from mqlake.rights.grants import NO_GRANTS, Grants
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,14 +28,17 @@ class Authorizer:
         self._path = rights_file
         self._rights = None if rights_file is None else read_rights(rights_file)
 
-    def of(self, client_id: str, username: str | None) -> ClientRights | None:
+    def of(
+        self, client_id: str, username: str | None, grants: Grants = NO_GRANTS
+    ) -> ClientRights | None:
         """Return what a client may do; None: everything.
 
         Args:
             client_id: Which it has.
             username: As whom it has logged in; None: as nobody.
+            grants: What its login has brought along.
         """
-        return None if self._rights is None else self._rights.of(client_id, username)
+        return None if self._rights is None else self._rights.of(client_id, username, grants)
 
     def renew(self, rights: ClientRights) -> None:
         """Have what was given go by the rules of now."""

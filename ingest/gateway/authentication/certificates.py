@@ -1,21 +1,38 @@
 """A verified client certificate as the client's identity."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
 from mqlake.saslprep import UnpreparableText, prepare
 
+if TYPE_CHECKING:
+    from asyncio import BaseTransport
 
-def username_of_certificate(common_name: str | None) -> str | None:
-    """Return the user name that a certificate stands for, in the form SASLprep gives it.
+    from ingest.gateway.listeners.settings import Identity
+
+_ALTERNATIVE_NAMES: Final = {"dns": "DNS", "email": "email", "uri": "URI"}
+
+
+def username_of_certificate(transport: BaseTransport, identity: Identity) -> str | None:
+    """Return the user name that a client's certificate stands for, in the form SASLprep gives it.
 
     Args:
-        common_name: Of the subject, as `get_extra_info("client_certificate_common_name")` has it:
-            None without a verified certificate.
+        transport: Of the client; knows the certificate, if that was verified.
+        identity: Which name it is.
 
     Returns:
-        None without a name, and with one that cannot be a user's.
+        None without a certificate, without such a name, with two of them (either might be meant),
+        and with one that cannot be a user's.
     """
-    if common_name is None:
+    if identity == "common_name":
+        names = [transport.get_extra_info("client_certificate_common_name")]
+    else:
+        found = transport.get_extra_info("client_certificate_names") or ()
+        names = [name for kind, name in found if kind == _ALTERNATIVE_NAMES[identity]]
+    if len(names) != 1 or names[0] is None:
         return None
     try:
-        return prepare(common_name, "common name")
+        return prepare(names[0], "name in the certificate")
     except UnpreparableText:
         return None

@@ -5,8 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
+from ingest.gateway.authentication.authenticator import NO_SUCH_METHOD
 from ingest.gateway.authentication.exchange import EnhancedAuthentication
-from ingest.gateway.authentication.outcomes import Accepted, Challenge, Outcome, Refused
+from ingest.gateway.authentication.outcomes import (
+    Accepted,
+    Attempt,
+    Challenge,
+    Outcome,
+    Refused,
+)
 from ingest.gateway.client import Client
 from ingest.protocol.packets import Auth, Connect
 from ingest.protocol.properties import NO_PROPERTIES
@@ -17,7 +24,9 @@ from ingest.protocol.reason_codes import (
 )
 
 if TYPE_CHECKING:
-    from ingest.gateway.authentication.authenticator import Authenticator
+    from collections.abc import Sequence
+
+    from ingest.gateway.authentication.chain import Chain
     from ingest.gateway.authentication.outcomes import Verdict
     from ingest.protocol.properties import Properties
 
@@ -31,7 +40,7 @@ class Applicant(Client, Protocol):
     def refuse(
         self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
     ) -> None: ...
-    def accept(self, connect: Connect, username: str | None, extra: Properties) -> None: ...
+    def accept(self, connect: Connect, accepted: Accepted, extra: Properties) -> None: ...
 
 
 class Login:
@@ -42,15 +51,27 @@ class Login:
 
     Args:
         connection: Held while a password is checked, not while the client is asked.
-        authenticator: The gateway's.
+        chain: The gateway's.
+        names: Who of it is asked.
         address: The client's, without its port.
     """
 
-    __slots__ = ("_address", "_authenticator", "_checking", "_connect", "_connection", "_enhanced")
+    __slots__ = (
+        "_address",
+        "_chain",
+        "_checking",
+        "_connect",
+        "_connection",
+        "_enhanced",
+        "_names",
+    )
 
-    def __init__(self, connection: Applicant, authenticator: Authenticator, address: str) -> None:
+    def __init__(
+        self, connection: Applicant, chain: Chain, names: Sequence[str], address: str
+    ) -> None:
         self._connection = connection
-        self._authenticator = authenticator
+        self._chain = chain
+        self._names = names
         self._address = address
         self._connect: Connect | None = None
         self._checking: asyncio.Future[Verdict] | None = None
@@ -73,18 +94,25 @@ class Login:
         method = connect.properties.get("authentication_method")
         if method is not None:
             username = connect.username if identity is None else identity
-            self._enhanced = EnhancedAuthentication(
-                self._authenticator, method, username, self._address
-            )
+            authenticator = self._chain.exchanges(self._names)
+            if authenticator is None:  # [MQTT5-4.12.0-1]
+                self._process(NO_SUCH_METHOD)
+                return
+            self._enhanced = EnhancedAuthentication(authenticator, method, username, self._address)
             data = connect.properties.get("authentication_data")
             self._process(self._enhanced.begin(data))
             return
         if identity is not None:
             self._process(Accepted(identity))
             return
-        verdict = self._authenticator.check_password(
-            connect.username, connect.password, self._address
+        attempt = Attempt(
+            connect.username,
+            connect.password,
+            self._connection.client_id,
+            self._address,
+            connect.protocol_level,
         )
+        verdict = self._chain.check(attempt, self._names)
         if isinstance(verdict, asyncio.Future):
             self._checking = verdict
             self._connection.hold("login")
@@ -113,6 +141,7 @@ class Login:
             return
         if checked.exception() is not None:
             self._process(Refused(ConnackReasonCode.UNSPECIFIED_ERROR, "internal error"))
+            return
         self._process(checked.result())
         self._connection.release("login")
 
@@ -133,4 +162,4 @@ class Login:
             connection.send(Auth(AuthReasonCode.SUCCESS, properties))
         else:
             self._connect = None
-            connection.accept(connect, outcome.username, properties)
+            connection.accept(connect, outcome, properties)

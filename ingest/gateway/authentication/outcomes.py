@@ -1,9 +1,11 @@
 """What a step of a login comes to."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum, auto
+from typing import Final, NamedTuple, Protocol
 
 from ingest.protocol.reason_codes import ConnackReasonCode
+from mqlake.rights.grants import NO_GRANTS, Grants
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +16,12 @@ class Accepted:
     """In the form SASLprep gives it; None for a client without a name."""
     data: bytes | None = None
     """The server's last authentication data, by which the client can check the server."""
+    is_verified: bool = True
+    """Whether it has shown that this is its name. Else it only says so."""
+    ends_at: float | None = None
+    """When that is over, and with it its connection, in seconds UTC; None: never."""
+    grants: Grants = NO_GRANTS
+    """Roles and rules that its login has brought along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +40,27 @@ class Refused:
     """For the log and for the client: the same whether a user is unknown or a password wrong."""
 
 
+class Next(Enum):
+    """Nothing is known of the client; whoever is next is asked."""
+
+    NEXT = auto()
+
+
+NEXT: Final = Next.NEXT
+
 Verdict = Accepted | Refused
 Outcome = Accepted | Challenge | Refused
+
+
+class Attempt(NamedTuple):
+    """What a CONNECT says of who its client is."""
+
+    username: str | None
+    password: bytes | None
+    client_id: str
+    address: str
+    """The peer's, without its port; empty where there is none."""
+    protocol_level: int
 
 
 class Exchange(Protocol):

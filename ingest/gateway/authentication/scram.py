@@ -94,7 +94,7 @@ class ScramServer:
         self._header = found["header"]
         self._bare = found["bare"]
         self._nonce = found["nonce"] + self._nonce
-        self._verifier = verifier = self._credentials.verifier_of(self._username)
+        self._verifier = verifier = self._credentials.scram_verifier_of(self._username)
         salt = base64.b64encode(verifier.salt).decode()
         self._first = f"r={self._nonce},s={salt},i={verifier.iterations}"
         return Challenge(self._first.encode())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ingest.gateway.authentication import authenticator as module
+from ingest.gateway.authentication import passwords as module
 from ingest.gateway.authentication.authenticator import (
     ANONYMOUS,
     TOO_MANY_CHECKS,
@@ -87,13 +87,13 @@ async def test_anybody_else_is_not(path: Path, username: str, password: str | No
 @pytest.mark.parametrize(
     ("has_file", "allow", "username", "verdict"),
     [
-        (False, None, None, Accepted(None)),
-        (False, None, "anyone", Accepted("anyone")),
+        (False, None, None, Accepted(None, is_verified=False)),
+        (False, None, "anyone", Accepted("anyone", is_verified=False)),
         (False, False, None, ANONYMOUS),
         (False, False, "anyone", ANONYMOUS),
         (True, None, None, ANONYMOUS),
         (True, False, None, ANONYMOUS),
-        (True, True, None, Accepted(None)),
+        (True, True, None, Accepted(None, is_verified=False)),
         (True, True, "anyone", WRONG_PASSWORD),
     ],
 )
@@ -217,7 +217,7 @@ async def test_check_that_nobody_waits_for_is_dropped(path: Path) -> None:
         assert isinstance(verdict, asyncio.Future)
         verdict.cancel()
     assert await check(authenticator, "alice", "open sesame") == Accepted("alice")
-    assert authenticator._waiting == 0
+    assert authenticator.passwords._waiting == 0
 
 
 async def test_remembered_logins_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,27 @@
+from typing import Any
+
 import pytest
 
 from ingest.gateway.authentication.certificates import username_of_certificate
+from ingest.gateway.listeners.settings import Identity
+
+
+class Transport:
+    """Knows what the test says of a certificate."""
+
+    def __init__(self, **facts: Any) -> None:
+        self._facts = facts
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._facts.get(name.removeprefix("client_certificate_"), default)
+
+
+NAMES = (
+    ("DNS", "a.example"),
+    ("email", "ann@example"),
+    ("URI", "spiffe://x/a"),
+    ("DNS", "b.example"),
+)
 
 
 @pytest.mark.parametrize(
@@ -14,4 +35,24 @@ from ingest.gateway.authentication.certificates import username_of_certificate
     ],
 )
 def test_common_name_is_the_user_name(common_name: str | None, username: str | None) -> None:
-    assert username_of_certificate(common_name) == username
+    transport: Any = Transport(common_name=common_name, names=NAMES)
+    assert username_of_certificate(transport, "common_name") == username
+
+
+@pytest.mark.parametrize(
+    ("identity", "username"),
+    [
+        ("email", "ann@example"),
+        ("uri", "spiffe://x/a"),
+        ("dns", None),  # there are two: which is meant?
+    ],
+)
+def test_an_alternative_name_is_the_user_name(identity: Identity, username: str | None) -> None:
+    transport: Any = Transport(common_name="device-7", names=NAMES)
+    assert username_of_certificate(transport, identity) == username
+
+
+@pytest.mark.parametrize("identity", ["common_name", "dns", "email", "uri"])
+def test_without_a_certificate_there_is_no_user(identity: Identity) -> None:
+    transport: Any = Transport(common_name=None, names=None)
+    assert username_of_certificate(transport, identity) is None

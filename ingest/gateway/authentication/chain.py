@@ -1,0 +1,135 @@
+"""Those who are asked who a client is, one after the other: each allows, denies, or passes on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from ingest.gateway.authentication.authenticator import (
+    ANONYMOUS,
+    TOO_MANY_FAILURES,
+    WRONG_PASSWORD,
+)
+from ingest.gateway.authentication.outcomes import NEXT, Accepted, Next
+from ingest.gateway.authentication.settings import CREDENTIALS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ingest.gateway.authentication.authenticator import Authenticator
+    from ingest.gateway.authentication.outcomes import Attempt, Verdict
+
+
+class Link(Protocol):
+    """Implemented by each kind of authenticator, see `ingest.gateway.authentication.links`."""
+
+    async def check(self, attempt: Attempt) -> Verdict | Next:
+        """Allow, deny or pass on; who does not answer has not allowed."""
+        ...
+
+    async def reload(self) -> None:
+        """Read its files anew.
+
+        Raises:
+            KeysUnusable: One cannot be used; all stays as it was.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Chain:
+    """All authenticators of a gateway.
+
+    Args:
+        authenticator: Of the credentials file.
+        links: The others, by their names.
+        prefixes: By the same names, what is put before the names of their users.
+        allow_anonymous: Whether a client that nobody knows, and that names no user, is let in.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        links: Mapping[str, Link],
+        prefixes: Mapping[str, str],
+        *,
+        allow_anonymous: bool,
+    ) -> None:
+        self._authenticator = authenticator
+        self._links = links
+        self._prefixes = prefixes
+        self._allow_anonymous = allow_anonymous
+
+    def check(self, attempt: Attempt, names: Sequence[str]) -> Verdict | asyncio.Future[Verdict]:
+        """Decide on a client.
+
+        A verdict that costs work comes as a future; cancel it when nobody waits any more.
+
+        Args:
+            attempt: What its CONNECT says.
+            names: Who is asked, in this order; nobody: the credentials file alone, if there is one.
+        """
+        if not names or tuple(names) == (CREDENTIALS,):
+            return self._authenticator.check_password(
+                attempt.username, attempt.password, attempt.address
+            )
+        return asyncio.get_running_loop().create_task(self._ask(attempt, names))
+
+    def exchanges(self, names: Sequence[str]) -> Authenticator | None:
+        """Return who opens exchanges of enhanced authentication; None: nobody of these."""
+        return self._authenticator if not names or CREDENTIALS in names else None
+
+    async def reload(self) -> int | None:
+        """Read the credentials file anew; `Authenticator.reload` describes it."""
+        return await self._authenticator.reload()
+
+    async def reload_keys(self) -> None:
+        """Read the files of the other authenticators anew.
+
+        Raises:
+            KeysUnusable: One cannot be used; those before it, in the settings, have been read.
+        """
+        for link in self._links.values():
+            await link.reload()
+
+    async def _ask(self, attempt: Attempt, names: Sequence[str]) -> Verdict:
+        for name in names:
+            # Others of its address may have failed while this one waited.
+            if self._authenticator.has_too_many_failures(attempt.address):
+                return TOO_MANY_FAILURES
+            verdict: Verdict | Next
+            if name == CREDENTIALS:
+                verdict = await self._ask_credentials(attempt)
+            else:
+                verdict = self._named(name, await self._links[name].check(attempt))
+                if verdict == WRONG_PASSWORD:
+                    self._authenticator.note_failure(attempt.address)
+            if not isinstance(verdict, Next):
+                return verdict
+        if attempt.username is None and attempt.password is None:
+            return Accepted(None, is_verified=False) if self._allow_anonymous else ANONYMOUS
+        self._authenticator.note_failure(attempt.address)
+        return WRONG_PASSWORD
+
+    def _named(self, name: str, verdict: Verdict | Next) -> Verdict | Next:
+        """Return what an authenticator says, with the name that its user has at this gateway."""
+        prefix = self._prefixes[name]
+        if not prefix or not isinstance(verdict, Accepted) or verdict.username is None:
+            return verdict
+        return replace(verdict, username=prefix + verdict.username)
+
+    async def _ask_credentials(self, attempt: Attempt) -> Verdict | Next:
+        if not self._authenticator.knows(attempt.username):
+            return NEXT
+        found = self._authenticator.check_password(
+            attempt.username, attempt.password, attempt.address
+        )
+        return await found if isinstance(found, asyncio.Future) else found
+
+    async def close(self) -> None:
+        """End what is under way."""
+        self._authenticator.close()
+        for link in self._links.values():
+            await link.close()

@@ -1,0 +1,154 @@
+"""A web server that says who a client is.
+
+It gets POST with a JSON object: `username`, `password` (null without one), `client_id`, `address`,
+`protocol_level`. It answers 200 and a JSON object: `result` is `allow`, `deny` or `next`; beside
+`allow` may stand `username` (who the client is, else who it says) and `expires_at` (seconds UTC at
+which its connection ends). Whatever else it answers, or that it does not, is no answer: the client
+is refused, for what comes next might let in whom this one would not.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from ingest.gateway.authentication.authenticator import WRONG_PASSWORD
+from ingest.gateway.authentication.outcomes import NEXT, Accepted, Next, Verdict
+from ingest.gateway.authentication.web import BUSY, NO_ANSWER, Answering, NoAnswer, WebServer
+from mqlake.saslprep import UnpreparableText, prepare
+
+if TYPE_CHECKING:
+    from ingest.gateway.authentication.outcomes import Attempt
+    from ingest.gateway.authentication.settings import HttpAuthenticatorSettings
+    from mqlake.clock import Clock
+
+MAX_WAITING: Final = 1_000
+"""Clients about whom nobody is asked yet; further ones are told that the server is busy."""
+MAX_ANSWER_BYTES: Final = 64 * 1024
+MAX_REMEMBERED: Final = 10_000
+
+
+class HttpAuthenticator:
+    """Asks one web server.
+
+    Args:
+        name: In the settings.
+        settings: Where it is.
+        clock: How long an answer counts.
+    """
+
+    def __init__(self, name: str, settings: HttpAuthenticatorSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        headers = [
+            (b"Content-Type", b"application/json"),
+            *(
+                (key.encode(), one.get_secret_value().encode())
+                for key, one in settings.headers.items()
+            ),
+        ]
+        self._server = WebServer(name, settings.url, settings, settings.max_requests, headers)
+        self._answering = Answering(name)
+        self._asking = 0
+        # By what was asked, under a key of our own: who was let in, and until when that counts.
+        self._remembered: dict[bytes, tuple[float, Accepted]] = {}
+        self._key = secrets.token_bytes(32)
+
+    async def check(self, attempt: Attempt) -> Verdict | Next:
+        """Ask about a client."""
+        try:
+            body = _question(attempt)
+        except UnicodeDecodeError:
+            return WRONG_PASSWORD  # a password that is no text
+        digest = hmac.digest(self._key, body, "sha256")
+        until, accepted = self._remembered.get(digest, (-math.inf, None))
+        if accepted is not None and self._clock.monotonic() < until:
+            return accepted
+        if self._asking >= self._settings.max_requests + MAX_WAITING:
+            return BUSY
+        self._asking += 1
+        try:
+            verdict = await self._ask(body, attempt)
+        finally:
+            self._asking -= 1
+        if isinstance(verdict, Accepted) and self._settings.cache_seconds:
+            self._remember(digest, verdict)
+        return verdict
+
+    async def reload(self) -> None:
+        """There is no file."""
+
+    async def close(self) -> None:
+        await self._server.close()
+
+    async def _ask(self, body: bytes, attempt: Attempt) -> Verdict | Next:
+        try:
+            verdict = _verdict(await self._server.ask("POST", body, MAX_ANSWER_BYTES), attempt)
+        except NoAnswer as exc:
+            self._answering.note_silence(str(exc))
+            return NO_ANSWER
+        self._answering.note_answer()
+        return verdict
+
+    def _remember(self, digest: bytes, accepted: Accepted) -> None:
+        seconds = self._settings.cache_seconds
+        if accepted.ends_at is not None:
+            seconds = min(seconds, accepted.ends_at - self._clock.now_ms() / 1000)
+        self._remembered.pop(digest, None)
+        if len(self._remembered) >= MAX_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[digest] = (self._clock.monotonic() + seconds, accepted)
+
+
+def _question(attempt: Attempt) -> bytes:
+    password = attempt.password
+    return json.dumps(
+        {
+            "username": attempt.username,
+            "password": None if password is None else password.decode(),
+            "client_id": attempt.client_id,
+            "address": attempt.address,
+            "protocol_level": attempt.protocol_level,
+        }
+    ).encode()
+
+
+def _verdict(answer: bytes, attempt: Attempt) -> Verdict | Next:
+    try:
+        found = json.loads(answer)
+    except (ValueError, RecursionError) as exc:
+        raise NoAnswer("its answer is not JSON") from exc
+    result = found.get("result") if isinstance(found, dict) else None
+    if result == "deny":
+        return WRONG_PASSWORD
+    if result == "next":
+        return NEXT
+    if result != "allow":
+        raise NoAnswer(
+            f"member 'result' of its answer is {result!r}, expected 'allow', 'deny' or 'next'"
+        )
+    return Accepted(_name_in(found, attempt), ends_at=_end_in(found))
+
+
+def _name_in(found: dict[str, Any], attempt: Attempt) -> str:
+    name = found.get("username", attempt.username)
+    if type(name) is not str:
+        raise NoAnswer(
+            f"member 'username' of its answer is {name!r}, expected text: CONNECT names nobody"
+        )
+    try:
+        return prepare(name, "user name")
+    except UnpreparableText as exc:
+        raise NoAnswer(str(exc)) from exc
+
+
+def _end_in(found: dict[str, Any]) -> float | None:
+    ends_at = found.get("expires_at")
+    if ends_at is None:
+        return None
+    if type(ends_at) not in {int, float} or not math.isfinite(ends_at):
+        raise NoAnswer(f"member 'expires_at' of its answer is {ends_at!r}, expected seconds UTC")
+    return float(ends_at)

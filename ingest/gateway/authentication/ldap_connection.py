@@ -1,0 +1,118 @@
+"""One connection to a directory (LDAP): bind, search, one thing after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from ingest.gateway.authentication.ldap_messages import (
+    Entry,
+    LdapMessageError,
+    Result,
+    decode,
+    encode_bind,
+    encode_search,
+    encode_unbind,
+    length_of,
+)
+from mqlake.checked_http import make_ssl_context
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.gateway.authentication.settings import LdapAuthenticatorSettings
+
+SUCCESS: Final = 0
+_ENTRIES: Final = 2
+"""That a search for one user asks for: with a second one it is not told who is meant."""
+
+
+class LdapConnection:
+    """Asks a directory; every answer is awaited before the next question."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._number = 0
+
+    @classmethod
+    async def open(cls, settings: LdapAuthenticatorSettings) -> LdapConnection:
+        """Connect.
+
+        Raises:
+            OSError: There is nobody, or not who is meant.
+        """
+        context = make_ssl_context(settings.ca_certificates) if settings.is_tls else None
+        return cls(*await asyncio.open_connection(settings.host, settings.port, ssl=context))
+
+    async def bind(self, name: bytes, password: bytes) -> int:
+        """Log in with a distinguished name; return the result code.
+
+        Raises:
+            LdapMessageError: The answer is none.
+            OSError: The connection has ended.
+        """
+        self._number += 1
+        found = await self._ask(encode_bind(self._number, name, password))
+        if not isinstance(found, Result):
+            raise LdapMessageError("an entry in answer to a bind")
+        return found.code
+
+    async def search(
+        self,
+        base: bytes,
+        values: Sequence[tuple[str, bytes]],
+        wanted: Sequence[str],
+        time_limit_seconds: int,
+    ) -> tuple[list[Entry], int]:
+        """Return the entries below a name that have some values, two at most, and the result code.
+
+        Raises:
+            LdapMessageError: The answer is none.
+            OSError: The connection has ended.
+        """
+        self._number += 1
+        question = encode_search(
+            self._number,
+            base,
+            values,
+            wanted,
+            size_limit=_ENTRIES,
+            time_limit_seconds=time_limit_seconds,
+        )
+        entries: list[Entry] = []
+        found = await self._ask(question)
+        while not isinstance(found, Result):
+            entries.append(found)
+            if len(entries) > _ENTRIES:
+                raise LdapMessageError("more entries than were asked for")
+            found = await self._receive()
+        return entries, found.code
+
+    def close(self) -> None:
+        """Hang up; nobody waits until the server has."""
+        self._writer.write(encode_unbind(self._number + 1))
+        self._writer.transport.abort()
+
+    async def _ask(self, question: bytes) -> Result | Entry:
+        self._writer.write(question)
+        await self._writer.drain()
+        return await self._receive()
+
+    async def _receive(self) -> Result | Entry:
+        while True:
+            found = decode(await self._read())
+            if found is None:
+                continue
+            if found.number != self._number:
+                raise LdapMessageError("an answer to something else")
+            return found
+
+    async def _read(self) -> bytes:
+        head = b""
+        try:
+            while (length := length_of(head)) is None:
+                head += await self._reader.readexactly(1)
+            return head + await self._reader.readexactly(length - len(head))
+        except asyncio.IncompleteReadError as exc:
+            raise ConnectionResetError("the server has hung up") from exc

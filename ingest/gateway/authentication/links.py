@@ -1,0 +1,44 @@
+"""The kinds of authenticators that settings may name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingest.gateway.authentication.http_authenticator import HttpAuthenticator
+from ingest.gateway.authentication.jwt_authenticator import JwtAuthenticator
+from ingest.gateway.authentication.ldap_authenticator import LdapAuthenticator
+from ingest.gateway.authentication.postgres_authenticator import PostgresAuthenticator
+from ingest.gateway.authentication.settings import (
+    HttpAuthenticatorSettings,
+    LdapAuthenticatorSettings,
+    PostgresAuthenticatorSettings,
+)
+
+if TYPE_CHECKING:
+    from ingest.gateway.authentication.chain import Link
+    from ingest.gateway.authentication.passwords import PasswordChecks
+    from ingest.gateway.authentication.settings import AuthenticatorSettings
+    from mqlake.clock import Clock
+
+
+def open_link(
+    name: str, settings: AuthenticatorSettings, clock: Clock, passwords: PasswordChecks
+) -> Link:
+    """Return an authenticator; it has asked nobody yet.
+
+    Args:
+        name: In the settings.
+        settings: Of which kind it is.
+        clock: How long things count.
+        passwords: Checks those that are not checked elsewhere.
+
+    Raises:
+        KeysUnusable: A file of keys cannot be used.
+    """
+    if isinstance(settings, HttpAuthenticatorSettings):
+        return HttpAuthenticator(name, settings, clock)
+    if isinstance(settings, PostgresAuthenticatorSettings):
+        return PostgresAuthenticator(name, settings, passwords)
+    if isinstance(settings, LdapAuthenticatorSettings):
+        return LdapAuthenticator(name, settings)
+    return JwtAuthenticator(name, settings, clock)

@@ -1,0 +1,92 @@
+"""What a login brings along: roles, and rules that allow, beside those of the file.
+
+A claim of a token holds rules as a file of rights does, as JSON: `{"actions": ["publish"],
+"topics": ["devices/%c/#"]}`. They are only for who brings them and only allow, so they say neither
+whom they are for nor `effect`, unless that is `allow`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from mqlake.errors import MqlakeError
+from mqlake.rights.model import Rule
+
+MAX_GRANTED_RULES: Final = 100
+MAX_GRANTED_ROLES: Final = 500
+
+_ROLES: Final = "roles"
+_RULES: Final = "rules"
+_KEYS: Final = frozenset({"effect", "actions", "topics", "client_ids", "qos", "retain"})
+
+
+class GrantsError(MqlakeError):
+    """What a login brings along is no roles or rules; says which, counted from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """Roles and rules of one login."""
+
+    roles: frozenset[str] = frozenset()
+    rules: tuple[Rule, ...] = ()
+
+    def members(self) -> dict[str, Any]:
+        """Return them as JSON has them, for `grants_of`."""
+        rules = [rule.model_dump(mode="json", exclude_defaults=True) for rule in self.rules]
+        return {_ROLES: sorted(self.roles), _RULES: rules}
+
+
+NO_GRANTS: Final = Grants()
+
+
+def read_grants(roles: object, rules: object) -> Grants:
+    """Return what two claims say.
+
+    Args:
+        roles: A list of names, or one name; None: no roles.
+        rules: A list of rules; None: no rules.
+
+    Raises:
+        GrantsError: They are something else, or too many.
+    """
+    names = [roles] if isinstance(roles, str) else [] if roles is None else roles
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise GrantsError("roles: expected a list of names")
+    found = [] if rules is None else rules
+    if not isinstance(found, list):
+        raise GrantsError("rules: expected a list of rules")
+    if len(names) > MAX_GRANTED_ROLES or len(found) > MAX_GRANTED_RULES:
+        raise GrantsError(
+            f"{len(names)} roles and {len(found)} rules, expected at most {MAX_GRANTED_ROLES} and "
+            f"{MAX_GRANTED_RULES}"
+        )
+    compiled = tuple(_rule(one, number) for number, one in enumerate(found, 1))
+    return Grants(frozenset(names), compiled)
+
+
+def grants_of(members: Mapping[str, Any]) -> Grants:
+    """Undo `Grants.members`.
+
+    Raises:
+        GrantsError: They are something else.
+    """
+    return read_grants(members.get(_ROLES), members.get(_RULES))
+
+
+def _rule(found: object, number: int) -> Rule:
+    if not isinstance(found, dict):
+        raise GrantsError(f"rule {number}: expected an object")
+    if unknown := sorted(str(key) for key in found.keys() - _KEYS):
+        raise GrantsError(f"rule {number} has {unknown[0]!r}, expected {', '.join(sorted(_KEYS))}")
+    if found.get("effect", "allow") != "allow":
+        raise GrantsError(f"rule {number}: a rule that comes with a login only allows")
+    try:
+        return Rule.model_validate({"effect": "allow", **found})
+    except ValidationError as exc:
+        problem = exc.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, problem["loc"]))
+        text = problem["msg"].removeprefix("Value error, ")
+        raise GrantsError(f"rule {number}: {': '.join(filter(None, [place, text]))}") from exc

@@ -1,0 +1,36 @@
+"""What docs/asvs.md says is where it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROWS = [
+    [cell.strip() for cell in line.strip("|\n").split(" | ")]
+    for line in (ROOT / "docs/asvs.md").read_text(encoding="utf-8").splitlines()
+    if re.match(r"\| \d", line)
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row[0].split(" ")[0]))
+def test_each_requirement_names_what_there_is(row: list[str]) -> None:
+    requirement, state, where, test = [*row, "", ""][:4]
+    assert re.match(r"\d+\.\d+\.\d+(, \d+\.\d+\.\d+)* \S", requirement)
+    assert state in {"met", "part", "open"}
+    assert state == "open" or where or test or requirement.startswith(("6.2.10", "6.4.2"))
+    for name in re.findall(r"`([a-z_]+/[\w/.-]+)`", f"{where} {test}"):
+        assert (ROOT / name).exists(), name
+    for name in re.findall(r"`(tests/[^`]+)`", where):
+        pytest.fail(f"{name} stands in the wrong column")
+
+
+def test_requirements_stand_once_and_in_order() -> None:
+    numbers = [
+        tuple(map(int, number.split(".")))
+        for row in ROWS
+        for number in re.findall(r"\d+\.\d+\.\d+", row[0])
+    ]
+    assert len(set(numbers)) == len(numbers) > 60
+    firsts = [tuple(map(int, row[0].split(",")[0].split(" ")[0].split("."))) for row in ROWS]
+    assert firsts == sorted(firsts)
