@@ -19,8 +19,9 @@ from mqlake.clock import SystemClock
 from mqlake.errors import MqlakeError
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.limits import SPARE_FILES, raise_open_files
-from mqlake.log.admin import ensure_delivery_topic
+from mqlake.log.admin import check_durability, ensure_delivery_topic
 from mqlake.log.contract import LogAccess
+from mqlake.log.durability import Durability
 from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
@@ -75,6 +76,8 @@ async def _run(settings: GatewaySettings) -> None:
         loop.add_signal_handler(number, stop.set)
     servers = settings.log.bootstrap_servers
     await asyncio.to_thread(ensure_delivery_topic, servers, settings.name)
+    if settings.durability is not Durability.D1:
+        await asyncio.to_thread(check_durability, servers, settings.durability)
     writer = KafkaLogWriter(
         servers,
         client_id=settings.name,

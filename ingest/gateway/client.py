@@ -19,6 +19,7 @@ class Client(Protocol):
     tenant: str
     peer: str
     username: str | None
+    principal: str | None
     rights: ClientRights | None
     is_writable: bool
     is_closing: bool

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ingest.gateway.outbound import LOCAL
 from ingest.gateway.subscribed_session import SubscribedSession
 from ingest.session.checkpoint import Before, Kind, write
+from ingest.session.share_parts import MemberRecord
 from ingest.session.subscriptions import ClientSubscription
 from mqlake.errors import LogError
 from mqlake.offsets import latest
@@ -24,7 +25,7 @@ from mqlake.topics import SHARE_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ingest.gateway.sending import Outgoing as OutgoingMessage
+    from ingest.gateway.sender_context import Outgoing as OutgoingMessage
     from ingest.gateway.sending import Sender
     from ingest.gateway.session_context import StoredSession
 
@@ -181,6 +182,7 @@ class ClientSession(SubscribedSession):
             more=len(self._records.own),
             will=will,
             will_at_ms=will_at_ms,
+            principal=self.principal,
         )
 
     def _stored(self, one: ClientSubscription[Sender]) -> StoredSubscription:
@@ -210,6 +212,7 @@ class ClientSession(SubscribedSession):
         record, progress, more = stored
         self.is_written = True
         self._has_progress_record = progress is not None
+        self.known_packet_id = 0 if progress is None else progress.last_packet_id
         self.session_id = record.session_id
         in_session = [one.topic_filter for one in record.subscriptions]
         self._records.restore(
@@ -238,6 +241,8 @@ class ClientSession(SubscribedSession):
                 self.sender.retained.restore(scan)
             for history in progress.histories:
                 self._context.histories.restore(self, history)
+            if progress.sent_before:
+                self.sender.restore_maybe_sent(progress.sent_before)
 
     def next_progress(self) -> ProgressRecord:
         """Return how far the session has come, for a record that is written now.
@@ -247,17 +252,23 @@ class ClientSession(SubscribedSession):
         """
         if self.shares:
             self._save_member()
-        return self.snapshot()
+        progress = self.snapshot()
+        if not progress.sent_before:
+            self.sender.maybe_sent = None
+        return progress
 
     def _save_member(self) -> None:
         if self.is_coming_back:
             return  # what it had in flight is in the log already, and not here yet
         assert self.epoch is not None
-        in_flight: dict[str, list[tuple[int, int]]] = {one: [] for one in self.shared_filters()}
+        known = self.known_packet_id
+        records = {one: MemberRecord(known_packet_id=known) for one in self.shared_filters()}
         for one in self.sender.exchanges():
-            if one.message is not None and one.message.shared_filter in in_flight:
-                in_flight[one.message.shared_filter].append(_position(one.message))
-        self._context.share_log.save_member(self.key, self.epoch, in_flight)
+            record = None if one.message is None else records.get(one.message.shared_filter)
+            if record is not None and one.message is not None:
+                record.in_flight.append(_position(one.message))
+                record.packet_ids.append(one.packet_id)
+        self._context.share_log.save_member(self.key, self.epoch, records)
 
     def snapshot(self) -> ProgressRecord:
         """Return how far the session has come."""
@@ -265,6 +276,10 @@ class ClientSession(SubscribedSession):
         waiting = self.sender.first_waiting()
         for partition, offset in waiting.items():
             cursor[partition] = min(cursor[partition], offset)
+        scans, histories = self.sender.pending_retained(), self._history_records()
+        maybe_sent = self.sender.maybe_sent
+        if not (waiting or scans or histories):
+            maybe_sent = None  # all of it has been sent
         return ProgressRecord(
             self.session_id,
             cursor,
@@ -277,13 +292,15 @@ class ClientSession(SubscribedSession):
             incoming=self.incoming.held(),
             storing=self.incoming.storing(),
             storing_from=self.incoming.storing_from(self._context.publisher.next_offsets()),
-            scans=self.sender.pending_retained(),
+            scans=scans,
             shared={
                 one.packet_id: one.message.shared_filter
                 for one in self.sender.exchanges()
                 if one.message is not None and one.message.shared_filter
             },
-            histories=self._history_records(),
+            histories=histories,
+            sent_before=[] if maybe_sent is None else list(maybe_sent.before),
+            last_packet_id=self.sender.last_packet_id if self.shares else None,
         )
 
     def _history_records(self) -> list[HistoryRecord]:

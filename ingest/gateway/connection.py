@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.authentication.certificates import username_of_certificate
 from ingest.gateway.authentication.login import Login
+from ingest.gateway.authentication.validity import Validity
 from ingest.gateway.client_socket import HELD_BY_SOCKET, ClientSocket
 from ingest.gateway.connecting import connack_properties, denial_of, keep_alive_of, refusal_of
 from ingest.gateway.limits import ClientLimits
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from ingest.gateway.authentication.outcomes import Accepted
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connection_context import ConnectionContext
     from ingest.gateway.listeners.info import ListenerInfo
@@ -84,9 +86,10 @@ class ClientConnection(ClientSocket):
         client_id: Empty before CONNECT.
         tenant: Whose topics the client sees.
         username: As whom the client has logged in; until then as whom it wants to; None: as nobody.
+        principal: As whom it has logged in; None: nobody has asked it, or it has no name.
         rights: What the client may do, once it is known who it is; None: everything.
         session: From CONNECT to the end of the connection.
-        needs_certificate: The client is who its certificate says.
+        listener: By which it came in.
 
     Args:
         context: What all connections use.
@@ -103,9 +106,10 @@ class ClientConnection(ClientSocket):
         "_sender",
         "_silence_limit",
         "_subscriber",
+        "_validity",
         "client_id",
-        "listener_kind",
-        "needs_certificate",
+        "listener",
+        "principal",
         "protocol",
         "rights",
         "session",
@@ -124,9 +128,9 @@ class ClientConnection(ClientSocket):
         self.protocol.allowed_levels = listener.protocol_levels
         self.client_id = ""
         self.tenant = settings.tenant
-        self.listener_kind = listener.kind
-        self.needs_certificate = listener.use_identity_as_username
+        self.listener = listener
         self.username: str | None = None
+        self.principal: str | None = None
         self.rights: ClientRights | None = None
         self.session: ClientSession | None = None
         self._sender: Sender  # these three from CONNECT on
@@ -140,6 +144,7 @@ class ClientConnection(ClientSocket):
         )
         self._login: Login | None = None
         self._number = 0
+        self._validity: Validity | None = None
         self._silence_limit = settings.connect_timeout_seconds
 
     # The socket
@@ -156,6 +161,9 @@ class ClientConnection(ClientSocket):
         self._buffer.clear()
         if self._login is not None:
             self._login.cancel()
+        if self._validity is not None:
+            self._validity.cancel()
+            self._validity = None  # it knows this connection
         if self._limits is not None:
             self._limits.close()
             self._limits = None  # it knows this connection
@@ -349,42 +357,62 @@ class ClientConnection(ClientSocket):
             self.refuse(*refusal)
             return
         identity = None
-        if self.needs_certificate and self._transport is not None:
-            name = self._transport.get_extra_info("client_certificate_common_name")
-            identity = username_of_certificate(name)
+        listener = self.listener
+        if listener.use_identity_as_username and self._transport is not None:
+            identity = username_of_certificate(self._transport, listener.identity)
             if identity is None:
                 self.username = None
                 reason = "no client certificate that names a user"
                 self.refuse(ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD, reason)
                 return
-        self._login = Login(self, self._context.authenticator, self._address)
+            if listener.use_identity_as_client_id:
+                if connect.client_id not in {"", identity}:
+                    reason = "the client identifier is not the name in the certificate"
+                    self.refuse(ConnackReasonCode.CLIENT_IDENTIFIER_NOT_VALID, reason)
+                    return
+                self.client_id = identity
+            if ends_at := self._transport.get_extra_info("client_certificate_not_after"):
+                self._end_at(ends_at, "its certificate")
+        names = listener.authenticate_by or context.settings.authenticate_by
+        self._login = Login(self, context.chain, names, self._address)
         self._login.begin(connect, identity)
 
+    def _end_at(self, ends_at: float, what: str) -> None:
+        context = self._context
+        self._validity = Validity(self, context.clock, context.loop, ends_at, what)
+
     def accept(
-        self, connect: Connect, username: str | None, extra: Properties = NO_PROPERTIES
+        self, connect: Connect, accepted: Accepted, extra: Properties = NO_PROPERTIES
     ) -> None:
         """Let a client in: it is told by `welcome` once it has its session.
 
         Args:
             connect: What it asked for.
-            username: Who it is.
+            accepted: Who it is.
             extra: Properties of CONNACK that come from its authentication.
         """
-        self.username = username
+        self.username = username = accepted.username
+        if accepted.is_verified:
+            self.principal = username
+        if self._limits is not None:
+            self._limits.user = self._context.user_limits.of(self.principal)
+        if accepted.ends_at is not None:
+            self._end_at(accepted.ends_at, "its login")
         if self._login is not None and self._login.is_over:
             self._login = None  # without a method there is no AUTH [MQTT5-4.12.0-6]
         if not self.client_id:  # [MQTT5-3.1.3-6] [MQTT311-3.1.3-6]
             self.client_id = f"auto-{secrets.token_hex(12)}"  # nobody can guess it [MQTT5-3.2.2-16]
         elif (redirecting := self._context.redirecting) and connect.protocol_level == MQTT_5_0:
             key = (self.tenant, self.client_id)
-            if reference := redirecting.elsewhere(key, self.listener_kind):
+            if reference := redirecting.elsewhere(key, self.listener.kind):
                 reason = "another gateway owns the shard of this session"
                 self.refuse(ConnackReasonCode.USE_ANOTHER_SERVER, reason, reference)
                 return
         if banned := self._ban(is_let_in=True):
             self.refuse(*banned)
             return
-        self.rights = self._context.authorizer.of(self.client_id, username)
+        authorizer = self._context.authorizer
+        self.rights = authorizer.of(self.client_id, self.principal, accepted.grants)
         if reason := denial_of(connect, self.rights):
             self.refuse(ConnackReasonCode.NOT_AUTHORIZED, reason)
             return

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ingest.gateway.authentication.authenticator import Authenticator
     from ingest.gateway.authentication.authorizer import Authorizer
+    from ingest.gateway.authentication.chain import Chain
     from ingest.gateway.bans import Bans
     from ingest.gateway.connections import Connections
     from ingest.gateway.context import Context
     from ingest.gateway.deadlines import Deadlines
     from ingest.gateway.draining import Draining
-    from ingest.gateway.limits import ConnectLimit
+    from ingest.gateway.limits import ConnectLimit, UserLimits
     from ingest.gateway.opening import OpeningContext
-    from ingest.gateway.receiving import ReceiverContext
+    from ingest.gateway.receiver_context import ReceiverContext
     from ingest.gateway.redirecting import Redirecting
     from ingest.gateway.subscribing import SubscriberContext
 
@@ -29,7 +29,7 @@ class ConnectionContext:
         draining: Says whether clients are let in.
         connect_limit: Says whether there are too many at once.
         bans: Say who is not let in.
-        authenticator: Says who they are.
+        chain: Says who they are.
         authorizer: Says what they may do.
         redirecting: Says which are to go elsewhere; None: none.
         openings: What those use that are on their way to their sessions.
@@ -38,9 +38,10 @@ class ConnectionContext:
     """
 
     __slots__ = (
-        "authenticator",
         "authorizer",
         "bans",
+        "chain",
+        "clock",
         "connect_limit",
         "connections",
         "counters",
@@ -55,6 +56,7 @@ class ConnectionContext:
         "sessions",
         "settings",
         "subscribers",
+        "user_limits",
     )
 
     def __init__(
@@ -64,8 +66,9 @@ class ConnectionContext:
         deadlines: Deadlines,
         draining: Draining,
         connect_limit: ConnectLimit,
+        user_limits: UserLimits,
         bans: Bans,
-        authenticator: Authenticator,
+        chain: Chain,
         authorizer: Authorizer,
         redirecting: Redirecting | None,
         openings: OpeningContext,
@@ -74,6 +77,7 @@ class ConnectionContext:
     ) -> None:
         self.settings = context.settings
         self.incarnation = context.me.incarnation
+        self.clock = context.clock
         self.loop = context.loop
         self.counters = context.counters
         self.denials = context.denials
@@ -81,8 +85,9 @@ class ConnectionContext:
         self.deadlines = deadlines
         self.draining = draining
         self.connect_limit = connect_limit
+        self.user_limits = user_limits
         self.bans = bans
-        self.authenticator = authenticator
+        self.chain = chain
         self.authorizer = authorizer
         self.redirecting = redirecting
         self.openings = openings

@@ -32,6 +32,10 @@ class FollowedShard:
     """It has not come to its end; the other reader does not follow it yet."""
     acts_under: int | None = None
     claim_at: float = 0.0
+    claims_out: int = 0
+    """How many claims of this gateway the log has not answered for."""
+    claimed_at: int = -1
+    """Offset of its last claim."""
     waiting: list[tuple[int, int, asyncio.Future[None]]] = field(default_factory=list)
     """A heap: the offset that is to be read, the how-manieth who waits, who waits."""
     _waited: int = 0
@@ -54,6 +58,14 @@ class FollowedShard:
                 f"{APPLY_SECONDS:.0f} s",
                 definite=False,
             ) from None
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the log has, or may get, a claim of this gateway that was not read yet.
+
+        Whoever owns the shard next waits for a word of this gateway, which only a reader gives.
+        """
+        return self.claims_out > 0 or self.claimed_at >= self.shard.next_offset
 
     def wake(self) -> None:
         """Let those go on who wait for what has been read."""

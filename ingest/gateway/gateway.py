@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.gateway.agent_check import AgentCheck
 from ingest.gateway.authentication.authenticator import Authenticator
+from ingest.gateway.authentication.chain import Chain
+from ingest.gateway.authentication.links import open_link
 from ingest.gateway.bans import Bans
 from ingest.gateway.catching_up import CatchingUp
 from ingest.gateway.connection import ClientConnection
@@ -24,11 +26,11 @@ from ingest.gateway.ended import Ended
 from ingest.gateway.foundation import Foundation
 from ingest.gateway.gaps import Gaps
 from ingest.gateway.histories import Histories
-from ingest.gateway.limits import ConnectLimit
+from ingest.gateway.limits import ConnectLimit, UserLimits
 from ingest.gateway.listeners.listeners import Listeners
 from ingest.gateway.lookup import Lookup
 from ingest.gateway.opening import OpeningContext
-from ingest.gateway.receiving import ReceiverContext
+from ingest.gateway.receiver_context import ReceiverContext
 from ingest.gateway.redirecting import Redirecting
 from ingest.gateway.reloading import Reloading
 from ingest.gateway.renewal import Renewal
@@ -36,7 +38,7 @@ from ingest.gateway.resuming import Resumer
 from ingest.gateway.retained_questions import RetainedAnswers, RetainedQuestions
 from ingest.gateway.retained_scans import RetainedSources
 from ingest.gateway.retained_shards import RetainedShards
-from ingest.gateway.sending import SenderContext
+from ingest.gateway.sender_context import SenderContext
 from ingest.gateway.session_context import SessionContext
 from ingest.gateway.session_log import SessionLog
 from ingest.gateway.sessions import Sessions
@@ -103,6 +105,7 @@ class Gateway(Foundation):
         actions = Actions(
             find=lookup.find,
             next_offsets=self.publisher.next_offsets,
+            end_offsets=ends.inbound,
             publish_wills=self.wills.publish,
             pass_on=groups.pass_on_stored,
             ended=ended.session,
@@ -120,14 +123,13 @@ class Gateway(Foundation):
     def _make_retained(self) -> None:
         """Make what keeps retained messages, those of the gateway itself too."""
         name, retained, inbound = self.settings.name, self.retained, self.partitions.inbound
-        counted = Counted(self.sessions, self.subscriptions, retained)
-        self.system_topics = SystemTopics(self.context, counted, self.overload)
+        self.counted = Counted(self.sessions, self.subscriptions, retained)
+        self.system_topics = SystemTopics(self.context, self.counted, self.overload)
+        sources, clock = (self.log.ranges, self.lake, self.routes), self.context.clock
         self.retained_shards = shards = RetainedShards(
-            name, retained, self.peers, self.log.ranges, self.lake, self.routes, inbound
+            name, retained, self.peers, *sources, inbound, clock
         )
-        self.retained_questions = RetainedQuestions(
-            self.me, self.writer, retained, shards, self.context.clock
-        )
+        self.retained_questions = RetainedQuestions(self.me, self.writer, retained, shards, clock)
         self.retained_answers = RetainedAnswers(name, self.writer, retained, self.loop)
 
     def _make_doors(self) -> None:
@@ -135,11 +137,21 @@ class Gateway(Foundation):
         settings = self.settings
         self.connections = Connections(self.counters, settings.max_connections)
         self.draining = Draining(self.context, self.connections, self._is_idle)
+        clock = self.context.clock
         self.authenticator = Authenticator(
             settings.credentials_file,
-            allow_anonymous=settings.allow_anonymous,
+            allow_anonymous=settings.lets_anybody_in,
             failed_logins_per_minute=settings.failed_logins_per_minute,
-            clock=self.context.clock,
+            clock=clock,
+        )
+        passwords = self.authenticator.passwords
+        links = {
+            name: open_link(name, one, clock, passwords)
+            for name, one in settings.authenticators.items()
+        }
+        prefixes = {name: one.username_prefix for name, one in settings.authenticators.items()}
+        self.chain = Chain(
+            self.authenticator, links, prefixes, allow_anonymous=settings.lets_anybody_in
         )
         self.bans = Bans(settings.bans_file, self.context, self.connections)
         self.peers.on_other = self.bans.receive
@@ -150,9 +162,9 @@ class Gateway(Foundation):
         self.agent_check = AgentCheck(
             settings.host, settings.agent_check_port, lambda: draining.state, lambda: overload.level
         )
-        asked = self.authenticator, self.authorizer, self.bans
+        asked = self.chain, self.authorizer, self.bans
         self.reloading = Reloading(self.listeners, *asked, self.connections, self.tasks)
-        address, clock, shards = self.peers.address, self.context.clock, self.shards
+        address, shards = self.peers.address, self.shards
         elsewhere = Redirecting(settings.name, lambda: shards.places, address, clock)
         self.redirecting = elsewhere if settings.redirect_clients else None
 
@@ -173,12 +185,11 @@ class Gateway(Foundation):
         self.renewal = Renewal(
             self.lease, shards, groups, sessions, self.session_log, self.delivery, self.tasks
         )
-        counted = Counted(sessions, subscriptions, self.retained)
         inward = self.publisher, self.wills, self.routes
         doors = self.connections, self.listeners, self.draining
         load = self.latencies, self.overload
         self.status = Status(
-            context, self.writer, counted, *doors, *inward, shards, self.peers, *load
+            context, self.writer, self.counted, *doors, *inward, shards, self.peers, *load
         )
 
     def _make_clients(self) -> None:
@@ -216,8 +227,9 @@ class Gateway(Foundation):
             self.deadlines,
             self.draining,
             ConnectLimit(self.settings.limits, self.loop),
+            UserLimits(self.settings.limits),
             self.bans,
-            self.authenticator,
+            self.chain,
             self.authorizer,
             self.redirecting,
             OpeningContext(context, of_session, sessions, self.resumer),

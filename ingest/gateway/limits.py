@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
+from weakref import WeakValueDictionary
 
 from pydantic import Field
 
@@ -42,6 +43,17 @@ class LimitSettings(SettingsGroup):
         description="topic filters that one client names in SUBSCRIBE and UNSUBSCRIBE; ten times "
         "as many at once",
     )
+    user_messages_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="that all connections of one user publish here; as many at once",
+    )
+    user_bytes_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="that all connections of one user send here, at least "
+        f"{LEAST_BYTES_PER_SECOND}; as many at once",
+    )
     when_too_fast: Literal["wait", "disconnect"] = Field(
         default="wait",
         description="whether a client beyond a rate is read no further until it is within, or "
@@ -72,9 +84,17 @@ class LimitSettings(SettingsGroup):
 
     @property
     def has_rates(self) -> bool:
-        """Whether there is a rate for each client."""
-        return bool(self.messages_per_second or self.bytes_per_second or self.filters_per_second)
+        """Whether there is a rate for each client, or each user."""
+        of_client = self.messages_per_second or self.bytes_per_second or self.filters_per_second
+        return bool(of_client or self.has_user_rates)
 
+    @property
+    def has_user_rates(self) -> bool:
+        return bool(self.user_messages_per_second or self.user_bytes_per_second)
+
+
+MAX_RECENT_USERS: Final = 10_000
+_OF_USER: Final = "the connections of a user"
 
 FILTERS_AT_ONCE: Final = 10
 """Seconds of `filters_per_second`: a client that connects names all of its filters."""
@@ -105,8 +125,50 @@ class ConnectLimit:
         return None
 
 
+class UserRates:
+    """What is left to the connections of one user: who takes from it later waits longer."""
+
+    __slots__ = ("__weakref__", "bytes", "messages")
+
+    def __init__(self, settings: LimitSettings) -> None:
+        self.messages = _bucket(settings.user_messages_per_second, 1)
+        self.bytes = _bucket(settings.user_bytes_per_second, LEAST_BYTES_PER_SECOND)
+
+
+class UserLimits:
+    """The rates of the users that are connected, and of those that have been lately.
+
+    Args:
+        settings: Of the gateway.
+    """
+
+    def __init__(self, settings: LimitSettings) -> None:
+        self._settings = settings
+        self._rates: WeakValueDictionary[str, UserRates] = WeakValueDictionary()
+        # Who comes back at once owes what he owed.
+        self._recent: dict[str, UserRates] = {}
+
+    def of(self, user: str | None) -> UserRates | None:
+        """Return what connections of a user share; None: nothing, for it is nobody's."""
+        if user is None or not self._settings.has_user_rates:
+            return None
+        rates = self._rates.get(user)
+        if rates is None:
+            rates = self._rates[user] = UserRates(self._settings)
+        self._recent.pop(user, None)
+        if len(self._recent) >= MAX_RECENT_USERS:
+            del self._recent[next(iter(self._recent))]
+        self._recent[user] = rates
+        return rates
+
+
+def _bucket(per_second: int, least: int) -> TokenBucket | None:
+    rate = float(max(per_second, least))
+    return TokenBucket(rate, rate) if per_second else None
+
+
 class ClientLimits:
-    """The rates of one connection.
+    """The rates of one connection, and of the user whose it is.
 
     Args:
         settings: At least one rate.
@@ -114,6 +176,9 @@ class ClientLimits:
         loop: Its clock counts.
         counters: Of the gateway.
         released: Called before the client is read again.
+
+    Attributes:
+        user: What it shares with other connections of its user, once it is known who that is.
     """
 
     __slots__ = (
@@ -127,6 +192,7 @@ class ClientLimits:
         "_timer",
         "_until",
         "_waits",
+        "user",
     )
 
     def __init__(
@@ -144,10 +210,10 @@ class ClientLimits:
         self._released = released
         most = settings.messages_per_second
         self._messages = SlidingWindowCounter(most) if most else None
-        rate = float(max(settings.bytes_per_second, LEAST_BYTES_PER_SECOND))
-        self._bytes = TokenBucket(rate, rate) if settings.bytes_per_second else None
+        self._bytes = _bucket(settings.bytes_per_second, LEAST_BYTES_PER_SECOND)
         rate = float(settings.filters_per_second)
         self._filters = TokenBucket(rate, FILTERS_AT_ONCE * rate) if rate else None
+        self.user: UserRates | None = None
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -157,6 +223,10 @@ class ClientLimits:
             wait = self._bytes.take(count, self._loop.time())
             if wait:
                 self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "bytes")
+        if self.user is not None and self.user.bytes is not None:
+            wait = self.user.bytes.take(count, self._loop.time())
+            if wait:
+                self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "bytes", _OF_USER)
 
     def published(self) -> None:
         """Count a PUBLISH; it may be taken unless the connection is closed then."""
@@ -170,6 +240,11 @@ class ClientLimits:
                 counter.count(now)
             if wait:
                 self._slow_down(wait, DisconnectReasonCode.MESSAGE_RATE_TOO_HIGH, "messages")
+        if self.user is not None and self.user.messages is not None:
+            wait = self.user.messages.take(1, self._loop.time())
+            if wait:
+                reason_code = DisconnectReasonCode.MESSAGE_RATE_TOO_HIGH
+                self._slow_down(wait, reason_code, "messages", _OF_USER)
 
     def named(self, filters: int) -> None:
         """Count the filters of a SUBSCRIBE or UNSUBSCRIBE, as `published`."""
@@ -184,12 +259,14 @@ class ClientLimits:
             self._timer.cancel()
             self._timer = None
 
-    def _slow_down(self, wait: float, reason_code: DisconnectReasonCode, of: str) -> None:
+    def _slow_down(
+        self, wait: float, reason_code: DisconnectReasonCode, of: str, whose: str = "a client"
+    ) -> None:
         if self._connection.is_closing:
             return
         self._counters.clients_too_fast += 1
         if not self._waits:
-            reason = f"more {of} a second than a client may send"
+            reason = f"more {of} a second than {whose} may send"
             self._connection.close(reason_code, log_reason=reason, lingers=True)
             return
         self._until = max(self._until, self._loop.time() + wait)

@@ -102,7 +102,7 @@ class Process:
         gateway.listeners.stop_accepting()
         gateway.agent_check.close()
         gateway.tasks.close()
-        gateway.authenticator.close()
+        await gateway.chain.close()
         await gateway.reader.close()
         await gateway.shards.close()
         await gateway.retained_shards.close()

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
     from ingest.gateway.client import Client
     from ingest.gateway.client_session import ClientSession
-    from ingest.gateway.context import Context
-    from ingest.gateway.log_room import LogRoom
-    from ingest.gateway.lookup import Lookup, Position
-    from ingest.gateway.publishing import Publisher
+    from ingest.gateway.lookup import Position
+    from ingest.gateway.receiver_context import ReceiverContext
     from ingest.protocol.properties import Properties
     from mqlake.log.contract import AppendCallback
 
@@ -48,38 +46,6 @@ def is_payload_as_told(properties: Properties, payload: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-class ReceiverContext:
-    """What all receivers of a gateway use.
-
-    Args:
-        context: Of the gateway.
-        publisher: Appends to the log.
-        lookup: Finds messages there.
-        log_room: Where those wait who found the log full.
-    """
-
-    __slots__ = (
-        "counters",
-        "denials",
-        "log_room",
-        "lookup",
-        "most_levels",
-        "publisher",
-        "window",
-    )
-
-    def __init__(
-        self, context: Context, publisher: Publisher, lookup: Lookup, log_room: LogRoom
-    ) -> None:
-        self.counters = context.counters
-        self.denials = context.denials
-        self.window = context.settings.receive_maximum
-        self.most_levels = context.settings.max_topic_levels
-        self.publisher = publisher
-        self.lookup = lookup
-        self.log_room = log_room
 
 
 class Receiver:

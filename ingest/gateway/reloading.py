@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from ingest.gateway.authentication.tokens import KeysUnusable
 from mqlake.bans import BansError
 from mqlake.credentials import CredentialsError
 from mqlake.rights.files import RightsError
 
 if TYPE_CHECKING:
-    from ingest.gateway.authentication.authenticator import Authenticator
     from ingest.gateway.authentication.authorizer import Authorizer
+    from ingest.gateway.authentication.chain import Chain
     from ingest.gateway.bans import Bans
     from ingest.gateway.connections import Connections
     from ingest.gateway.listeners.listeners import Listeners
@@ -28,7 +29,7 @@ class Reloading:
 
     Args:
         listeners: Have certificates.
-        authenticator: Knows the users.
+        chain: Knows the users.
         authorizer: Knows what they may do.
         bans: Know who is not let in.
         connections: Go by that from then on.
@@ -38,14 +39,14 @@ class Reloading:
     def __init__(
         self,
         listeners: Listeners,
-        authenticator: Authenticator,
+        chain: Chain,
         authorizer: Authorizer,
         bans: Bans,
         connections: Connections,
         tasks: Tasks,
     ) -> None:
         self._listeners = listeners
-        self._authenticator = authenticator
+        self._chain = chain
         self._authorizer = authorizer
         self._bans = bans
         self._connections = connections
@@ -58,12 +59,13 @@ class Reloading:
     async def _read(self) -> None:
         await self._listeners.reload_certificates()
         await self._read_users()
+        await self._read_keys()
         await self._read_rights()
         await self._read_bans()
 
     async def _read_users(self) -> None:
         try:
-            users = await self._authenticator.reload()
+            users = await self._chain.reload()
         except CredentialsError as exc:
             logger.error(
                 "credentials not reloaded, the old ones stay",
@@ -72,6 +74,15 @@ class Reloading:
         else:
             if users is not None:
                 logger.info("credentials reloaded", extra={"fields": {"users": users}})
+
+    async def _read_keys(self) -> None:
+        try:
+            await self._chain.reload_keys()
+        except KeysUnusable as exc:
+            logger.error(
+                "keys of tokens not reloaded, the old ones stay",
+                extra={"fields": {"reason": str(exc)}},
+            )
 
     async def _read_rights(self) -> None:
         try:

@@ -18,7 +18,7 @@ from ingest.gateway.gaps import Gap, Gaps
 from ingest.gateway.lake.exchange import TableError
 from ingest.gateway.lookup import Lookup, Position, rounds_of
 from ingest.gateway.outbound import InboundMessage
-from ingest.gateway.sending import Outgoing
+from ingest.gateway.sender_context import Outgoing
 from ingest.session.outgoing import Exchange
 from mqlake.errors import InvalidRecord, LogError
 from mqlake.matching import filter_matches
@@ -157,6 +157,8 @@ class Resumer:
                 outgoing = _outgoing(session, message, one.qos, shared_filter)
                 session.sender.restore(Exchange(one.packet_id, one.qos, outgoing))
             resume.outgoing = []
+            if session.known_packet_id is not None:
+                session.sender.go_on_behind(session.known_packet_id)
 
     async def _read_stored(
         self, resume: _Resume, found: AbstractSet[Position]

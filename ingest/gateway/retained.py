@@ -53,11 +53,13 @@ class Retained:
     Attributes:
         newer: Of those that come, for pages of other gateways that are under way.
         owned: Shards that count as this gateway's; it may have copies of others.
+        incomplete: Shards that are to be here, of which something was found nowhere.
     """
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self.newer = NewerMessages()
         self.owned: Collection[int] = ()
+        self.incomplete: set[int] = set()
         self._database = database
         self._store = RetainedStore(database, clock)
         self._pending: list[RetainedRow] = []
@@ -130,7 +132,7 @@ class Retained:
 
     async def load(
         self, lake: LakeReader | None, reader: LogRangeReader, ends: Mapping[int, int]
-    ) -> None:
+    ) -> set[int]:
         """Read what was retained in shards that are held: the table, and the log from there on.
 
         Messages that come live meanwhile may be applied at any time: the later one counts.
@@ -139,6 +141,9 @@ class Retained:
             lake: The tables, if they can be read here.
             reader: Of the log.
             ends: Shard -> the offset from which on what comes is kept.
+
+        Returns:
+            The shards of which something is missing: the log does not hold what the table lacks.
 
         Raises:
             LogError: The log cannot be read.
@@ -157,8 +162,10 @@ class Retained:
             for shard, end in ends.items()
             if offsets.get(shard, 0) < end
         }
+        incomplete: set[int] = set()
         if ranges:
             for missing in await reader.read_range(INBOUND, ranges, self._catch_up):
+                incomplete.add(missing.partition)
                 gap = {"shard": missing.partition, "from": missing.start, "to": missing.end}
                 logger.warning(
                     "retained messages are missing: the log does not hold what their table lacks",
@@ -174,6 +181,7 @@ class Retained:
                 }
             },
         )
+        return incomplete
 
     async def _load_rows(self, rows: list[RetainedRow]) -> None:
         self._store.load(rows)

@@ -5,6 +5,9 @@ sessions). To get one the gateway announces the shard's route; what is behind th
 from the router, the rest is read from the table `retained` and the log. Nobody is fenced: owners
 only read, so whoever has a complete copy may answer.
 
+A copy that lacks something is not kept: others are asked, and it is tried again until the table has
+caught up. Without tables nothing could be waited for: what the log has is all there is.
+
 While a shard changes hands it may happen that nobody who is asked has a complete copy. Who asks
 asks again; who stood by before is mostly one of the two still.
 """
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from ingest.gateway.retained import Retained
     from ingest.gateway.routes import Routes
     from ingest.session.placement import Place
+    from mqlake.clock import Clock
     from mqlake.log.contract import LogRangeReader
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,9 @@ COUNTED_SECONDS: Final = 60.0
 """How long a route and its barriers may take to be in the log; then it is tried again."""
 
 RETRY_SECONDS: Final = 0.5
+
+INCOMPLETE_SECONDS: Final = 10.0
+"""Until a copy that lacked something is tried again; the table gets on by seconds."""
 
 
 class RetainedShards:
@@ -48,6 +55,7 @@ class RetainedShards:
         lake: Reads the tables, if they can be read here.
         routes: Of this gateway.
         partitions: Of `mqlake.inbound`.
+        clock: Says when to try again.
 
     Attributes:
         places: Who owns which shard, and who stands by.
@@ -62,6 +70,7 @@ class RetainedShards:
         lake: LakeReader | None,
         routes: Routes,
         partitions: int,
+        clock: Clock,
     ) -> None:
         self.places: Sequence[Place] = ()
         self._gateway = gateway
@@ -71,14 +80,17 @@ class RetainedShards:
         self._lake = lake
         self._routes = routes
         self._partitions = partitions
+        self._clock = clock
         self._owners: list[str] = []
         self._held: set[int] = set()
+        self._again_at = 0.0
         self._change: asyncio.Task[None] | None = None
 
     @property
     def is_settled(self) -> bool:
-        """Whether this gateway has copies of all shards that it is to have, and of no other."""
-        return bool(self.places) and self._change is None and self._wanted == self._held
+        """Whether this gateway has copies of all shards that it can have, and of no other."""
+        known = self._held | self._retained.incomplete
+        return bool(self.places) and self._change is None and self._wanted == known
 
     @property
     def _wanted(self) -> set[int]:
@@ -95,8 +107,14 @@ class RetainedShards:
             self._retained.owned = [
                 shard for shard, one in enumerate(self.places) if one.owner == self._gateway
             ]
-        if self._change is None and self._wanted != self._held:
-            self._change = asyncio.create_task(self._follow(self._wanted))
+        if self._change is not None:
+            return
+        wanted = self._wanted
+        self._retained.incomplete &= wanted
+        if self._clock.monotonic() < self._again_at:
+            wanted -= self._retained.incomplete - self._held
+        if wanted != self._held:
+            self._change = asyncio.create_task(self._follow(wanted))
             self._change.add_done_callback(self._changed)
 
     async def close(self) -> None:
@@ -136,7 +154,7 @@ class RetainedShards:
         logger.info("shard of retained messages let go", extra={"fields": {"shard": shard}})
 
     async def _copy(self, shards: Sequence[int]) -> None:
-        """Get complete copies of shards, or none."""
+        """Get complete copies of shards; none of those that lack something, if there is a table."""
         for shard in shards:
             self._retained.hold(shard)
             self._held.add(shard)
@@ -146,10 +164,16 @@ class RetainedShards:
             async with asyncio.timeout(COUNTED_SECONDS):
                 starts = await request.counted
             ends = {shard: starts[shard] for shard in shards}
-            await self._retained.load(self._lake, self._ranges, ends)
+            lacking = await self._retained.load(self._lake, self._ranges, ends)
         except (LogError, TimeoutError):
             for shard in shards:
                 await self._let_go(shard)
             raise
+        self._again_at = self._clock.monotonic() + INCOMPLETE_SECONDS
+        self._retained.incomplete.difference_update(shards)
+        self._retained.incomplete |= lacking
         for shard in shards:
-            self._retained.complete(shard)
+            if shard in lacking and self._lake is not None:
+                await self._let_go(shard)
+            else:
+                self._retained.complete(shard)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from mqlake.records import RETAINED_FILTER_PREFIX
 from mqlake.sharing import ShareStrategy, ShareWeight, encode_weight
-from mqlake.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -92,7 +91,7 @@ class RouteMembers:
                 entry = self.entries[route] = Entry(round=round_, since_ms=self._clock.now_ms())
                 round_.routes.append(route)
                 self.changed[route] = None
-            elif _is_shared(route):
+            elif route.is_shared:
                 self.changed[route] = None  # the router weighs gateways by their members
             entry.members += 1
             self._unused.pop(route, None)
@@ -108,7 +107,7 @@ class RouteMembers:
         """
         entry = self.entries[route]
         entry.members -= 1
-        if _is_shared(route) or route.topic_filter.startswith(RETAINED_FILTER_PREFIX):
+        if route.is_shared or route.topic_filter.startswith(RETAINED_FILTER_PREFIX):
             self.changed[route] = None
             if entry.members == 0:
                 del self.entries[route]
@@ -134,7 +133,7 @@ class RouteMembers:
         changed, self.changed = self.changed, {}
         for route in list(changed):
             entry = self.entries.get(route)
-            if entry is None or entry.round is round_ or not _is_shared(route):
+            if entry is None or entry.round is round_ or not route.is_shared:
                 continue
             if entry.is_withdrawn:
                 del changed[route]
@@ -148,7 +147,7 @@ class RouteMembers:
         entry = self.entries.get(route)
         if entry is None:
             return None
-        if not _is_shared(route):
+        if not route.is_shared:
             return b"1"
         return encode_weight(
             ShareWeight(max(1, entry.members), self._share_strategy, entry.since_ms)
@@ -173,7 +172,3 @@ class RouteMembers:
         for route in self._unused:
             return now - self.entries[route].unused_since >= self._linger_seconds
         return False
-
-
-def _is_shared(route: Route) -> bool:
-    return route.topic_filter.startswith(SHARE_PREFIX)

@@ -66,6 +66,7 @@ class Routes:
 
     Attributes:
         is_due: Something waits that must be in the log before any later message: `flush` first.
+        of_earlier_run: Routes of share groups that this run has found in the log.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Routes:
         self._returned = [-1] * partitions  # per partition the last round that came back
         self._repeated = 0  # how often the oldest open round was asked for again
         self._asked_up_to = -1  # of rounds that named a number, the last one asked for by offset
+        self.of_earlier_run: set[Route] = set()
         self._is_asking = False  # the next round has barriers, whoever waits
 
     @property
@@ -191,8 +193,10 @@ class Routes:
                 if round_.is_counted:
                     self._finish(round_)
 
-    async def open(self, stale: Iterable[Route]) -> list[int]:
+    async def open(self, stale: Sequence[Route]) -> list[int]:
         """Withdraw what an earlier run left in the log and send the first round.
+
+        Routes of share groups stay until their parts are settled: who does that withdraws them.
 
         Returns:
             The offsets of the first barriers, by partition: no delivery below them is for this run.
@@ -200,7 +204,8 @@ class Routes:
         Raises:
             LogError: The log does not take them.
         """
-        await self._log.append_all([(route, None) for route in stale])
+        self.of_earlier_run = {route for route in stale if route.is_shared}
+        await self._log.append_all([(route, None) for route in stale if not route.is_shared])
         return await self.subscribe([]).counted
 
     async def run(self) -> None:
@@ -218,11 +223,13 @@ class Routes:
     async def close(self) -> None:
         """Withdraw all routes: this gateway takes no more deliveries.
 
+        Those of share groups that it has not left go when its parts are settled.
+
         Raises:
             LogError: The log does not take the records; the next run withdraws them.
         """
         known = {**dict.fromkeys(self._members.entries), **self._members.changed}
-        await self._log.append_all([(route, None) for route in known])
+        await self._log.append_all([(route, None) for route in known if not route.is_shared])
 
     def _is_overdue(self) -> bool:
         """Tell whether the oldest round is to be asked for again."""
@@ -292,7 +299,9 @@ class Routes:
         for route in round_.written:
             self._log.add(route, self._members.value(route), partial(self._note, round_))
         round_.last_number = self._log.last_number
-        if round_.needs_barriers or self._is_asking:
+        # Share groups change where barriers stand, and nowhere else.
+        are_groups = any(route.is_shared for route in round_.written)
+        if round_.needs_barriers or are_groups or self._is_asking:
             self._is_asking = False
             report = partial(self._barrier_reported, round_)
             round_.barrier = self._log.add_barriers(round_.number, report)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from ingest.gateway.histories import Histories
     from ingest.gateway.peers import Peers
     from ingest.gateway.publishing import Publisher
-    from ingest.gateway.sending import Sender, SenderContext
+    from ingest.gateway.sender_context import SenderContext
+    from ingest.gateway.sending import Sender
     from ingest.gateway.session_log import SessionLog
     from ingest.gateway.share_groups import ShareGroups
     from ingest.gateway.share_log import ShareLog

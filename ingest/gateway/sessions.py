@@ -23,7 +23,9 @@ from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.acts import CONFIRM, GRANT, REFUSE, RELEASE, REWRITE, SUBSCRIPTIONS
 from ingest.session.checkpoint import Before, Kind, write
 from ingest.session.holder import Holder
+from ingest.session.holder_host import REASONS, Refusal
 from ingest.session.states import State
+from mqlake.shard_records import ANYBODY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from ingest.gateway.delivered import Delivered
     from ingest.gateway.lease import Lease
     from ingest.gateway.peers import Peers
-    from ingest.gateway.sending import Outgoing as OutgoingMessage
+    from ingest.gateway.sender_context import Outgoing as OutgoingMessage
     from ingest.gateway.session_log import SessionLog
     from ingest.gateway.shards import Shards
     from ingest.gateway.share_groups import ShareGroups
@@ -143,7 +145,12 @@ class Sessions:
         """
         key, holder = opening.key, self._holder
         session = self._sessions.get(key)
-        earlier = holder.waits(key)
+        principal = self._principal_of(opening.connection)
+        whose = None if session is None else session.principal
+        if whose is not None and principal not in {whose, ANYBODY}:
+            self.refuse(key, opening, Refusal.ANOTHERS, REASONS[Refusal.ANOTHERS])
+            return
+        earlier = holder.waits(key, principal)
         hands_on = (
             session is not None
             and not session.is_written
@@ -167,20 +174,26 @@ class Sessions:
                 shard is not None
                 and self._lease.is_certain()
                 and self._lease.is_sure()
-                and shard.take(key, holder.next_number)
+                and shard.take(key, holder.next_number, principal)
             ):
                 holder.open_free(key, opening)
                 return
         opening.connection.hold(HELD_BY_SESSION)
-        now = self._context.loop.time()
-        holder.open(key, opening, now, clean_start=opening.connect.clean_start)
+        now, clean_start = self._context.loop.time(), opening.connect.clean_start
+        holder.open(key, opening, now, clean_start=clean_start, principal=principal)
 
     def connection_gone(self, connection: Client) -> None:
         """Forget a connection that did not wait for its session."""
         key = (connection.tenant, connection.client_id)
-        opening = self._holder.waits(key)
+        principal = self._principal_of(connection)
+        opening = self._holder.waits(key, principal)
         if opening is not None and opening.connection is connection:
-            self._holder.give_up(key)
+            self._holder.give_up(key, principal)
+
+    def _principal_of(self, connection: Client) -> str | None:
+        """Return whose session a client may have, as a claim says it."""
+        follows_client_id = self._context.settings.sessions_follow == "client_id"
+        return ANYBODY if follows_client_id else connection.principal
 
     def told(self, action: str, value: dict[str, Any]) -> None:
         """Take what the owner of a shard says of the sessions of this gateway.
@@ -208,11 +221,8 @@ class Sessions:
         else:
             opening.proceed(grant)
 
-    def refuse(self, key: Key, opening: Claimant, reason: str, *, is_superseded: bool) -> None:
-        code = ConnackReasonCode.SERVER_UNAVAILABLE
-        if is_superseded:
-            code, reason = ConnackReasonCode.SERVER_BUSY, "taken over at another gateway"
-        opening.refuse(code, reason)
+    def refuse(self, key: Key, opening: Claimant, refusal: Refusal, reason: str) -> None:
+        opening.refuse(_CODES[refusal], reason)
 
     def let_go(self, key: Key) -> None:
         session = self._sessions.get(key)
@@ -396,6 +406,12 @@ class Sessions:
         if shard is not None:
             shard.end_stored(key, self._peers.log_now_ms())
 
+
+_CODES: Final = {
+    Refusal.TAKEN_OVER: ConnackReasonCode.SERVER_BUSY,
+    Refusal.ANOTHERS: ConnackReasonCode.NOT_AUTHORIZED,
+    Refusal.NOT_GIVEN: ConnackReasonCode.SERVER_UNAVAILABLE,
+}
 
 BETWEEN_GATEWAYS: Final[dict[str, Callable[[Holder[Claimant], dict[str, Any]], None]]] = {
     SUBSCRIPTIONS: Holder.subscriptions_told,

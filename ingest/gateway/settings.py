@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from ingest.gateway.authentication.settings import CREDENTIALS, AuthenticatorSettings
 from ingest.gateway.limits import LimitSettings
 from ingest.gateway.listeners.settings import (
     ListenerSettings,
@@ -13,6 +14,7 @@ from ingest.gateway.listeners.settings import (
     address_of,
     is_open,
 )
+from mqlake.log.durability import Durability
 from mqlake.settings import LogSettings, ProcessSettings, TracingSettings
 from mqlake.sharing import ShareStrategy
 from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
@@ -43,6 +45,12 @@ class GatewaySettings(ProcessSettings):
     port: int = Field(default=1883, ge=1, le=65535, description="TCP port to listen on")
     listeners: tuple[ListenerSettings, ...] = Field(
         default=(), description="further listeners, each of its kind"
+    )
+    durability: Durability = Field(
+        default=Durability.D1,
+        description="what the log must promise of what is acknowledged: D1 it outlives every "
+        "process, D2 also a machine, D3 also that the power fails; with less the gateway does not "
+        "start",
     )
     max_connections: int = Field(default=100_000, ge=1, description="further clients are refused")
     connect_timeout_seconds: float = Field(
@@ -121,6 +129,12 @@ class GatewaySettings(ProcessSettings):
     )
     keep_qos_0_offline: bool = Field(
         default=False, description="whether QoS 0 messages wait for an absent client too"
+    )
+    sessions_follow: Literal["principal", "client_id"] = Field(
+        default="principal",
+        description="whose a session is: its user's, so that another user with the same client "
+        "identifier is refused, or the client identifier's, whoever comes with it; all gateways "
+        "of a site need the same",
     )
     max_session_expiry_interval: int = Field(
         default=4_294_967_295,
@@ -211,10 +225,18 @@ class GatewaySettings(ProcessSettings):
         description="users who may log in, made by `mqlake user`; without it a client is whoever "
         "it says",
     )
+    authenticators: dict[str, AuthenticatorSettings] = Field(
+        default_factory=dict, description="by name: who else may be asked who a client is"
+    )
+    authenticate_by: tuple[str, ...] = Field(
+        default=(),
+        description="who is asked who a client is, in this order, until one says yes or no: names "
+        'of authenticators, and "credentials" for credentials_file; empty: that file alone',
+    )
     allow_anonymous: bool | None = Field(
         default=None,
         description="whether a client without a user name is let in; without a value only where "
-        "there is no credentials_file, and no other machine reaches a listener",
+        "nobody is asked who a client is, and no other machine reaches a listener",
     )
     failed_logins_per_minute: int = Field(
         default=60,
@@ -247,7 +269,8 @@ class GatewaySettings(ProcessSettings):
     lake_dir: Path | None = Field(
         default=None,
         description="data directory whose folder tables holds the Delta tables: retained messages "
-        "and long gaps of sessions are read from them; without one from the log alone",
+        "and long gaps of sessions are read from them; without one from the log alone, which lacks "
+        "what its retention has removed",
     )
     log_dir: Path | None = Field(
         default=None, description="folder of an embedded log, watched for free disk space"
@@ -274,7 +297,7 @@ class GatewaySettings(ProcessSettings):
     @property
     def missing_for_strangers(self) -> str:
         """What is not said that has to be where other machines reach a listener; "" for nothing."""
-        if self.credentials_file is None:
+        if not self.asks_who:
             if self.allow_anonymous is not None:
                 return ""
             return (
@@ -290,12 +313,51 @@ class GatewaySettings(ProcessSettings):
 
     @model_validator(mode="after")
     def _rights_are_somebodys(self) -> Self:
-        if self.rights_file is not None and self.credentials_file is None:
+        if self.rights_file is not None and not self.asks_who:
             raise ValueError(
                 "rights_file is set, credentials_file is not, so that a client is whoever it says: "
-                "set it too (bin/mqlake user add NAME --file FILE)"
+                "set it too (bin/mqlake user add NAME --file FILE), or authenticate_by"
             )
         return self
+
+    @model_validator(mode="after")
+    def _authenticators_are_there(self) -> Self:
+        if CREDENTIALS in self.authenticators:
+            raise ValueError(f"authenticators.{CREDENTIALS}: this is the name of credentials_file")
+        places = {"authenticate_by": self.authenticate_by}
+        places |= {
+            f"authenticate_by of {address_of(one)}": one.authenticate_by for one in self.listeners
+        }
+        for place, names in places.items():
+            for name in names:
+                if name == CREDENTIALS and self.credentials_file is None:
+                    raise ValueError(f"{place} has {name!r}, credentials_file is not set")
+                if name != CREDENTIALS and name not in self.authenticators:
+                    known = ", ".join([CREDENTIALS, *self.authenticators])
+                    raise ValueError(f"{place} has {name!r}, expected one of: {known}")
+            if len(set(names)) < len(names):
+                raise ValueError(f"{place} names somebody twice: {', '.join(names)}")
+        if unused := set(self.authenticators).difference(*places.values()):
+            raise ValueError(f"authenticators.{min(unused)} is in no authenticate_by")
+        for name, one in self.authenticators.items():
+            if self.rights_file is None and one.brings_rights:
+                raise ValueError(
+                    f"authenticators.{name} has roles_claim or rights_claim, rights_file is not "
+                    "set, so that everybody may do everything: set it too (docs/rights.md)"
+                )
+        return self
+
+    @property
+    def asks_who(self) -> bool:
+        """Whether clients have to show who they are, unless `allow_anonymous` lets them in."""
+        return self.credentials_file is not None or bool(self.authenticators)
+
+    @property
+    def lets_anybody_in(self) -> bool:
+        """Whether a client that names no user is let in."""
+        if self.allow_anonymous is not None:
+            return self.allow_anonymous
+        return not self.asks_who
 
     @property
     def all_listeners(self) -> tuple[ListenerSettings, ...]:

@@ -12,6 +12,7 @@ from ingest.session.effects import (
     Append,
     Effect,
     Ended,
+    EndOffsets,
     Fenced,
     Find,
     NextOffsets,
@@ -50,6 +51,7 @@ class Actions:
     Attributes:
         find: Returns which exchanges `mqlake.inbound` has.
         next_offsets: Of `mqlake.inbound`, by partition: nothing is below from now on.
+        end_offsets: Of `mqlake.inbound`, by partition: nobody can have read further.
         publish_wills: Appends wills under their exchanges, until all are durable.
         pass_on: Gives share groups what an absent session leaves.
         ended: Told of a session that has ended.
@@ -60,6 +62,7 @@ class Actions:
 
     find: Callable[[Sequence[Search]], Coroutine[Any, Any, Collection[bytes]]]
     next_offsets: Callable[[], list[int]]
+    end_offsets: Callable[[], Coroutine[Any, Any, dict[int, int]]]
     publish_wills: Callable[[Sequence[tuple[SessionRecord, bytes]]], Coroutine[Any, Any, None]]
     pass_on: Callable[[Key, ProgressRecord], Coroutine[Any, Any, None]]
     ended: Callable[[Ended], None]
@@ -187,6 +190,9 @@ class ShardActs:
                     )
             case NextOffsets():
                 return actions.next_offsets()
+            case EndOffsets():
+                ends = await actions.end_offsets()
+                return [ends[partition] for partition in range(len(ends))]
             case Find(searches):
                 return await actions.find(searches)
             case PublishWills(wills):

@@ -281,7 +281,8 @@ class Shards:
     def _can_drop(self, followed: FollowedShard) -> bool:
         owner = followed.shard.owner
         is_read = not followed.is_loading and followed.shard.number not in self._loading
-        return is_read and owner != self._me and not followed.shard.has_to_leave
+        is_ours = owner == self._me or followed.is_claimed or followed.shard.has_to_leave
+        return is_read and not is_ours
 
     def _drop(self, number: int, followed: FollowedShard) -> None:
         self._reader.unfollow([number])
@@ -302,6 +303,12 @@ class Shards:
 
     def _claim_now(self, followed: FollowedShard) -> None:
         followed.claim_at = self._clock.monotonic() + CLAIM_AGAIN_SECONDS
+
+        def report(_partition: int, offset: int, error: LogError | None) -> None:
+            followed.claims_out -= 1
+            if error is None:
+                followed.claimed_at = max(followed.claimed_at, offset)
+
         headers = stamp_headers(self._me.incarnation)
         try:
             self._writer.append(
@@ -309,9 +316,10 @@ class Shards:
                 OWNER_KEY,
                 encode_run(self._me),
                 headers,
-                _ignore,
+                report,
                 partition=followed.shard.number,
             )
+            followed.claims_out += 1
         except LogError as error:
             logger.warning("shard not claimed", extra={"fields": {"reason": str(error)}})
 
@@ -391,7 +399,3 @@ class Shards:
         followed = self._followed.get(shard.number)
         if followed is not None and followed.shard is shard and shard.next_offset <= offset:
             await followed.wait(offset)
-
-
-def _ignore(_partition: int, _offset: int, _error: LogError | None) -> None:
-    pass

@@ -12,7 +12,6 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.gateway.drops import DropReason
 from ingest.gateway.share_membership import ShareMembership
 from ingest.gateway.share_part import NOT_KNOWN, SharePart
 from ingest.gateway.share_questions import ShareQuestions
@@ -24,7 +23,6 @@ from ingest.session.share_membership import Begin
 from ingest.session.share_parts import GroupKey, PartState, decode_part, group_shard
 from ingest.session.subscriptions import Copy
 from mqlake.errors import InvalidRecord
-from mqlake.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -36,7 +34,8 @@ if TYPE_CHECKING:
     from ingest.gateway.lookup import Lookup
     from ingest.gateway.route_rounds import RouteRequest
     from ingest.gateway.routes import Routes
-    from ingest.gateway.sending import Outgoing, Sender
+    from ingest.gateway.sender_context import Outgoing
+    from ingest.gateway.sending import Sender
     from ingest.gateway.share_log import ShareLog
     from ingest.session.subscriptions import Subscriptions
     from mqlake.records import Route
@@ -120,7 +119,7 @@ class ShareGroups:
         self._enter(routes, lambda: on_entered(self._routes.announce(routes)))
 
     def _enter(self, routes: Sequence[Route], enter: Callable[[], None]) -> None:
-        shared = [route for route in routes if _is_shared(route)]
+        shared = [route for route in routes if route.is_shared]
         for route in shared:
             part = self._part(GroupKey(route.tenant, route.topic_filter))
             part.members += 1
@@ -130,7 +129,7 @@ class ShareGroups:
     def unsubscribe(self, route: Route) -> None:
         """Count one member less; the last one's place is kept until the group can do without."""
         part = self._parts.get(GroupKey(route.tenant, route.topic_filter))
-        if part is None or not _is_shared(route):
+        if part is None or not route.is_shared:
             self._routes.unsubscribe(route)
             return
         part.members -= 1
@@ -156,6 +155,8 @@ class ShareGroups:
                 self._changed,
                 self._reader.read,
             )
+            if part.route in self._routes.of_earlier_run:
+                part.from_delivery = NOT_KNOWN  # what comes by that route is with who settles it
             part.task = self._start(self._run_part(part))
         return part
 
@@ -187,9 +188,7 @@ class ShareGroups:
         """Add the copy of whoever gets a message that the router chose this gateway for."""
         part = self._parts.get(group)
         if part is None:
-            # Not of the router: every route of a group has its part.
-            self._context.drops.add(DropReason.NO_MEMBER, group.tenant, "", topic_name, 0)
-            return
+            return  # of an earlier run, for every route has its part: who settles that has this too
         if self._delivered.next <= part.from_delivery or not part.receive(partition, offset):
             return
         copy = part.copy(topic_name, publisher, (partition, offset))
@@ -354,10 +353,6 @@ class ShareGroups:
         except TimeoutError:
             for part in self._parts.values():
                 self._saver.save(part)
-
-
-def _is_shared(route: Route) -> bool:
-    return route.topic_filter.startswith(SHARE_PREFIX)
 
 
 def _dump(value: Any) -> bytes:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.ending import Ending
     from ingest.gateway.lease import Lease
-    from ingest.session.open_work import Position
+    from ingest.session.share_parts import MemberRecord
     from mqlake.errors import LogError
     from mqlake.log.contract import LogWriter
 
@@ -61,7 +61,7 @@ class ShareLog:
         self._reports = Reports(self.counts)
         self._records = KeyedWriter(writer, SESSIONS, ending, self._reports.run)
         # What sessions have in flight, by shared subscription, as the log has it.
-        self._written: dict[Key, dict[str, list[Position]]] = {}
+        self._written: dict[Key, dict[str, MemberRecord]] = {}
 
     @property
     def is_saved(self) -> bool:
@@ -117,17 +117,17 @@ class ShareLog:
             partition=group_shard(record.group, self.shards),
         )
 
-    def save_member(self, key: Key, epoch: int, in_flight: Mapping[str, list[Position]]) -> None:
+    def save_member(self, key: Key, epoch: int, records: Mapping[str, MemberRecord]) -> None:
         """Write of which groups a session is a member, and what it has in flight of each.
 
         What is written of a part after that can rely on it.
         """
         before = self._written.get(key, {})
-        for topic_filter, positions in in_flight.items():
-            if before.get(topic_filter) != positions:
-                self._append_member(key, topic_filter, epoch, encode_member(positions))
-        self._forget(key, before.keys() - in_flight.keys(), epoch)
-        self._written[key] = dict(in_flight)
+        for topic_filter, record in records.items():
+            if before.get(topic_filter) != record:
+                self._append_member(key, topic_filter, epoch, encode_member(record))
+        self._forget(key, before.keys() - records.keys(), epoch)
+        self._written[key] = dict(records)
 
     def let_go(self, key: Key) -> None:
         """Note that another gateway may write of which groups a session is a member."""

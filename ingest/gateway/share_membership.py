@@ -66,11 +66,6 @@ class ShareMembership:
 
     async def run(self, part: SharePart) -> None:
         """Be a part, from its first member to its last."""
-        while part.from_delivery == NOT_KNOWN:
-            try:
-                part.from_delivery = await self._ends.delivery(part.route.gateway)
-            except LogError:
-                await asyncio.sleep(RETRY_SECONDS)
         work = belong(part, self._context.clock.now_ms)
         result: Any = None
         while True:
@@ -83,7 +78,9 @@ class ShareMembership:
     async def _perform(self, part: SharePart, effect: Effect[Any]) -> Any:
         match effect:
             case AskToBegin():
-                return await self._ask(part)
+                begin = await self._ask(part)
+                await self._find_beginning(part)
+                return begin
             case AskToGo():
                 part.is_open = part.is_joined = False
                 await self._ask(part)
@@ -100,6 +97,17 @@ class ShareMembership:
                     await part.unwanted.wait()
                 part.move_given()
         return None
+
+    async def _find_beginning(self, part: SharePart) -> None:
+        """Find out which deliveries are for a part, if others of this gateway were before it.
+
+        They are settled when this one begins, and its own route is announced behind that.
+        """
+        while part.from_delivery == NOT_KNOWN:
+            try:
+                part.from_delivery = await self._ends.delivery(part.route.gateway)
+            except LogError:
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _ask(self, part: SharePart) -> Any:
         """Write a part until the owner of its shard answers."""

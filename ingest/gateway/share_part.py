@@ -338,7 +338,11 @@ class SharePart(Part):
         """Return the part as it is now."""
         if self.state is PartState.LIVE:
             self.move_given()
-        return self.record(self._open(), self._delivered.next, self._context.clock.now_ms())
+        next_delivery = self._delivered.next
+        if self.from_delivery != NOT_KNOWN:
+            next_delivery = max(next_delivery, self.from_delivery)
+        delivered = self._delivered.next_offsets()
+        return self.record(self._open(), next_delivery, delivered, self._context.clock.now_ms())
 
     @property
     def is_written(self) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ingest.gateway.context import Context
-    from ingest.gateway.sending import Outgoing
+    from ingest.gateway.sender_context import Outgoing
     from ingest.gateway.share_log import ShareLog
     from mqlake.session_records import ProgressRecord
     from mqlake.shard_records import Key

@@ -91,7 +91,7 @@ class Status:
         has = self._counted
         state = "" if self._draining.state == SERVING else f", {self._draining.state}"
         clients, subscriptions = has.sessions.connected_count, len(has.subscriptions)
-        return True, f"{clients} clients, {subscriptions} subscriptions{state}"
+        return True, f"{clients} clients, {subscriptions} subscriptions{state}{self._lacking()}"
 
     def _hindrance(self) -> str:
         waited = self._routes.oldest_wait_seconds
@@ -102,6 +102,10 @@ class Status:
         if self._publisher.is_refusing:
             return f"publishers are refused: {self._publisher.is_refusing}"
         return ""
+
+    def _lacking(self) -> str:
+        shards = sorted(self._counted.retained.incomplete)
+        return f", retained messages are missing in shards {shards}" if shards else ""
 
     def figures(self) -> dict[str, Any]:
         """Return what is worth showing of this gateway."""
@@ -120,7 +124,7 @@ class Status:
         settings = self._settings
         return {
             "reachable": [address_of(one) for one in settings.all_listeners if is_open(one)],
-            "asks_who": settings.credentials_file is not None and not settings.allow_anonymous,
+            "asks_who": settings.asks_who and not settings.allow_anonymous,
             "has_rights": settings.rights_file is not None,
         }
 
@@ -131,6 +135,7 @@ class Status:
             "connections": len(self._connections),
             **self._load(),
             "retained_messages": len(self._counted.retained),
+            "retained_incomplete_shards": len(self._counted.retained.incomplete),
             "waiting_messages": sessions.waiting_count,
             "log_queue_records": self._writer.queued(),
             "clock_ahead_seconds": self._peers.clock_ahead_seconds,

@@ -13,6 +13,7 @@ from ingest.session.states import IN_FORCE, OVER, ROUTED, State, step
 from ingest.session.subscription_records import SubscriptionRecords
 from mqlake.offsets import have_reached
 from mqlake.records import Route
+from mqlake.rights.grants import NO_GRANTS
 from mqlake.session_records import OWN_RECORDS_SINCE, StoredWill
 from mqlake.topics import SHARE_PREFIX, is_system
 
@@ -70,6 +71,8 @@ class SubscribedSession:
         "incoming",
         "is_written",
         "keep_alive",
+        "known_packet_id",
+        "principal",
         "progress",
         "protocol_level",
         "sender",
@@ -91,18 +94,20 @@ class SubscribedSession:
         expiry_interval: int,
     ) -> None:
         self._context = context
+        self.known_packet_id: int | None = None
         self.tenant = connection.tenant
         self.client_id = connection.client_id
         self.session_id = secrets.token_hex(8)
         self.connection: Client | None = connection
         self.protocol_level = connect.protocol_level
         self.username = username
+        self.principal = connection.principal
         self.keep_alive = connect.keep_alive
         self.clean_start = connect.clean_start
         self.expiry_interval = expiry_interval
         self.connected_at_ms = context.clock.now_ms()
         self.end_reason = ""
-        self.will = None if connect.will is None else _stored_will(connect.will)
+        self.will = None if connect.will is None else _stored_will(connect.will, connection)
         self.headers = client_headers(
             self.client_id, context.origin, username, connection.peer.rpartition(":")[0]
         )
@@ -275,7 +280,11 @@ class SubscribedSession:
             self._context.share_groups.unsubscribe(route)
 
 
-def _stored_will(will: Will) -> StoredWill:
+def _stored_will(will: Will, client: Client) -> StoredWill:
     properties: dict[str, Any] = {**will.properties}
     delay = properties.pop("will_delay_interval", 0)
-    return StoredWill(will.topic_name, will.payload, will.qos, will.retain, properties, delay)
+    rights = client.rights
+    grants = {} if rights is None or rights.grants == NO_GRANTS else rights.grants.members()
+    return StoredWill(
+        will.topic_name, will.payload, will.qos, will.retain, properties, delay, grants
+    )

@@ -84,12 +84,18 @@ class CountedSessions(Sized, Protocol):
     def waiting_count(self) -> int: ...
 
 
+class CountedRetained(Sized, Protocol):
+    """Implemented by `ingest.gateway.retained.Retained`, which describes it."""
+
+    incomplete: set[int]
+
+
 class Counted(NamedTuple):
     """What a gateway has now."""
 
     sessions: CountedSessions
     subscriptions: Subscriptions[Any]
-    retained: Sized
+    retained: CountedRetained
 
 
 GAUGES: Final[dict[str, Callable[[Counted], int]]] = {

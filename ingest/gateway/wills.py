@@ -14,6 +14,7 @@ from ingest.gateway.publishing import client_headers
 from ingest.protocol.packets import Publish
 from mqlake.log.contract import LogFull, settle
 from mqlake.records import HEADER_EXCHANGE
+from mqlake.rights.grants import NO_GRANTS, Grants, GrantsError, grants_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ingest.gateway.drops import Drops
     from ingest.gateway.publishing import Publisher
     from ingest.protocol.properties import Properties
-    from mqlake.session_records import SessionRecord
+    from mqlake.session_records import SessionRecord, StoredWill
 
 FULL_SECONDS: Final = 0.01
 """How often a full log is asked whether it has room again."""
@@ -70,7 +71,7 @@ class Wills:
     async def _publish(self, session: SessionRecord, exchange: bytes) -> None:
         will = session.will
         assert will is not None
-        rights = self._authorizer.of(session.client_id, session.username)
+        rights = self._authorizer.of(session.client_id, session.principal, _grants(will))
         if rights is not None and not rights.may_publish(will.topic_name, will.qos, will.retain):
             self._drops.add(
                 DropReason.NOT_AUTHORIZED,
@@ -103,3 +104,11 @@ class Wills:
             except LogFull:
                 await asyncio.sleep(FULL_SECONDS)
         self._publisher.count_appended(*await appended, None)
+
+
+def _grants(will: StoredWill) -> Grants:
+    """Return what a will's login brought along; what this release cannot read allows nothing."""
+    try:
+        return grants_of(will.grants) if will.grants else NO_GRANTS
+    except GrantsError:
+        return NO_GRANTS

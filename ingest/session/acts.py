@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ingest.session.effects import (
     Append,
     Ended,
+    EndOffsets,
     Find,
     NextOffsets,
     PassOn,
@@ -92,7 +93,6 @@ class OwnedShard(Protocol):
     def session(self, key: Key) -> SessionRecord | None: ...
     def marks_of(self, run: Run) -> MarksRecord | None: ...
     def forget(self, key: Key) -> None: ...
-    def settled(self, run: Run) -> None: ...
 
 
 async def ask(
@@ -105,12 +105,24 @@ async def ask(
     await Tell(gateway, action, _encode(**members))
 
 
-async def refuse(key: Key, claim: Claim) -> None:
-    """Tell a claimant that somebody else has claimed the session behind it."""
+async def refuse(key: Key, claim: Claim, *, is_anothers: bool = False) -> None:
+    """Tell a claimant that somebody else has claimed the session behind it, or that it is his."""
+    members: dict[str, Any] = {"is_anothers": True} if is_anothers else {}
     value = _encode(
-        tenant=key[0], client_id=key[1], incarnation=claim.run.incarnation, number=claim.number
+        tenant=key[0],
+        client_id=key[1],
+        incarnation=claim.run.incarnation,
+        number=claim.number,
+        **members,
     )
     await Tell(claim.run.gateway, REFUSE, value)
+
+
+async def end_claim(shard: OwnedShard, key: Key, claim: Claim) -> None:
+    """End a claim that was read before anybody could know that the session is another's."""
+    stamp = stamp_headers(shard.me.incarnation, claim.epoch, shard.owner_epoch)
+    await Append([ShardRecord(claim_key(*key), None, stamp)])
+    await refuse(key, claim, is_anothers=True)
 
 
 async def confirm(shard: int, run: Run, number: int, keys: Sequence[Key]) -> None:
@@ -181,7 +193,8 @@ async def settle(shard: OwnedShard, run: Run, now_ms: int, late: Collection[Key]
     """Write for a dead gateway what it could not: where its sessions stand, and that it let go.
 
     Its QoS 2 messages that were on their way into the log are looked for there; the marks that it
-    wrote move the cursors of those that had nothing on their way.
+    wrote move the cursors of those that had nothing on their way. What it sent last it may not have
+    written: for whoever comes next stands where the log ends now, see `ingest.session.maybe_sent`.
 
     Args:
         shard: Is this gateway's.
@@ -190,11 +203,14 @@ async def settle(shard: OwnedShard, run: Run, now_ms: int, late: Collection[Key]
         late: Sessions that stay as they are, for their messages may not be in the log yet.
     """
     count = 0
+    ends: list[int] | None = None
     while True:
         found_keys = shard.store.held_by(run, KEYS_AT_ONCE + len(late))
         keys = [key for key in found_keys if key not in late]
         if not keys:
             break
+        if ends is None:
+            ends = await EndOffsets()
         held = [(key, entry) for key in keys if (entry := shard.store.get(key)) is not None]
         progress = {key: _progress(shard, key, entry) for key, entry in held}
         found = await Find(
@@ -207,11 +223,10 @@ async def settle(shard: OwnedShard, run: Run, now_ms: int, late: Collection[Key]
         )
         records: list[ShardRecord] = []
         for key, entry in held:
-            records += _settled(shard, run, key, entry, progress[key], found, now_ms)
+            records += _settled(shard, run, key, entry, progress[key], found, ends, now_ms)
         await Append(records)
         count += len(keys)
     await SettledRun(run, count)
-    shard.settled(run)
 
 
 def _settled(
@@ -221,6 +236,7 @@ def _settled(
     entry: StoredEntry,
     progress: ProgressRecord | None,
     found: Collection[bytes],
+    ends: list[int],
     now_ms: int,
 ) -> list[ShardRecord]:
     stamp = stamp_headers(shard.me.incarnation, entry.epoch, shard.owner_epoch)
@@ -240,6 +256,7 @@ def _settled(
         ]
         progress.storing = []
         progress.storing_from = []
+        progress.sent_before = ends
         records.append(ShardRecord(progress_key(*key), encode_progress(progress), stamp))
     session.connected = False
     session.disconnected_at_ms = now_ms

@@ -74,12 +74,6 @@ class DeadHolders:
             else:
                 self._late.pop(run, None)
 
-    def settled(self, run: Run) -> None:
-        """Note that nothing more is done for a dead run, but for those that are late."""
-        self._settling.discard(run)
-        if not self._late.get(run):
-            self._late.pop(run, None)
-
     def _settle(self, run: Run, now_ms: int, is_spent: Callable[[Run], bool]) -> None:
         """Take from a dead run what it held; last, what it may still be storing messages for."""
         shard = self._shard
@@ -90,7 +84,18 @@ class DeadHolders:
             late = {key for key in shard.store.held_by(run) if self._is_storing(key)}
         self._late[run] = late
         self._settling.add(run)
-        shard.act(acts.settle(shard, run, now_ms, late))
+        shard.act(self._alone(run, acts.settle(shard, run, now_ms, late)))
+
+    async def _alone(self, run: Run, work: Work) -> None:
+        """Settle a run; what the log has interrupted begins anew with the next tick."""
+        is_over = False
+        try:
+            await work
+            is_over = True
+        finally:
+            self._settling.discard(run)
+            if not is_over or not self._late.get(run):
+                self._late.pop(run, None)
 
     def _is_storing(self, key: Key) -> bool:
         progress = self._shard.store.progress(key)

@@ -86,6 +86,11 @@ class NextOffsets(Effect["list[int]"]):
 
 
 @dataclass(frozen=True, slots=True)
+class EndOffsets(Effect["list[int]"]):
+    """Return per partition of `mqlake.inbound` the first offset that nobody can have read yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Search:
     """A message of `mqlake.inbound` by its header `exchange`."""
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ingest.session.control_members import key_of, keys_of, number_of
-from ingest.session.holder_host import Grant
+from ingest.session.holder_host import REASONS, Grant, Refusal
 from mqlake.errors import InvalidRecord
 from mqlake.shard_records import (
     Key,
@@ -54,6 +54,8 @@ class _Claiming(Generic[Opening]):
     opening: Opening
     number: int
     clean_start: bool
+    principal: str | None
+    """As in the claim."""
     since: float
     repeat_at: float
     epoch: int | None = None
@@ -67,6 +69,7 @@ class _Held:
     number: int
     epoch: int | None
     """None: it is free."""
+    is_granted: bool = False
 
 
 @dataclass(slots=True)
@@ -93,13 +96,14 @@ class Holder(Generic[Opening]):
         self._shards = shards
         self._host = host
         self._claims = 0
-        self._claiming: dict[Key, _Claiming[Opening]] = {}
+        # One of each principal: another user does not come before one who waits.
+        self._claiming: dict[Key, list[_Claiming[Opening]]] = {}
         self._held: dict[Key, _Held] = {}
         self._questions: dict[int, _Question] = {}
         self._asked = 0
 
     def __len__(self) -> int:
-        """Return how many clients wait for their sessions."""
+        """Return for how many sessions clients wait."""
         return len(self._claiming)
 
     @property
@@ -113,12 +117,15 @@ class Holder(Generic[Opening]):
 
     # A client comes
 
-    def open(self, key: Key, opening: Opening, now: float, *, clean_start: bool) -> None:
+    def open(
+        self, key: Key, opening: Opening, now: float, *, clean_start: bool, principal: str | None
+    ) -> None:
         """Claim the session of a client; the one who waits for it here already is refused."""
-        self.give_up(key)
+        self.give_up(key, principal)
         self._claims += 1
-        claiming = _Claiming(opening, self._claims, clean_start, now, now + REPEAT_SECONDS)
-        self._claiming[key] = claiming
+        repeat_at = now + REPEAT_SECONDS
+        claiming = _Claiming(opening, self._claims, clean_start, principal, now, repeat_at)
+        self._claiming.setdefault(key, []).append(claiming)
         self._append_claim(key, claiming)
 
     @property
@@ -140,16 +147,31 @@ class Holder(Generic[Opening]):
         else:
             self._end_claim(key, epoch)
 
-    def give_up(self, key: Key) -> None:
-        """Forget who waits for a session, and the claim: its client has gone."""
-        claiming = self._claiming.pop(key, None)
-        if claiming is not None and claiming.epoch is not None:
-            self._end_claim(key, claiming.epoch)
+    def give_up(self, key: Key, principal: str | None) -> None:
+        """Forget who waits for a session as this principal, and the claim: its client has gone."""
+        claiming = self._waiting(key, principal)
+        if claiming is not None:
+            self._conclude(key, claiming)
+            if claiming.epoch is not None:
+                self._end_claim(key, claiming.epoch)
 
-    def waits(self, key: Key) -> Opening | None:
-        """Return who waits for a session here."""
-        claiming = self._claiming.get(key)
+    def waits(self, key: Key, principal: str | None) -> Opening | None:
+        """Return who waits for a session here as this principal."""
+        claiming = self._waiting(key, principal)
         return None if claiming is None else claiming.opening
+
+    def _waiting(self, key: Key, principal: str | None) -> _Claiming[Opening] | None:
+        found = (one for one in self._claiming.get(key, ()) if one.principal == principal)
+        return next(found, None)
+
+    def _numbered(self, key: Key, number: int) -> _Claiming[Opening] | None:
+        return next((one for one in self._claiming.get(key, ()) if one.number == number), None)
+
+    def _conclude(self, key: Key, claiming: _Claiming[Opening]) -> None:
+        """Note that one waits no more."""
+        self._claiming[key].remove(claiming)
+        if not self._claiming[key]:
+            del self._claiming[key]
 
     def granted(self, value: dict[str, Any]) -> None:
         """Take a session that was given to this gateway.
@@ -162,19 +184,19 @@ class Holder(Generic[Opening]):
             return
         held = self._held.get(key)
         if held is not None and held.number == number:
-            held.epoch = epoch
+            held.epoch, held.is_granted = epoch, True
             self._host.untake(key)
             return
-        claiming = self._claiming.get(key)
-        if claiming is None or claiming.number != number:
+        claiming = self._numbered(key, number)
+        if claiming is None:
             self._end_claim(key, epoch)
             return
         if len(claiming.subscriptions) != value.get("subscriptions", 0):
             return  # some were told to nobody: the claim is repeated
-        del self._claiming[key]
+        self._conclude(key, claiming)
         if held is not None:
             self._drop(key, held)  # it was free, and the log has given the session on
-        self._held[key] = _Held(number, epoch)
+        self._held[key] = _Held(number, epoch, is_granted=True)
         rows = list(claiming.subscriptions.values())
         grant = Grant(value.get("session"), value.get("progress"), rows)
         self._host.begin(key, claiming.opening, grant)
@@ -188,12 +210,8 @@ class Holder(Generic[Opening]):
             InvalidRecord: A member is missing.
         """
         key, number = key_of(value), number_of(value, "number")
-        claiming = self._claiming.get(key)
-        if (
-            value.get("incarnation") != self._me.incarnation
-            or claiming is None
-            or claiming.number != number
-        ):
+        claiming = self._numbered(key, number)
+        if value.get("incarnation") != self._me.incarnation or claiming is None:
             return
         rows = value.get("subscriptions")
         if type(rows) is not list:
@@ -204,7 +222,7 @@ class Holder(Generic[Opening]):
             claiming.subscriptions[row["filter"]] = row
 
     def refused(self, value: dict[str, Any]) -> None:
-        """Take it that somebody else has claimed the session behind this gateway.
+        """Take it that somebody else has claimed the session since, or that it is another user's.
 
         Raises:
             InvalidRecord: A member is missing.
@@ -212,14 +230,17 @@ class Holder(Generic[Opening]):
         key, number = key_of(value), number_of(value, "number")
         if value.get("incarnation") != self._me.incarnation:
             return
-        held, claiming = self._held.get(key), self._claiming.get(key)
+        held, claiming = self._held.get(key), self._numbered(key, number)
         if held is not None and held.number == number:
+            if held.is_granted and value.get("is_anothers"):
+                return  # the other user has gone, and the claim was repeated since
             self._drop(key, held)  # it was free, and its claim came too late
             if held.epoch is not None:
                 self._end_claim(key, held.epoch)
-        elif claiming is not None and claiming.number == number:
-            del self._claiming[key]
-            self._host.refuse(key, claiming.opening, "taken over", is_superseded=True)
+        elif claiming is not None:
+            self._conclude(key, claiming)
+            refusal = Refusal.ANOTHERS if value.get("is_anothers") else Refusal.TAKEN_OVER
+            self._host.refuse(key, claiming.opening, refusal, REASONS[refusal])
 
     # A session goes
 
@@ -235,10 +256,12 @@ class Holder(Generic[Opening]):
             held.epoch = epoch
             self._host.let_go(key)
             return
-        claiming = self._claiming.get(key)
-        if claiming is not None and claiming.epoch == epoch:
-            del self._claiming[key]
-            self._host.refuse(key, claiming.opening, "taken over", is_superseded=True)
+        claimed = (one for one in self._claiming.get(key, ()) if one.epoch == epoch)
+        claiming = next(claimed, None)
+        if claiming is not None:
+            self._conclude(key, claiming)
+            refusal = Refusal.TAKEN_OVER
+            self._host.refuse(key, claiming.opening, refusal, REASONS[refusal])
         self._end_claim(key, epoch)
 
     def asked_to_rewrite(self, value: dict[str, Any]) -> None:
@@ -282,11 +305,11 @@ class Holder(Generic[Opening]):
 
     def tick(self, now: float, open_seconds: float) -> None:
         """Repeat what was not answered; refuse who has waited too long."""
-        for key, claiming in list(self._claiming.items()):
+        for key, claiming in self._all_claiming():
             if now - claiming.since > open_seconds:
-                self.give_up(key)
+                self.give_up(key, claiming.principal)
                 reason = "the session is held by another gateway that does not answer"
-                self._host.refuse(key, claiming.opening, reason, is_superseded=False)
+                self._host.refuse(key, claiming.opening, Refusal.NOT_GIVEN, reason)
             elif now >= claiming.repeat_at and claiming.epoch is not None:
                 claiming.repeat_at = now + REPEAT_SECONDS
                 self._append_claim(key, claiming)
@@ -299,8 +322,14 @@ class Holder(Generic[Opening]):
 
         What was claimed is claimed anew: a grant that comes now may be of a claim that was settled.
         """
-        for key, claiming in list(self._claiming.items()):
-            self.open(key, claiming.opening, now, clean_start=claiming.clean_start)
+        for key, claiming in self._all_claiming():
+            self.open(
+                key,
+                claiming.opening,
+                now,
+                clean_start=claiming.clean_start,
+                principal=claiming.principal,
+            )
         by_shard: dict[int, set[Key]] = {}
         for key in self._held:
             by_shard.setdefault(shard_of(*key, self._shards), set()).add(key)
@@ -352,8 +381,16 @@ class Holder(Generic[Opening]):
 
     # Claims
 
+    def _all_claiming(self) -> list[tuple[Key, _Claiming[Opening]]]:
+        return [(key, one) for key, claiming in self._claiming.items() for one in claiming]
+
     def _append_claim(self, key: Key, claiming: _Claiming[Opening]) -> None:
-        value = encode_claim(self._me, claiming.number, clean_start=claiming.clean_start)
+        value = encode_claim(
+            self._me,
+            claiming.number,
+            clean_start=claiming.clean_start,
+            principal=claiming.principal,
+        )
         headers = stamp_headers(self._me.incarnation, claiming.epoch)
 
         def appended(offset: int, error: LogError | None) -> None:
@@ -362,7 +399,7 @@ class Holder(Generic[Opening]):
                 return
             if claiming.epoch is None:
                 claiming.epoch = offset
-            if self._claiming.get(key) is not claiming:
+            if self._numbered(key, claiming.number) is not claiming:
                 current = self._held.get(key)
                 if current is None or current.number != claiming.number:
                     self._end_claim(key, claiming.epoch)  # given up meanwhile
@@ -370,9 +407,9 @@ class Holder(Generic[Opening]):
         self._host.append(self._shard(key), claim_key(*key), value, headers, appended)
 
     def _claim_failed(self, key: Key, claiming: _Claiming[Opening], error: LogError) -> None:
-        if self._claiming.get(key) is claiming and claiming.epoch is None:
-            del self._claiming[key]
-            self._host.refuse(key, claiming.opening, str(error), is_superseded=False)
+        if self._numbered(key, claiming.number) is claiming and claiming.epoch is None:
+            self._conclude(key, claiming)
+            self._host.refuse(key, claiming.opening, Refusal.NOT_GIVEN, str(error))
 
     def _end_claim(self, key: Key, epoch: int) -> None:
         headers = stamp_headers(self._me.incarnation, epoch)

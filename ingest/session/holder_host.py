@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -13,6 +14,24 @@ if TYPE_CHECKING:
     from mqlake.shard_records import Key
 
 Opening_contra = TypeVar("Opening_contra", contravariant=True)
+
+
+class Refusal(Enum):
+    """Why a client does not get its session here."""
+
+    TAKEN_OVER = auto()
+    """Another connection of the client has come since."""
+    ANOTHERS = auto()
+    """It is another principal's."""
+    NOT_GIVEN = auto()
+    """The log, or who is to give it, does not answer."""
+
+
+REASONS: Final = {
+    Refusal.TAKEN_OVER: "taken over at another gateway",
+    Refusal.ANOTHERS: "the session is another user's",
+}
+"""For people; `NOT_GIVEN` has one of its own each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +63,7 @@ class HolderHost(Protocol[Opening_contra]):
         """Begin a session that is held from now on; without a grant nothing is stored of it."""
         ...
 
-    def refuse(
-        self, key: Key, opening: Opening_contra, reason: str, *, is_superseded: bool
-    ) -> None:
+    def refuse(self, key: Key, opening: Opening_contra, refusal: Refusal, reason: str) -> None:
         """Turn a client away whose session this gateway does not get."""
         ...
 

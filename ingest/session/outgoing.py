@@ -222,6 +222,15 @@ class OutgoingMessages(Generic[Message]):
         self._inflight[exchange.packet_id] = _Exchange(exchange.message, exchange.qos)
         self._last_packet_id = exchange.packet_id
 
+    @property
+    def last_packet_id(self) -> int:
+        """The packet identifier that was given last; 0 before any."""
+        return self._last_packet_id
+
+    def go_on_behind(self, packet_id: int) -> None:
+        """Give packet identifiers behind this one, as the last connection would have."""
+        self._last_packet_id = packet_id
+
     def take_waiting(self, belongs: Callable[[Message], bool]) -> list[Message]:
         """Take some of what waits out, oldest first."""
         if not self._queue:

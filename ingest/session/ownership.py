@@ -24,8 +24,9 @@ from ingest.session.entries import session_of
 from ingest.session.share_groups import GroupsOfShard
 from ingest.session.stored_sessions import SessionsOfShard
 from ingest.session.stored_subscriptions import SubscriptionsOfShard
-from ingest.session.taken_sessions import TakenSessions
+from ingest.session.taken_sessions import Taken, TakenSessions
 from mqlake.errors import InvalidRecord
+from mqlake.records import SKIPPED_KEY
 from mqlake.session_records import MARKS, SUBSCRIPTION, decode_marks
 from mqlake.shard_records import (
     LEFT,
@@ -118,6 +119,8 @@ class Shard:
         """
         self.next_offset = record.offset + 1
         key = record.key or b""
+        if key == SKIPPED_KEY:
+            return
         stamp = read_stamp(record.headers)
         kind, _, rest = _text(key).partition("/")
         tenant, _, client_id = rest.partition("/")
@@ -157,9 +160,9 @@ class Shard:
     @property
     def has_taken(self) -> bool:
         """Whether sessions were begun for which no owner of the shard but this one answers."""
-        return bool(self.taken.numbers)
+        return bool(self.taken.begun)
 
-    def take(self, key: Key, number: int) -> bool:
+    def take(self, key: Key, number: int, principal: str | None) -> bool:
         """Take a session that nobody holds or has left, without a claim; False: claim it.
 
         Whoever claims it is given it when it is let go of (`untake`). Only for an owner that is
@@ -168,15 +171,16 @@ class Shard:
         Args:
             key: Whose.
             number: Of the claim that follows if the shard changes its owner.
+            principal: As that claim says it.
         """
-        if not self.is_active or key in self.taken.numbers or self.store.get(key) is not None:
+        if not self.is_active or key in self.taken.begun or self.store.get(key) is not None:
             return False
-        self.taken.numbers[key] = number
+        self.taken.begun[key] = Taken(number, principal)
         return True
 
     def untake(self, key: Key) -> None:
         """Note that a session is over that was taken, or not free any more."""
-        if self.taken.numbers.pop(key, None) is not None:
+        if self.taken.begun.pop(key, None) is not None:
             self.serve(key)
 
     def session(self, key: Key) -> SessionRecord | None:
@@ -241,7 +245,7 @@ class Shard:
             run, number = decode_run(record.value)
             keys = self._dead.asked(run, record.timestamp_ms)
             if run == self.me:
-                keys += self.taken.numbers
+                keys += self.taken.begun
             self.act(acts.confirm(self.number, run, number, keys))
 
     def counts(self, entry: Entry, stamp: Stamp) -> bool:
@@ -277,13 +281,18 @@ class Shard:
         entry = self.store.get(key)
         if entry is None or entry.holder is None:
             return
-        claim = entry.granted
-        if claim is not None and claim.goes_on and key in self.taken.numbers:
+        claim, taken = entry.granted, self.taken.begun.get(key)
+        if taken is not None and claim is not None and claim.goes_on:
             if claim.run != self.me:
                 self.act(acts.refuse(key, claim))
                 return
-            del self.taken.numbers[key]  # the shard is this gateway's again
-        if key in self.taken.numbers:
+            del self.taken.begun[key]  # the shard is this gateway's again
+            taken = None
+        newest = entry.claim or claim
+        if taken is not None and newest is not None and not newest.may_have(taken.principal):
+            # Nobody but this gateway knows that it is another's.
+            self.start_for([key], acts.end_claim(self, key, newest), served=newest.epoch)
+        elif taken is not None:
             self.taken.free.let_go(key)  # and then it is served
         elif entry.claim is not None:
             self._asked_at_ms.setdefault(key, 0)
@@ -386,10 +395,6 @@ class Shard:
         entry = self.store.get(key)
         if entry is not None and entry.session is None and entry.holder is None:
             self.store.delete(key)
-
-    def settled(self, run: Run) -> None:
-        """Note that nothing more is done for a dead run, but for those that are late."""
-        self._dead.settled(run)
 
 
 def _text(key: bytes) -> str:

@@ -148,10 +148,15 @@ async def rewrite_part(groups: OwnedGroups, group: GroupKey, part_id: str) -> No
 async def rewrite_member(groups: OwnedGroups, group: GroupKey, client_id: str) -> None:
     known = groups.table.member(group, client_id)
     if known is not None:
-        epoch, in_flight = known
-        value = None if in_flight is None else encode_member(in_flight)
+        epoch, record = known
+        value = None if record is None else encode_member(record)
         stamp = groups.stamp(epoch)
         await Append([ShardRecord(member_key(group, client_id), value, stamp)])
+
+
+async def leave_unsent(groups: OwnedGroups, parts: Sequence[PartRecord]) -> None:
+    """Give others what sessions that moved were given and never sent."""
+    await Append([groups.record(one) for one in parts])
 
 
 async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -> None:
@@ -162,7 +167,7 @@ async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -
     table, marks = groups.table, groups.marks_of(run)
     settling = []
     for one in table.of_run(run) if is_dead else ():
-        if one.starts is not None and one.state is not PartState.SETTLING:
+        if one.state is not PartState.SETTLING:
             given = one.given
             if marks is not None and one.state is PartState.LIVE:
                 given = latest([mark + 1 for mark in marks.marks], given)
@@ -171,10 +176,7 @@ async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -
     if settling:
         await Append([groups.record(one) for one in settling])
     parts = [
-        one
-        for one in table.of_run(run)
-        if (one.starts is None and is_dead)
-        or (one.state is PartState.SETTLING and table.can_go(one))
+        one for one in table.of_run(run) if one.state is PartState.SETTLING and table.can_go(one)
     ]
     if not parts:
         return
@@ -190,22 +192,35 @@ async def settle(groups: OwnedGroups, run: Run, now_ms: int, *, is_dead: bool) -
             records.append(groups.tombstone(part.part_id, part.group))
             continue
         left = replace(part, state=PartState.LEFT, number=part.number + 1, took=[])
-        _add_given(table, left, deliveries)
+        _add_given(table, left, deliveries, marks)
         left.at_ms = now_ms
         records.append(groups.record(left))
     await Append(records)
 
 
-def _add_given(table: GroupTable, left: PartRecord, deliveries: Deliveries) -> None:
-    """Add what the router gave to a part since its record; without what sessions hold."""
+def _add_given(
+    table: GroupTable, left: PartRecord, deliveries: Deliveries, marks: MarksRecord | None
+) -> None:
+    """Add what the router gave to a part since its record; without what sessions hold.
+
+    The router brings what is of one partition in its order; what is not behind what has come before
+    it repeats.
+    """
     given = deliveries.given.get(left.group, [])
     if deliveries.ends is not None:
         _add_gap(table, left, given, deliveries.ends)
     left.open = left.open.copy()
     left.given = None if left.given is None else list(left.given)
+    delivered = list(left.delivered or ())
+    if delivered and marks is not None:
+        delivered = latest([mark + 1 for mark in marks.marks], delivered)
     for one in given:
         if one.at < left.next or (left.starts and one.offset < left.starts[one.partition]):
             continue
+        if delivered:
+            if one.offset < delivered[one.partition]:
+                continue
+            delivered[one.partition] = one.offset + 1
         if one.qos:
             left.open.add(one.partition, one.offset)
         if left.given is not None:

@@ -148,7 +148,7 @@ class GroupsOfShard:
                 self._serve(part.group)
                 if part.took:
                     self._start(part.took, share_acts.bury(self, part.group, part, part.took))
-        for group in self.table.groups_with_left():
+        for group in (*self.table.groups_with_left(), *self.table.groups_with_unsent()):
             self._serve(group)
 
     def tick(self, now_ms: int, is_dead: Callable[[Run], bool]) -> None:
@@ -185,6 +185,10 @@ class GroupsOfShard:
             elif part.state is PartState.LEAVING and table.can_go(part):
                 self._told.add(part.part_id)
                 self._tell(part.run, group, part.part_id, GO)
+        unsent = [one for one in table.unsent(group) if one.part_id not in self._acting]
+        if unsent:
+            names = [one.part_id for one in unsent]
+            self._start(names, share_acts.leave_unsent(self, unsent))
         left = [one for one in parts if one.state is PartState.LEFT]
         if not left:
             return

@@ -82,7 +82,9 @@ class Part:
         """Note that the records of parts that it has taken over are void."""
         self.took = [one for one in self.took if one not in part_ids]
 
-    def record(self, work: OpenWork, next_delivery: int, now_ms: int) -> PartRecord:
+    def record(
+        self, work: OpenWork, next_delivery: int, delivered: list[int], now_ms: int
+    ) -> PartRecord:
         """Return the part as it is now."""
         self._number += 1
         return PartRecord(
@@ -101,6 +103,7 @@ class Part:
             "",
             self.asks,
             now_ms,
+            delivered,
         )
 
 

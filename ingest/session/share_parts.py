@@ -18,14 +18,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingest.session.open_work import OpenWork, decode_work
+from ingest.session.outgoing import MAX_PACKET_ID
 from mqlake.errors import InvalidRecord
 from mqlake.offsets import have_reached
 from mqlake.record_versions import RECORD_VERSION, check_version
 from mqlake.shard_records import MEMBER, PART, Run, shard_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ingest.session.open_work import Position
 
 
@@ -91,6 +90,9 @@ class PartRecord:
     asks: int = 0
     """Its gateway was deaf and asks whether it is still there; counts the questions."""
     at_ms: int = 0
+    delivered: list[int] | None = None
+    """Per partition of `mqlake.inbound`: of what its gateway was brought before `next`, the offset
+    behind the last. What comes again from before that is repeated. None: an earlier release."""
 
     @property
     def run(self) -> Run:
@@ -123,13 +125,45 @@ def decode_member_key(rest: str) -> tuple[GroupKey, str]:
     return GroupKey(tenant, topic_filter), client_id
 
 
-def encode_member(in_flight: Iterable[Position]) -> bytes:
+@dataclass(slots=True)
+class MemberRecord:
+    """What a session that outlives its connection has in flight of a group."""
+
+    in_flight: list[Position] = field(default_factory=list)
+    packet_ids: list[int] = field(default_factory=list)
+    """Of the same messages."""
+    known_packet_id: int | None = None
+    """Of a session that came from another gateway: up to this one its progress knew of messages.
+    None: it did not come from another, or nobody can say."""
+
+    def unknown_to(self, later: MemberRecord) -> list[Position]:
+        """Return what the record of the next gateway does not know of: nobody was sent it.
+
+        This record is written before the progress in which the messages are, and they are sent
+        behind that; the two are in different shards.
+        """
+        known = later.known_packet_id
+        if known is None or len(self.packet_ids) != len(self.in_flight):
+            return []
+        there = set(later.in_flight)
+        return [
+            at
+            for at, packet_id in zip(self.in_flight, self.packet_ids, strict=True)
+            if at not in there and 0 < (packet_id - known) % MAX_PACKET_ID <= MAX_PACKET_ID // 2
+        ]
+
+
+def encode_member(record: MemberRecord) -> bytes:
     """Write which messages of a group a session has in flight."""
-    members = {"v": RECORD_VERSION, "in_flight": list(in_flight)}
+    members: dict[str, Any] = {"v": RECORD_VERSION, "in_flight": record.in_flight}
+    if record.packet_ids:
+        members["packets"] = record.packet_ids
+    if record.known_packet_id is not None:
+        members["known"] = record.known_packet_id
     return json.dumps(members, separators=(",", ":")).encode()
 
 
-def decode_member(value: bytes) -> list[Position]:
+def decode_member(value: bytes) -> MemberRecord:
     """Undo `encode_member`.
 
     Raises:
@@ -138,7 +172,12 @@ def decode_member(value: bytes) -> list[Position]:
     try:
         found = json.loads(value)
         check_version(found["v"], "share member")
-        return [(int(partition), int(offset)) for partition, offset in found["in_flight"]]
+        known = found.get("known")
+        return MemberRecord(
+            [(int(partition), int(offset)) for partition, offset in found["in_flight"]],
+            _integers(found.get("packets", [])),
+            None if known is None else int(known),
+        )
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
         raise InvalidRecord(f"share member cannot be read: {exc}") from exc
 
@@ -170,6 +209,7 @@ def encode_part(record: PartRecord) -> bytes:
         "state": record.state.value,
         "number": record.number,
         "next": record.next,
+        "delivered": record.delivered,
         "starts": record.starts,
         "given": record.given,
         "work": record.open.encode(),
@@ -212,6 +252,7 @@ def decode_part(part_id: str, group: GroupKey, value: bytes) -> PartRecord:
             str(found.get("taker", "")),
             int(found.get("asks", 0)),
             int(found["at"]),
+            None if found.get("delivered") is None else _integers(found["delivered"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
         raise InvalidRecord(f"share part {part_id} cannot be read: {exc}") from exc

@@ -15,9 +15,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ingest.session.share_parts import GroupKey, PartRecord, PartState, decode_member, decode_part
+from ingest.session.open_work import OpenWork
+from ingest.session.share_parts import (
+    GroupKey,
+    MemberRecord,
+    PartRecord,
+    PartState,
+    decode_member,
+    decode_part,
+)
 from mqlake.offsets import latest
 
 if TYPE_CHECKING:
@@ -44,7 +53,7 @@ class Outlook(NamedTuple):
 class _Member:
     epoch: int
     """Of the session."""
-    in_flight: list[Position] | None
+    record: MemberRecord | None
     """None: it is a member no more."""
     before: frozenset[Position] = frozenset()
     """What it had in flight under earlier epochs, not long ago. A part of the gateway that held it
@@ -63,6 +72,8 @@ class _Group:
     """By part whose route is to go: those that began, or begin, beside it."""
     members: dict[str, _Member] = field(default_factory=dict)
     """Sessions that outlive their connections, by client."""
+    unsent: dict[str, PartRecord] = field(default_factory=dict)
+    """Parts to be written, by name: what sessions that moved did not know of."""
 
 
 class GroupTable:
@@ -104,9 +115,11 @@ class GroupTable:
             if stamp.owner is None or stamp.owner < owner_epoch:
                 return False
             self.over.pop(part_id, None)
+            self._written(group_key, part_id)
             self._remove(group_key, part_id, at_ms)
             return True
         record = decode_part(part_id, group_key, value)
+        self._written(group_key, part_id)
         if part_id in self._gone:
             return False
         if known is not None and record.number < known.number:
@@ -141,7 +154,7 @@ class GroupTable:
         Raises:
             InvalidRecord: It cannot be read.
         """
-        in_flight = None if value is None else decode_member(value)
+        record = None if value is None else decode_member(value)
         group = self._groups.get(group_key)
         known = None if group is None else group.members.get(client_id)
         is_old = stamp.owner is not None and stamp.owner < owner_epoch
@@ -149,8 +162,10 @@ class GroupTable:
             return False
         if group is None:
             group = self._groups[group_key] = _Group()
-        group.members[client_id] = _member(known, stamp.epoch, in_flight, at_ms)
-        if in_flight is None:
+        group.members[client_id] = _member(known, stamp.epoch, record, at_ms)
+        if known is not None and stamp.epoch > known.epoch:
+            self._note_unsent(group_key, client_id, known, record, at_ms)
+        if record is None:
             self._fences.append((at_ms, (group_key, client_id)))
         return True
 
@@ -165,7 +180,7 @@ class GroupTable:
             group = self._groups.get(group_key)
             if group is not None:
                 known = group.members.get(client_id)
-                if known is not None and known.in_flight is None:
+                if known is not None and known.record is None:
                     del group.members[client_id]
                 self._tidy(group_key, group)
 
@@ -183,11 +198,11 @@ class GroupTable:
         """Return the parts that have left and that nobody has taken."""
         return [one for one in self.parts(group) if one.state is PartState.LEFT]
 
-    def member(self, group: GroupKey, client_id: str) -> tuple[int, list[Position] | None] | None:
-        """Return the epoch of a member and what it has in flight."""
+    def member(self, group: GroupKey, client_id: str) -> tuple[int, MemberRecord | None] | None:
+        """Return the epoch of a member and its record."""
         found = self._groups.get(group)
         known = None if found is None else found.members.get(client_id)
-        return None if known is None else (known.epoch, known.in_flight)
+        return None if known is None else (known.epoch, known.record)
 
     def in_flight(self, group: GroupKey) -> set[Position]:
         """Return where the messages of a group are that sessions have, or had, in flight."""
@@ -197,8 +212,8 @@ class GroupTable:
         return {
             at
             for one in found.members.values()
-            if one.in_flight is not None
-            for at in (*one.in_flight, *one.before)
+            if one.record is not None
+            for at in (*one.record.in_flight, *one.before)
         }
 
     def is_kept(self, group: GroupKey) -> bool:
@@ -206,7 +221,7 @@ class GroupTable:
         found = self._groups.get(group)
         return found is not None and (
             any(one.state is not PartState.LEFT for one in found.parts.values())
-            or any(one.in_flight is not None for one in found.members.values())
+            or any(one.record is not None for one in found.members.values())
         )
 
     def groups(self) -> list[GroupKey]:
@@ -228,6 +243,14 @@ class GroupTable:
     def is_settling(self, run: Run) -> bool:
         """Tell whether parts of a run are being settled: that is finished, though it lives."""
         return run in self._settling.values()
+
+    def unsent(self, group: GroupKey) -> list[PartRecord]:
+        """Return parts that are to be written: what sessions that moved did not know of."""
+        found = self._groups.get(group)
+        return [] if found is None else list(found.unsent.values())
+
+    def groups_with_unsent(self) -> list[GroupKey]:
+        return [key for key, group in self._groups.items() if group.unsent]
 
     def outlook(self, part: PartRecord) -> Outlook | None:
         """Return how a part joins; None while that depends on others."""
@@ -254,6 +277,34 @@ class GroupTable:
         return taker if taker is not None and taker.state is PartState.LIVE else None
 
     # Inside
+
+    def _note_unsent(
+        self,
+        group_key: GroupKey,
+        client_id: str,
+        before: _Member,
+        record: MemberRecord | None,
+        at_ms: int,
+    ) -> None:
+        """Note what a session that moved was given and never sent, as a part that has left.
+
+        The part has one name, whoever writes it: it counts once.
+        """
+        if before.record is None or record is None:
+            return
+        unknown = before.record.unknown_to(record)
+        name = f"{client_id}/{before.epoch}/{group_key.topic_filter}"
+        part_id = blake2b(name.encode(), digest_size=8).hexdigest()
+        if unknown and part_id not in self._gone:
+            work = OpenWork(unknown)
+            self._groups[group_key].unsent[part_id] = PartRecord(
+                part_id, group_key, "", "", PartState.LEFT, open=work, at_ms=at_ms
+            )
+
+    def _written(self, group_key: GroupKey, part_id: str) -> None:
+        group = self._groups.get(group_key)
+        if group is not None:
+            group.unsent.pop(part_id, None)
 
     def _put(self, group: _Group, known: PartRecord | None, record: PartRecord) -> None:
         if known is None or known.state is not record.state:
@@ -299,7 +350,7 @@ class GroupTable:
             self._tidy(group_key, group)
 
     def _tidy(self, group_key: GroupKey, group: _Group) -> None:
-        if not group.parts and not group.members:
+        if not group.parts and not group.members and not group.unsent:
             self._groups.pop(group_key, None)
 
     def _look(self, group: _Group) -> None:
@@ -315,16 +366,14 @@ class GroupTable:
                     group.outlooks[part.part_id] = outlook
 
 
-def _member(
-    known: _Member | None, epoch: int, in_flight: list[Position] | None, at_ms: int
-) -> _Member:
-    if known is None or known.in_flight is None or in_flight is None:
-        return _Member(epoch, in_flight)
+def _member(known: _Member | None, epoch: int, record: MemberRecord | None, at_ms: int) -> _Member:
+    if known is None or known.record is None or record is None:
+        return _Member(epoch, record)
     if epoch == known.epoch:
-        return _Member(epoch, in_flight, known.before, known.moved_at_ms)
+        return _Member(epoch, record, known.before, known.moved_at_ms)
     is_long_ago = at_ms - known.moved_at_ms >= FENCE_MS
-    before = frozenset(known.in_flight) | (frozenset() if is_long_ago else known.before)
-    return _Member(epoch, in_flight, before, at_ms)
+    before = frozenset(known.record.in_flight) | (frozenset() if is_long_ago else known.before)
+    return _Member(epoch, record, before, at_ms)
 
 
 def _begins_beside(group: _Group, part: PartRecord) -> bool:

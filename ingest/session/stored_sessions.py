@@ -10,6 +10,8 @@ For each client:
       └────────── nobody waits ◄── held, another waits ────────────────────────────┘
 
 - A claim that finds nobody holds the session from its own place on: its offset is the *epoch*.
+- One of another principal than the session's is void: it is refused, and whoever holds the session
+  knows nothing of it. A session is that of the claim by which it is held, else of its record.
 - One that finds a holder waits until that has let go; a later one takes its place.
 - Of a held session records count that say its epoch. Once it was let go of, or settled by the
   owner, no record of that epoch counts: a gateway that was paused cannot write over what came
@@ -89,8 +91,8 @@ class SessionsOfShard:
     def __init__(self, shard: ShardOfSessions) -> None:
         self._shard = shard
         self._store = shard.store
-        # Keys of records under which the last one does not count.
-        self._shadowed: dict[tuple[str, Key], None] = {}
+        # Keys of records under which the last one does not count, and the epoch of that.
+        self._shadowed: dict[tuple[str, Key], int] = {}
 
     # What is read
 
@@ -114,6 +116,7 @@ class SessionsOfShard:
     def _apply_claim(self, key: Key, stamp: Stamp, record: LogRecord) -> None:
         shard = self._shard
         entry = self._store.get(key)
+        self._shadowed.pop((CLAIM, key), None)
         if record.value is None:
             if entry is not None:
                 self._end_claim(key, entry, stamp, record.timestamp_ms)
@@ -121,7 +124,6 @@ class SessionsOfShard:
         # One that is repeated, or written again by the owner, says where it stood first.
         epoch = record.offset if stamp.epoch == NO_EPOCH else stamp.epoch
         claim = decode_claim(record.value, epoch, record.timestamp_ms)
-        self._shadowed.pop((CLAIM, key), None)
         shard.claim_read(key, claim, is_held=entry is not None and entry.holder is not None)
         if entry is None:
             self._grant(key, Entry(is_proven=False), claim)
@@ -132,13 +134,16 @@ class SessionsOfShard:
             is_held = epoch == entry.epoch and entry.holder == claim.run
             if shard.is_active and stamp.owner is None and not is_held:
                 shard.act(acts.refuse(key, claim))  # it is over, and its gateway does not know
-            if entry.claim is not None:
-                self._shadow(CLAIM, key, entry)
+            # Or it was written again while its end was on its way.
+            if entry.claim is not None or (stamp.owner is not None and not is_held):
+                self._shadow(CLAIM, key, entry, epoch)
+        elif not claim.may_have(_principal_of(entry)):
+            self._void(key, entry, claim)
         elif entry.holder is None:
             self._grant(key, entry, claim)
         elif claim.goes_on:  # somebody has come since, and its gateway lets go of it
             if entry.claim is not None:
-                self._shadow(CLAIM, key, entry)
+                self._shadow(CLAIM, key, entry, epoch)
         else:
             before, entry.claim = entry.claim, claim
             self._store.put(key, entry)
@@ -158,13 +163,34 @@ class SessionsOfShard:
                 entry.due_at_ms = now_ms + FENCE_MS
                 entry.is_proven = True  # an owner settles what was granted, not what waits
             self._let_go(key, entry)
-        elif entry.claim is not None:
-            self._shadow(CLAIM, key, entry)
+        elif entry.claim is not None or (entry.granted is not None and stamp.owner is not None):
+            self._shadow(CLAIM, key, entry, epoch)
+
+    def _void(self, key: Key, entry: Entry, claim: Claim) -> None:
+        """Leave out a claim of another principal; its gateway is told."""
+        self._shadow(CLAIM, key, entry, claim.epoch)
+        if self._shard.is_active:
+            self._shard.act(acts.refuse(key, claim, is_anothers=True))
+
+    def _void_claims(self, key: Key, entry: Entry, stamp: Stamp, session: SessionOutline) -> None:
+        """Leave out what was claimed while compaction had removed whose the session is."""
+        claim, granted = entry.claim, entry.granted
+        if claim is not None and not claim.may_have(session.principal):
+            entry.claim = None
+            self._void(key, entry, claim)
+        if (
+            granted is not None
+            and granted.epoch > stamp.epoch
+            and not granted.may_have(session.principal)
+        ):
+            entry.granted = entry.holder = None
+            entry.epoch = stamp.epoch
+            self._void(key, entry, granted)
 
     def _apply_session(self, key: Key, stamp: Stamp, record: LogRecord) -> None:
         entry = self._store.get(key) or Entry()
         if not self.counts(entry, stamp):
-            self._shadow(SESSION, key, entry)
+            self._shadow(SESSION, key, entry, stamp.epoch)
             return
         session = None if record.value is None else read_outline(record.value)
         if session is not None and session[:2] != key:
@@ -173,6 +199,8 @@ class SessionsOfShard:
             self._shadowed.pop((SESSION, key), None)
         self._shard.subscriptions.session_written(key, entry.session, session)
         entry.session, entry.session_epoch = record.value, stamp.epoch
+        if session is not None and (entry.claim is not None or entry.granted is not None):
+            self._void_claims(key, entry, stamp, session)
         if session is None:
             self._store.put_progress(key, None)
             entry.due_at_ms = record.timestamp_ms + FENCE_MS
@@ -187,6 +215,8 @@ class SessionsOfShard:
             granted, entry.granted = entry.granted, None
             if stamp.epoch < entry.epoch and granted is not None and granted.run != run:
                 entry.claim = granted  # compaction had removed that somebody holds it
+            elif entry.claim is not None and entry.claim.epoch <= stamp.epoch:
+                entry.claim = None  # it does not wait: compaction had removed who let go for it
             entry.epoch, entry.holder = stamp.epoch, run
             entry.is_proven = True
             entry.closed_at_ms = entry.due_at_ms = None
@@ -207,7 +237,7 @@ class SessionsOfShard:
         if value is None and (entry is None or entry.session is None):
             return  # with its session
         if entry is not None and not self.counts(entry, stamp):
-            self._shadow(PROGRESS, key, entry)
+            self._shadow(PROGRESS, key, entry, stamp.epoch)
             return
         if self._shadowed:
             self._shadowed.pop((PROGRESS, key), None)
@@ -220,6 +250,7 @@ class SessionsOfShard:
             self._store.put(key, Entry(epoch, UNKNOWN_RUN))
         elif epoch > entry.epoch:
             entry.epoch = epoch
+            entry.holder = entry.holder or UNKNOWN_RUN
             self._store.put(key, entry)
 
     def counts(self, entry: Entry, stamp: Stamp) -> bool:
@@ -263,9 +294,9 @@ class SessionsOfShard:
 
     # What does not count
 
-    def _shadow(self, kind: str, key: Key, entry: Entry) -> None:
-        """Note that the last record under a key does not count."""
-        self._shadowed[kind, key] = None
+    def _shadow(self, kind: str, key: Key, entry: Entry, epoch: int) -> None:
+        """Note that the last record under a key does not count, and what epoch that says."""
+        self._shadowed[kind, key] = epoch
         if self._shard.is_active:
             self._write_again(kind, key, entry)
 
@@ -282,19 +313,30 @@ class SessionsOfShard:
             record_key, value = session_key(*key), entry.session
         elif kind == CLAIM:
             claim = entry.claim or entry.granted
-            if claim is None:
-                self._shadowed.pop((kind, key), None)
-                return
-            record_key = claim_key(*key)
-            value = encode_claim(
-                claim.run, claim.number, clean_start=claim.clean_start, goes_on=claim.goes_on
-            )
-            self._shard.act(_append(ShardRecord(record_key, value, self._stamp(claim.epoch))))
+            record_key, value = claim_key(*key), None
+            epoch = self._shadowed[kind, key]
+            if claim is not None:
+                epoch = claim.epoch
+                value = encode_claim(
+                    claim.run,
+                    claim.number,
+                    clean_start=claim.clean_start,
+                    goes_on=claim.goes_on,
+                    principal=claim.principal,
+                )
+            self._shard.act(_append(ShardRecord(record_key, value, self._stamp(epoch))))
             return
         self._shard.act(_append(ShardRecord(record_key, value, self._stamp(entry.session_epoch))))
 
     def _stamp(self, epoch: int) -> list[tuple[str, bytes]]:
         return stamp_headers(self._shard.me.incarnation, epoch, self._shard.owner_epoch)
+
+
+def _principal_of(entry: Entry) -> str | None:
+    """Return whose a session is; None: nobody's, or unknown."""
+    if entry.granted is not None:
+        return entry.granted.principal
+    return None if entry.session is None else read_outline(entry.session).principal
 
 
 def _closed_at_ms(session: SessionOutline | None, stamp: Stamp, record: LogRecord) -> int | None:

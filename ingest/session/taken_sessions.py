@@ -10,7 +10,7 @@ begun the same sessions itself.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ingest.session.effects import ShardRecord
 from mqlake.shard_records import claim_key, encode_claim, stamp_headers
@@ -31,6 +31,15 @@ class FreeSessions(Protocol):
         ...
 
 
+class Taken(NamedTuple):
+    """A session that was begun without a claim."""
+
+    number: int
+    """Of the claim that would be its."""
+    principal: str | None
+    """Whose it is, as in a claim."""
+
+
 class _NobodyIsFree:
     def let_go(self, key: Key) -> None: ...
     def claimed(self, key: Key, number: int, epoch: int) -> None: ...
@@ -43,13 +52,13 @@ class TakenSessions:
     """Those of one shard.
 
     Attributes:
-        numbers: By client, the number of the claim that would be its.
+        begun: They, by client.
         going_on: Clients whose sessions go on under such a claim, which no owner has answered.
         free: Holds the sessions.
     """
 
     def __init__(self) -> None:
-        self.numbers: dict[Key, int] = {}
+        self.begun: dict[Key, Taken] = {}
         self.going_on: set[Key] = set()
         self.free: FreeSessions = NOBODY_IS_FREE
         # Numbers of the claims that follow after all, and were not read yet.
@@ -58,13 +67,17 @@ class TakenSessions:
     def claims(self, me: Run) -> list[ShardRecord]:
         """Return the claims that follow, for this gateway owns the shard no more."""
         stamp = stamp_headers(me.incarnation)
-        taken = list(self.numbers.items())
-        self._claimed.update(number for _, number in taken)
+        taken = list(self.begun.items())
+        self._claimed.update(one.number for _, one in taken)
         return [
             ShardRecord(
-                claim_key(*key), encode_claim(me, number, clean_start=True, goes_on=True), stamp
+                claim_key(*key),
+                encode_claim(
+                    me, one.number, clean_start=True, goes_on=True, principal=one.principal
+                ),
+                stamp,
             )
-            for key, number in taken
+            for key, one in taken
         ]
 
     def claim_read(
@@ -84,5 +97,5 @@ class TakenSessions:
             self.free.claimed(key, claim.number, claim.epoch)
             if is_held:
                 self.free.let_go(key)
-        elif key in self.numbers and owner != me:
+        elif key in self.begun and owner != me:
             self.free.let_go(key)  # it came before ours, and the next owner gives it away

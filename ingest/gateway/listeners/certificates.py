@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import ssl
+from pathlib import Path
 from typing import Final
 
 from ingest.gateway.listeners.settings import SecureWebSocketListener, TlsSettings
@@ -77,11 +78,32 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
             raise OperationalError(
                 f"ca_certificates {settings.ca_certificates} cannot be used: {_reason(exc)}"
             ) from exc
+    if settings.revoked_certificates is not None:
+        _load_revoked(context, settings.revoked_certificates)
     # An offer without any of these is accepted all the same: OpenSSL then selects none.
     is_http = isinstance(settings, SecureWebSocketListener)
     context.set_alpn_protocols(["http/1.1"] if is_http else ["mqtt"])
     context.sni_callback = _remember_server_name
     return context
+
+
+def _load_revoked(context: ssl.SSLContext, file: Path) -> None:
+    before = context.cert_store_stats()
+    try:
+        context.load_verify_locations(file)
+    except (OSError, ValueError) as exc:
+        raise OperationalError(
+            f"revoked_certificates {file} cannot be used: {_reason(exc)}"
+        ) from exc
+    after = context.cert_store_stats()
+    # A certificate in this file would be trusted as an authority.
+    if after["crl"] == before["crl"] or after["x509"] != before["x509"]:
+        raise OperationalError(
+            f"revoked_certificates {file} cannot be used: expected lists of revoked certificates "
+            f"(X509 CRL) in PEM and nothing else, found {after['crl'] - before['crl']} lists and "
+            f"{after['x509'] - before['x509']} certificates"
+        )
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def _remember_server_name(

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ingest.gateway.listeners.settings import Identity
+
 
 @dataclass(frozen=True, slots=True)
 class ListenerInfo:
@@ -22,6 +24,12 @@ class ListenerInfo:
     """Kept by the listener itself."""
     use_identity_as_username: bool = False
     """A client is who its verified certificate says, nobody else and not without one."""
+    use_identity_as_client_id: bool = False
+    """Its client identifier is that name, too."""
+    identity: Identity = "common_name"
+    """Which name in a certificate that is."""
+    authenticate_by: tuple[str, ...] = ()
+    """Who is asked who a client is; empty: as the gateway says."""
 
 
 MakeConnection: TypeAlias = Callable[[ListenerInfo], asyncio.Protocol]

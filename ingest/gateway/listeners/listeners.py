@@ -96,6 +96,9 @@ class Listeners:
             frozenset(PROTOCOL_LEVELS[version] for version in settings.versions),
             settings.max_connections,
             settings.use_identity_as_username,
+            settings.use_identity_as_client_id,
+            settings.identity,
+            settings.authenticate_by,
         )
         certificates = None
         if isinstance(settings, (TlsListener, SecureWebSocketListener)):

@@ -13,6 +13,8 @@ from mqlake.settings import SettingsGroup
 
 Version: TypeAlias = Literal["3.1", "3.1.1", "5.0"]
 
+Identity: TypeAlias = Literal["common_name", "dns", "email", "uri"]
+
 PROTOCOL_LEVELS: Final[dict[Version, int]] = {
     "3.1": MQTT_3_1,
     "3.1.1": MQTT_3_1_1,
@@ -45,15 +47,37 @@ class _Listener(SettingsGroup):
         description="each connection begins with a PROXY protocol header, version 1 or 2; only for "
         "ports that nobody but the proxy can reach",
     )
+    authenticate_by: tuple[str, ...] = Field(
+        default=(), description="as the gateway's, for this listener; empty: the gateway's counts"
+    )
     use_identity_as_username: bool = Field(
         default=False,
-        description="the common name of a client's verified certificate is its user name, no "
-        "password is asked for, and without one it is refused",
+        description="the name in a client's verified certificate is its user name, no password is "
+        "asked for, and without one it is refused",
+    )
+    use_identity_as_client_id: bool = Field(
+        default=False,
+        description="that name is the client identifier, too: one that names another is refused, "
+        "one that names none gets it",
+    )
+    identity: Identity = Field(
+        default="common_name",
+        description="which name in a client's certificate that is: the common name of its "
+        "subject, or its only DNS name, e-mail address or URI among the alternative names",
     )
 
     @model_validator(mode="after")
     def _identities_can_be_had(self) -> Self:
         shows_certificate = getattr(self, "client_certificates", "none") != "none"
+        if self.use_identity_as_client_id and not self.use_identity_as_username:
+            raise ValueError(
+                "use_identity_as_client_id is set, use_identity_as_username is not: set it too"
+            )
+        if self.identity != "common_name" and not shows_certificate:
+            raise ValueError(
+                f"identity is {self.identity!r}, client_certificates is not set: "
+                "a proxy tells the common name alone"
+            )
         if self.use_identity_as_username and not (shows_certificate or self.proxy_protocol):
             raise ValueError(
                 "use_identity_as_username is set, client_certificates (or proxy_protocol) is not"
@@ -80,6 +104,12 @@ class _Tls(SettingsGroup):
     ca_certificates: Path | None = Field(
         default=None, description="PEM file: the authorities that sign client certificates"
     )
+    revoked_certificates: Path | None = Field(
+        default=None,
+        description="PEM file: lists of the client certificates that the authorities have revoked, "
+        "one of each authority that signs some; who shows one of them, or one whose authority has "
+        "no list that is valid now, is refused",
+    )
     minimum_tls_version: Literal["1.2", "1.3"] = "1.2"
 
     @model_validator(mode="after")
@@ -88,6 +118,8 @@ class _Tls(SettingsGroup):
             raise ValueError(
                 f"client_certificates is {self.client_certificates!r}, ca_certificates is missing"
             )
+        if self.revoked_certificates is not None and self.client_certificates == "none":
+            raise ValueError("revoked_certificates is set, client_certificates is not")
         return self
 
 

@@ -1,8 +1,8 @@
 """What a connection says of itself through `get_extra_info`, whichever way it came.
 
 Each way is a lossless stream of bytes in order, in both directions; plain TCP is enough, and the
-gateway opens no connection to another server. [MQTT5-4.2.0-1] [MQTT311-7.1.1-1] [MQTT311-7.0.0-1]
-[MQTT311-7.0.0-2]
+gateway opens no connection of MQTT to another server. [MQTT5-4.2.0-1] [MQTT311-7.1.1-1]
+[MQTT311-7.0.0-1] [MQTT311-7.0.0-2]
 
 Beside the names that asyncio knows:
 
@@ -11,11 +11,14 @@ Beside the names that asyncio knows:
     sni                              host name that the client asked for in TLS, or None
     client_certificate_subject       RFC 4514 text such as `CN=press-7,O=Example`, or None
     client_certificate_common_name   or None; behind a proxy what the proxy has verified
+    client_certificate_names         its alternative names, `("URI", "spiffe://…")`, or None
+    client_certificate_not_after     when it ends, in seconds UTC, or None
     websocket_path                   target of the client's request, with its query
     websocket_subprotocol            `mqtt` or `mqttv3.1`
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -111,15 +114,22 @@ class Arrival(asyncio.Protocol):
 
 
 def certificate_facts(certificate: dict[str, Any] | None) -> Facts:
-    """Return subject and common name of a verified client certificate, as `getpeercert` has it."""
-    subject = (certificate or {}).get("subject", ())
+    """Return what a verified client certificate says, given as `getpeercert` has it."""
+    certificate = certificate or {}
+    subject = certificate.get("subject", ())
     names = [pair for relative_name in subject for pair in relative_name]
     common_names = [value for kind, value in names if kind == "commonName"]
     return {
         "client_certificate_subject": _to_rfc4514(subject) or None,
         # The last is the most specific.
         "client_certificate_common_name": common_names[-1] if common_names else None,
+        "client_certificate_names": certificate.get("subjectAltName") or None,
+        "client_certificate_not_after": _seconds(certificate.get("notAfter")),
     }
+
+
+def _seconds(time: str | None) -> int | None:
+    return None if time is None else ssl.cert_time_to_seconds(time)
 
 
 def _to_rfc4514(subject: tuple[tuple[tuple[str, str], ...], ...]) -> str:

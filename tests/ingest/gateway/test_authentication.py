@@ -6,18 +6,25 @@ import ssl
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import paho.mqtt.client as paho
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from pydantic import ValidationError
 from scramp import ScramClient
 
+from ingest.gateway.authentication import validity
 from ingest.gateway.gateway import Gateway
-from ingest.gateway.listeners.settings import TcpListener
+from ingest.gateway.listeners.certificates import make_context
+from ingest.gateway.listeners.settings import TcpListener, TlsListener
 from ingest.gateway.partitions import Partitions
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.packets import (
@@ -38,8 +45,10 @@ from ingest.protocol.reason_codes import (
     ConnackReasonCode,
     DisconnectReasonCode,
 )
-from mqlake.clock import SystemClock
+from mqlake.argon2_verifiers import Work, make_argon2_verifier
+from mqlake.clock import ManualClock, SystemClock
 from mqlake.credentials import CredentialsError, make_verifier, remove_user, set_user
+from mqlake.errors import OperationalError
 from mqlake.log.contract import LogAccess
 from mqlake.log.memory import MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.records import HEADER_USERNAME
@@ -140,6 +149,36 @@ async def test_password_lets_the_user_in(path: Path, level: int) -> None:
 
 
 @each_version
+async def test_password_kept_by_argon2id_lets_the_user_in(path: Path, level: int) -> None:
+    set_user(path, "carol", make_argon2_verifier(PASSWORD.decode(), Work(8192, 1, 1)))
+    async with gateway_with(path) as harness:
+        for _ in range(2):  # the second time it is remembered
+            client = await Client.connect(
+                harness.port, "c", level=level, username="carol", password=PASSWORD
+            )
+            await client.disconnect()
+        for password in (b"open sesam", b""):
+            client = await Client.open(harness.port, level)
+            client.send(Connect("c", level, username="carol", password=password))
+            code = (await client.expect(Connack)).reason_code
+            assert code is ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD
+
+
+async def test_who_is_kept_by_argon2id_has_no_scram(path: Path) -> None:
+    set_user(path, "carol", make_argon2_verifier(PASSWORD.decode(), Work(8192, 1, 1)))
+    async with gateway_with(path) as harness:
+        answers = []
+        for name in ("carol", "nobody"):
+            login = ScramLogin(await Client.open(harness.port, 5), name)
+            login.client.send(login.connect_packet("c"))
+            login.client.send(await login.answer())
+            connack = await login.client.expect(Connack)
+            answers.append((connack.reason_code, connack.properties))
+        assert answers[0] == answers[1]
+        assert answers[0][0] is ConnackReasonCode.NOT_AUTHORIZED
+
+
+@each_version
 @pytest.mark.parametrize(
     ("username", "password"),
     [("alice", b"wrong"), ("alice", None), ("nobody", PASSWORD), ("", PASSWORD)],
@@ -199,7 +238,7 @@ async def test_client_that_does_not_wait_for_the_verdict_leaves_nothing(path: Pa
             client.cut()
         await until(lambda: harness.counters.connections_opened == 20)
         await until(lambda: not harness.gateway.connections)
-        assert harness.gateway.authenticator._waiting == 0
+        assert harness.gateway.authenticator.passwords._waiting == 0
         assert harness.gateway.status.health()[0]
 
 
@@ -494,7 +533,7 @@ def authority() -> trustme.CA:
 
 @asynccontextmanager
 async def gateway_with_certificates(
-    authority: trustme.CA, path: Path, **listener: Any
+    authority: trustme.CA, path: Path, clock: ManualClock | None = None, **listener: Any
 ) -> AsyncIterator[int]:
     """Run a gateway whose TLS listener takes the user name from certificates; give its port."""
     server = authority.issue_cert("localhost")
@@ -513,7 +552,7 @@ async def gateway_with_certificates(
         "use_identity_as_username": True,
         **listener,
     }
-    async with gateway_with(path, listeners=[settings]):
+    async with gateway_with(path, listeners=[settings], clock=clock):
         yield port
 
 
@@ -555,6 +594,10 @@ async def test_exchange_is_with_the_user_of_the_certificate(
 def test_identities_come_from_certificates_or_from_a_proxy() -> None:
     with pytest.raises(ValidationError, match="client_certificates"):
         TcpListener(port=1, use_identity_as_username=True)
+    with pytest.raises(ValidationError, match="a proxy tells the common name alone"):
+        TcpListener(port=1, use_identity_as_username=True, proxy_protocol=True, identity="uri")
+    with pytest.raises(ValidationError, match="use_identity_as_username is not"):
+        TcpListener(port=1, use_identity_as_client_id=True)
     assert TcpListener(port=1, use_identity_as_username=True, proxy_protocol=True)
 
 
@@ -565,3 +608,110 @@ async def test_certificate_counts_for_nothing_unless_it_is_asked_for(
         client = await tls_client(authority, port, "alice")
         connack = await client.handshake("c")
         assert connack.reason_code is ConnackReasonCode.NOT_AUTHORIZED
+
+
+async def shows(port: int, context: ssl.SSLContext, client_id: str = "") -> Connack | None:
+    """Return what a client with this certificate is answered; None: TLS refuses it."""
+    try:
+        reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+        return await Client(reader, writer, 5).handshake(client_id)
+    except (ssl.SSLError, ConnectionError, AssertionError):
+        return None
+
+
+def context_with(authority: trustme.CA, *names: str, **more: Any) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    authority.issue_cert(*names, **more).configure_cert(context)
+    return context
+
+
+async def test_an_alternative_name_is_user_and_client_identifier(
+    path: Path, authority: trustme.CA
+) -> None:
+    more: dict[str, Any] = {"identity": "email", "use_identity_as_client_id": True}
+    async with gateway_with_certificates(authority, path, **more) as port:
+        context = context_with(authority, "ann@example.org", common_name="device-7")
+        connack = await shows(port, context)
+        assert connack is not None
+        assert connack.properties["assigned_client_identifier"] == "ann@example.org"
+        for client_id, reason_code in (
+            ("ann@example.org", ConnackReasonCode.SUCCESS),
+            ("device-7", ConnackReasonCode.CLIENT_IDENTIFIER_NOT_VALID),
+        ):
+            connack = await shows(port, context, client_id)
+            assert connack is not None
+            assert connack.reason_code is reason_code
+        connack = await shows(port, context_with(authority, "dns.example", common_name="x"))
+        assert connack is not None
+        assert connack.reason_code is ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD
+
+
+def revoke(authority: trustme.CA, file: Path, *revoked: trustme.LeafCert) -> None:
+    """Write the list of what an authority has revoked."""
+    now = datetime.now(UTC)
+    key = load_pem_private_key(authority.private_key_pem.bytes(), None)
+    issuer = load_pem_x509_certificate(authority.cert_pem.bytes())
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(issuer.subject)
+        .last_update(now - timedelta(days=1))
+        .next_update(now + timedelta(days=1))
+    )
+    for one in revoked:
+        serial = load_pem_x509_certificate(one.cert_chain_pems[0].bytes()).serial_number
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
+        builder = builder.add_revoked_certificate(entry.build())
+    signed = builder.sign(cast("Any", key), hashes.SHA256())
+    file.write_bytes(signed.public_bytes(Encoding.PEM))
+
+
+async def test_a_revoked_certificate_is_refused(path: Path, authority: trustme.CA) -> None:
+    file = path.with_name("revoked.pem")
+    good, bad = (authority.issue_cert("a.example", common_name=name) for name in ("good", "bad"))
+    contexts = []
+    for leaf in (good, bad):
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        leaf.configure_cert(context)
+        contexts.append(context)
+    revoke(authority, file, bad)
+    async with gateway_with_certificates(authority, path, revoked_certificates=file) as port:
+        connack = await shows(port, contexts[0])
+        assert connack is not None
+        assert connack.reason_code is ConnackReasonCode.SUCCESS
+        assert await shows(port, contexts[1]) is None
+
+
+async def test_what_is_no_list_of_revoked_certificates_stops_the_start(
+    path: Path, authority: trustme.CA
+) -> None:
+    files = {name: path.with_name(f"{name}.pem") for name in ("certificate", "key", "ca")}
+    file = path.with_name("other.pem")
+    async with gateway_with_certificates(authority, path):
+        trustme.CA().cert_pem.write_to_path(str(file))
+    settings = TlsListener(
+        certificate=files["certificate"],
+        key=files["key"],
+        ca_certificates=files["ca"],
+        client_certificates="required",
+        revoked_certificates=file,
+    )
+    with pytest.raises(OperationalError, match="found 0 lists and 1 certificates"):
+        make_context(settings)
+    file.write_text("nothing")
+    with pytest.raises(OperationalError, match=f"revoked_certificates {file} cannot be used"):
+        make_context(settings)
+
+
+async def test_a_connection_ends_with_its_certificate(
+    path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validity, "LOOK_SECONDS", 0.01)
+    clock = ManualClock()
+    async with gateway_with_certificates(authority, path, clock=clock) as port:
+        client = await tls_client(authority, port, "device-7")
+        await client.handshake("c")
+        await client.expect_answered()
+        clock.step_calendar(2**45)  # a thousand years
+        await client.expect_disconnect(DisconnectReasonCode.NOT_AUTHORIZED)

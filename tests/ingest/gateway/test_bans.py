@@ -132,8 +132,8 @@ async def test_who_guesses_passwords_is_banned_by_its_address(credentials: Path)
 
 
 async def test_who_connects_again_and_again_is_banned_and_nobody_else(credentials: Path) -> None:
-    rates = limits(connects_before_ban=2)
-    async with running_gateway(credentials_file=credentials, **rates) as harness:
+    settings = limits(connects_before_ban=2) | {"sessions_follow": "client_id"}
+    async with running_gateway(credentials_file=credentials, **settings) as harness:
         for _ in range(5):  # is not let in, so it says nothing of the client
             await answer(harness, "x", "old", password=b"guessed")
         for _ in range(2):

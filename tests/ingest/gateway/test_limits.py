@@ -1,9 +1,12 @@
 """How much one client may do: what is beyond it waits, is refused or ends the connection."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ingest.gateway import limits as module
+from ingest.gateway.limits import UserLimits
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.packets import (
     Connack,
@@ -24,6 +27,7 @@ from ingest.protocol.reason_codes import (
     DisconnectReasonCode,
     SubackReasonCode,
 )
+from mqlake.credentials import make_verifier, set_user
 from mqlake.errors import SettingsError
 from mqlake.settings import load
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
@@ -113,6 +117,74 @@ async def test_who_names_too_many_filters_is_read_no_further_until_it_is_within(
         await client.expect(Unsuback)
         await client.expect(Pingresp)
         assert harness.counters.clients_too_fast >= 1
+
+
+@pytest.fixture(scope="module")
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("credentials") / "users"
+    for name in ("ann", "bob"):
+        set_user(path, name, make_verifier("x", iterations=4096))
+    return path
+
+
+async def of_user(harness: Harness, name: str, client_id: str) -> Client:
+    return await Client.connect(harness.port, client_id, username=name, password=b"x")
+
+
+async def test_all_connections_of_a_user_share_a_rate_and_lose_nothing(credentials: Path) -> None:
+    rates = limits(user_messages_per_second=10)
+    async with running_gateway(credentials_file=credentials, **rates) as harness:
+        clients = [await of_user(harness, "ann", f"a{number}") for number in range(3)]
+        for client in clients:
+            client.send(*(Publish("a", b"", qos=1, packet_id=number) for number in range(1, 8)))
+        await until(lambda: is_held(harness))
+        assert harness.counters.messages_received <= 10 + len(clients)
+        other = await of_user(harness, "bob", "b")
+        other.send(Publish("a", b"", qos=1, packet_id=1))
+        await other.expect(Puback)  # nobody else waits
+        for client in clients:
+            for number in range(1, 8):
+                assert (await client.expect(Puback)).packet_id == number
+
+
+async def test_who_comes_back_owes_what_he_owed(credentials: Path) -> None:
+    rates = limits(user_messages_per_second=2, when_too_fast="disconnect")
+    async with running_gateway(credentials_file=credentials, **rates) as harness:
+        for client_id in ("a", "b"):
+            client = await of_user(harness, "ann", client_id)
+            client.send(*(Publish("a", b"", packet_id=0) for _ in range(10)))
+            await client.expect_disconnect(DisconnectReasonCode.MESSAGE_RATE_TOO_HIGH)
+        assert len(harness.inbound()) <= 4
+
+
+async def test_all_connections_of_a_user_share_their_bytes(credentials: Path) -> None:
+    rates = limits(user_bytes_per_second=8192)
+    async with running_gateway(credentials_file=credentials, **rates) as harness:
+        clients = [await of_user(harness, "ann", f"a{number}") for number in range(2)]
+        for client in clients:
+            client.send(Publish("a", bytes(6_000), qos=1, packet_id=1))
+        await until(lambda: is_held(harness))
+        for client in clients:
+            await client.expect(Puback)
+
+
+async def test_clients_of_nobody_share_nothing() -> None:
+    async with running_gateway(**limits(user_messages_per_second=1)) as harness:
+        client = await Client.connect(harness.port, "a", username="ann")
+        client.send(*(Publish("a", b"", qos=1, packet_id=number) for number in range(1, 8)))
+        for number in range(1, 8):
+            assert (await client.expect(Puback)).packet_id == number
+        assert not harness.counters.clients_too_fast
+
+
+def test_users_who_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RECENT_USERS", 2)
+    users = UserLimits(limits(user_messages_per_second=1)["limits"])
+    connected = users.of("ann")
+    for name in ("bob", "eve", "mallory"):
+        users.of(name)
+    assert users.of("ann") is connected
+    assert set(users._rates) == {"ann", "mallory"}
 
 
 async def test_who_publishes_too_fast_is_disconnected_where_that_is_set() -> None:

@@ -279,9 +279,17 @@ async def test_a_crash_repeats_no_more_messages_than_may_be_repeated() -> None:
             await client.expect_nothing()
             await harness.kill()
         log.release_reports()
-        async with running_gateway(log=log, router=router) as harness:
+        async with running_gateway(
+            log=log, router=router, max_repeated_messages=MAX_REPEATED
+        ) as harness:
             client, _ = await resume(harness)
-            assert await client.payloads(6) == [b"%d" % number for number in range(6)]
+            messages = [await client.message() for _ in range(6)]
+            assert [one.payload for one in messages] == [b"%d" % number for number in range(6)]
+            # [MQTT5-3.3.1-1] [MQTT311-3.3.1-1]
+            assert [one.dup for one in messages] == [True] * 3 + [False] * 3
+            # Then it is over, and no record tells of it any more.
+            sender = harness.gateway.sessions.get("default", "alice").sender
+            await until(lambda: sender.maybe_sent is None)
 
 
 async def test_messages_go_on_when_the_log_has_heard_of_the_earlier_ones() -> None:

@@ -8,10 +8,13 @@ import contextlib
 import random
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ingest.gateway import retained_scans
+from ingest.gateway.retained_shards import INCOMPLETE_SECONDS
 from ingest.protocol.packets import Disconnect, Puback, Publish, Suback, Subscribe, Subscription
 from mqlake.clock import ManualClock
 from mqlake.log.memory import MemoryLog
@@ -23,8 +26,10 @@ from mqlake.records import (
     message_key,
 )
 from mqlake.session_records import RetainedScan
+from mqlake.tables import RETAINED
 from tests.ingest.gateway.harness import (
     DEADLINE_SECONDS,
+    NAME,
     PARTITIONS,
     Client,
     Harness,
@@ -33,6 +38,7 @@ from tests.ingest.gateway.harness import (
     running_gateway,
     until,
 )
+from tests.ingest.gateway.lake.tables import append
 
 pytestmark = pytest.mark.anyio
 
@@ -366,6 +372,74 @@ async def test_a_copy_that_was_let_go_of_is_made_anew() -> None:
         assert await every(client, 29) == expected
         await client.expect_nothing()
         assert here.questions() == asked
+
+
+async def trimmed() -> tuple[MemoryLog, int]:
+    """Return a log that has lost the first of three retained messages, and their shard."""
+    log = new_log(NAME)
+    async with running_gateway(log=log) as harness:
+        await retain(harness, {"a": b"1"})
+        await retain(harness, {"a": b"2"})
+        await retain(harness, {"a": b""})
+        shard = harness.writer.partition_of(message_key("default", "a"), PARTITIONS)
+        same = (f"b{number}" for number in range(100))
+        other = next(
+            one
+            for one in same
+            if harness.writer.partition_of(message_key("default", one), PARTITIONS) == shard
+        )
+        await retain(harness, {other: b"3"})
+    offsets = [one.offset for one in log.records(INBOUND) if one.value == b"2"]
+    log.remove_before(INBOUND, shard, offsets[0])
+    return log, shard
+
+
+def of_table(topic: str, shard: int, offset: int) -> dict[str, Any]:
+    ids = {"id": "00" * 16, "client_id": "c", "ts": 1_700_000_000_000_000}
+    row = {"tenant": "default", "topic": topic, "payload": b"of the table", "qos": 1}
+    return {**ids, **row, "log_partition": shard, "log_offset": offset}
+
+
+async def test_a_copy_that_lacks_something_is_not_served_before_the_table_has_caught_up(
+    tmp_path: Path,
+) -> None:
+    log, shard = await trimmed()
+    clock = ManualClock()
+    async with running_gateway(log=log, lake_dir=tmp_path, clock=clock) as harness:
+        gateway = harness.gateway
+        is_healthy, detail = gateway.status.health()
+        assert is_healthy
+        assert f"retained messages are missing in shards [{shard}]" in detail
+        assert gateway.status.gauges()["retained_incomplete_shards"] == 1
+        client = await Client.connect(harness.port)
+        await client.subscribe("#", 1)
+        await client.expect_nothing()
+        clock.advance(INCOMPLETE_SECONDS)
+        gateway.retained_shards.tick()
+        await until(lambda: gateway.retained_shards.is_settled)
+        gateway.retained_questions.tick()
+        await client.expect_nothing()
+        begin = log.partitions(INBOUND)[shard].begin
+        append(tmp_path, RETAINED, [of_table("old", shard, 0)], next_offsets={shard: begin})
+        clock.advance(INCOMPLETE_SECONDS)
+        gateway.retained_shards.tick()
+        await until(lambda: gateway.retained.is_complete(shard))
+        await until(lambda: gateway.status.health() == (True, "1 clients, 1 subscriptions"))
+        gateway.retained_questions.tick()
+        found = await every(client, 2)
+        assert found.pop("old") == b"of the table"
+        assert list(found.values()) == [b"3"]
+        await client.expect_nothing()
+
+
+async def test_without_tables_the_log_is_all_there_is() -> None:
+    log, shard = await trimmed()
+    async with running_gateway(log=log) as harness:
+        assert f"are missing in shards [{shard}]" in harness.gateway.status.health()[1]
+        client = await Client.connect(harness.port)
+        await client.subscribe("#", 1)
+        assert list((await every(client, 1)).values()) == [b"3"]
+        await client.expect_nothing()
 
 
 async def test_a_question_does_not_wait_for_the_barriers_of_its_subscription() -> None:

@@ -11,7 +11,7 @@ from ingest.gateway.store.database import Database
 from ingest.session.placement import place
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.log.contract import LogReader, LogRecord, LogWriter, RecordsCallback
+from mqlake.log.contract import AppendCallback, LogReader, LogRecord, LogWriter, RecordsCallback
 from mqlake.records import SESSIONS
 from mqlake.session_records import SessionRecord, encode_session, session_key
 from mqlake.shard_records import (
@@ -99,6 +99,7 @@ class Written:
     def __init__(self) -> None:
         self.owned: list[int] = []
         self.left: list[int] = []
+        self.reports: dict[int, AppendCallback] = {}
         self.is_failing = False
 
     async def append_durably(
@@ -110,9 +111,10 @@ class Written:
             self.left.append(partition)
         return partition, 0
 
-    def append(self, _topic: str, key: bytes, *_: Any, partition: int) -> None:
+    def append(self, _topic: str, key: bytes, *rest: Any, partition: int) -> None:
         if key == OWNER_KEY:
             self.owned.append(partition)
+            self.reports[partition] = rest[-1]
 
 
 class Bench:
@@ -237,6 +239,33 @@ async def test_a_gateway_says_that_it_has_left_a_shard_until_the_log_has_it() ->
     await until(has_left)
     await until(lambda: bench.shards.is_idle)
     bench.shards.tick()
+    assert bench.writer.left == [number]
+    await bench.shards.close()
+
+
+async def test_a_shard_that_it_has_claimed_is_read_until_it_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever owns the shard next waits for that."""
+    bench = Bench(dict.fromkeys(range(SHARDS), 1))
+    await bench.shards.open()
+    number = bench.mine[0]
+    await bench.load(number, [a_session(number, 0)])
+    await until(lambda: number in bench.writer.reports)
+    monkeypatch.setattr(KnownPeers, "owners", lambda _: [OTHER.gateway, "gateway-3"])
+    bench.shards.tick()
+    assert number in bench.reader.followed, "its claim may be on its way"
+    bench.writer.reports[number](number, 1, None)
+    bench.shards.tick()
+    assert number in bench.reader.followed, "the log has it"
+    bench.reader.hand_over([owned_by(ME, number, 1)])
+    bench.reader.hand_over([owned_by(OTHER, number, 2)])
+
+    def is_dropped() -> bool:
+        bench.shards.tick()
+        return number not in bench.reader.followed
+
+    await until(is_dropped)
     assert bench.writer.left == [number]
     await bench.shards.close()
 

@@ -18,6 +18,7 @@ from ingest.protocol.packets import (
     Pingreq,
     Pingresp,
     Puback,
+    Pubcomp,
     Publish,
     Pubrec,
     Pubrel,
@@ -94,6 +95,20 @@ async def drain(client: Client) -> list[Publish]:
         assert isinstance(packet, Publish), packet
         found.append(packet)
         client.send(Puback(packet.packet_id))
+    return found
+
+
+async def take(client: Client) -> list[Publish]:
+    """Take what has come up to now, and go through each exchange up to PUBREC."""
+    found: list[Publish] = []
+    client.send(Pingreq())
+    while not isinstance(packet := await client.receive(), Pingresp):
+        if isinstance(packet, Publish):
+            found.append(packet)
+            answer = Puback if packet.qos == 1 else Pubrec
+            client.send(answer(packet.packet_id))
+        elif isinstance(packet, Pubrel):
+            client.send(Pubcomp(packet.packet_id))
     return found
 
 
@@ -218,6 +233,21 @@ async def test_what_a_dead_gateway_was_given_reaches_another_member() -> None:
         assert Counter(late + found) == Counter(sent)
         await survivor.expect_nothing()
         assert [one.gateway for one in parts(second)] == [SECOND]
+
+
+async def test_a_gateway_that_is_back_leaves_the_routes_of_its_parts_to_who_settles_these() -> None:
+    async with site() as (log, router):
+        async with running_gateway(log=log, router=router, name=FIRST) as first:
+            client = await member(first, "a", kept=True)
+            await client.subscribe("b", 1)
+            await kill(first)
+        async with running_gateway(log=log, router=router, name=FIRST) as first:
+            routes = {record.key: record for record in first.log.records(ROUTES)}
+            shared = routes[route_key(Route(FIRST, "default", SHARED))]
+            plain = routes[route_key(Route(FIRST, "default", "b"))]
+            assert shared.value is plain.value is None
+            # What a run withdraws of itself says by which run.
+            assert [len(record.headers) for record in (shared, plain)] == [1, 3]
 
 
 async def test_a_group_without_kept_sessions_ends_with_its_last_member() -> None:
@@ -682,6 +712,30 @@ async def test_qos_2_is_sent_to_one_client_though_gateways_die(kept: bool) -> No
             assert [one.payload for one in again] == [one.payload for one in seen]
             assert all(one.dup for one in again)
             await back.expect_nothing()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_what_a_session_was_given_and_its_progress_does_not_know_goes_to_others(
+    qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway dies when the shard of the group has what is in flight, and no other has."""
+    async with two_gateways_in_time() as (first, second, clock):
+        victim, survivor = await member(first, "a", qos, kept=True), await member(second, "b", qos)
+        sent = await publish(second, 20, qos)
+        await first.delivered()
+        found = [one.payload for one in await take(victim)]
+        await first.saved()
+        monkeypatch.setattr(first.gateway.session_log, "save_progress", lambda *_, **__: None)
+        sent += await publish(second, 20, qos, first=20)
+        await first.delivered()
+        await kill(first)
+        await die_out(clock, second)
+        back = await member(second, "a", qos, kept=True)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while set(found) != set(sent):
+                found += [one.payload for client in (survivor, back) for one in await take(client)]
+                await asyncio.sleep(0.005)
+        assert Counter(found) == Counter(sent)
 
 
 async def test_what_comes_between_route_and_membership_waits_for_the_member() -> None:

@@ -6,9 +6,19 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.effects import Append, Effect, Fenced, Find, NextOffsets, PublishWills, Tell
+from ingest.session.effects import (
+    Append,
+    Effect,
+    EndOffsets,
+    Fenced,
+    Find,
+    NextOffsets,
+    PublishWills,
+    Tell,
+)
 from ingest.session.memory_shards import MemoryShardStore
 from ingest.session.ownership import Shard
+from mqlake.errors import LogError
 from mqlake.log.contract import LogRecord
 from mqlake.session_records import (
     NEVER_EXPIRES,
@@ -18,6 +28,7 @@ from mqlake.session_records import (
     session_key,
 )
 from mqlake.shard_records import (
+    ANYBODY,
     OWNER_KEY,
     Run,
     claim_key,
@@ -42,6 +53,7 @@ class OneShard:
         told: What gateways were told: (gateway, action, members).
         wills: Exchanges of the wills that were published.
         held_back: Coroutines that are not run, while `is_slow`.
+        fails: The log does not answer an effect of this kind.
     """
 
     def __init__(self) -> None:
@@ -50,6 +62,7 @@ class OneShard:
         self.wills: list[bytes] = []
         self.is_slow = False
         self.held_back: list[Work] = []
+        self.fails: type[Effect[Any]] | None = None
         self._works: list[Work] = []
         self.shard = Shard(0, MemoryShardStore(), ME, self._start)
         self.own(ME)
@@ -63,8 +76,14 @@ class OneShard:
     def own(self, run: Run) -> int:
         return self.append(OWNER_KEY, encode_run(run), stamp_headers(run.incarnation))
 
-    def claim(self, run: Run, number: int = 1, epoch: int | None = None) -> int:
-        value = encode_claim(run, number, clean_start=False)
+    def claim(
+        self,
+        run: Run,
+        number: int = 1,
+        epoch: int | None = None,
+        principal: str | None = ANYBODY,
+    ) -> int:
+        value = encode_claim(run, number, clean_start=False, principal=principal)
         return self.append(claim_key(*KEY), value, stamp_headers(run.incarnation, epoch))
 
     def goes_on(self, run: Run, number: int) -> int:
@@ -124,6 +143,10 @@ class OneShard:
                 effect = work.send(result)
             except StopIteration:
                 return
+            if self.fails is not None and isinstance(effect, self.fails):
+                with suppress(LogError):
+                    work.throw(LogError("the log does not answer", definite=False))
+                return
             result = self._perform(effect)
 
     def _perform(self, effect: Effect[Any]) -> Any:
@@ -134,7 +157,7 @@ class OneShard:
             self.told.append((effect.gateway, effect.action, json.loads(effect.value)))
         elif isinstance(effect, PublishWills):
             self.wills += [exchange for _, exchange in effect.wills]
-        elif isinstance(effect, NextOffsets):
+        elif isinstance(effect, (NextOffsets, EndOffsets)):
             return [0]
         elif isinstance(effect, Find):
             return {one.exchange for one in effect.searches if one.exchange in self.wills}

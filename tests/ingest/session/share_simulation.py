@@ -29,6 +29,7 @@ from ingest.session.share_membership import (
 )
 from ingest.session.share_parts import (
     GroupKey,
+    MemberRecord,
     PartRecord,
     PartState,
     decode_part,
@@ -40,12 +41,13 @@ from ingest.session.share_parts import (
 )
 from ingest.session.share_table import GroupTable
 from mqlake.shard_records import NO_EPOCH, OWNER_KEY, Run, read_stamp, stamp_headers
+from tests.ingest.session.share_router import Barrier, Router
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.invariants import QUIET_MS, Violation
 from tests.ingest.session.simulation.lease import TICK_MS
 from tests.ingest.session.simulation.log import START_MS
 from tests.ingest.session.simulation.node import LEASE_MS
-from tests.ingest.session.simulation.schedule import LATE_MS, Fault, Schedule, Step
+from tests.ingest.session.simulation.schedule import LATE_MS, Fault, Schedule, Step, lost_ticks
 from tests.ingest.session.simulation.search import run
 from tests.ingest.session.simulation.world import World
 
@@ -63,7 +65,11 @@ _FAULTS: Final = (
     *("crash", "crash", "crash", "pause", "pause", "pause"),
     *("deaf", "unheard", "mute", "slow", "late"),
 )
+_AWAY_MS: Final = (50, 500, 3_000, 12_000, 25_000)
 _PAUSES_MS: Final = (100, 1_500, 2_900, 3_500, 5_000, 9_500, 10_500, 11_500, 13_000, 30_000)
+NOT_KNOWN: Final = 1 << 60
+"""`from_delivery` of a part that has not begun."""
+
 _ACK_MS: Final = (3, 5, 20, 200, 3_000)
 
 
@@ -84,25 +90,21 @@ def make_schedule(seed: int) -> Schedule:
         ms = LATE_MS if what == "late" else random.choice(_PAUSES_MS)
         gateway = None if random.random() < 0.7 else random.randrange(gateways)
         faults.append(Fault(random.randint(5, 40 + 25 * len(steps)), what, gateway, ms))
+    faults += lost_ticks(seed, gateways, 40 + 25 * len(steps))
+    faults += router_crashes(seed, 40 + 25 * len(steps))
     faults.sort(key=lambda fault: fault.event)
     return Schedule(seed, gateways, 1, tuple(steps), tuple(faults))
 
 
-@dataclass(frozen=True, slots=True)
-class Barrier:
-    gateway: str
-    name: str
-    routes: int
-    """So many route records the router must have applied."""
-
-
-@dataclass(slots=True)
-class Delivery:
-    """What the router gave to a gateway."""
-
-    offset: int
-    """In the stream of what was published."""
-    barrier: str | None = None
+def router_crashes(seed: int, events: int) -> list[Fault]:
+    """Return faults for every third schedule: the router crashes and is away for a time."""
+    random = Random(f"router {seed}")
+    if random.random() >= 0.33:
+        return []
+    return [
+        Fault(random.randint(5, events), "router", None, random.choice(_AWAY_MS))
+        for _ in range(random.choice((1, 1, 2)))
+    ]
 
 
 @dataclass(slots=True)
@@ -126,7 +128,7 @@ class SimPart(Part):
         self.is_reading = False
         self.queue: list[int] = []
         self.held: dict[int, Held] = {}
-        self.from_delivery = len(process.shares.deliveries[process.me.gateway])
+        self.from_delivery = NOT_KNOWN
         self.work: Work = belong(self, lambda: process.world.now)
         self.effect: Effect[Any] | None = None
         self.is_changed = False
@@ -160,15 +162,14 @@ class ShareProcess(Process):
         self.parts = 0
         self.rounds = 0
         self.barriers: dict[str, Callable[[int], None]] = {}
-        world.deliveries.setdefault(me.gateway, [])
-        self.next_delivery = len(world.deliveries[me.gateway])
-        self.position = 0
+        world.router.deliveries.setdefault(me.gateway, [])
+        self.next_delivery = len(world.router.deliveries[me.gateway])
+        # What stands before its first barrier is not for this run.
+        self.position = len(world.router.stream)
         self.is_asking = False
         self.questions = 0
-        self.parked: list[Callable[[], None]] = []
+        self.waiting_to_be_kept: list[Callable[[], None]] = []
         super().__init__(world, slot, me, since)
-        # An earlier run of this name has left routes; they are withdrawn before anything else.
-        world.route(me.gateway, is_there=False)
         self.wake("deliveries")
 
     def discard_works(self) -> None:
@@ -263,7 +264,12 @@ class ShareProcess(Process):
         part.is_written = True
         if part.state is PartState.LIVE:
             part.given = [max(self.position, (part.given or [0])[0])]
-        record = part.record(part.open_work(), self.next_delivery, START_MS + self.world.now)
+        next_delivery = self.next_delivery
+        if part.from_delivery != NOT_KNOWN:
+            next_delivery = max(next_delivery, part.from_delivery)
+        record = part.record(
+            part.open_work(), next_delivery, [self.position], START_MS + self.world.now
+        )
         self.shares.judge_snapshot(part, record)
         sent = ShardRecord(
             part_key(record), encode_part(record), stamp_headers(self.me.incarnation)
@@ -279,7 +285,7 @@ class ShareProcess(Process):
         if self.may_act() and not self.is_asking:
             then()
         else:
-            self.parked.append(then)
+            self.waiting_to_be_kept.append(then)
 
     def write_marks(self) -> None:
         part = self.part
@@ -298,11 +304,13 @@ class ShareProcess(Process):
                 self.is_reading.add("again")
                 self.world.at(300, self.read_again, process=self)
             return
-        deliveries = self.shares.deliveries[self.me.gateway]
+        deliveries = self.shares.router.deliveries[self.me.gateway]
         while self.next_delivery < len(deliveries):
             at, one = self.next_delivery, deliveries[self.next_delivery]
             self.next_delivery += 1
-            self.position = max(self.position, one.offset + 1)
+            if one.offset < self.position:
+                continue  # the router repeats itself
+            self.position = one.offset + 1
             if one.barrier is not None:
                 then = self.barriers.pop(one.barrier, None)
                 if then is not None:
@@ -351,7 +359,7 @@ class ShareProcess(Process):
             found |= {
                 offset
                 for offset in range(gap.start[0], gap.end[0])
-                if self.shares.stream[offset] == "message"
+                if self.shares.router.stream[offset] == "message"
             }
         part.gaps.clear()
         part.queue = sorted(found | set(part.queue))
@@ -390,6 +398,8 @@ class ShareProcess(Process):
             return
         do = members["do"]
         if do == "begin" and isinstance(part.effect, AskToBegin):
+            # What comes before is by a route of an earlier run, and with who settles that.
+            part.from_delivery = len(self.shares.router.deliveries[self.me.gateway])
             self.step(part, Begin(members["starts"], members["given"], members["since"]))
         elif do == "go" and isinstance(part.effect, AskToGo):
             self.step(part, None)
@@ -440,7 +450,7 @@ class ShareProcess(Process):
         if not self.is_asking or (self.part is not None and self.part.asks):
             return
         self.is_asking = False
-        parked, self.parked = self.parked, []
+        parked, self.waiting_to_be_kept = self.waiting_to_be_kept, []
         for then in parked:
             self.when_kept(then)
         if self.part is not None and isinstance(self.part.effect, Serve):
@@ -464,20 +474,16 @@ class ShareWorld(World):
 
     def __init__(self, schedule: Schedule, transcript: list[str] | None = None) -> None:
         super().__init__(schedule, transcript)
-        self.stream: list[str | Barrier] = []
-        self.routes: list[tuple[str, bool]] = []
-        self.applied = 0
-        self.routed = 0
-        self.present: set[str] = set()
-        self.deliveries: dict[str, list[Delivery]] = {}
-        self.is_routing = False
+        self.router = Router(self)
         # What is true of the log, as a reader that misses nothing sees it.
         self.table = GroupTable()
         self.owner_epoch = NO_EPOCH
         self.since: int | None = None
         self.given: dict[int, list[Held]] = {}
         self.snapshots: dict[tuple[str, int], list[Held]] = {}
-        kept = ShardRecord(member_key(GROUP, "kept"), encode_member([]), stamp_headers("i", 0))
+        kept = ShardRecord(
+            member_key(GROUP, "kept"), encode_member(MemberRecord()), stamp_headers("i", 0)
+        )
         self.append_at_start(kept)
 
     def append_at_start(self, record: ShardRecord) -> None:
@@ -486,8 +492,8 @@ class ShareWorld(World):
 
     def do(self, step: Step) -> None:
         if step.what == "message":
-            self.note("step", f"message {len(self.stream)}")
-            self.put("message")
+            self.note("step", f"message {len(self.router.stream)}")
+            self.router.put("message")
         elif step.what in {"join", "leave"}:
             self.note("step", f"{step.what} at slot {step.gateway}")
             for process in self.processes:
@@ -497,52 +503,22 @@ class ShareWorld(World):
         else:
             super().do(step)
 
+    def strike(self, fault: Fault, process: Process) -> None:
+        if fault.what == "router":
+            self.note("router", f"FAULT is away for {fault.ms} ms")
+            self.router.crash(fault.ms)
+        else:
+            super().strike(fault, process)
+
+    def end_faults(self) -> None:
+        super().end_faults()
+        self.router.return_soon()
+
     # The router
-
-    def put(self, entry: str | Barrier) -> None:
-        self.stream.append(entry)
-        self.wake_router()
-
-    def wake_router(self) -> None:
-        if not self.is_routing:
-            self.is_routing = True
-            self.at(self.random.choice((1, 2, 3, 10)), self.work)
-
-    def work(self) -> None:
-        self.is_routing = False
-        if self.random.random() < 0.8:
-            self.apply_routes()
-        while self.routed < len(self.stream):
-            entry = self.stream[self.routed]
-            if isinstance(entry, Barrier):
-                if entry.routes > self.applied:
-                    self.apply_routes()
-                self.deliver(entry.gateway, Delivery(self.routed, entry.name))
-            elif self.present:
-                names = sorted(self.present)
-                self.deliver(names[self.routed * 7 % len(names)], Delivery(self.routed))
-            self.routed += 1
-
-    def apply_routes(self) -> None:
-        for gateway, is_there in self.routes[self.applied :]:
-            (self.present.add if is_there else self.present.discard)(gateway)
-        self.applied = len(self.routes)
-
-    def deliver(self, gateway: str, delivery: Delivery) -> None:
-        self.note("router", f"{delivery} to {gateway}")
-        self.deliveries.setdefault(gateway, []).append(delivery)
-        for process in self.processes:
-            if process.is_alive and process.me.gateway == gateway:
-                process.wake("deliveries")
-
-    def route(self, gateway: str, *, is_there: bool) -> int:
-        self.note("routes", f"{gateway} {'has' if is_there else 'has not'} the group")
-        self.routes.append((gateway, is_there))
-        return len(self.routes)
 
     def send_route(self, process: ShareProcess, *, is_there: bool) -> None:
         def land() -> int:
-            return self.route(process.me.gateway, is_there=is_there)
+            return self.router.route(process.me.gateway, is_there=is_there)
 
         process.send("routes", land, report=lambda _: None)
 
@@ -550,9 +526,9 @@ class ShareWorld(World):
         """Put a barrier behind the routes of a gateway that are on their way."""
 
         def put(routes: int) -> None:
-            self.put(Barrier(process.me.gateway, name, routes))
+            self.router.put(Barrier(process.me.gateway, name, routes))
 
-        process.send("routes", lambda: len(self.routes), report=put)
+        process.send("routes", lambda: len(self.router.routes), report=put)
 
     def withdraw(self, process: ShareProcess, effect: Withdraw, done: Callable[..., None]) -> None:
         """Take the route of a dead gateway, and read what it was given up to a barrier."""
@@ -560,11 +536,11 @@ class ShareWorld(World):
         name = f"{process.me.incarnation}/withdraw/{process.rounds}"
 
         def put(routes: int) -> None:
-            self.put(Barrier(effect.gateway, name, routes))
+            self.router.put(Barrier(effect.gateway, name, routes))
             look()
 
         def look() -> None:
-            deliveries = self.deliveries[effect.gateway]
+            deliveries = self.router.deliveries[effect.gateway]
             if not any(one.barrier == name for one in deliveries):
                 self.at(20, look, process=process)
                 return
@@ -576,7 +552,7 @@ class ShareWorld(World):
             done(Deliveries({GROUP: given}, None))
 
         def land() -> int:
-            return self.route(effect.gateway, is_there=False)
+            return self.router.route(effect.gateway, is_there=False)
 
         process.send("routes", land, report=put)
 
@@ -646,7 +622,7 @@ class ShareWorld(World):
         self.judge_the_end()
 
     def judge_the_end(self) -> None:
-        for offset, entry in enumerate(self.stream):
+        for offset, entry in enumerate(self.router.stream):
             if entry != "message" or self.since is None or offset < self.since:
                 continue
             if not any(one.is_acked for one in self.given.get(offset, ())):

@@ -11,7 +11,7 @@ from mqlake.shard_records import Key, Run, claim_key
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.session.holder_host import Grant
+    from ingest.session.holder_host import Grant, Refusal
     from mqlake.errors import LogError
     from mqlake.records import Headers
 
@@ -39,7 +39,7 @@ class Host:
     def begin(self, key: Key, opening: str, grant: Grant | None) -> None:
         self.did.append(("begin", opening))
 
-    def refuse(self, key: Key, opening: str, reason: str, *, is_superseded: bool) -> None:
+    def refuse(self, key: Key, opening: str, refusal: Refusal, reason: str) -> None:
         self.did.append(("refuse", opening))
 
     def let_go(self, key: Key) -> None:
@@ -74,7 +74,7 @@ def told(number: int, epoch: int = 0) -> dict[str, Any]:
 def test_a_grant_from_before_the_gateway_was_deaf_counts_no_more() -> None:
     host = Host()
     holder: Holder[str] = Holder(ME, 1, host)
-    holder.open(KEY, "client", 0.0, clean_start=False)
+    holder.open(KEY, "client", 0.0, clean_start=False, principal=None)
     holder.confirm(20.0)
     holder.granted(told(1, 0))
     assert not holder.is_held(KEY)
@@ -92,11 +92,21 @@ def test_a_free_session_may_be_refused_when_it_is_claimed() -> None:
     assert not holder.is_held(KEY)
 
 
+def test_a_refusal_that_is_late_does_not_take_what_was_granted_since() -> None:
+    host = Host()
+    holder: Holder[str] = Holder(ME, 1, host)
+    holder.open(KEY, "client", 0.0, clean_start=False, principal="ann")
+    holder.granted(told(1, 0))
+    holder.refused({**told(1), "is_anothers": True})
+    assert host.did == [("begin", "client")]
+    assert holder.epoch(KEY) == 0
+
+
 def test_a_grant_takes_the_place_of_a_free_session() -> None:
     host = Host()
     holder: Holder[str] = Holder(ME, 1, host)
     holder.open_free(KEY, "one")
-    holder.open(KEY, "two", 0.0, clean_start=True)
+    holder.open(KEY, "two", 0.0, clean_start=True, principal=None)
     holder.granted(told(2, 1))
     assert host.did == [("begin", "one"), ("abandon",), ("untake",), ("begin", "two")]
     assert holder.epoch(KEY) == 1
@@ -139,7 +149,7 @@ def page(number: int, *topic_filters: str) -> dict[str, Any]:
 def test_a_session_begins_when_all_pages_of_its_subscriptions_have_come() -> None:
     host = Host()
     holder: Holder[str] = Holder(ME, 1, host)
-    holder.open(KEY, "client", 0.0, clean_start=False)
+    holder.open(KEY, "client", 0.0, clean_start=False, principal=None)
     holder.subscriptions_told(page(7, "of", "another", "claim"))
     holder.subscriptions_told(page(1, "a", "b"))
     holder.granted({**told(1), "subscriptions": 3})
@@ -156,6 +166,6 @@ def test_a_session_begins_when_all_pages_of_its_subscriptions_have_come() -> Non
 @pytest.mark.parametrize("rows", [None, "a", [1], [{}], [{"filter": 1}]])
 def test_a_malformed_page_is_refused(rows: object) -> None:
     holder: Holder[str] = Holder(ME, 1, Host())
-    holder.open(KEY, "client", 0.0, clean_start=False)
+    holder.open(KEY, "client", 0.0, clean_start=False, principal=None)
     with pytest.raises(InvalidRecord, match="subscriptions"):
         holder.subscriptions_told({**told(1), "subscriptions": rows})

@@ -1,7 +1,11 @@
+from __future__ import annotations
+
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
+from ingest.session.effects import Append, Effect, Find
 from mqlake.errors import InvalidRecord
 from mqlake.session_records import (
     ProgressRecord,
@@ -23,6 +27,9 @@ from mqlake.shard_records import (
 )
 from tests.ingest.session.one_shard import KEY, ME, OTHER, OneShard, a_session, a_will
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 THIRD = Run("g3", "i3")
 
 
@@ -32,6 +39,10 @@ def lefts(one: OneShard) -> list[bytes]:
 
 def nobody(_run: Run) -> bool:
     return False
+
+
+def is_other(run: Run) -> bool:
+    return run == OTHER
 
 
 def test_what_an_owner_writes_of_an_absent_session_counts_behind_a_claim_that_ended() -> None:
@@ -180,14 +191,14 @@ def taken() -> tuple[OneShard, Free]:
     one, free = OneShard(), Free()
     one.shard.taken.free = free
     written = len(one.log)
-    assert one.shard.take(KEY, 2)
+    assert one.shard.take(KEY, 2, None)
     assert len(one.log) == written
     return one, free
 
 
 def test_a_session_that_was_taken_is_given_on_once_it_was_let_go_of() -> None:
     one, free = taken()
-    assert not one.shard.take(KEY, 3)
+    assert not one.shard.take(KEY, 3, None)
     one.claim(OTHER)
     assert free.asked == [KEY]
     assert one.told == []
@@ -209,7 +220,7 @@ def test_a_session_that_is_taken_and_over_leaves_nothing_in_the_log() -> None:
     one.shard.untake(KEY)
     one.act()
     assert len(one.log) == written
-    assert one.shard.take(KEY, 3)
+    assert one.shard.take(KEY, 3, None)
 
 
 def test_what_was_taken_is_claimed_before_its_owner_leaves() -> None:
@@ -306,10 +317,6 @@ def test_the_end_of_another_claim_is_asked_about_no_more_than_once_at_a_time() -
     assert one.told == []
 
 
-def is_other(run: Run) -> bool:
-    return run == OTHER
-
-
 def a_shard_where_a_message_is_on_its_way() -> OneShard:
     one = OneShard()
     epoch = one.claim(OTHER)
@@ -351,6 +358,23 @@ def test_a_dead_gateway_that_comes_back_keeps_what_was_not_settled() -> None:
     session = one.shard.session(KEY)
     assert session is not None
     assert not session.connected
+
+
+@pytest.mark.parametrize("effect", [Find, Append])
+@pytest.mark.parametrize("is_spent", [is_other, nobody])
+def test_a_dead_gateway_is_settled_anew_when_the_log_did_not_answer(
+    effect: type[Effect[object]], is_spent: Callable[[Run], bool]
+) -> None:
+    one = OneShard()
+    one.write(a_session(), one.claim(OTHER))
+    one.fails = effect
+    one.shard.tick(1_000_000, is_other, nobody, is_spent)
+    one.act()
+    assert one.shard.store.held_by(OTHER) == [KEY]
+    one.fails = None
+    one.shard.tick(1_001_000, is_other, nobody, is_spent)
+    one.act()
+    assert one.shard.store.held_by(OTHER) == []
 
 
 def test_a_session_whose_subscriptions_cannot_be_read_is_as_none() -> None:

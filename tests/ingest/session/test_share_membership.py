@@ -49,9 +49,9 @@ def test_only_a_live_part_takes_over() -> None:
 def test_records_are_counted_and_keep_what_they_said() -> None:
     part = live_part()
     part.gaps = [Gap([1, 1], [2, 2], 99)]
-    first = part.record(OpenWork([(0, 7)]), 3, 12)
+    first = part.record(OpenWork([(0, 7)]), 3, [2, 5], 12)
     part.gaps[0].start[0] = 2
-    second = part.record(OpenWork(), 4, 13)
+    second = part.record(OpenWork(), 4, [2, 6], 13)
     assert (first.number, second.number) == (1, 2)
     assert first.gaps == [Gap([1, 1], [2, 2], 99)]
     assert (first.next, first.at_ms, first.run) == (3, 12, Run("gateway-1", "run"))

@@ -8,6 +8,7 @@ from ingest.session.open_work import OpenWork
 from ingest.session.share_parts import (
     Gap,
     GroupKey,
+    MemberRecord,
     PartRecord,
     PartState,
     decode_member,
@@ -29,6 +30,7 @@ def test_a_part_survives_its_record() -> None:
     part.open = OpenWork([(0, 5)])
     part.gaps = [Gap([1, 1], [2, 2], 99)]
     part.took, part.taker, part.asks, part.at_ms = ["0c"], "0b", 3, 12
+    part.delivered = [4, 6]
     assert decode_part("0a", GROUP, encode_part(part)) == part
     assert decode_part_key(part_key(part).decode().removeprefix("h/")) == ("0a", GROUP)
 
@@ -54,7 +56,35 @@ def test_what_is_no_part_is_refused(value: bytes) -> None:
 def test_a_member_survives_its_record(client_id: str) -> None:
     key = member_key(GROUP, client_id).decode().removeprefix("m/")
     assert decode_member_key(key) == (GROUP, client_id)
-    assert decode_member(encode_member([(0, 7), (2, 1)])) == [(0, 7), (2, 1)]
+    for record in (
+        MemberRecord(),
+        MemberRecord([(0, 7), (2, 1)], [65_535, 1]),
+        MemberRecord([(0, 7)], [3], known_packet_id=0),
+    ):
+        assert decode_member(encode_member(record)) == record
+    assert decode_member(b'{"v":1,"in_flight":[[0,7]]}') == MemberRecord([(0, 7)])
+
+
+@pytest.mark.parametrize(
+    ("packet_ids", "known", "later", "unknown"),
+    [
+        ([4, 5, 6], 4, [], [(0, 1), (0, 2)]),
+        ([4, 5, 6], 4, [(0, 2)], [(0, 1)]),
+        ([4, 5, 6], 6, [(0, 2)], []),
+        ([65_534, 65_535, 1], 65_534, [], [(0, 1), (0, 2)]),
+        ([1, 2, 3], 0, [], [(0, 0), (0, 1), (0, 2)]),
+        ([4, 5, 6], None, [], []),
+        ([], 0, [], []),
+    ],
+)
+def test_what_was_noted_behind_the_progress_is_unknown_to_the_next_gateway(
+    packet_ids: list[int],
+    known: int | None,
+    later: list[tuple[int, int]],
+    unknown: list[tuple[int, int]],
+) -> None:
+    before = MemberRecord([(0, 0), (0, 1), (0, 2)], packet_ids)
+    assert before.unknown_to(MemberRecord(later, known_packet_id=known)) == unknown
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b'{"v":2}', b'{"v":1,"in_flight":[1]}'])

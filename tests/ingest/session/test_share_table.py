@@ -4,6 +4,7 @@ import pytest
 
 from ingest.session.share_parts import (
     GroupKey,
+    MemberRecord,
     PartRecord,
     PartState,
     encode_member,
@@ -49,7 +50,7 @@ class Log:
         return self.table.apply_part(part_id, GROUP, None, Stamp("i", 0, owner), OWNER, 0)
 
     def member(self, client_id: str, epoch: int, *, is_one: bool = True, at_ms: int = 0) -> bool:
-        value = encode_member([(0, epoch)]) if is_one else None
+        value = encode_member(MemberRecord([(0, epoch)])) if is_one else None
         stamp = Stamp("i", epoch, None)
         return self.table.apply_member(GROUP, client_id, value, stamp, OWNER, at_ms)
 
@@ -209,6 +210,29 @@ def test_what_a_session_had_in_flight_at_a_gateway_before_stays_its_own(log: Log
     assert log.table.in_flight(GROUP) == {(0, 6), (0, 7)}
     log.member("c", 8, at_ms=2 * FENCE_MS)
     assert log.table.in_flight(GROUP) == {(0, 7), (0, 8)}
+
+
+def test_what_a_session_that_moved_does_not_know_of_is_left_to_others_once(log: Log) -> None:
+    def write(epoch: int, record: MemberRecord, at_ms: int = 0) -> None:
+        stamp = Stamp("i", epoch, None)
+        assert log.table.apply_member(GROUP, "c", encode_member(record), stamp, OWNER, at_ms)
+
+    write(3, MemberRecord([(0, 1), (0, 2), (0, 3)], [7, 8, 9]))
+    assert log.table.unsent(GROUP) == []
+    write(4, MemberRecord([(0, 2)], [8], known_packet_id=8), at_ms=12)
+    [left] = log.table.unsent(GROUP)
+    assert (set(left.open), left.state, left.at_ms) == ({(0, 3)}, PartState.LEFT, 12)
+    assert log.table.groups_with_unsent() == [GROUP]
+    assert (0, 3) in log.table.in_flight(GROUP), "no part says it had that"
+    write(4, MemberRecord([], [], known_packet_id=8))
+    assert log.table.unsent(GROUP) == [left]
+    log.write(left.part_id, "left", owner=OWNER)
+    assert log.table.unsent(GROUP) == []
+    log.write("a", "live", [0], took=(left.part_id,))
+    assert log.forget(left.part_id)
+    assert log.table.unsent(GROUP) == []
+    write(5, MemberRecord([], [], known_packet_id=8))
+    assert log.table.unsent(GROUP) == []
 
 
 def test_fences_are_forgotten(log: Log) -> None:

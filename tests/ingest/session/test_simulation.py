@@ -11,11 +11,13 @@ from tests.ingest.session.simulation.families import (
     crash_at_each_event,
     lose_the_answer,
     move_while_messages_come,
+    outlast_a_stranger,
     stand_still_while_publishing,
+    take_over_twice,
 )
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.planted import MUTANTS
-from tests.ingest.session.simulation.schedule import make_schedule
+from tests.ingest.session.simulation.schedule import make_schedule, with_strangers
 from tests.ingest.session.simulation.search import explain, schedules_wanted, search
 from tests.ingest.session.simulation.world import World
 
@@ -30,6 +32,9 @@ Patch = pytest.MonkeyPatch
 
 CHUNKS: Final = 20
 SCHEDULES: Final = schedules_wanted(20_000)
+STRANGERS: Final = schedules_wanted(4_000)
+"""Schedules in which other users come, too."""
+CHUNK: Final = 1_000
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -37,6 +42,16 @@ def test_no_schedule_breaks_a_promise(chunk: int) -> None:
     size = SCHEDULES // CHUNKS
     found = search(range(chunk * size, (chunk + 1) * size))
     assert found is None, explain(make_schedule(found[0]))
+
+
+@pytest.mark.parametrize("chunk", range(STRANGERS // CHUNK))
+def test_no_stranger_gets_a_session(chunk: int) -> None:
+    found = search(range(chunk * CHUNK, (chunk + 1) * CHUNK), with_strangers)
+    assert found is None, explain(with_strangers(found[0]))
+
+
+def test_a_stranger_is_refused_whatever_compaction_leaves() -> None:
+    assert not [found for found in outlast_a_stranger() if found is not None]
 
 
 def test_a_message_that_comes_when_its_gateway_goes_on_is_stored_once() -> None:
@@ -58,6 +73,10 @@ def test_a_clean_session_has_one_holder_while_its_shard_changes_its_owner() -> N
 @pytest.mark.parametrize("world", [crash_at_each_event, move_while_messages_come, lose_the_answer])
 def test_exchanges_are_finished_elsewhere(world: Family) -> None:
     assert not [found for found in world() if found is not None]
+
+
+def test_what_a_dead_gateway_may_have_sent_goes_out_with_dup() -> None:
+    assert not [found for found in take_over_twice() if found is not None]
 
 
 def test_a_schedule_is_the_same_each_time() -> None:

@@ -73,7 +73,7 @@ def begin_without_all_pages(patch: Patch) -> None:
 
     def keep_the_last(self: Holder[Any], value: dict[str, Any]) -> None:
         told(self, value)
-        claiming = self._claiming.get((value["tenant"], value["client_id"]))
+        claiming = self._numbered((value["tenant"], value["client_id"]), value["number"])
         if claiming is not None:
             last = value["subscriptions"][-1]
             claiming.subscriptions = {last["filter"]: last}
@@ -81,7 +81,7 @@ def begin_without_all_pages(patch: Patch) -> None:
     granted = Holder.granted
 
     def begin(self: Holder[Any], value: dict[str, Any]) -> None:
-        claiming = self._claiming.get((value["tenant"], value["client_id"]))
+        claiming = self._numbered((value["tenant"], value["client_id"]), value["number"])
         count = 0 if claiming is None else len(claiming.subscriptions)
         granted(self, {**value, "subscriptions": count})
 

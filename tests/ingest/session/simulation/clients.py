@@ -33,6 +33,8 @@ class Connection:
     is_closed: bool = False
     """By the server, or with it."""
     closed_at: int = 0
+    is_refused: bool = False
+    """The session is another user's."""
     is_abandoned: bool = False
     """Others had settled its session before, or may have: its gateway was not heard of."""
     session_id: str = ""
@@ -53,6 +55,7 @@ class Client:
     world: World
     number: int
     client_id: str
+    user: str
     connection: Connection | None = None
     is_connected: bool = False
     subscribed: str | None = None
@@ -153,13 +156,15 @@ class Client:
         if self.connection is connection:
             self.subscribed = connection.session_id
 
-    def delivered(self, connection: Connection, packet_id: int, message: Message) -> None:
+    def delivered(
+        self, connection: Connection, packet_id: int, message: Message, dup: bool
+    ) -> None:
         if self.connection is not connection:
             return
-        self.world.note(self.client_id, f"receives {packet_id} {message}")
+        self.world.note(self.client_id, f"receives {packet_id} {message} dup={dup}")
         exchange = (connection.session_id, packet_id)
         if message.qos == 1 or exchange not in self.packet_ids:
-            self.world.judge.received(self, connection.session_id, message)
+            self.world.judge.received(self, connection.session_id, message, dup=dup)
         if message.qos == 1:
             self.packet(connection, "puback", packet_id)
         else:

@@ -6,7 +6,14 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from mqlake.session_records import NEVER_EXPIRES
-from tests.ingest.session.simulation.schedule import LATE_MS, Fault, Schedule, Step
+from tests.ingest.session.simulation.schedule import (
+    CLIENTS,
+    LATE_MS,
+    Fault,
+    Schedule,
+    Step,
+    with_strangers,
+)
 from tests.ingest.session.simulation.search import run
 
 if TYPE_CHECKING:
@@ -14,8 +21,31 @@ if TYPE_CHECKING:
 
     from tests.ingest.session.simulation.invariants import Violation
 
+STRANGERS: Final = 400
+"""Schedules in which other users come with the identifiers of clients."""
+
 FREE: Final = 300
 """Schedules in which sessions that no record tells of change their gateway."""
+
+
+def strangers_come() -> Iterator[Violation | None]:
+    """Have other users come with the identifiers of clients."""
+    for seed in range(STRANGERS):
+        yield run(with_strangers(seed))
+
+
+def outlast_a_stranger() -> Iterator[Violation | None]:
+    """Have a stranger come twice while a client is connected, its owner read anew in between."""
+    steps = (
+        Step(2_500, "connect", 0, 1, clean=True),
+        Step(3_000, "connect", CLIENTS, 0),
+        Step(30_000, "compact"),
+        *(Step(30_010 + number, "message", qos=1) for number in range(10)),
+        Step(36_000, "restart", 0),
+        Step(45_000, "connect", CLIENTS, 0),
+    )
+    for event in range(20, 60, 4):
+        yield run(Schedule(event, 2, 1, steps, (Fault(event, "crash", 0),)))
 
 
 def stand_still_while_publishing() -> Iterator[Violation | None]:
@@ -51,6 +81,21 @@ def crash_at_each_event() -> Iterator[Violation | None]:
     for event in range(12, 92):
         for seed in range(3):
             yield run(Schedule(seed, 2, 1, steps, (Fault(event, "crash", 0),)))
+
+
+def take_over_twice() -> Iterator[Violation | None]:
+    """Have a gateway die while it sends QoS 1, and the client leave the next one before its end."""
+    coming = [Step(3_000 + number, "message", qos=1) for number in range(8)]
+    for event in range(26, 54, 2):
+        for stay in range(12, 32, 3):
+            steps = (
+                Step(2_500, "connect", 0, 0, expiry=NEVER_EXPIRES),
+                *coming,
+                Step(20_000, "connect", 0, 1, expiry=NEVER_EXPIRES),
+                Step(20_000 + stay, "drop", 0),
+                Step(22_000, "connect", 0, 1, expiry=NEVER_EXPIRES),
+            )
+            yield run(Schedule(event, 2, 1, steps, (Fault(event, "crash", 0),)))
 
 
 def move_while_messages_come() -> Iterator[Violation | None]:

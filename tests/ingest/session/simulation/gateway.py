@@ -10,6 +10,7 @@ from ingest.gateway.progress import Progress, ProgressSaver
 from ingest.session.checkpoint import Before, Kind, write
 from ingest.session.effects import ShardRecord
 from ingest.session.holder import Holder
+from ingest.session.holder_host import Refusal
 from ingest.session.states import IN_FORCE, State
 from mqlake.session_records import (
     MarksRecord,
@@ -24,6 +25,7 @@ from tests.ingest.session.simulation.log import Message
 from tests.ingest.session.simulation.node import LOOK_AGAIN_MS
 from tests.ingest.session.simulation.opening import Opening
 from tests.ingest.session.simulation.owner import OwnerNode
+from tests.ingest.session.simulation.sending import REPEATED
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from tests.ingest.session.simulation.world import World
 
 OPEN_SECONDS: Final = 30.0
-_REPEATED: Final = 3
-"""How many messages of QoS 1 a session may run ahead of its records."""
 
 
 class Process(OwnerNode):
@@ -51,7 +51,7 @@ class Process(OwnerNode):
         self.saver = ProgressSaver(
             cast("SessionLog", self),
             cast("AbstractEventLoop", self),
-            max_repeated_messages=_REPEATED,
+            max_repeated_messages=REPEATED,
         )
         self.serving: dict[Key, Serving] = {}
         self.leaving: dict[Key, Serving] = {}
@@ -205,7 +205,11 @@ class Process(OwnerNode):
 
     def claim(self, opening: Opening) -> None:
         key, holder = opening.key, self.holder
-        serving, earlier = self.serving.get(key), holder.waits(key)
+        user = opening.connection.client.user
+        serving, earlier = self.serving.get(key), holder.waits(key, user)
+        if serving is not None and serving.client.user != user:
+            self.refuse(key, opening, Refusal.ANOTHERS, "here")
+            return
         is_free = not opening.is_kept and earlier is None
         hands_on = serving is not None and not serving.is_written and is_free
         if serving is not None and serving.connection is not None:
@@ -218,11 +222,16 @@ class Process(OwnerNode):
             return
         if is_free and not holder.is_held(key):
             shard = self.shards[self.shard_number(key)]
-            if self.is_certain() and self.may_deliver() and shard.take(key, holder.next_number):
+            if (
+                self.is_certain()
+                and self.may_deliver()
+                and shard.take(key, holder.next_number, user)
+            ):
                 holder.open_free(key, opening)
                 return
         clean_start = opening.connection.options.clean
-        holder.open(key, opening, self.clock.monotonic(), clean_start=clean_start)
+        now = self.clock.monotonic()
+        holder.open(key, opening, now, clean_start=clean_start, principal=user)
 
     def begin(self, key: Key, opening: Opening, grant: Grant | None) -> None:
         if opening.connection.is_closed:
@@ -230,7 +239,8 @@ class Process(OwnerNode):
         else:
             opening.proceed(grant)
 
-    def refuse(self, key: Key, opening: Opening, reason: str, *, is_superseded: bool) -> None:
+    def refuse(self, key: Key, opening: Opening, refusal: Refusal, reason: str) -> None:
+        opening.connection.is_refused = refusal is Refusal.ANOTHERS
         self.close(opening.connection)
 
     def add(self, serving: Serving) -> None:
@@ -263,6 +273,7 @@ class Process(OwnerNode):
     def let_go(self, key: Key) -> None:
         serving = self.serving.get(key)
         if serving is not None:
+            self.world.judge.let_go(serving)
             self.drop(serving)
 
     def untake(self, key: Key) -> None:
@@ -292,9 +303,10 @@ class Process(OwnerNode):
     def hang_up(self, connection: Connection, *, is_asked: bool) -> None:
         """Take DISCONNECT, or that the client's socket is gone."""
         key = connection.client.key
-        opening = self.holder.waits(key)
+        user = connection.client.user
+        opening = self.holder.waits(key, user)
         if opening is not None and opening.connection is connection:
-            self.holder.give_up(key)
+            self.holder.give_up(key, user)
             connection.is_closed = True
             return
         serving = self.serving.get(key)

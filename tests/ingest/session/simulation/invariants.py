@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingest.session.memory_shards import MemoryShardStore
 from ingest.session.ownership import Shard
-from mqlake.shard_records import Run
+from mqlake.shard_records import NO_EPOCH, Run, claim_key, decode_claim
 from tests.ingest.session.simulation.log import COMPACTION_LAG_MS, START_MS
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from tests.ingest.session.simulation.clients import Client, Connection
     from tests.ingest.session.simulation.log import Message
+    from tests.ingest.session.simulation.serving import Serving
     from tests.ingest.session.simulation.world import World
 
 QUIET_MS: Final = 20_000
@@ -61,6 +62,9 @@ class Judge:
             ):
                 raise Violation("one holder", f"{connection} while {serving.connection}")
         must = client.session_id
+        for other in self._with_identifier_of(client):
+            if other is not client and other.session_id is not None:
+                raise Violation("whose session", f"{connection} while {other.session_id} is there")
         if is_present:
             if self.created[sid] is connection:
                 raise Violation("session present", f"{sid} is new, {connection}")
@@ -94,8 +98,31 @@ class Judge:
         That is another order than that in which they began: one may be on its way for long.
         """
         served = self.served.get(client.client_id)
-        is_seen = all(one.is_acked for one in client.connections if one is not but)
+        is_seen = all(
+            one.is_acked or one.is_refused
+            for each in self._with_identifier_of(client)
+            for one in each.connections
+            if one is not but
+        )
         return served[-1] if served and is_seen else None
+
+    def _with_identifier_of(self, client: Client) -> list[Client]:
+        return [one for one in self.world.clients if one.client_id == client.client_id]
+
+    def let_go(self, serving: Serving) -> None:
+        """Judge that a connection is ended because somebody has claimed its session."""
+        process, number = serving.process, serving.process.shard_number(serving.key)
+        shard, log = process.shards[number], self.world.logs[number]
+        if not serving.is_written and not (shard.is_active and process.is_leased):
+            return  # it may have been begun without a record: its shard changes its owner
+        epoch = NO_EPOCH if serving.epoch is None else serving.epoch
+        claims = [
+            decode_claim(one.value, one.offset, one.timestamp_ms)
+            for one in log.records
+            if one.key == claim_key(*serving.key) and one.value is not None and one.offset > epoch
+        ]
+        if not any(one.principal == serving.client.user for one in claims):
+            raise Violation("whose session", f"{serving.last_connection} is ended for another user")
 
     def published(self, message: Message) -> None:
         if message.kind != "will":
@@ -135,7 +162,9 @@ class Judge:
         for client in world.clients:
             connection = client.connection
             was_asked = connection is not None and connection.options.what == "final"
-            if was_asked and not client.is_connected:
+            served = [one for one in self._with_identifier_of(client) if one.is_connected]
+            is_anothers = connection is None or connection.is_refused
+            if was_asked and not client.is_connected and not (served and is_anothers):
                 raise Violation("liveness", f"no CONNACK on {connection}")
             self._judge_messages(client)
             self._judge_wills(client)
@@ -199,10 +228,13 @@ class Judge:
             ):
                 raise Violation("one holder", f"a message on {connection} while {other}")
 
-    def received(self, client: Client, sid: str, message: Message) -> None:
+    def received(self, client: Client, sid: str, message: Message, *, dup: bool) -> None:
         client.received[sid, message.name] += 1
-        if message.qos == 2 and client.received[sid, message.name] > 1:
+        is_repeated = client.received[sid, message.name] > 1
+        if message.qos == 2 and is_repeated:
             raise Violation("exactly once", f"{message.name} twice to {client.client_id}")
+        if is_repeated and not dup:  # [MQTT5-3.3.1-1] [MQTT311-3.3.1-1]
+            raise Violation("repeated with DUP", f"{message.name} to {client.client_id}")
 
 
 def _state(shard: Shard, clients: Sequence[Client]) -> dict[str, object]:

@@ -114,6 +114,8 @@ class LeasedNode(Node):
     def tick(self) -> None:
         world, now, local = self.world, self.world.now, self.local_ms
         world.at(TICK_MS, self.tick, process=self)
+        if now < self.stopped_until:
+            return
         if now >= self.mute_until:
             world.beats.append(Beat(now + 5, self.me, local))
         if now >= max(self.deaf_until, self.unheard_until):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.session.catch_up import UNBOUNDED, Missed, log_ranges
 from ingest.session.checkpoint import Before
+from ingest.session.maybe_sent import MaybeSent
 from ingest.session.opening import (
     NOTHING_STORED,
     CatchUp,
@@ -25,6 +26,8 @@ from ingest.session.outgoing import Exchange
 from ingest.session.states import State
 from mqlake.offsets import latest
 from mqlake.session_records import decode_progress, decode_session, will_exchange
+from tests.ingest.session.simulation.invariants import Violation
+from tests.ingest.session.simulation.sending import REPEATED
 from tests.ingest.session.simulation.serving import Serving
 
 if TYPE_CHECKING:
@@ -83,6 +86,8 @@ class Opening:
     def load(self, load: Load) -> Any:
         grant, connection = load.grant, self.connection
         session = _decoded(grant)
+        if session is not None and session.principal != connection.client.user:
+            raise Violation("whose session", f"{session.session_id} is told on {connection}")
         self.serving = serving = Serving(self.process, connection)
         serving.become(State.CLAIMED)
         if session is not None and grant is not None:
@@ -152,6 +157,8 @@ class Opening:
         for one in [] if self.progress is None else self.progress.outgoing:
             message = None if one.released else one.offset
             self.serving.sender.messages.restore(Exchange(one.packet_id, one.qos, message))
+        if self.progress is not None and self.progress.sent_before:
+            self.serving.sender.maybe_sent = MaybeSent(self.progress.sent_before, REPEATED)
         self.read(missed)
 
     def read(self, missed: Missed) -> None:

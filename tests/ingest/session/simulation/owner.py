@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.session.effects import (
     Append,
     Effect,
+    EndOffsets,
     Fenced,
     Find,
     NextOffsets,
@@ -90,7 +91,7 @@ class OwnerNode(LeasedNode):
         elif isinstance(effect, Tell):
             told = (effect.gateway, effect.action, effect.value)
             self.send("control", world.told, *told, report=lambda _: done())
-        elif isinstance(effect, NextOffsets):
+        elif isinstance(effect, (NextOffsets, EndOffsets)):
             world.at(2, lambda: done([len(world.inbound)]), process=self)
         elif isinstance(effect, Find):
             world.at(3, lambda: done(world.find(effect)), process=self)

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from ingest.gateway.progress import Progress
-from ingest.session import acts, stored_sessions
+from ingest.session import acts, ownership, stored_sessions
 from ingest.session.catch_up import Missed
 from ingest.session.effects import Append, PublishWills, Tell
+from ingest.session.entries import UNKNOWN_RUN, Entry
 from ingest.session.holder import Holder
 from ingest.session.incoming import Arrival, IncomingMessages
+from ingest.session.maybe_sent import MaybeSent
 from ingest.session.opening import CatchUp, GoLive, Load, Route, Save, Welcome
 from ingest.session.opening import Claim as ClaimSession
 from ingest.session.outgoing import Exchange, OutgoingMessages
 from ingest.session.ownership import Shard
 from ingest.session.stored_sessions import SessionsOfShard
+from ingest.session.taken_sessions import Taken
 from mqlake.clock import LogClock
 from mqlake.session_records import MarksRecord, SessionOutline, decode_marks, will_exchange
+from mqlake.shard_records import ANYBODY, Claim
 from tests.ingest.session.simulation import opening
 from tests.ingest.session.simulation.clients import TENANT
 from tests.ingest.session.simulation.families import (
@@ -28,9 +32,12 @@ from tests.ingest.session.simulation.families import (
     crash_at_each_event,
     lose_the_answer,
     move_while_messages_come,
+    outlast_a_stranger,
+    strangers_come,
+    take_over_twice,
 )
 from tests.ingest.session.simulation.gateway import Process
-from tests.ingest.session.simulation.lease import SILENCE_MS
+from tests.ingest.session.simulation.lease import SILENCE_MS, LeasedNode
 from tests.ingest.session.simulation.opening import Opening
 from tests.ingest.session.simulation.receiving import Receiving
 from tests.ingest.session.simulation.schedule import CLIENTS
@@ -40,8 +47,7 @@ from tests.ingest.session.simulation.serving import Serving
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from ingest.session.entries import Entry
-    from mqlake.shard_records import Claim, Key, Run, Stamp
+    from mqlake.shard_records import Key, Run, Stamp
     from tests.ingest.session.simulation.invariants import Violation
 
     Family = Callable[[], Iterator[Violation | None]]
@@ -79,9 +85,8 @@ def settle_without_looking(patch: Patch) -> None:
             entry = shard.store.get(key)
             assert entry is not None
             progress = acts._progress(shard, key, entry)
-            records += acts._settled(shard, run, key, entry, progress, set(), now_ms)
+            records += acts._settled(shard, run, key, entry, progress, set(), [], now_ms)
         await Append(records)
-        shard.settled(run)
 
     patch.setattr(acts, "settle", settle)
 
@@ -211,7 +216,7 @@ def settle_the_living(patch: Patch) -> None:
 def give_what_was_taken(patch: Patch) -> None:
     """The owner hands a session over that it has begun itself."""
 
-    def take(self: Shard, key: Key, _number: int) -> bool:
+    def take(self: Shard, key: Key, _number: int, _principal: str | None) -> bool:
         return self.is_active and self.store.get(key) is None
 
     patch.setattr(Shard, "take", take)
@@ -222,7 +227,7 @@ def leave_what_was_taken(patch: Patch) -> None:
     leave = Shard._leave
 
     async def leave_them(self: Shard) -> None:
-        self.taken.numbers.clear()
+        self.taken.begun.clear()
         await leave(self)
 
     patch.setattr(Shard, "_leave", leave_them)
@@ -255,6 +260,19 @@ def hand_over_twice(patch: Patch) -> None:
 def judge_by_the_claim(patch: Patch) -> None:
     """What is due is judged by when a claim came, not by when the connection before ended."""
     patch.setattr(acts, "max", lambda claimed_at, _: claimed_at, raising=False)
+
+
+def judge_the_lease_by_ticks(patch: Patch) -> None:
+    """A gateway knows of the end of its lease when its clock ticks, not when it acts."""
+    may_act, tick = LeasedNode.may_act, LeasedNode.tick
+
+    def look(self: LeasedNode) -> None:
+        if self.world.now >= self.stopped_until:
+            may_act(self)
+        tick(self)
+
+    patch.setattr(LeasedNode, "may_act", lambda self: not self.is_isolated)
+    patch.setattr(LeasedNode, "tick", look)
 
 
 def own_by_word(patch: Patch) -> None:
@@ -366,9 +384,62 @@ def take_what_is_stored_for_nothing(patch: Patch) -> None:
     )
 
 
+def forget_that_it_was_sent(patch: Patch) -> None:
+    """What a dead holder has sent last goes out again as if it had not been sent."""
+    patch.setattr(MaybeSent, "take", lambda *_: False)
+
+
+def take_over_once(patch: Patch) -> None:
+    """A holder that goes before it has sent again what a dead one may have sent tells of none."""
+    snapshot = Serving.snapshot
+    patch.setattr(Serving, "snapshot", lambda self: replace(snapshot(self), sent_before=[]))
+
+
 def leave_out_what_waits(patch: Patch) -> None:
     """The cursor of a session is past what waits for room in its window."""
     patch.setattr(Sending, "first_waiting", lambda _: None)
+
+
+def give_to_anybody(patch: Patch) -> None:
+    """A session is whoever's that comes with its client identifier."""
+    patch.setattr(Claim, "may_have", lambda *_: True)
+
+
+def leave_void_claims(patch: Patch) -> None:
+    """A void claim stays the last of its session in the log."""
+    patch.setattr(SessionsOfShard, "_write_again", lambda *_: None)
+
+
+def believe_what_compaction_left(patch: Patch) -> None:
+    """Who has claimed a session before its record is read has it, whosever it is."""
+    patch.setattr(SessionsOfShard, "_void_claims", lambda *_: None)
+
+
+def end_what_was_taken(patch: Patch) -> None:
+    """The owner ends what it has begun without a claim for whoever claims it."""
+    patch.setattr(ownership, "Taken", lambda number, _: Taken(number, ANYBODY))
+
+
+def displace_who_waits(patch: Patch) -> None:
+    """Who comes to a gateway takes the place of who waits there, whoever that is."""
+
+    def waiting(self: Holder[Any], key: Key, _principal: str | None) -> Any:
+        return next(iter(self._claiming.get(key, ())), None)
+
+    patch.setattr(Holder, "_waiting", waiting)
+
+
+def hear_nobody_in_progress(patch: Patch) -> None:
+    """Progress under a later epoch does not tell that somebody holds the session."""
+
+    def learn_epoch(self: SessionsOfShard, key: Key, entry: Entry | None, epoch: int) -> None:
+        if entry is None:
+            self._store.put(key, Entry(epoch, UNKNOWN_RUN))
+        elif epoch > entry.epoch:
+            entry.epoch = epoch
+            self._store.put(key, entry)
+
+    patch.setattr(SessionsOfShard, "learn_epoch", learn_epoch)
 
 
 def go_by_the_calendar(patch: Patch) -> None:
@@ -391,7 +462,7 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (settle_without_looking, lose_the_answer),
     (grant_at_once, 0),
     (clear_wills_before, 219),
-    (announce_no_wills, 227),
+    (announce_no_wills, 520),
     (publish_wills_without_looking, 648),
     (ignore_releases, 0),
     (skip_confirming, 192),
@@ -407,6 +478,7 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (hand_over_twice, 8_459),
     (judge_by_the_claim, 41),
     (own_by_word, 192),
+    (judge_the_lease_by_ticks, 280),
     (welcome_before_it_is_saved, 123),
     (go_live_behind, move_while_messages_come),
     (catch_up_with_nothing, 50),
@@ -418,8 +490,16 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (look_where_it_is_not, lose_the_answer),
     (subscribe_before_progress, crash_at_each_event),
     (take_what_is_stored_for_nothing, crash_at_each_event),
+    (forget_that_it_was_sent, take_over_twice),
+    (take_over_once, take_over_twice),
     (leave_out_what_waits, crash_at_each_event),
     (go_by_the_calendar, 1_079),
     (believe_the_holder, 31),
+    (give_to_anybody, strangers_come),
+    (leave_void_claims, outlast_a_stranger),
+    (believe_what_compaction_left, strangers_come),
+    (end_what_was_taken, strangers_come),
+    (displace_who_waits, strangers_come),
+    (hear_nobody_in_progress, strangers_come),
 ]
 """Planted faults, and what finds each: seeds around the first that does, or some schedules."""

@@ -32,7 +32,7 @@ class Step:
     what: str
     """connect, disconnect, drop, publish, message, restart, wait (for nothing) or compact."""
     who: int = 0
-    """Client, or slot of a gateway."""
+    """Client, or slot of a gateway; from CLIENTS on another user with a client's identifier."""
     gateway: int = 0
     clean: bool = False
     will_delay: int | None = None
@@ -62,7 +62,8 @@ class Fault:
     what: str
     """crash, pause, or for a time: deaf to all, unheard (deaf to beats and control records), mute
     (no beats), slow (deaf to shards), late (appends take longer), unsure (the log does not answer
-    for what clients publish), or step: the calendar is set by so much."""
+    for what clients publish), stopped (its ticks are lost, nothing else), or step: the calendar is
+    set by so much."""
     gateway: int | None
     """Slot; None: the gateway whose event it is."""
     ms: int = 0
@@ -80,6 +81,29 @@ class Schedule:
     faults: tuple[Fault, ...]
     clocks: tuple[tuple[int, float], ...] = ((0, 1.0),) * 4
     """By slot: how far the calendar of its machine is ahead, in ms, and how fast its clocks are."""
+
+
+def with_strangers(seed: int) -> Schedule:
+    """Return the schedule of a seed in which other users come with the clients' identifiers."""
+    schedule, random = make_schedule(seed), Random(f"strangers {seed}")
+    steps = []
+    for step in schedule.steps:
+        if random.random() < 0.5:
+            at_ms, who = step.at_ms, CLIENTS + random.randrange(CLIENTS)
+            if step.what == "connect" and random.random() < 0.7:
+                who = CLIENTS + step.who
+            what = random.choices(("connect", "drop", "disconnect", "publish"), (6, 2, 1, 1))[0]
+            clean, will, expiry = (
+                random.random() < 0.4,
+                random.choice(_WILLS),
+                random.choice(_EXPIRIES),
+            )
+            gateway = random.randrange(schedule.gateways)
+            at_ms += random.choice((-3, -1, 0, 0, 1, 2, 5, 40, 300))
+            stranger = Step(at_ms, what, who, gateway, clean, will, expiry)
+            steps.append(replace(stranger, is_half_open=random.random() < 0.3))
+        steps.append(step)
+    return replace(schedule, steps=tuple(sorted(steps, key=lambda step: step.at_ms)))
 
 
 def make_schedule(seed: int) -> Schedule:
@@ -118,7 +142,18 @@ def make_schedule(seed: int) -> Schedule:
         if what == "step":
             ms = random.choice(_AHEAD_MS)
         faults.append(Fault(random.randint(5, 40 + 18 * len(steps)), what, gateway, ms))
+    faults += lost_ticks(seed, gateways, 40 + 18 * len(steps))
     faults.sort(key=lambda fault: fault.event)
     shards = 2 if random.random() < 0.2 else 1
     clocks = tuple((random.choice(_AHEAD_MS), random.choice(_RATES)) for _ in range(gateways))
     return Schedule(seed, gateways, shards, tuple(steps), tuple(faults), clocks)
+
+
+def lost_ticks(seed: int, gateways: int, events: int) -> list[Fault]:
+    """Return a fault for every fourth schedule: one gateway's clock ticks are lost, one or many."""
+    random = Random(f"ticks {seed}")
+    if random.random() >= 0.25:
+        return []
+    ms = random.choice((1_000, 1_000, 1_000, *_PAUSES_MS))
+    gateway = None if random.random() < 0.7 else random.randrange(gateways)
+    return [Fault(random.randint(5, events), "stopped", gateway, ms)]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tests.ingest.session.simulation.invariants import Violation
 from tests.ingest.session.simulation.schedule import Schedule, make_schedule
 from tests.ingest.session.simulation.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def run(schedule: Schedule, world: type[World] = World) -> Violation | None:
@@ -56,10 +60,12 @@ def explain(schedule: Schedule, world: type[World] = World) -> str:
     return "\n".join([*parts, *transcript, error])
 
 
-def search(seeds: range) -> tuple[int, Violation] | None:
+def search(
+    seeds: range, make: Callable[[int], Schedule] = make_schedule
+) -> tuple[int, Violation] | None:
     """Return the first seed whose schedule breaks a promise, and which."""
     for seed in seeds:
-        found = run(make_schedule(seed))
+        found = run(make(seed))
         if found is not None:
             return seed, found
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ingest.session.checkpoint import SaveQueue
 from ingest.session.outgoing import Offer, OutgoingMessages
@@ -11,11 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.gateway.progress import Progress
+    from ingest.session.maybe_sent import MaybeSent
     from tests.ingest.session.simulation.clients import Connection
     from tests.ingest.session.simulation.serving import Serving
 
 WINDOW: Final = 2
 """Receive Maximum of clients."""
+
+REPEATED: Final = 3
+"""How many messages of QoS 1 a session may run ahead of its records."""
 
 
 class Sending:
@@ -26,8 +30,9 @@ class Sending:
         self.world = serving.world
         self.messages: OutgoingMessages[int] = OutgoingMessages(window=WINDOW, max_queued=10_000)
         self.progress: Progress | None = None
+        self.maybe_sent: MaybeSent | None = None
         self.connection: Connection | None = None
-        self.save_queue = SaveQueue[tuple["Callable[..., None]", int, "object"]](self.leave)
+        self.save_queue = SaveQueue[tuple["Callable[..., None]", "tuple[Any, ...]"]](self.leave)
 
     def attach(self, connection: Connection) -> None:
         self.connection = connection
@@ -48,7 +53,7 @@ class Sending:
         else:
             offered = self.messages.offer(offset, qos, writable=self.takes_more)
             if not isinstance(offered, Offer):
-                self.send(offered, offset)
+                self.send(offered, offset, dup=False)
         if self.progress is not None:
             self.progress.touch()
 
@@ -57,39 +62,34 @@ class Sending:
             ready = self.messages.take_ready()
             if ready is None:
                 break
-            self.send(ready.packet_id, ready.message)
+            self.send(ready.packet_id, ready.message, dup=ready.dup)
 
     @property
     def takes_more(self) -> bool:
         return self.progress is None or self.progress.has_room
 
-    def send(self, packet_id: int, offset: int) -> None:
+    def send(self, packet_id: int, offset: int, *, dup: bool) -> None:
         assert self.connection is not None
-        qos = self.world.inbound[offset].qos
-        if qos == 1 and self.progress is not None:
+        message = self.world.inbound[offset]
+        if self.maybe_sent is not None and message.qos == 1 and not dup:
+            dup = self.maybe_sent.take(0, offset)
+        if message.qos == 1 and self.progress is not None:
             self.progress.sent()
         delivered = self.connection.client.delivered
-        self.write(delivered, packet_id, self.world.inbound[offset], after_saved=qos == 2)
+        self.write(delivered, packet_id, message, dup, after_saved=message.qos == 2)
 
-    def write(
-        self,
-        packet: Callable[..., None],
-        packet_id: int,
-        message: object = None,
-        *,
-        after_saved: bool,
-    ) -> None:
+    def write(self, packet: Callable[..., None], *members: Any, after_saved: bool) -> None:
         """Send a packet behind those that wait for the log; a step of QoS 2 waits itself."""
         saved = self.progress if after_saved else None
-        self.save_queue.add((packet, packet_id, message), saved)
+        self.save_queue.add((packet, members), saved)
 
-    def leave(self, packet: tuple[Callable[..., None], int, object]) -> None:
-        call, packet_id, message = packet
-        if self.connection is not None:
-            args = (packet_id,) if message is None else (packet_id, message)
-            if message is not None:
-                self.world.judge.delivered(self.connection)
-            self.world.at(1, call, self.connection, *args)
+    def leave(self, packet: tuple[Callable[..., None], tuple[Any, ...]]) -> None:
+        call, members = packet
+        connection = self.connection
+        if connection is not None:
+            if call == connection.client.delivered:
+                self.world.judge.delivered(connection)
+            self.world.at(1, call, connection, *members)
 
     # What the client answers
 

@@ -152,6 +152,7 @@ class Serving:
         waiting = self.sender.first_waiting()
         if waiting is not None:
             cursor[0] = min(cursor[0], waiting)
+        maybe_sent = self.sender.maybe_sent if waiting is not None else None
         return ProgressRecord(
             self.session_id,
             cursor,
@@ -163,6 +164,7 @@ class Serving:
             incoming=self.incoming.held(),
             storing=self.incoming.storing(),
             storing_from=self.incoming.storing_from([self.process.last_acked + 1]),
+            sent_before=[] if maybe_sent is None else list(maybe_sent.before),
         )
 
     def record(self, *, disconnected_at_ms: int | None = None) -> SessionRecord:
@@ -188,6 +190,7 @@ class Serving:
             subscriptions=[StoredSubscription(name, 2, starts=one) for name, one in starts.items()],
             will=will,
             will_at_ms=will_at_ms,
+            principal=self.client.user,
         )
 
     def save(

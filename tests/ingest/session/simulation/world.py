@@ -48,7 +48,8 @@ class World:
         self.beats: list[Beat] = []
         self.processes: list[Process] = []
         self.judge = Judge(self)
-        self.clients = [Client(self, n, f"c{n}") for n in range(CLIENTS)]
+        self.clients = [Client(self, n, f"c{n}", f"u{n}") for n in range(CLIENTS)]
+        self.clients += [Client(self, CLIENTS + n, f"c{n}", "stranger") for n in range(CLIENTS)]
         self.names = 0
 
     def note(self, who: object, what: str) -> None:
@@ -111,7 +112,7 @@ class World:
         self._faults.clear()
         for process in self.processes:
             process.deaf_until = process.mute_until = process.slow_until = 0
-            process.unheard_until = process.unsure_until = 0
+            process.unheard_until = process.unsure_until = process.stopped_until = 0
             process.paused_until = min(process.paused_until, self.now + 500)
         if not any(process.is_alive for process in self.processes):
             self.restart(0)
@@ -235,7 +236,7 @@ class World:
 
     def do(self, step: Step) -> None:
         self.note("step", str(step))
-        client = self.clients[step.who] if step.who < CLIENTS else self.clients[0]
+        client = self.clients[step.who]
         connection = client.connection
         if step.what == "connect":
             client.connect(step)
@@ -263,4 +264,5 @@ _UNTIL: Final = {
     "unheard": "unheard_until",
     "slow": "slow_until",
     "unsure": "unsure_until",
+    "stopped": "stopped_until",
 }

@@ -1,0 +1,286 @@
+"""Messages to one client that wait or are in flight, and how a packet of them leaves.
+
+QoS 2 to a session that outlives its connection: each step is in the log before the packet that
+depends on it leaves, so that neither a crash nor another gateway begins an exchange anew that the
+client has finished. What follows such a packet waits behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ingest.gateway.delivery_events import DELIVERED
+from ingest.gateway.drops import DropReason
+from ingest.gateway.group_step import GroupStep
+from ingest.gateway.outbound import LOCAL, OutboundMessage
+from ingest.protocol.packets import MQTT_5_0
+from ingest.session.checkpoint import SaveQueue
+from ingest.session.maybe_sent import MaybeSent
+from ingest.session.outgoing import Exchange, OutgoingMessages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ingest.gateway.client import Client
+    from ingest.gateway.progress import Progress
+    from ingest.gateway.retained_scans import RetainedScans
+    from ingest.gateway.sender_context import Outgoing, SenderContext
+    from ingest.session.checkpoint import Saved
+    from ingest.session.share_parts import GroupKey
+    from mqlake.rights.compiled import ClientRights
+
+
+class Outbox:
+    """Of one session; arguments and attributes as of `ingest.gateway.sending.Sender`."""
+
+    __slots__ = (
+        "_aliases",
+        "_clock",
+        "_connection",
+        "_context",
+        "_counters",
+        "_drops",
+        "_has_shared",
+        "_level",
+        "_max_aliases",
+        "_max_packet_bytes",
+        "_messages",
+        "_retained",
+        "_room",
+        "_save_queue",
+        "_told",
+        "client_id",
+        "groups",
+        "maybe_sent",
+        "progress",
+        "rights",
+        "tenant",
+    )
+
+    def __init__(
+        self,
+        context: SenderContext,
+        tenant: str,
+        client_id: str,
+        rights: ClientRights | None,
+    ) -> None:
+        self.tenant = tenant
+        self.client_id = client_id
+        self.rights = rights
+        self._context = context
+        self._counters = context.counters
+        self._drops = context.drops
+        self._told = context.told
+        self._clock = context.clock
+        self._connection: Client | None = None
+        self._level = 0
+        self._max_packet_bytes: int | None = None
+        self._max_aliases = 0
+        self._aliases: dict[str, int] | None = None
+        self._messages: OutgoingMessages[Outgoing] = OutgoingMessages(
+            window=1, max_queued=context.settings.max_offline_messages
+        )
+        # Made when first needed: what the session is owed of the retained messages.
+        self._retained: RetainedScans | None = None
+        self.progress: Progress | None = None
+        self.maybe_sent: MaybeSent | None = None
+        # Made when first needed: most sessions share nothing.
+        self.groups: dict[GroupKey, None] | None = None
+        self._has_shared = False
+        # Packets of this connection. Made when first needed: most sessions never do.
+        self._save_queue: SaveQueue[bytes] | None = None
+        # Made when somebody waits for room.
+        self._room: asyncio.Event | None = None
+
+    @property
+    def inflight_count(self) -> int:
+        return self._messages.inflight_count
+
+    @property
+    def queued_count(self) -> int:
+        return self._messages.queued_count
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a message that cannot leave at once would be dropped."""
+        return self._messages.is_full and not self._messages.has_room
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a message given now leaves at once."""
+        connection = self._connection
+        if connection is None or connection.is_closing or not connection.is_writable:
+            return False
+        return self._messages.has_room and (self.progress is None or self.progress.has_room)
+
+    async def wait_for_room(self) -> None:
+        """Wait until a message leaves at once; nothing else runs before the caller does."""
+        while not self.has_room:
+            if self._room is None:
+                self._room = asyncio.Event()
+            self._room.clear()
+            await self._room.wait()
+
+    def restore(self, exchange: Exchange[Outgoing]) -> None:
+        """Take back what was in flight when the session was elsewhere; `attach` sends it."""
+        self._messages.restore(exchange)
+
+    @property
+    def last_packet_id(self) -> int:
+        """The packet identifier that was given last; 0 before any."""
+        return self._messages.last_packet_id
+
+    def go_on_behind(self, packet_id: int) -> None:
+        """Give packet identifiers behind this one; called when exchanges are restored."""
+        self._messages.go_on_behind(packet_id)
+
+    def restore_maybe_sent(self, before: Sequence[int]) -> None:
+        """Note up to where a holder that has died may have sent more than that."""
+        self.maybe_sent = MaybeSent(before, self._context.settings.max_repeated_messages)
+
+    def exchanges(self) -> Iterator[Exchange[Outgoing]]:
+        """Yield what is in flight, in the order of the first sending."""
+        return self._messages.exchanges()
+
+    def take_shared(self, *, is_ended: bool, shared_filter: str = "") -> list[Outgoing]:
+        """Take out what others of the share groups, or of one, can get instead of this client.
+
+        What it was sent is its own until its session ends; QoS 2 even then. [MQTT5-4.8.2-5]
+        """
+        shared = self._messages.take_waiting(
+            lambda outgoing: (
+                outgoing.shared_filter != ""
+                and outgoing.shared_filter == (shared_filter or outgoing.shared_filter)
+            )
+        )
+        if is_ended:
+            unanswered = [
+                one.message
+                for one in self._messages.exchanges()
+                if one.qos == 1 and one.message is not None and one.message.shared_filter
+            ]
+            shared = unanswered + shared
+        return shared
+
+    def shared_positions(self, shared_filter: str) -> Iterator[tuple[int, int]]:
+        """Yield where in the log the messages of a share group are that the client may not keep.
+
+        With QoS 2 what was sent is its own.
+        """
+        for outgoing in self._messages.waiting():
+            if outgoing.qos and outgoing.shared_filter == shared_filter:
+                yield outgoing.message.partition, outgoing.message.offset
+        for exchange in self._messages.exchanges():
+            sent = exchange.message
+            if exchange.qos == 1 and sent is not None and sent.shared_filter == shared_filter:
+                yield sent.message.partition, sent.message.offset
+
+    def first_waiting(self) -> dict[int, int]:
+        """Return per partition the offset of the first message that waits, if one does.
+
+        What waits for a share group is in the record of its part.
+        """
+        first: dict[int, int] = {}
+        for outgoing in self._messages.waiting():
+            if outgoing.message.partition not in first and not outgoing.shared_filter:
+                first[outgoing.message.partition] = outgoing.message.offset
+        first.pop(LOCAL, None)
+        return first
+
+    def _takes_more(self, connection: Client) -> bool:
+        """Whether QoS 1 and 2 messages may leave: the log knows of most that were acknowledged."""
+        return connection.is_writable and (self.progress is None or self.progress.has_room)
+
+    def _keep(self, outgoing: Outgoing) -> None:
+        """Queue a message for a client that is not there."""
+        messages = self._messages
+        if messages.is_full and self._context.settings.drop_when_offline == "oldest":
+            oldest = messages.drop_oldest()
+            if oldest is not None:
+                self._drop(DropReason.QUEUE_FULL, oldest.message, oldest.qos)
+        if not messages.put(outgoing, outgoing.qos):
+            self._drop(DropReason.QUEUE_FULL, outgoing.message, outgoing.qos)
+
+    def _send(self, packet_id: int, outgoing: Outgoing, now_ms: int, *, dup: bool) -> None:
+        """Write one message; one that the client cannot take is as good as sent."""
+        message = outgoing.message
+        was_sent = dup
+        if self.maybe_sent is not None and outgoing.qos == 1 and not dup:
+            was_sent = self.maybe_sent.take(message.partition, message.offset)
+        alias, is_known = self._alias(message.topic_name) if self._max_aliases else (0, False)
+        data = message.template(self._level, now_ms).to_bytes(
+            qos=outgoing.qos,
+            dup=was_sent and outgoing.qos > 0,
+            retain=outgoing.retain,
+            packet_id=packet_id,
+            subscription_identifiers=outgoing.identifiers if self._level == MQTT_5_0 else (),
+            topic_alias=alias,
+            omit_topic_name=is_known,
+        )
+        if self._max_packet_bytes is None or len(data) <= self._max_packet_bytes:
+            self._counters.messages_sent += 1
+            self._counters.payload_bytes_sent += len(message.payload)
+            if outgoing.qos == 1:
+                self._counters.messages_sent_qos_1 += 1
+                if self.progress is not None:
+                    self.progress.sent()
+            elif outgoing.qos:
+                self._counters.messages_sent_qos_2 += 1
+            self._write(data, after_saved=outgoing.qos == 2, shared_filter=outgoing.shared_filter)
+            if alias and not is_known:
+                assert self._aliases is not None
+                self._aliases[message.topic_name] = alias
+            if self._told.delivered and not dup:
+                self._tell_delivered(message, outgoing.qos, now_ms)
+        else:  # [MQTT5-3.1.2-24] [MQTT5-3.1.2-25]
+            self._drop(DropReason.TOO_LARGE, message, outgoing.qos)
+            if packet_id:
+                self._messages.abandon(packet_id)
+
+    def _write(self, data: bytes, *, after_saved: bool, shared_filter: str = "") -> None:
+        """Write a packet, behind those that wait for the log; a QoS 2 step waits itself."""
+        assert self._connection is not None
+        saved = self._saved_by(shared_filter) if after_saved else None
+        if saved is None and self._save_queue is None:
+            self._connection.write(data)
+            return
+        if self._save_queue is None:
+            self._save_queue = SaveQueue(partial(_write_if_open, self._connection))
+        self._save_queue.add(data, saved)
+
+    def _saved_by(self, shared_filter: str) -> Saved | None:
+        """Return what tells that the log knows of a step; they tell in the order of the steps."""
+        self._has_shared = self._has_shared or shared_filter != ""
+        if not self._has_shared or (self.progress is None and not shared_filter):
+            return self.progress
+        groups = self._context.groups
+        return GroupStep(groups, self.tenant, shared_filter, self.progress)
+
+    def _alias(self, topic_name: str) -> tuple[int, bool]:
+        """Return the alias for a topic, 0 without one, and whether the client knows it already.
+
+        The first topics of a connection get one, up to the client's Topic Alias Maximum.
+        [MQTT5-3.1.2-26] [MQTT5-3.1.2-27] [MQTT5-3.3.2-11]
+        """
+        aliases = self._aliases
+        if aliases is None:
+            aliases = self._aliases = {}
+        known = aliases.get(topic_name)
+        if known is not None:
+            return known, True
+        return (len(aliases) + 1 if len(aliases) < self._max_aliases else 0), False
+
+    def _tell_delivered(self, message: OutboundMessage, qos: int, now_ms: int) -> None:
+        told = self._told
+        if self.tenant in told.delivered:
+            told.add(DELIVERED, self.tenant, self.client_id, message, qos, now_ms)
+
+    def _drop(self, reason: DropReason, message: OutboundMessage, qos: int) -> None:
+        self._drops.add(reason, self.tenant, self.client_id, message.topic_name, qos)
+
+
+def _write_if_open(connection: Client, data: bytes) -> None:
+    if not connection.is_closing:
+        connection.write(data)

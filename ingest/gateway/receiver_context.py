@@ -1,0 +1,43 @@
+"""What all receivers of a gateway use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ingest.gateway.context import Context
+    from ingest.gateway.log_room import LogRoom
+    from ingest.gateway.lookup import Lookup
+    from ingest.gateway.publishing import Publisher
+
+
+class ReceiverContext:
+    """One for all of them.
+
+    Args:
+        context: Of the gateway.
+        publisher: Appends to the log.
+        lookup: Finds messages there.
+        log_room: Where those wait who found the log full.
+    """
+
+    __slots__ = (
+        "counters",
+        "denials",
+        "log_room",
+        "lookup",
+        "most_levels",
+        "publisher",
+        "window",
+    )
+
+    def __init__(
+        self, context: Context, publisher: Publisher, lookup: Lookup, log_room: LogRoom
+    ) -> None:
+        self.counters = context.counters
+        self.denials = context.denials
+        self.window = context.settings.receive_maximum
+        self.most_levels = context.settings.max_topic_levels
+        self.publisher = publisher
+        self.lookup = lookup
+        self.log_room = log_room

@@ -1,0 +1,56 @@
+"""What all senders of a gateway use, and the form in which each has its messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ingest.gateway.group_step import SavedGroups
+
+if TYPE_CHECKING:
+    from ingest.gateway.context import Context
+    from ingest.gateway.delivery_events import DeliveryEvents
+    from ingest.gateway.outbound import OutboundMessage
+    from ingest.gateway.retained_scans import RetainedSources
+
+
+class Outgoing(NamedTuple):
+    """A message to one client as it waits or is in flight."""
+
+    message: OutboundMessage
+    qos: int
+    retain: bool
+    identifiers: tuple[int, ...]
+    shared_filter: str = ""
+    """The shared subscription that the client got it for."""
+
+
+class Groups(SavedGroups, Protocol):
+    """Implemented by `ingest.gateway.share_groups.ShareGroups`."""
+
+    def member_moved(self, sender: Any) -> None:
+        """Give a member what waits for it in its groups, if it has room now."""
+        ...
+
+
+class SenderContext:
+    """What all senders of a gateway use.
+
+    Args:
+        context: Of the gateway.
+        told: Whether anybody wants to hear of deliveries.
+        groups: Give members of share groups their messages.
+        retained: Where retained messages come from.
+    """
+
+    __slots__ = ("clock", "counters", "drops", "groups", "retained", "settings", "told")
+
+    def __init__(
+        self, context: Context, told: DeliveryEvents, groups: Groups, retained: RetainedSources
+    ) -> None:
+        self.settings = context.settings
+        self.clock = context.clock
+        self.counters = context.counters
+        self.drops = context.drops
+        self.told = told
+        self.groups = groups
+        self.retained = retained
