@@ -10,6 +10,7 @@ from mqlake.heartbeat import read_heartbeat
 
 class LinkCounters(BaseModel):
     sent: int = Field(description="messages, those that were sent again included")
+    offered: int = Field(default=0, description="messages of which it was sent the envelope alone")
     expired: int = Field(description="messages that expired before it got them")
     over_hop_limit: int
     too_large: int = Field(description="larger than it takes; it never gets them")
@@ -24,6 +25,9 @@ class Link(BaseModel):
     waiting: int = Field(description="messages that it has not acknowledged")
     behind: int = Field(description="records of this site's log that it may not have")
     gone: int = Field(description="times that the log had no more what it was to get next")
+    wants: int = Field(default=0, description="filters of what is wanted behind it")
+    carries: list[str] = Field(default=[], description="of these filters the first 20")
+    bytes: int = Field(default=0, description="sent to it, of all packets")
     counters: LinkCounters
 
 
@@ -45,6 +49,8 @@ class Federation(BaseModel):
     links: list[Link]
     streams: int = Field(description="partitions of other sites of which messages came")
     gaps: int = Field(description="of these, ranges that may still come on another path")
+    interests: int = Field(default=0, description="filters of this site's subscribers")
+    asked: int = Field(default=0, description="messages that another path was asked for in the end")
     counters: SiteCounters
 
 

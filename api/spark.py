@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.status import read_state
+from mqlake.views import EMPTY_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -268,9 +269,25 @@ class SparkConnect:
             session = SparkSession(f"sc://localhost:{port}/;token={token}")
             # The default goes on for ten minutes.
             session.client.set_retry_policies([DefaultPolicy(max_retries=3, max_backoff=500)])
-            return Spark(session)
         except PySparkException as exc:
             raise SparkAway(f"Spark does not take the session: {sentence(exc)}") from exc
+        spark = Spark(session)
+        try:
+            _check_catalog(spark)
+        except Exception:
+            spark.close()
+            raise
+        return spark
+
+
+def _check_catalog(spark: Spark) -> None:
+    """Spark takes sessions before it has made its tables, functions and views, at each start.
+
+    Raises:
+        SparkAway: It makes them still.
+    """
+    if not spark.perform(lambda session: session.catalog.databaseExists(EMPTY_SCHEMA)):
+        raise SparkAway("Spark is starting, it makes its tables: ask again in some seconds")
 
 
 def sentence(error: Exception) -> str:

@@ -1,7 +1,10 @@
-"""Who may log in: a file of SCRAM-SHA-256 verifiers, from which no password can be read back.
+"""Who may log in: a file of verifiers, from which no password can be read back.
 
 One line a user, `name:SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>` (base64; the
-verifier as PostgreSQL writes it). Empty lines and lines that begin with `#` say nothing. The line
+verifier as PostgreSQL writes it), or
+`name:$argon2id$v=19$m=<KiB>,t=<passes>,p=<lanes>$<salt>$<hash>`, of a user who then has no SCRAM
+(`mqlake.argon2_verifiers`). Empty lines and lines that begin with
+`#` say nothing. The line
 `unknown-users:<base64>` holds a random secret: it makes the salts that unknown users are shown, so
 that they look like known ones, at every gateway and after every restart.
 """
@@ -16,12 +19,15 @@ import re
 import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
+from mqlake import argon2_verifiers
+from mqlake.argon2_verifiers import DEFAULT_WORK, Argon2Error, Argon2Verifier, argon2_verifier
+from mqlake.durable import sync
 from mqlake.errors import MqlakeError
 from mqlake.saslprep import UnpreparableText, prepare
 
@@ -39,8 +45,9 @@ _VERIFIER_PATTERN: Final = (
     rf"\$(?P<stored_key>{_BASE64}):(?P<server_key>{_BASE64})"
 )
 _VERIFIER: Final = re.compile(_VERIFIER_PATTERN)
+_ARGON2_VERIFIER: Final = re.compile(argon2_verifiers.PATTERN)
 # The name is greedy: it may hold a colon.
-_USER: Final = re.compile(rf"(?P<name>.+):{_VERIFIER_PATTERN}")
+_USER: Final = re.compile(rf"(?P<name>.+):(?:{_VERIFIER_PATTERN}|{argon2_verifiers.PATTERN})")
 
 
 class CredentialsError(MqlakeError):
@@ -115,6 +122,27 @@ def read_verifier(text: str) -> Verifier:
     return _verifier(found)
 
 
+PasswordVerifier: TypeAlias = Verifier | Argon2Verifier
+
+
+def read_password_verifier(text: str) -> PasswordVerifier:
+    """Undo `str` of a verifier of either kind.
+
+    Raises:
+        CredentialsError: It is of another form; never says what stands in it.
+    """
+    found = _ARGON2_VERIFIER.fullmatch(text)
+    if found is None:
+        return read_verifier(text)
+    try:
+        return argon2_verifier(found)
+    except Argon2Error as exc:
+        raise CredentialsError(str(exc)) from exc
+
+
+_Value = TypeVar("_Value")
+
+
 class Credentials:
     """The users of a file, by their prepared name.
 
@@ -123,12 +151,16 @@ class Credentials:
         secret: Of the line `unknown-users`.
     """
 
-    def __init__(self, verifiers: Mapping[str, Verifier], secret: bytes) -> None:
+    def __init__(self, verifiers: Mapping[str, PasswordVerifier], secret: bytes) -> None:
         self._verifiers = verifiers
         self._secret = secret
-        rounds = Counter(verifier.iterations for verifier in verifiers.values())
+        scram = [one for one in verifiers.values() if isinstance(one, Verifier)]
+        argon2 = [one for one in verifiers.values() if isinstance(one, Argon2Verifier)]
         # An unknown user costs what most users cost.
-        self._usual_iterations = max(rounds, key=rounds.__getitem__, default=DEFAULT_ITERATIONS)
+        self._usual_iterations = _most([one.iterations for one in scram], DEFAULT_ITERATIONS)
+        self._usual_work = (
+            _most([one.work for one in argon2], DEFAULT_WORK) if len(argon2) > len(scram) else None
+        )
 
     def __len__(self) -> int:
         return len(self._verifiers)
@@ -139,14 +171,24 @@ class Credentials:
     def __iter__(self) -> Iterator[str]:
         return iter(self._verifiers)
 
-    def verifier_of(self, username: str) -> Verifier:
+    def verifier_of(self, username: str) -> PasswordVerifier:
         """Return a user's verifier; for an unknown user one that looks like it and fits nothing."""
-        verifier = self._verifiers.get(username)
         # Made for known users too: looking one up takes the same time.
+        unknown = self._unknown(username)
+        work = self._usual_work
+        usual = unknown if work is None else Argon2Verifier(work, unknown.salt, unknown.stored_key)
+        return self._verifiers.get(username, usual)
+
+    def scram_verifier_of(self, username: str) -> Verifier:
+        """Return a user's verifier; who has none for SCRAM is as one that is unknown."""
+        unknown = self._unknown(username)
+        verifier = self._verifiers.get(username)
+        return verifier if isinstance(verifier, Verifier) else unknown
+
+    def _unknown(self, username: str) -> Verifier:
         salt = hmac.digest(self._secret, username.encode(), "sha256")[:SALT_BYTES]
         keys = secrets.token_bytes(2 * KEY_BYTES)
-        unknown = Verifier(salt, self._usual_iterations, keys[:KEY_BYTES], keys[KEY_BYTES:])
-        return unknown if verifier is None else verifier
+        return Verifier(salt, self._usual_iterations, keys[:KEY_BYTES], keys[KEY_BYTES:])
 
 
 def read_credentials(path: Path) -> Credentials:
@@ -156,7 +198,7 @@ def read_credentials(path: Path) -> Credentials:
         CredentialsError: It cannot be read, others than its owner can, or a line is not as
             described above; with the line's number, and never what stands in it.
     """
-    verifiers: dict[str, Verifier] = {}
+    verifiers: dict[str, PasswordVerifier] = {}
     secret = b""
     for number, line in enumerate(_read_lines(path), start=1):
         try:
@@ -167,12 +209,12 @@ def read_credentials(path: Path) -> Credentials:
                 if name in verifiers:
                     raise CredentialsError("the user is in the file already")
                 verifiers[name] = verifier
-        except (CredentialsError, UnpreparableText) as exc:
+        except (CredentialsError, Argon2Error, UnpreparableText) as exc:
             raise CredentialsError(f"credentials file {path}, line {number}: {exc}") from exc
     return Credentials(verifiers, secret or secrets.token_bytes(KEY_BYTES))
 
 
-def set_user(path: Path, username: str, verifier: Verifier) -> bool:
+def set_user(path: Path, username: str, verifier: PasswordVerifier) -> bool:
     """Add a user or change an existing one's password; tell whether the user is new.
 
     The file is made when there is none, and replaced as a whole: no reader sees a part of it.
@@ -212,15 +254,21 @@ def remove_user(path: Path, username: str) -> None:
     _rewrite(path, change)
 
 
-def _parse(line: str) -> tuple[str, Verifier] | None:
+def _most(found: Sequence[_Value], default: _Value) -> _Value:
+    counted = Counter(found)
+    return max(counted, key=counted.__getitem__, default=default)
+
+
+def _parse(line: str) -> tuple[str, PasswordVerifier] | None:
     if not line or line.startswith("#"):
         return None
     found = _USER.fullmatch(line)
     if found is None:
         raise CredentialsError(
-            "expected <name>:SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>"
+            "expected <name>:SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key> or "
+            "<name>:$argon2id$v=19$m=<KiB>,t=<passes>,p=<lanes>$<salt>$<hash>"
         )
-    verifier = _verifier(found)
+    verifier = _verifier(found) if found["iterations"] else argon2_verifier(found)
     name = prepare(found["name"], "user name")
     if name != found["name"]:
         raise CredentialsError("the user name is not in the form that SASLprep gives it")
@@ -320,6 +368,7 @@ def _write(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)
+        sync(path.parent)
     except OSError as exc:
         Path(temporary).unlink(missing_ok=True)
         raise CredentialsError(f"credentials file {path}: {exc.strerror}") from exc

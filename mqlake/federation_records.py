@@ -1,13 +1,14 @@
 """How far a federator has come with the log of its site: one record of `mqlake.federation`.
 
-It is written once a second while something changes, and at the end. Two things follow from it:
-where each link goes on, and from where on a new run looks in `mqlake.inbound` for what it has taken
-from other sites already. Nothing before the cursors may go from the log.
+It is written once a second while something changes, and at the end. Three things follow from it:
+where each link goes on, from where on a new run looks in `mqlake.inbound` for what it has taken
+from other sites already, and what neighbours want that are away when it begins. Nothing before the
+cursors may go from the log.
 """
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mqlake.errors import InvalidRecord
@@ -24,6 +25,8 @@ CONFIG: Final = {
 """Of the log topic."""
 
 KEY: Final = b"checkpoint"
+RUN: Final = "run"
+"""Header: when the federator that has written it began, milliseconds UTC."""
 
 Offsets = dict[int, int]
 """By partition of `mqlake.inbound`."""
@@ -46,6 +49,8 @@ class FederationCheckpoint:
     streams: list[Any]
     """As `ingest.federation.sites.streams` writes them."""
     links: dict[int, LinkPlaces]
+    interest: dict[str, Any] = field(default_factory=dict)
+    """As `ingest.federation.sites.interest` writes it; empty: nothing is known."""
 
 
 def encode_checkpoint(checkpoint: FederationCheckpoint) -> bytes:
@@ -57,6 +62,7 @@ def encode_checkpoint(checkpoint: FederationCheckpoint) -> bytes:
             "read": checkpoint.read,
             "streams": checkpoint.streams,
             "links": {site: {"cursor": one.cursor} for site, one in checkpoint.links.items()},
+            "interest": checkpoint.interest,
         },
         separators=(",", ":"),
     ).encode()
@@ -79,6 +85,7 @@ def decode_checkpoint(data: bytes) -> FederationCheckpoint:
                 int(site): LinkPlaces(_offsets(one["cursor"]))
                 for site, one in found["links"].items()
             },
+            dict(found.get("interest", {})),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise InvalidRecord(f"checkpoint of the federation is malformed: {exc!r}") from exc

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from mqlake.durable import write_durably
 from mqlake.errors import OperationalError
-from mqlake.status import replace_file
 
 POISON_FILE: Final = "poison.json"
 PLACES_FILE: Final = "jvm/places"
@@ -163,7 +163,8 @@ class Poison:
             entries = {entry.place: entry for entry in self.entries()}
             yield entries
             kept = list(entries.values())[-MOST_ENTRIES:]
-            replace_file(self._path, json.dumps({"places": list(map(asdict, kept))}, indent=1))
+            places = {"places": list(map(asdict, kept))}
+            write_durably(self._path, json.dumps(places, indent=1).encode())
 
 
 def _is_number(text: str) -> bool:

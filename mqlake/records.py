@@ -16,9 +16,11 @@ from mqlake.record_versions import HEADER_MQTT as HEADER_MQTT
 from mqlake.record_versions import HEADER_VERSION as HEADER_VERSION
 from mqlake.record_versions import NEWEST_READ, OLDEST_READ, READ_VERSIONS, VERSION_HEADER
 from mqlake.record_versions import RECORD_VERSION as RECORD_VERSION
+from mqlake.topics import SHARE_PREFIX
 
 INBOUND: Final = "mqlake.inbound"
 ROUTES: Final = "mqlake.routes"
+ROUTES_IN_FORCE: Final = "mqlake.routes_in_force"
 SESSIONS: Final = "mqlake.sessions"
 EVENTS: Final = "mqlake.events"
 GATEWAYS: Final = "mqlake.gateways"
@@ -30,6 +32,7 @@ ACCESS: Final = "mqlake.access"
 RUNNER: Final = "mqlake.runner"
 JOBS: Final = "mqlake.jobs"
 DELIVERY_PREFIX: Final = "mqlake.delivery."
+UNDELIVERED_PREFIX: Final = "mqlake.undelivered."
 
 # Header names, beside those that say the version.
 HEADER_ID: Final = "id"
@@ -68,6 +71,9 @@ CONTROL_KEY_PREFIX: Final = b"\0control/"
 VERSION_KEY: Final = b"\0version"
 """In `mqlake.gateways`: of the record that says in which version gateways write."""
 
+SKIPPED_KEY: Final = b"\0skipped"
+"""Of a record that says nothing but that offsets before it were skipped (`mqlake.log.lost_end`)."""
+
 BAN_KEY_PREFIX: Final = b"\0ban/"
 """In `mqlake.gateways`: of the record of a ban, `mqlake.bans`."""
 NO_GATEWAY: Final = b"\0"
@@ -98,6 +104,11 @@ class LogRecord(NamedTuple):
 def delivery_topic(gateway: str) -> str:
     """Return the log topic that carries what the router chose for one gateway."""
     return DELIVERY_PREFIX + gateway
+
+
+def undelivered_topic(query: str) -> str:
+    """Return the log topic in which a query's records wait for log topics that do not take them."""
+    return UNDELIVERED_PREFIX + query
 
 
 @dataclass(slots=True)
@@ -314,6 +325,10 @@ class Route(NamedTuple):
     gateway: str
     tenant: str
     topic_filter: str
+
+    @property
+    def is_shared(self) -> bool:
+        return self.topic_filter.startswith(SHARE_PREFIX)
 
 
 def route_key(route: Route) -> bytes:

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from mqlake.durable import write_durably
 from mqlake.errors import InvalidTopic, SettingsError
-from mqlake.status import replace_file
 from mqlake.tables import DEAD_LETTERS, DROPS, EVENTS, MESSAGES
 from mqlake.topics import split_shared, validate_topic_filter
 
@@ -93,7 +93,7 @@ def write_policies(data_dir: Path, policies: Sequence[Policy]) -> None:
     """
     check_policies(policies)
     text = json.dumps({"version": VERSION, "policies": [asdict(one) for one in policies]}, indent=2)
-    replace_file(data_dir / RETENTION_FILE, text + "\n")
+    write_durably(data_dir / RETENTION_FILE, f"{text}\n".encode())
 
 
 def check_policies(policies: Sequence[Policy]) -> None:

@@ -74,6 +74,8 @@ class StoredWill:
     retain: bool
     properties: Properties = field(default_factory=dict)
     will_delay_interval: int = 0
+    grants: dict[str, Any] = field(default_factory=dict)
+    """What its client's login has brought along (`mqlake.rights.grants`), for when it is due."""
 
 
 @dataclass(slots=True)
@@ -108,6 +110,8 @@ class SessionRecord:
     will_from: list[int] | None = None
     """The will is being published: per partition of `mqlake.inbound` the offset below which it is
     not. None: nobody has begun to."""
+    principal: str | None = None
+    """Whose it is: the user that has logged in. None: nobody's, so that anybody may have it."""
 
     def expires_at_ms(self) -> int | None:
         """Return when the session ends by itself; None while connected and when it never does."""
@@ -136,6 +140,7 @@ class SessionOutline(NamedTuple):
     will_delay_interval: int | None
     """None: it has no will."""
     id: str
+    principal: str | None
 
     def due_at_ms(self, closed_at_ms: int | None) -> int | None:
         """Return when something is to be done about it, if its holder let go then."""
@@ -210,6 +215,11 @@ class ProgressRecord:
     """Packet identifier -> the shared subscription for which a message of `outgoing` came."""
     histories: list[HistoryRecord] = field(default_factory=list)
     """Whose subscriptions count from their own cursors."""
+    sent_before: list[int] = field(default_factory=list)
+    """Per partition: of what is between the cursor and this offset a holder that has died may have
+    sent messages of QoS 1; empty when there are none."""
+    last_packet_id: int | None = None
+    """Of a member of share groups: of what was in flight for it, this record knows up to here."""
 
 
 @dataclass(slots=True)
@@ -345,6 +355,8 @@ def encode_session(session: SessionRecord) -> bytes:
         members["more"] = session.more
     if session.will_from is not None:
         members["will_from"] = session.will_from
+    if session.principal is not None:
+        members["principal"] = session.principal
     return compact_json.encode(members)
 
 
@@ -384,6 +396,7 @@ def to_session(found: dict[str, Any]) -> SessionRecord:
         will=None if will is None else _will(will),
         will_at_ms=_optional(_integer, found, "will_at"),
         will_from=_integers(found, "will_from", 0) if "will_from" in found else None,
+        principal=_optional(_text, found, "principal") if "principal" in found else None,
     )
 
 
@@ -395,7 +408,9 @@ def read_outline(data: bytes) -> SessionOutline:
     """
     usual = _USUAL_SESSION.fullmatch(data)
     if usual is not None:
-        id_, tenant, client_id, expiry, gateway, incarnation, connected, closed_at = usual.groups()
+        id_, tenant, client_id, expiry, gateway, incarnation, connected, closed_at, principal = (
+            usual.groups()
+        )
         return _new(
             SessionOutline,
             (
@@ -408,6 +423,7 @@ def read_outline(data: bytes) -> SessionOutline:
                 int(expiry),
                 None,
                 id_.decode(),
+                None if principal is None else principal.decode(),
             ),
         )
     found = _load(data, "session")
@@ -422,6 +438,7 @@ def read_outline(data: bytes) -> SessionOutline:
         _integer(found, "expiry", 0, _MAX_UINT32),
         _integer(_member(found, "will", _OBJECT), "delay", 0, _MAX_UINT32) if will else None,
         _text(found, "id"),
+        _optional(_text, found, "principal") if "principal" in found else None,
     )
 
 
@@ -476,6 +493,10 @@ def encode_progress(progress: ProgressRecord) -> bytes:
         members["shared"] = list(progress.shared.items())
     if progress.histories:
         members["history"] = [_history_members(one) for one in progress.histories]
+    if progress.sent_before:
+        members["sent_before"] = progress.sent_before
+    if progress.last_packet_id is not None:
+        members["last"] = progress.last_packet_id
     return compact_json.encode(members)
 
 
@@ -515,6 +536,8 @@ def to_progress(found: dict[str, Any]) -> ProgressRecord:
         scans=[_scan(item) for item in _member({"retained": []} | found, "retained", _LIST)],
         shared=_shared(found.get("shared", [])),
         histories=[_history(item) for item in _member({"history": []} | found, "history", _LIST)],
+        sent_before=_integers({"sent_before": []} | found, "sent_before", 0),
+        last_packet_id=_integer(found, "last", 0, _MAX_UINT16) if "last" in found else None,
     )
 
 
@@ -567,7 +590,7 @@ def _subscription_members(subscription: StoredSubscription) -> dict[str, Any]:
 
 def _will_members(will: StoredWill) -> dict[str, Any]:
     properties = json.loads(encode_properties(will.properties)) if will.properties else {}
-    return {
+    members = {
         "topic": will.topic_name,
         "payload": b64encode(will.payload).decode("ascii"),
         "qos": will.qos,
@@ -575,6 +598,9 @@ def _will_members(will: StoredWill) -> dict[str, Any]:
         "properties": properties,
         "delay": will.will_delay_interval,
     }
+    if will.grants:
+        members["grants"] = will.grants
+    return members
 
 
 def _will(found: dict[str, Any]) -> StoredWill:
@@ -591,6 +617,7 @@ def _will(found: dict[str, Any]) -> StoredWill:
         # Through the form that messages have: binary values, pairs of user properties.
         properties=decode_properties(json.dumps(properties).encode()) if properties else {},
         will_delay_interval=_integer(found, "delay", 0, _MAX_UINT32),
+        grants=_member(found, "grants", _OBJECT) if "grants" in found else {},
     )
 
 
@@ -711,11 +738,11 @@ _USUAL_SESSION: Final = re.compile(
     rb',"keep_alive":%b,"clean_start":%b,"expiry":(%b),"gateway":%b,"incarnation":%b'
     rb',"connected":(true|false),"connected_at":%b,"disconnected_at":(null|%b)'
     rb',"reason":(?:null|%b),"subscriptions":%b,"will":null,"will_at":null'
-    rb'(?:,"more":%b)?\}'
+    rb'(?:,"more":%b)?(?:,"principal":%b)?\}'
     % (
         RECORD_VERSION,
         *(_GROUP, _GROUP, _GROUP, _TEXT, _UINT16, _FLAG, _UINT32, _GROUP, _GROUP),
-        *(_NUMBER, _NUMBER, _TEXT, _list_of(_USUAL_SUBSCRIPTION), _NUMBER),
+        *(_NUMBER, _NUMBER, _TEXT, _list_of(_USUAL_SUBSCRIPTION), _NUMBER, _GROUP),
     )
 )
 

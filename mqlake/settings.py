@@ -7,9 +7,9 @@ Every process has one frozen class derived from `ProcessSettings`. Its environme
 
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -34,6 +34,29 @@ class LogSettings(SettingsGroup):
     bootstrap_servers: str = Field(
         default="127.0.0.1:9092", description="Kafka bootstrap servers, host:port[,host:port…]"
     )
+
+
+class PostgresSettings(SettingsGroup):
+    """A database of PostgreSQL."""
+
+    kind: Literal["postgresql"] = "postgresql"
+    host: str = Field(description="name, address, or folder of a Unix socket")
+    port: int = Field(default=5432, ge=1, le=65535)
+    database: str = Field(min_length=1)
+    user: str = Field(min_length=1)
+    password: SecretStr | None = None
+    password_file: Path | None = Field(default=None, description="read at each connection")
+    tls: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] = Field(
+        default="prefer", description="as libpq's sslmode"
+    )
+    ca_certificates: Path | None = None
+    max_connections: int = Field(default=4, ge=1, le=64)
+
+    @model_validator(mode="after")
+    def _one_password(self) -> Self:
+        if self.password is not None and self.password_file is not None:
+            raise ValueError("password and password_file exclude each other")
+        return self
 
 
 class MetricsSettings(SettingsGroup):

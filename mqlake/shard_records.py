@@ -49,6 +49,9 @@ ORDERING_KEYS: Final = tuple(
 NO_EPOCH: Final = -1
 """Before every epoch: of a record without one, as version 0.1 wrote them."""
 
+ANYBODY: Final = "\0"
+"""The principal of a claim that may have whoever's session; no text of MQTT is this."""
+
 Key = tuple[str, str]
 """Tenant and client identifier."""
 
@@ -83,6 +86,12 @@ class Claim:
     """The client wants nothing of what is stored."""
     goes_on: bool = False
     """The session began before, without a claim: whoever has come since has it instead."""
+    principal: str | None = ANYBODY
+    """Who has logged in; None: nobody. Version 0.1 did not write it, so `ANYBODY` then."""
+
+    def may_have(self, principal: str | None) -> bool:
+        """Tell whether it may have a principal's session; None, `ANYBODY`: nobody's session."""
+        return self.principal in {ANYBODY, principal} or principal in {None, ANYBODY}
 
 
 class Stamp(NamedTuple):
@@ -140,8 +149,16 @@ def read_stamp(headers: Iterable[tuple[str, bytes]]) -> Stamp:
 _new: Final = tuple.__new__  # half the cost of Stamp(...)
 
 
-def encode_claim(run: Run, number: int, *, clean_start: bool, goes_on: bool = False) -> bytes:
-    members = {
+def encode_claim(
+    run: Run,
+    number: int,
+    *,
+    clean_start: bool,
+    goes_on: bool = False,
+    principal: str | None = ANYBODY,
+) -> bytes:
+    """Write the value of a claim; `Claim` describes it."""
+    members: dict[str, object] = {
         "v": RECORD_VERSION,
         "gateway": run.gateway,
         "incarnation": run.incarnation,
@@ -150,6 +167,8 @@ def encode_claim(run: Run, number: int, *, clean_start: bool, goes_on: bool = Fa
     }
     if goes_on:
         members["goes_on"] = True
+    if principal != ANYBODY:
+        members["principal"] = principal
     return compact_json.encode(members)
 
 
@@ -164,7 +183,10 @@ def decode_claim(value: bytes, epoch: int, at_ms: int) -> Claim:
         run = Run(str(found["gateway"]), str(found["incarnation"]))
         clean_start = bool(found.get("clean_start", False))
         goes_on = bool(found.get("goes_on", False))
-        return Claim(run, int(found["number"]), epoch, at_ms, clean_start, goes_on)
+        principal = found.get("principal", ANYBODY)
+        if principal is not None and type(principal) is not str:
+            raise TypeError(f"principal is {principal!r}, expected text or null")
+        return Claim(run, int(found["number"]), epoch, at_ms, clean_start, goes_on, principal)
     except (KeyError, TypeError, ValueError) as exc:
         raise InvalidRecord(f"claim is malformed: {exc!r}") from exc
 

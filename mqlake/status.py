@@ -85,6 +85,8 @@ class SystemState:
     """Process -> where Prometheus finds its metrics."""
     entrances: tuple[str, ...] = ()
     """URLs at which clients connect to be placed over the gateways; none: they choose one."""
+    durability: str = "D1"
+    """Class of `mqlake.log.durability` that the log was set to."""
 
     @property
     def is_alive(self) -> bool:
@@ -147,7 +149,9 @@ def load_state(data_dir: Path) -> SystemState | None:
     """
     path = data_dir / STATE_FILE
     try:
-        return SystemState.from_json(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        # Empty: the first of a machine that lost power before the kernel had written it.
+        return SystemState.from_json(text) if text else None
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as exc:
@@ -196,6 +200,7 @@ def report(state: SystemState, *, now: float | None = None) -> dict[str, Any]:
         },
         "api": state.api_url,
         "log": state.bootstrap_servers,
+        "durability": state.durability,
         "metrics": state.metrics,
         "processes": processes,
     }

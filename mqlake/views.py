@@ -14,6 +14,11 @@ CATALOG_SCHEMA: Final = "spark_catalog.default"
 """Where the tables are."""
 VIEW_SCHEMA: Final = "mqlake"
 """Where the views are, of all tenants."""
+EMPTY_SCHEMA: Final = f"{VIEW_SCHEMA}_none"
+"""Where sessions of users' queries are: it has nothing in it.
+
+It is made last, after tables, functions and views: who finds it finds them too.
+"""
 
 TENANT: Final = "tenant"
 TOPIC_MATCHES: Final = "topic_matches"

@@ -4,6 +4,7 @@ import logging
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -20,7 +21,8 @@ from mqlake.errors import LogError
 from mqlake.federation_records import FEDERATION
 from mqlake.federation_records import KEY as FEDERATION_KEY
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
-from mqlake.log.admin import KEPT_A_WEEK_BYTES, KEPT_A_WEEK_MS, LogAdmin
+from mqlake.log.admin import LogAdmin
+from mqlake.log.log_topics import KEPT_A_WEEK_BYTES, KEPT_A_WEEK_MS
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
@@ -39,26 +41,29 @@ from rules.prometheus import add_actions
 from rules.runner.checkpoint import CHECKPOINT_KEY
 from streaming.checkpoints import committed, later
 from streaming.exclusive import hold
-from streaming.figures import QueryFigures, Watched, read_heap, read_positions
+from streaming.figures import QueryFigures, Watched, read_done, read_heap, read_positions
 from streaming.functions import create_functions
 from streaming.jobs import history, outputs, router, rules, state, stateful
 from streaming.jvm.process import Jvm
 from streaming.log_retention import LogRetention, Retention
 from streaming.log_retention import figures as retention_figures
 from streaming.log_topics import partition_counts
+from streaming.lost_end import pass_over_lost_end
 from streaming.metrics import add_queries
 from streaming.poison import PoisonGuard
+from streaming.positions import Positions
 from streaming.readers import FederationPlaces, LastRecord, Readers, RunnerPlaces
 from streaming.rules.controller import RuleController
 from streaming.rules.detections import detected
 from streaming.rules.evaluation import follow_rules
 from streaming.rules.log import KafkaRuleLog
-from streaming.rules.plans import Run
+from streaming.rules.plans import SENDER, Run
 from streaming.rules.program import Programs
 from streaming.rules.references import References, relation
 from streaming.rules.runs import Runs
 from streaming.rules.table_metrics import TableMetrics
 from streaming.settings import StreamingSettings
+from streaming.sinks import ensure_undelivered, read_undelivered, undelivered_figures
 from streaming.slots import QueryMode, router_mode, rules_mode, slots_advice
 from streaming.sources import client_config
 from streaming.spark import start_spark
@@ -156,10 +161,12 @@ def _run(
     clock = SystemClock()
     has_tables = threading.Event()
     mode = _mode(settings, partitions[INBOUND])
+    tables_log = KafkaRuleLog(settings.log.bootstrap_servers, {}, has_metrics=False)
+    checkpoints = settings.data_dir.absolute() / "checkpoints"
+    skipped = Counter(pass_over_lost_end(checkpoints, tables_log.append, clock))
     tables = State(settings, state.checkpoint(settings), clock, wait=stopping.wait)
     controller = _controller(spark, settings, partitions, clock)
     memory = _runs(spark, settings, controller, clock)
-    tables_log = KafkaRuleLog(settings.log.bootstrap_servers, {}, has_metrics=False)
     table_metrics = TableMetrics(tables_log.append, controller.is_known)
     rule_tables = outputs.Outputs(
         settings,
@@ -169,23 +176,26 @@ def _run(
         table_metrics,
         controller.run_names,
     )
-    unread = Unread(LogAdmin(settings.log.bootstrap_servers).begins, tables_log.append, clock)
+    log = LogAdmin(settings.log.bootstrap_servers)
+    unread = Unread(log.begins, tables_log.append, clock)
+    positions = Positions(router.checkpoint(settings), INBOUND, log.begins, log.ends)
+
+    def telling(
+        name: str, start: Callable[..., StreamingQuery], *what: object
+    ) -> Callable[[], StreamingQuery]:
+        begin = partial(start, spark, settings, *what, skipped=skipped[name])
+        return _telling(unread, name, settings, begin)
+
     queries = QuerySupervisor(
         clock,
         {
-            router.NAME: partial(_start_router, spark, settings, unread, mode),
+            router.NAME: partial(_start_router, spark, settings, positions, unread, mode),
             rules.NAME: partial(
                 _start_rules, spark, settings, unread, controller, mode, partitions
             ),
-            history.NAME: _telling(
-                unread, history.NAME, settings, partial(history.start, spark, settings)
-            ),
-            state.NAME: _telling(
-                unread, state.NAME, settings, partial(state.start, spark, settings, tables)
-            ),
-            outputs.NAME: _telling(
-                unread, outputs.NAME, settings, partial(outputs.start, spark, settings, rule_tables)
-            ),
+            history.NAME: telling(history.NAME, history.start),
+            state.NAME: telling(state.NAME, state.start, tables),
+            outputs.NAME: telling(outputs.NAME, outputs.start, rule_tables),
         },
         {
             rules.NAME: lambda: controller.first is not None,
@@ -219,7 +229,7 @@ def _run(
     routing = False
 
     def add_figures(families: Families) -> None:
-        add_queries(families, measured)
+        add_queries(families, measured, clock)
         add_actions(families, table_metrics.rules)
 
     registry = new_registry(NAME, lambda: routing, add_figures)
@@ -231,12 +241,19 @@ def _run(
         buried = guard.look(spark)
         guard.pause(buried, controller.pause_version)
         queries.check()
+        with suppress(Py4JError):  # it is just ending: the next look at it says so
+            positions.note(read_done(spark).get(router.NAME, {}))
         trouble = queries.trouble()
         routing = not trouble and (routing or queries.is_processing(router.NAME))
         figures = {"java_pid": jvm.process.pid, "queries": measured.latest}
         figures["rules_with_memory"] = memory.figures()
         figures |= asdict(measured.heap) | retention_figures(retention)
+        waiting = undelivered_figures(measured.undelivered, clock.now_ms())
+        figures["undelivered"] = waiting
         detail = trouble or (well if routing else "starting the queries")
+        if waiting:
+            records = sum(one["records"] for one in waiting.values())
+            detail += f"; {records} records wait for brokers that are away: bin/mqlake doctor"
         if buried:
             detail += f"; passes over {len(buried)} messages that ended it: bin/mqlake poison list"
         beat(healthy=routing, detail=detail, figures=figures)
@@ -309,6 +326,7 @@ def _runs(
         def reference(session: SparkSession, name: str) -> DataFrame:
             return relation(session, settings, run.tenant, name)
 
+        ensure_undelivered(settings, SENDER)
         return stateful.start(spark, settings, run, reference, detected, interval_seconds)
 
     return Runs(
@@ -342,7 +360,12 @@ def _figures(
 
     admin = LogAdmin(settings.log.bootstrap_servers)
     return QueryFigures(
-        clock, watched, admin.ends, partial(read_positions, spark), partial(read_heap, spark)
+        clock,
+        watched,
+        admin.ends,
+        partial(read_positions, spark),
+        partial(read_heap, spark),
+        partial(read_undelivered, spark),
     )
 
 
@@ -393,9 +416,14 @@ def _telling(
 
 
 def _start_router(
-    spark: SparkSession, settings: StreamingSettings, unread: Unread, mode: QueryMode
+    spark: SparkSession,
+    settings: StreamingSettings,
+    positions: Positions,
+    unread: Unread,
+    mode: QueryMode,
 ) -> StreamingQuery:
-    first = unread.look(router.NAME, committed(router.checkpoint(settings)))
+    done = positions.look()
+    first = positions.begin(unread.look(router.NAME, done) or done)
     return router.start(spark, settings, first, real_time=mode.real_time)
 
 

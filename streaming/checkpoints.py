@@ -2,11 +2,21 @@
 
 `commits/<batch>` says that a batch is done. `offsets/<batch>` is written before it: a line with the
 format's version, one of metadata, then one for each source. `metadata` names the query.
+
+Beside them may be `positions.json`, which Spark does not know (`streaming.positions`): the boot of
+the machine, and per log topic and partition the first offset that is not done.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Final
+
+from mqlake.durable import write_durably
+from mqlake.log.lost_end import Gap
+from mqlake.status import boot_id, replace_file
+
+POSITIONS: Final = "positions.json"
 
 Offsets = dict[str, dict[int, int]]
 """By log topic and partition."""
@@ -25,7 +35,15 @@ def finished(folder: Path) -> list[int]:
 
 
 def committed(folder: Path) -> Offsets | None:
-    """Return how far the query has certainly come; None without a finished batch."""
+    """Return how far the query has certainly come; None when that is not known."""
+    batch, noted = last_batch(folder), _read_positions(folder)
+    if batch is None or noted is None:
+        return batch or noted
+    return later(noted, batch)
+
+
+def last_batch(folder: Path) -> Offsets | None:
+    """Return how far its last finished batch goes; None without one."""
     found = (ends for batch in finished(folder) if (ends := ends_of(folder, batch)) is not None)
     return next(found, None)
 
@@ -50,6 +68,21 @@ def read_ends(folder: Path, batch: int) -> Offsets:
         if isinstance(source, dict):
             return by_number(source)
     raise ValueError(f"expected offsets of the log in {folder / 'offsets' / str(batch)}")
+
+
+def write_positions(folder: Path, positions: Offsets) -> None:
+    """Note how far the query has certainly come, within a batch too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / POSITIONS, json.dumps({"boot": boot_id(), "positions": positions}))
+
+
+def _read_positions(folder: Path) -> Offsets | None:
+    """Return them, unless the machine was started again: the log may have lost what was last."""
+    try:
+        found = json.loads((folder / POSITIONS).read_text(encoding="utf-8"))
+        return by_number(found["positions"]) if found["boot"] == boot_id() else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
 
 
 def watermark_ms(folder: Path) -> int:
@@ -77,6 +110,81 @@ def later(first: Offsets, done: Offsets) -> Offsets:
         }
         for log_topic, partitions in first.items()
     }
+
+
+def planned(folder: Path) -> Offsets:
+    """Return up to where the last batch goes, whether or not it is done; empty without any."""
+    last = _last(folder)
+    return {} if last is None else ends_of(folder, last) or {}
+
+
+def move_past(folder: Path, gaps: Iterable[Gap]) -> None:
+    """Let a query that does not run go on behind gaps that it stands in.
+
+    No record is in a gap, so the last batch may as well end behind it: one that is done leaves
+    nothing out, one that comes again has the same records. Notes of positions go: they may be of
+    what was lost.
+
+    Raises:
+        OSError: The checkpoint cannot be read or written.
+        ValueError: It is of another form.
+    """
+    (folder / POSITIONS).unlink(missing_ok=True)
+    last = _last(folder)
+    if last is None:
+        return
+
+    def behind(source: dict[str, dict[str, int]]) -> None:
+        for gap in gaps:
+            offsets = source.get(gap.log_topic, {})
+            if gap.first <= offsets.get(str(gap.partition), -1) < gap.next:
+                offsets[str(gap.partition)] = gap.next
+
+    _write_ends(folder, last, _lines(folder, last), behind)
+
+
+def add_batch(folder: Path, positions: Offsets) -> None:
+    """Let a query without state that does not run go on at positions.
+
+    To its checkpoint comes a batch that ends there and is done, in place of one that is not.
+
+    Raises:
+        OSError: The checkpoint cannot be read or written.
+        ValueError: It is of another form.
+        LookupError: No batch is done.
+    """
+    done = finished(folder)[0]
+    for path in (folder / "offsets").glob("*"):
+        if path.name.isdecimal() and int(path.name) > done:
+            path.unlink()
+
+    def there(source: dict[str, dict[str, int]]) -> None:
+        for log_topic, offsets in positions.items():
+            source[log_topic] = {str(partition): offset for partition, offset in offsets.items()}
+
+    _write_ends(folder, done + 1, _lines(folder, done), there)
+    commit = (folder / "commits" / str(done)).read_bytes()
+    write_durably(folder / "commits" / str(done + 1), commit)
+
+
+def _write_ends(
+    folder: Path, batch: int, lines: list[str], change: Callable[[dict[str, dict[str, int]]], None]
+) -> None:
+    """Write up to where a batch goes: as these lines say, with each source of the log changed."""
+    changed = lines[:2]
+    for line in lines[2:]:
+        source = json.loads(line)
+        # A source that is not the log counts seconds.
+        if isinstance(source, dict):
+            change(source)
+            line = json.dumps(source, separators=(",", ":"))
+        changed.append(line)
+    write_durably(folder / "offsets" / str(batch), "\n".join(changed).encode())
+
+
+def _last(folder: Path) -> int | None:
+    names = [path.name for path in (folder / "offsets").glob("*")]
+    return max((int(name) for name in names if name.isdecimal()), default=None)
 
 
 def _lines(folder: Path, batch: int) -> list[str]:

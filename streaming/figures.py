@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from mqlake.clock import Clock
 from mqlake.errors import LogError
 from streaming.checkpoints import Offsets, by_number, committed
+from streaming.sinks import Waiting
 
 _logger = logging.getLogger(__name__)
 
@@ -86,10 +87,12 @@ class QueryFigures:
         ends: Returns per partition of a log topic the offset that its next record will get.
         positions: Returns by query how far the functions of real-time queries have come.
         heap: Returns how much of the Java heap is in use.
+        undelivered: Returns what waits for partitions that do not take it.
 
     Attributes:
         latest: The figures of each query, by name, as they were read last.
         heap: Likewise.
+        undelivered: Likewise what waits.
     """
 
     def __init__(
@@ -99,15 +102,18 @@ class QueryFigures:
         ends: Callable[[str], dict[int, int]],
         positions: Callable[[], dict[str, Offsets]],
         heap: Callable[[], Heap] = Heap,
+        undelivered: Callable[[], list[Waiting]] = list,
     ) -> None:
         self._clock = clock
         self._watched = watched
         self._ends = ends
         self._positions = positions
         self._read_heap = heap
+        self._read_undelivered = undelivered
         self._rates: dict[str, _Rate] = {}
         self.latest: dict[str, Any] = {}
         self.heap = Heap()
+        self.undelivered: list[Waiting] = []
 
     def run(self, stopping: threading.Event) -> None:
         """Read until told to stop; for a thread of its own."""
@@ -115,6 +121,7 @@ class QueryFigures:
             try:
                 self.latest = self.read()
                 self.heap = self._read_heap()
+                self.undelivered = self._read_undelivered()
             except Exception:
                 if stopping.is_set():
                     break
@@ -200,7 +207,14 @@ def read_positions(spark: SparkSession) -> dict[str, Offsets]:
     """Return by query how far the functions of real-time queries have come in this JVM."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
-    return parse_positions(getattr(jvm, _POSITIONS_CLASS).text())
+    return parse_positions(getattr(jvm, _POSITIONS_CLASS).reached())
+
+
+def read_done(spark: SparkSession) -> dict[str, Offsets]:
+    """Return by query the offsets before which the log has all that comes of a record."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    return parse_positions(getattr(jvm, _POSITIONS_CLASS).done())
 
 
 def read_heap(spark: SparkSession) -> Heap:
@@ -212,7 +226,7 @@ def read_heap(spark: SparkSession) -> Heap:
 
 
 def parse_positions(text: str) -> dict[str, Offsets]:
-    """Read the lines of `Positions.text`."""
+    """Read the lines of `Positions.java`."""
     found: dict[str, Offsets] = {}
     for line in text.splitlines():
         query, log_topic, partition, offset = line.split(" ")

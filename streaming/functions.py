@@ -11,10 +11,14 @@ from pyspark.sql import SparkSession
 
 from mqlake.audit import AUDIT_VIEW, audit_view
 from mqlake.tables import TABLES
-from mqlake.views import CATALOG_SCHEMA, TOPIC_LEVEL, TOPIC_MATCHES, VIEW_SCHEMA, view_select
-
-EMPTY_SCHEMA: Final = f"{VIEW_SCHEMA}_none"
-"""Where sessions of users' queries are: it has nothing in it."""
+from mqlake.views import (
+    CATALOG_SCHEMA,
+    EMPTY_SCHEMA,
+    TOPIC_LEVEL,
+    TOPIC_MATCHES,
+    VIEW_SCHEMA,
+    view_select,
+)
 
 # `\Q…\E` quotes what stands between; a `\E` in the filter itself would end it.
 _QUOTED: Final = r"concat('\\Q', replace({0}, '\\E', '\\E\\\\E\\Q'), '\\E')"
@@ -67,8 +71,8 @@ def create_functions(spark: SparkSession) -> None:
             f"CREATE OR REPLACE FUNCTION {CATALOG_SCHEMA}.{name}({parameters}) RETURNS {returned} "
             f"COMMENT '{comment}' RETURN {body}"
         )
-    for schema in (VIEW_SCHEMA, EMPTY_SCHEMA):
-        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {VIEW_SCHEMA}")
     for table in TABLES:
         spark.sql(f"CREATE OR REPLACE VIEW {VIEW_SCHEMA}.{table.name} AS {view_select(table)}")
     spark.sql(f"CREATE OR REPLACE VIEW {VIEW_SCHEMA}.{AUDIT_VIEW} AS {audit_view()}")
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {EMPTY_SCHEMA}")

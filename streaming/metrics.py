@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from mqlake.clock import Clock
 from mqlake.metrics.families import Families
 from streaming.figures import QueryFigures
 
@@ -15,7 +16,7 @@ FIGURES: Final = {
 """Figure of a query -> its name there, and what it is multiplied with."""
 
 
-def add_queries(families: Families, figures: QueryFigures) -> None:
+def add_queries(families: Families, figures: QueryFigures, clock: Clock) -> None:
     """Add what was read last; from any thread."""
     for query, found in figures.latest.items():
         labels = (query, found.get("tenant", ""), found.get("rule", ""))
@@ -23,5 +24,11 @@ def add_queries(families: Families, figures: QueryFigures) -> None:
         for figure, (name, factor) in FIGURES.items():
             if found[figure] is not None:
                 families.add(f"mqlake_{name}", found[figure] * factor, *labels)
+    for one in figures.undelivered:
+        labels = (one.query, one.log_topic, str(one.partition))
+        families.add("mqlake_undelivered_records", one.records, *labels)
+        families.add("mqlake_undelivered_bytes", one.size_bytes, *labels)
+        age = max(0, clock.now_ms() - one.oldest_ms) / 1000
+        families.add("mqlake_undelivered_oldest_seconds", age, *labels)
     families.add("mqlake_jvm_heap_used_bytes", figures.heap.used_bytes)
     families.add("mqlake_jvm_heap_max_bytes", figures.heap.max_bytes)

@@ -9,7 +9,7 @@ from mqlake import federation_records
 from mqlake.errors import InvalidRecord
 from mqlake.records import DEAD_LETTERS, EVENTS, INBOUND, OUTPUTS
 from rules.runner.checkpoint import decode_checkpoint
-from streaming.checkpoints import Offsets, committed, later
+from streaming.checkpoints import Offsets, committed, last_batch, later
 from streaming.jobs import history, outputs, router, rules, state, stateful
 from streaming.log_retention import Reader
 from streaming.rules.controller import RuleController
@@ -85,7 +85,8 @@ class Readers:
     def _query(
         self, name: str, log_topics: tuple[str, ...], reached: Offsets | None = None
     ) -> Reader:
-        done = committed(self._checkpoints / name) or {}
+        # Only that counts also when the machine was started again.
+        done = last_batch(self._checkpoints / name) or {}
         places = {log_topic: done.get(log_topic) for log_topic in log_topics}
         return Reader(name, places, reached or {})
 

@@ -1,6 +1,7 @@
 """Which gateways get a message: inbound records to delivery records, by the route function.
 
-inbound(key, value, headers, partition, offset, timestamp) -> deliveries(topic, key, value, headers)
+inbound(key, value, headers, partition, offset, timestamp)
+    -> deliveries(topic, partition, key, value, headers)
 """
 
 from typing import Final
@@ -15,6 +16,7 @@ from mqlake.records import (
     HEADER_SOURCE,
     INBOUND,
     ROUTES,
+    ROUTES_IN_FORCE,
 )
 from streaming.jvm.functions import java_map, register
 from streaming.sources import header
@@ -34,7 +36,9 @@ def register_route_function(spark: SparkSession, consumer_config: dict[str, str]
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     config = java_map(spark, consumer_config)
-    function = getattr(jvm, _FUNCTION_CLASS)(config, ROUTES, DELIVERY_PREFIX, INBOUND)
+    function = getattr(jvm, _FUNCTION_CLASS)(
+        config, ROUTES, DELIVERY_PREFIX, INBOUND, ROUTES_IN_FORCE
+    )
     register(spark, _FUNCTION, function, 6, _RETURN_TYPE)
 
 
@@ -61,6 +65,7 @@ def deliveries(inbound: DataFrame) -> DataFrame:
     )
     return routed.select(
         F.col("delivery.topic").alias("topic"),
+        F.lit(0).alias("partition"),
         "key",
         "value",
         F.concat(F.coalesce("headers", F.array()), F.array(_source_header())).alias("headers"),

@@ -58,7 +58,8 @@ class StreamingSettings(ProcessSettings):
         ge=1.0,
         le=600.0,
         description="length of a real-time batch; each boundary pauses delivery for some 0.3 s, so "
-        "that of both queries stays above the 99th percentile; a crash replays at most one batch",
+        "that of both queries stays above the 99th percentile; after a crash rules repeat at most "
+        "one batch",
     )
     history_interval_seconds: float = Field(
         default=2.0, ge=0.5, le=3600.0, description="how often messages are appended to the table"

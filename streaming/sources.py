@@ -1,12 +1,25 @@
 """Read the log."""
 
 import json
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark reader knows
 
 from streaming.checkpoints import Offsets
 from streaming.settings import StreamingSettings
+
+PROMPT: Final = {
+    # At a batch boundary the connector asks for the partition's offsets; the broker answers only
+    # after the fetch request that waits on the same connection.
+    "kafka.fetch.max.wait.ms": "100",
+    # A broker that stands still is waited for so long there, not a minute, then another is asked.
+    # The first alone would do nothing: Kafka's admin client looks at it only when something comes.
+    "kafka.request.timeout.ms": "10000",
+    "kafka.default.api.timeout.ms": "10000",
+    "fetchOffset.numRetries": "10",
+}
+"""Options of `read_log` for queries that everybody waits for."""
 
 
 def client_config(settings: StreamingSettings) -> dict[str, str]:

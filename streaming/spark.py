@@ -3,7 +3,7 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -38,6 +38,8 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # Real-time batches of whole seconds; the default refuses less than five.
     "spark.sql.streaming.realTimeMode.minBatchDuration": "1s",
+    # It knows the sinks that come with Spark; ours has no state and tells when the log has a batch.
+    "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     "spark.sql.streaming.minBatchesToRetain": "20",
@@ -53,8 +55,7 @@ _DEFAULTS: Final[dict[str, str]] = {
     ),
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
-    # Spark Connect, which `mqlake sql` and the API use
-    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    # Spark Connect, which `mqlake sql` and the API use; started when there is a session
     "spark.connect.grpc.binding.address": "127.0.0.1",
 }
 # Without an address Spark looks up the machine's name and shows an outside address for nothing.
@@ -127,6 +128,11 @@ def start_spark(
         for key, value in spark_conf(settings, jars).items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
+        # Not as a plugin: that listens before there is a session, and whoever asks then makes one,
+        # with a catalog of its own, in which all who ask later would look for our tables in vain.
+        java: Any = session.sparkContext._jvm
+        connect = java.org.apache.spark.sql.connect.service.SparkConnectService
+        connect.start(session.sparkContext._jsc.sc())
         getattr(session.sparkContext._jvm, _FATAL_ERRORS_CLASS).watch()
         return session, jvm
     except BaseException:
@@ -149,6 +155,7 @@ def spark_conf(settings: StreamingSettings, jars: list[Path]) -> dict[str, str]:
         conf |= _LOCAL_DEFAULTS
     if settings.master.startswith("local["):
         conf["spark.hadoop.fs.file.impl"] = "mqlake.streaming.LocalFiles"
+        conf["spark.hadoop.mqlake.expendable.folders"] = str(data_dir / "api")
     else:
         # The driver has them on its class path; executors elsewhere are sent them.
         conf["spark.jars"] = ",".join(str(jar) for jar in jars)
@@ -196,6 +203,9 @@ _SILENCED: Final = (
     "org.apache.spark.sql.catalyst.analysis.SimpleFunctionRegistry",
     "org.apache.spark.util.SparkStringUtils",
     "org.apache.spark.util.Utils",
+    # Warn of each request while a broker or a log topic is away; who waits for it says so.
+    "org.apache.kafka.clients.NetworkClient",
+    "org.apache.kafka.clients.producer.internals.Sender",
 )
 
 

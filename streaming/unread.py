@@ -4,20 +4,14 @@ Only `streaming.log_retention` deletes, and never what a query has not read. But
 with a tool of Kafka's, set a retention, or lose a disk.
 """
 
-import json
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from mqlake.clock import Clock
-from mqlake.records import EVENTS, RECORD_VERSION
-from mqlake.reference_records import DEFAULT_TENANT
 from rules.actions.contract import Append
 from streaming.checkpoints import Offsets
-from streaming.events import DROPPED
-
-_logger = logging.getLogger(__name__)
+from streaming.events import lost_offsets
 
 REASON: Final = "unread"
 
@@ -86,21 +80,9 @@ class Unread:
             self._seen |= seen
 
     def _record(self, query: str, log_topic: str, partition: int, first: int, end: int) -> Append:
-        now_ms = self._clock.now_ms()
         detail = (
             f"{query}: offsets {first} to {end - 1} of partition {partition} of {log_topic} were "
             "deleted before it is known to have read them"
         )
-        _logger.error("records are lost", extra={"fields": {"reason": detail}})
-        value = {
-            "v": RECORD_VERSION,
-            "event": DROPPED,
-            "ts": now_ms,
-            "tenant": DEFAULT_TENANT,
-            "reason": REASON,
-            "topic": log_topic,
-            "detail": detail,
-            "count": end - first,
-        }
-        data = json.dumps(value, separators=(",", ":")).encode()
-        return Append(EVENTS, f"{DEFAULT_TENANT}/".encode(), data, [], now_ms)
+        now_ms = self._clock.now_ms()
+        return lost_offsets(log_topic, first, end, reason=REASON, detail=detail, now_ms=now_ms)

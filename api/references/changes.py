@@ -15,6 +15,7 @@ from api.log import Append, LogAppender
 from api.references.book import Reference, ReferenceBook
 from api.references.reading import Upload
 from mqlake.clock import Clock
+from mqlake.durable import sync
 from mqlake.errors import MqlakeError, OperationalError
 from mqlake.record_versions import VERSION_HEADER
 from mqlake.records import RULES, Headers
@@ -146,11 +147,7 @@ class ReferenceChanges:
                 file.flush()
                 os.fsync(file.fileno())
                 size = file.tell()
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync(self._folder)
         except OSError as exc:
             path.unlink(missing_ok=True)
             raise OperationalError(f"the upload cannot be kept: {exc}") from exc

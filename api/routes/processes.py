@@ -40,6 +40,7 @@ class System(BaseModel):
     )
     api: str
     log: str = Field(description="Kafka bootstrap servers")
+    durability: str = Field(description="class of the log: what an acknowledged message outlives")
     metrics: dict[str, str] = Field(
         default_factory=dict, description="where Prometheus finds the metrics of each process"
     )

@@ -20,7 +20,7 @@ from api.sql.errors import QueryError, QueryTimeoutError, QueryTooLargeError, er
 from api.sql.places import place_of, place_of_name
 from api.sql.results import Format, Result, ResultColumn
 from mqlake.errors import OperationalError
-from mqlake.views import VIEW_SCHEMA
+from mqlake.views import EMPTY_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -155,7 +155,7 @@ class QueryRunner:
         session = self._connect.open(SESSION_SETTINGS)
         try:
             # A name that the checker let through unresolved would find no table here.
-            session.perform(lambda spark: spark.sql(f"USE SCHEMA {VIEW_SCHEMA}_none").collect())
+            session.perform(lambda spark: spark.sql(f"USE SCHEMA {EMPTY_SCHEMA}").collect())
         except Exception:
             session.close()
             raise

@@ -47,15 +47,9 @@ public final class RouteBench {
     /** So that no work is for nothing. */
     private static long found;
 
-    private static final class All implements LogTopics {
-        public boolean exists(String logTopic) {
-            return true;
-        }
-    }
-
-    private static final LogTopics ALL = new All();
     private static final RouteFunction FUNCTION = new RouteFunction(
-            Collections.EMPTY_MAP, "mqlake.routes", "mqlake.delivery.", "mqlake.inbound");
+            Collections.EMPTY_MAP, "mqlake.routes", "mqlake.delivery.", "mqlake.inbound",
+            "mqlake.routes_in_force");
     private static final Function1 CONVERTER = CatalystTypeConverters.createToCatalystConverter(
             DataType.fromDDL("array<struct<topic:string,source:binary>>"));
 
@@ -156,13 +150,14 @@ public final class RouteBench {
     private static double match(byte[][] keys) {
         long begin = THREADS.getCurrentThreadCpuTime();
         for (int i = 0; i < keys.length; i++) {
-            found += TABLE.match(keys[i], false, keys[i], 0, i).gateways.length;
+            found += TABLE.match(keys[i], false, keys[i], 0, i, RouteTable.NEWEST).gateways.length;
         }
         return (THREADS.getCurrentThreadCpuTime() - begin) / (double) keys.length;
     }
 
     private static void change(String filter, int gateway, int members) {
-        TABLE.apply("gateway-" + gateway, TENANT, filter, members, RouteTable.ROUND_ROBIN, 0);
+        TABLE.apply(
+                "gateway-" + gateway, TENANT, filter, members, RouteTable.ROUND_ROBIN, 0, 0, 0);
     }
 
     private static void changes(String name, int filters, int kind) {
@@ -206,7 +201,7 @@ public final class RouteBench {
     /** Return how many get a message, after Spark has taken what the function returns. */
     private static int deliver(byte[] key, int i) {
         Row[] deliveries = FUNCTION.message(
-                key, MQTT, key, 3, OFFSET + i, TIMESTAMP_MS + i, TABLE, ALL);
+                key, MQTT, key, 3, OFFSET + i, TIMESTAMP_MS + i, RouteTable.NEWEST, TABLE);
         return ((ArrayData) CONVERTER.apply(deliveries)).numElements();
     }
 

@@ -1,26 +1,20 @@
 """What the balancer costs: a CONNECT through HAProxy, and a control plane with many nodes."""
 
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
 from mqlake.bench.connector import run_cycles
 from mqlake.bench.figures import Figures, figure
+from mqlake.bench.proxied import await_ready, control_plane, is_ready, running
 from mqlake.bench.system import Bench
-from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
 from mqlake.local.balancing import find_haproxy
-from mqlake.local.child import die_with_parent
 from mqlake.local.ports import free_ports
 
 ROUNDS: Final = 20
@@ -31,9 +25,6 @@ TALKERS: Final = 20_000
 NODES: Final = 100
 SETTLE_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 30.0
-READY_SECONDS: Final = 60.0
-LOOK_SECONDS: Final = 0.1
-STOP_SECONDS: Final = 15.0
 
 
 def measure_balancer(bench: Bench) -> Figures:
@@ -71,12 +62,12 @@ def _added_to_connect(bench: Bench, haproxy: str, folder: Path) -> Figures:
         f'[[frontends]]\nname = "mqtt"\nbind = "127.0.0.1:{port}"\n'
     )
     configuration = folder / "haproxy.cfg"
-    with _control_plane(folder, text + _nodes(2, [gateway])) as plane:
-        _await("it writes no haproxy.cfg", configuration.exists, plane)
-        with _running([haproxy, "-W", "-f", str(configuration)], folder / "haproxy.log") as proxy:
-            _await(
+    with control_plane(folder, text + _nodes(2, [gateway])) as plane:
+        await_ready("it writes no haproxy.cfg", configuration.exists, plane)
+        with running([haproxy, "-W", "-f", str(configuration)], folder / "haproxy.log") as proxy:
+            await_ready(
                 "its proxy is not ready",
-                lambda: _is_ready(folder, 2, talkers=TALKERS),
+                lambda: is_ready(folder, 2, talkers=TALKERS),
                 plane,
                 proxy,
             )
@@ -101,8 +92,8 @@ def _idle(bench: Bench, folder: Path) -> Figures:
     state = bench.state
     names = [gateway.name for gateway in state.gateways]
     pages = [state.metrics.get(name, "") for name in names]
-    with _control_plane(folder, f"slots = {NODES}\n" + _nodes(NODES, bench.gateways, pages)) as one:
-        _await("its nodes do not take clients", partial(_is_ready, folder, NODES), one)
+    with control_plane(folder, f"slots = {NODES}\n" + _nodes(NODES, bench.gateways, pages)) as one:
+        await_ready("its nodes do not take clients", partial(is_ready, folder, NODES), one)
         time.sleep(SETTLE_SECONDS)
         process = psutil.Process(one.process.pid)
         before = process.cpu_times()
@@ -122,61 +113,3 @@ def _nodes(count: int, addresses: list[str], pages: list[str] | None = None) -> 
         if pages:
             text += f'metrics_url = "{pages[number % len(pages)]}"\n'
     return text
-
-
-@contextmanager
-def _control_plane(folder: Path, settings: str) -> Iterator["_Part"]:
-    config = folder / "balancer.toml"
-    for old in ("state.json", "control.sock"):
-        (folder / old).unlink(missing_ok=True)
-    config.write_text(
-        f'state_file = "{folder}/state.json"\ncontrol_socket = "{folder}/control.sock"\n{settings}'
-    )
-    with _running(
-        [sys.executable, "-P", "-m", "mqlake", "balancer", "--config", str(config)],
-        folder / "balancer.log",
-    ) as plane:
-        yield plane
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    process: subprocess.Popen[bytes]
-    log: Path
-
-
-@contextmanager
-def _running(command: list[str], log: Path) -> Iterator[_Part]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, preexec_fn=die_with_parent
-        )
-    try:
-        yield _Part(process, log)
-    finally:
-        process.terminate()
-        process.wait(STOP_SECONDS)
-
-
-def _is_ready(folder: Path, nodes: int, talkers: int = 0) -> bool:
-    try:
-        told: dict[str, Any] = ask_balancer(folder / "control.sock", action="status")
-    except OperationalError:
-        return False
-    return (
-        sum(node["takes_clients"] for node in told["nodes"]) == nodes
-        and told["talkers"] >= talkers
-        and all(proxy["version"] == told["version"] for proxy in told["proxies"])
-    )
-
-
-def _await(problem: str, condition: Callable[[], bool], *parts: _Part) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while not condition():
-        for part in parts:
-            if part.process.poll() is not None:
-                said = part.log.read_text(errors="replace").strip().splitlines() or ["nothing"]
-                raise OperationalError(f"the balancer: a process has ended: {said[-1]}")
-        if time.monotonic() > deadline:
-            raise OperationalError(f"the balancer: {problem} within {READY_SECONDS:.0f} s")
-        time.sleep(LOOK_SECONDS)

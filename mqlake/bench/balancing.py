@@ -2,8 +2,9 @@
 
 from typing import Final
 
-from ingest.balancer.experiments import EXPERIMENTS, PUBLISHED, run
+from ingest.balancer.experiments import run
 from ingest.balancer.placement import STRATEGIES, Strategy
+from ingest.balancer.waves import EXPERIMENTS, PUBLISHED
 from mqlake.bench.figures import Figures, figure
 
 RUNS: Final = 5

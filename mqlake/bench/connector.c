@@ -18,6 +18,7 @@
 #define KEEP_ALIVE 300
 #define MAX_LEVELS 8
 #define MAX_PACKET 192
+#define MAX_ANSWER 512 /* a refusal may have a reason string */
 
 /* ---------------------------------------------------------------- options */
 
@@ -66,7 +67,7 @@ typedef struct {
     int fd, number;
     State state;
     int64_t begin_ns;
-    uint8_t in[64];
+    uint8_t in[MAX_ANSWER];
     size_t in_count;
 } Client;
 
@@ -170,16 +171,30 @@ static void connected(Client *c) {
     send_connect(c);
 }
 
-/* Take one packet in; returns 0 while it is not complete. All packets here are shorter than 128 bytes. */
+/* Say why the broker refuses; of 5.0 with the reason string, if that is what its properties begin with. */
+static void refused(const char *what, uint8_t code, const uint8_t *properties, const uint8_t *end) {
+    properties += end - properties > 127 + 1 ? 2 : 1; /* after their length */
+    if (end - properties > 3 && *properties == 0x1F) {
+        int bytes = properties[1] << 8 | properties[2];
+        if (bytes <= end - properties - 3)
+            die("%s with return code %d (%.*s), expected 0", what, code, bytes, (const char *)properties + 3);
+    }
+    die("%s with return code %d, expected 0", what, code);
+}
+
+/* Take one packet in; returns 0 while it is not complete. */
 static int take_packet(Client *c, uint8_t expected, const char *what) {
     if (c->in_count < 2) return 0;
     if (c->in[0] != expected) die("client %d: packet of type %d, expected %s", c->number, c->in[0] >> 4, what);
-    size_t count = 2 + (size_t)c->in[1];
+    size_t head = c->in[1] & 128 ? 3 : 2, length = c->in[1] & 127;
+    if (c->in_count < head) return 0;
+    if (head == 3) length |= (size_t)c->in[2] << 7;
+    size_t count = head + length;
     if (count > sizeof c->in) die("client %d: %s of %zu bytes, expected %zu at most", c->number, what, count, sizeof c->in);
     if (c->in_count < count) return 0;
-    uint8_t code = expected == 0x20 ? c->in[3] : c->in[count - 1];
-    if (code > 2 || (expected == 0x20 && code)) die("%s with return code %d, expected 0", what, code);
-    if (expected == 0x20) present += c->in[2] & 1;
+    uint8_t code = expected == 0x20 ? c->in[head + 1] : c->in[count - 1];
+    if (code > 2 || (expected == 0x20 && code)) refused(what, code, c->in + head + 2, c->in + count);
+    if (expected == 0x20) present += c->in[head] & 1;
     memmove(c->in, c->in + count, c->in_count - count);
     c->in_count -= count;
     return 1;

@@ -23,12 +23,14 @@ from mqlake.limits import raise_open_files
 
 PATIENCE_SECONDS: Final = 20.0
 KEEP_ALIVE: Final = 300
+MAX_ANSWER: Final = 512
+"""Bytes of a packet of the broker: a refusal may have a reason string."""
 AN_HOUR: Final = b"\x05\x11\0\0\x0e\x10"
 """Properties of a CONNECT of 5.0: Session Expiry Interval."""
 
 
 class _Client:
-    """One connection; its packets are all shorter than 128 bytes."""
+    """One connection."""
 
     def __init__(self, number: int, level: int, name: str, *, keep: bool = False) -> None:
         self._number = number
@@ -51,7 +53,7 @@ class _Client:
         self._writer.write(b"\x10" + encode_length(len(variable)) + variable)
         body = await self._receive(0x20, "CONNACK")
         if body[1]:
-            raise LoadError(f"CONNACK with return code {body[1]}, expected 0")
+            raise LoadError(f"CONNACK with return code {body[1]}{_reason(body)}, expected 0")
         return bool(body[0] & 1)
 
     async def subscribe(self, topic_filter: str) -> None:
@@ -78,6 +80,10 @@ class _Client:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 first, length = await self._reader.readexactly(2)
+                if length & 128:
+                    length = length & 127 | (await self._reader.readexactly(1))[0] << 7
+                if length > MAX_ANSWER:
+                    raise LoadError(f"{what} of {length} bytes, expected {MAX_ANSWER} at most")
                 body = await self._reader.readexactly(length)
         except TimeoutError:
             raise LoadError(f"no {what} from the broker") from None
@@ -86,6 +92,15 @@ class _Client:
         if first != expected:
             raise LoadError(f"packet of type {first >> 4}, expected {what}")
         return body
+
+
+def _reason(connack: bytes) -> str:
+    """Return why a broker refuses, if it says so: the properties of 5.0 begin with a reason."""
+    properties = connack[4 if len(connack) > 3 + 127 else 3 :]
+    end = 3 + int.from_bytes(properties[1:3], "big")
+    if properties[:1] != b"\x1f" or end > len(properties):
+        return ""
+    return f" ({properties[3:end].decode(errors='replace')})"
 
 
 async def _each(count: int, in_flight: int, work: Callable[[int], Awaitable[None]]) -> None:

@@ -67,6 +67,7 @@ GOALS: Final[Mapping[str, tuple[float, bool]]] = {
         for what, goal in _OF_ROUTES.items()
     },
     "balancing by predicted, deviation of CPU, all three": (14, False),
+    "placing by predicted, deviation of CPU, all three": (14, False),
     "CONNECT to CONNACK, HAProxy adds, p50": (1, False),
     "idle CPU, control plane of the balancer, 100 nodes": (2, False),
     "ready": (30, False),
@@ -111,6 +112,7 @@ GOALS: Final[Mapping[str, tuple[float, bool]]] = {
     "fan-out 1 to 1,000, QoS 0": (100_000, True),
     "acknowledged, one gateway": (40_000, True),
     "end to end, sustained": (15_000, True),
+    "processor time of a message, all stages": (50, False),
 }
 
 

@@ -19,9 +19,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from mqlake.errors import OperationalError
 from mqlake.heartbeat import Heartbeat, read_heartbeat
 from mqlake.local.child import die_with_parent
-from mqlake.local.kafka import KafkaServer, running_kafka
+from mqlake.local.kafka import Brokers, running_brokers
 from mqlake.local.ports import free_ports
 from mqlake.log.admin import END_OFFSETS, ensure_log_topics, offsets
+from mqlake.log.durability import Durability
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     HEADER_SOURCE,
@@ -48,7 +49,7 @@ class Fleet:
     """A log, and the gateways that run on it."""
 
     folder: Path
-    kafka: KafkaServer
+    brokers: Brokers
     _running: dict[str, "Gateway"] = field(default_factory=dict)
 
     @property
@@ -69,11 +70,26 @@ class Fleet:
         """
         began_at = time.monotonic()
         for name in names:
-            servers = self.kafka.bootstrap_servers
+            servers = self.brokers.bootstrap_servers
             self._running[name] = Gateway.start(self.folder / name, name, servers)
         for name in names:
             self._running[name].await_healthy()
         return time.monotonic() - began_at
+
+    def keep(self, durability: Durability) -> None:
+        """Have the log keep what is acknowledged so from now on.
+
+        Raises:
+            LogError: It has too few brokers.
+        """
+        ensure_log_topics(
+            self.brokers.bootstrap_servers,
+            inbound_partitions=INBOUND_PARTITIONS,
+            session_shards=SHARDS,
+            retention_bytes=RETENTION_BYTES,
+            timeout_seconds=LOG_SECONDS,
+            durability=durability,
+        )
 
     def stop(self, *names: str) -> None:
         """Have gateways take leave, and wait for their ends."""
@@ -161,18 +177,12 @@ class Gateway:
 
 
 @contextmanager
-def running_fleet(folder: Path) -> Iterator[Fleet]:
+def running_fleet(folder: Path, brokers: int = 1) -> Iterator[Fleet]:
     """Run a log, still without gateways, for the length of a `with` block."""
-    with running_kafka(folder) as kafka:
-        ensure_log_topics(
-            kafka.bootstrap_servers,
-            inbound_partitions=INBOUND_PARTITIONS,
-            session_shards=SHARDS,
-            retention_bytes=RETENTION_BYTES,
-            timeout_seconds=LOG_SECONDS,
-        )
-        fleet = Fleet(folder, kafka)
-        with _barriers_answered(kafka.bootstrap_servers):
+    with running_brokers(folder, brokers) as log:
+        fleet = Fleet(folder, log)
+        fleet.keep(Durability.D1)
+        with _barriers_answered(log.bootstrap_servers):
             try:
                 yield fleet
             finally:

@@ -5,15 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from mqlake.bench import balancing
+from mqlake.bench import balancing, placing
 from mqlake.bench.api import measure_api_publish, measure_live_feed
 from mqlake.bench.balancer import measure_balancer
 from mqlake.bench.balancing import measure_balancing
+from mqlake.bench.budget import measure_budget
 from mqlake.bench.codec import measure_codec
 from mqlake.bench.connections import measure_connection_memory, measure_connects
 from mqlake.bench.figures import Figures, figure, percentiles
 from mqlake.bench.loader import Latency, Load
 from mqlake.bench.painting import measure_first_paint
+from mqlake.bench.placing import measure_placing
 from mqlake.bench.processes import cpu_percent_of, processes_of, usage_of
 from mqlake.bench.querying import measure_sql_day, measure_sql_point
 from mqlake.bench.resuming import measure_resume, measure_resume_crowd, measure_resume_history
@@ -245,6 +247,11 @@ WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Sequence[Figures]]]] = {
 }
 """Taken before a system is started."""
 
+ON_REQUEST: Final[Mapping[str, Callable[[], Sequence[Figures]]]] = {
+    "placing": lambda: [measure_placing(seed) for seed in range(placing.RUNS)],
+}
+"""Without a system too; they take so long that they are taken only when they are asked for."""
+
 COLD: Final = frozenset({"ready", "idle"})
 """Of a system that has just started."""
 
@@ -264,6 +271,7 @@ MEASUREMENTS: Final[Mapping[str, Measurement]] = {
     "fan-out-1000": times(3, measure_fan_out_1000),
     "acknowledged": times(1, measure_acknowledged),
     "sustained": times(1, measure_sustained),
+    "budget": measure_budget,
     "rules-latency": measure_rules_latency,
     "rules-300": measure_rules_300,
     "rules-change": times(1, measure_rules_change),

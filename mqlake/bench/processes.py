@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -35,6 +36,18 @@ def usage_of(pids: Mapping[str, int]) -> dict[str, Usage]:
         if any(child.pid in named for child in process.children(recursive=True)):
             family = [process]  # the supervisor: its other children are children of the named ones
         found[name] = _sum(family)
+    return found
+
+
+def thread_seconds_of(pid: int) -> dict[str, float]:
+    """Return the processor time of a process's threads, summed up by name (15 characters)."""
+    found: dict[str, float] = {}
+    for thread in psutil.Process(pid).threads():
+        try:
+            name = Path(f"/proc/{pid}/task/{thread.id}/comm").read_text(encoding="utf-8").strip()
+        except OSError:  # it has just ended
+            continue
+        found[name] = found.get(name, 0.0) + thread.user_time + thread.system_time
     return found
 
 

@@ -71,7 +71,7 @@ def measure_sessions(programs: Programs, size: int, note: Callable[[str], None])
         running_fleet(Path(folder)) as fleet,
     ):
         began_at = time.monotonic()
-        servers = fleet.kafka.bootstrap_servers
+        servers = fleet.brokers.bootstrap_servers
         client_ids = (f"{NAMES}{number}" for number in range(size))
         cursor = [0] * INBOUND_PARTITIONS
         write_sessions(servers, client_ids, cursor, "bench", SUBSCRIPTIONS)
@@ -116,7 +116,7 @@ def _await_stand_by(fleet: Fleet) -> None:
 def _sizes(fleet: Fleet, size: int) -> Figures:
     log = sum(
         file.stat().st_blocks * BLOCK_BYTES  # indexes are holes for the most part
-        for partition in fleet.kafka.log_dir.glob(f"{SESSIONS}-*")
+        for partition in fleet.brokers.servers[0].log_dir.glob(f"{SESSIONS}-*")
         for file in partition.iterdir()
     )
     last = fleet.gateway(GATEWAY_NAMES[-1])
@@ -159,7 +159,7 @@ class _progress_written:  # noqa: N801 - used as a function
     """Progress of sessions that the first gateway holds, as far as the log says."""
 
     def __init__(self, fleet: Fleet, size: int) -> None:
-        self._servers = fleet.kafka.bootstrap_servers
+        self._servers = fleet.brokers.bootstrap_servers
         self._ids = [f"{NAMES}{size + number}" for number in range(BUSY_CLIENTS)]
         self._run = asyncio.run(_run_of(self._servers, GATEWAY_NAMES[0]))
         self._stop = threading.Event()
@@ -209,7 +209,7 @@ def _owned(fleet: Fleet, name: str) -> set[int]:
     """Return the shards that a gateway says it owns."""
 
     async def ask() -> set[int]:
-        reader = KafkaLogReader(fleet.kafka.bootstrap_servers)
+        reader = KafkaLogReader(fleet.brokers.bootstrap_servers)
         try:
             record = (await reader.read_compacted(GATEWAYS))[name.encode()]
         finally:

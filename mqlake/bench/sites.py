@@ -6,12 +6,14 @@ sees when a message is there. The time of a hop is from when a consumer of site 
 message to when one of the next site's log has it.
 
 For the outage the federator of site 2 is killed (SIGKILL) and started again when the messages of
-the outage are in the log of site 1.
+the outage are in the log of site 1. Then sites 1 and 3 become neighbours, too, and the bytes are
+counted that come to site 3 on both paths.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
+from ingest.federation.sites.subscriptions import LOG_TOPICS
 from mqlake.bench.federation import summary
 from mqlake.clock import SystemClock
 from mqlake.errors import OperationalError
@@ -46,9 +49,13 @@ TOPICS: Final = 20
 PAYLOAD_BYTES: Final = 64
 START_SECONDS: Final = 60.0
 WARM_UP: Final = 50
+MOST_QUEUED: Final = 20_000
+SLOWEST_A_SECOND: Final = 500
+"""Messages of an outage that must be made up for in this time at least."""
 SETTINGS: Final = """
 filters_in = ["bench/#"]
 filters_out = ["bench/#"]
+interests = ["bench/#"]
 reconnect_max_seconds = 0.2
 heartbeat_file = "{heartbeat}"
 [host]
@@ -79,6 +86,7 @@ class Row:
         self._folder = folder
         self._ports = dict(zip(SITES, free_ports(len(SITES)), strict=True))
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._links = [(1, 2), (2, 3)]
 
     @classmethod
     @contextmanager
@@ -89,16 +97,29 @@ class Row:
                 (folder / f"site-{site}").mkdir()
                 kafka = stack.enter_context(running_kafka(folder / f"site-{site}"))
                 servers[site] = kafka.bootstrap_servers
-                LogAdmin(kafka.bootstrap_servers).ensure(
-                    INBOUND, {"segment.bytes": str(64 * 1024 * 1024)}, PARTITIONS
-                )
+                admin = LogAdmin(kafka.bootstrap_servers)
+                admin.ensure(INBOUND, {"segment.bytes": str(64 * 1024 * 1024)}, PARTITIONS)
+                for log_topic in LOG_TOPICS:
+                    admin.ensure(log_topic, {"cleanup.policy": "compact"})
             row = cls(folder, servers)
             stack.callback(row.stop)
             for site in SITES:
                 row.start_federator(site)
             yield row
 
-    def start_federator(self, site: int) -> None:
+    def link(self, site: int, other: int) -> None:
+        """Make neighbours of two sites, while they run."""
+        self._links.append((site, other))
+        for one in (site, other):
+            self._write_settings(one)
+            self._processes[one].send_signal(signal.SIGHUP)
+
+    def figures(self, site: int, after: float = 0.0) -> dict[str, Any] | None:
+        """Return what a federator has said of itself after a time; None: nothing."""
+        beat = read_heartbeat(self._heartbeat(site))
+        return None if beat is None or beat.written_at <= after else beat.figures
+
+    def _write_settings(self, site: int) -> Path:
         path = self._folder / f"federation-{site}.toml"
         text = SETTINGS.format(
             heartbeat=self._heartbeat(site),
@@ -106,10 +127,15 @@ class Row:
             servers=self.servers[site],
             port=self._ports[site],
         )
-        for other in (site - 1, site + 1):
-            if other in SITES:
+        for pair in self._links:
+            if site in pair:
+                other = sum(pair) - site
                 text += NEIGHBOUR.format(site=other, port=self._ports[other])
         path.write_text(text)
+        return path
+
+    def start_federator(self, site: int) -> None:
+        path = self._write_settings(site)
         with (self._folder / f"federation-{site}.log").open("ab") as output:
             self._processes[site] = subprocess.Popen(
                 [sys.executable, "-m", "mqlake", "federation", "--config", str(path)],
@@ -142,7 +168,8 @@ class Row:
             beat = read_heartbeat(self._heartbeat(site))
             if beat is None or beat.pid != process.pid or not beat.is_fresh():
                 return False
-            if not all(link["there"] for link in beat.figures.get("links", [{"there": False}])):
+            there = [link["there"] for link in beat.figures.get("links", [])]
+            if there != [True for pair in self._links if site in pair]:
                 return False
         return True
 
@@ -226,15 +253,25 @@ async def _measure(row: Row, messages: int, rate: float, outage: int) -> dict[st
             for site in SITES[:-1]
         }
         row.kill(2)
-        missed = [publish(f"outage {number}") for number in range(outage)]
+        missed = []
+        for number in range(outage):
+            missed.append(publish(f"outage {number}"))
+            if writer.queued() >= MOST_QUEUED:
+                await writer.flush(START_SECONDS)
         await writer.flush(START_SECONDS)
         begin = time.perf_counter()
         row.start_federator(2)
         # Each topic keeps its order, so what is lost or comes twice does so before these.
         last = [publish(f"last {number}") for number in range(TOPICS)]
-        await _until(lambda: _have(followers, last), "the last messages are at all sites")
+        await _until(
+            lambda: _have(followers, last),
+            "the last messages are at all sites",
+            seconds=START_SECONDS + outage / SLOWEST_A_SECOND,
+        )
         caught_up = time.perf_counter() - begin
+        paths = await _measure_paths(row, followers, publish, messages, rate)
         return {
+            "paths": paths,
             "messages": messages,
             "rate": rate,
             "hops": hops,
@@ -249,6 +286,54 @@ async def _measure(row: Row, messages: int, rate: float, outage: int) -> dict[st
         await writer.close()
         for follower in followers.values():
             await follower.close()
+
+
+async def _measure_paths(
+    row: Row,
+    followers: Mapping[int, Follower],
+    publish: Callable[[str], bytes],
+    messages: int,
+    rate: float,
+) -> dict[str, Any]:
+    """Count the bytes that come to site 3 from each neighbour while it is told the same by both."""
+    row.link(1, 3)
+    await _until(row.are_linked, "all three sites are linked")
+    probes = 0
+    while not any(link["offered"] for link in _to_last(row).values()):
+        probes += 1
+        probe = publish(f"probe {probes}")
+        await _until(lambda: _have(followers, [probe]), "a probe is at all sites")  # noqa: B023
+        await asyncio.sleep(1 / rate)
+    before = await _fresh(row)
+    names = []
+    begin = time.perf_counter()
+    for number in range(messages):
+        await asyncio.sleep(max(0.0, begin + number / rate - time.perf_counter()))
+        names.append(publish(f"both {number}"))
+    await _until(lambda: _have(followers, names), "all messages are at all sites")
+    after = await _fresh(row)
+    carried = {site: after[site]["bytes"] - before[site]["bytes"] for site in after}
+    return {
+        "bytes": carried,
+        "whole": {site: after[site]["sent"] - before[site]["sent"] for site in after},
+        "times_one_path": sum(carried.values()) / max(carried.values()),
+    }
+
+
+def _to_last(row: Row, after: float = 0.0) -> dict[int, dict[str, int]]:
+    """Return what the neighbours of site 3 have sent it; without those that say nothing."""
+    found = {}
+    for site in SITES[:-1]:
+        for link in (row.figures(site, after) or {}).get("links", []):
+            if link["site"] == SITES[-1]:
+                found[site] = {"bytes": link["bytes"], **link["counters"]}
+    return found
+
+
+async def _fresh(row: Row) -> dict[int, dict[str, int]]:
+    now = time.time()
+    await _until(lambda: len(_to_last(row, now)) == len(SITES) - 1, "the federators say something")
+    return _to_last(row, now)
 
 
 def _publisher(writer: KafkaLogWriter) -> Callable[[str], bytes]:
@@ -284,12 +369,15 @@ def _have(followers: Mapping[int, Follower], names: list[bytes]) -> bool:
 
 
 async def _until(
-    is_done: Callable[[], bool], what: str, state: Callable[[], object] = lambda: ""
+    is_done: Callable[[], bool],
+    what: str,
+    state: Callable[[], object] = lambda: "",
+    seconds: float = START_SECONDS,
 ) -> None:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + seconds
     while not is_done():
         if time.monotonic() > deadline:
-            raise OperationalError(f"not within {START_SECONDS:g} s: {what} {state()}")
+            raise OperationalError(f"not within {seconds:g} s: {what} {state()}")
         await asyncio.sleep(0.02)
 
 
@@ -314,5 +402,10 @@ def to_lines(result: Mapping[str, Any]) -> list[str]:
     lines.append(
         f"federator 2 killed for {outage['messages']} messages: {outage['lost']} lost, "
         f"{outage['twice']} twice, made up for in {outage['caught_up_seconds']:.2f} s"
+    )
+    paths = result["paths"]
+    each = ", ".join(f"{count} from site {site}" for site, count in paths["bytes"].items())
+    lines.append(
+        f"two paths to site 3: bytes {each}; together {paths['times_one_path']:.2f} times one path"
     )
     return lines

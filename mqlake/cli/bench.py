@@ -7,15 +7,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
+from mqlake.bench.durability import measure_durability
 from mqlake.bench.measurements import (
     COLD,
     MEASUREMENTS,
+    ON_REQUEST,
     WITHOUT_SYSTEM,
     warm_up,
 )
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 
 SESSIONS = "sessions"
+DURABILITY = "durability"
 
 
 @click.command()
@@ -48,9 +52,10 @@ SESSIONS = "sessions"
 @click.option("--runs", type=click.IntRange(1, 20), default=1, help="Medians of so many runs.")
 @click.option(
     "--only",
-    type=click.Choice((*WITHOUT_SYSTEM, *MEASUREMENTS, SESSIONS)),
+    type=click.Choice((*WITHOUT_SYSTEM, *ON_REQUEST, *MEASUREMENTS, DURABILITY, SESSIONS)),
     multiple=True,
-    help="Only this measurement; may be given several times.  [default: all but sessions]",
+    help="Only this; may be given several times.  "
+    "[default: all but durability, placing and sessions]",
 )
 @click.option(
     "--stored-sessions",
@@ -72,8 +77,10 @@ def command(
     """Measure speed, memory and idle load on this machine.
 
     Takes about twenty minutes a run; what counts for a system at work is measured after a minute of
-    messages. The load comes from the same machine and shares its cores. The measurement sessions
-    runs a log and gateways of its own, and only when it is asked for.
+    messages. The load comes from the same machine and shares its cores. The measurements durability
+    and sessions run logs and gateways of their own, and only when they are asked for; so does
+    placing, for three quarters of an hour, HAProxy and clients before nodes whose processors are
+    made up.
     """
     # As an exception, so that a system of our own is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -81,13 +88,17 @@ def command(
     console = Console(stderr=True)
     if programs == FALLBACK:
         console.print("no C compiler: the Python load programs limit what is measured")
-    alone = {name: take for name, take in WITHOUT_SYSTEM.items() if not only or name in only}
-    within = {name: what for name, what in MEASUREMENTS.items() if not only or name in only}
-    sizes = stored_sessions if SESSIONS in only else ()
-    results: list[Figures] = []
 
     def note(words: str) -> None:
         console.print(f"        {words}", highlight=False)
+
+    alone = {name: take for name, take in WITHOUT_SYSTEM.items() if not only or name in only}
+    alone |= {name: take for name, take in ON_REQUEST.items() if name in only}
+    if DURABILITY in only:
+        alone[DURABILITY] = partial(measure_durability, programs, note)
+    within = {name: what for name, what in MEASUREMENTS.items() if not only or name in only}
+    sizes = stored_sessions if SESSIONS in only else ()
+    results: list[Figures] = []
 
     try:
         with progress_bar(console) as bar:

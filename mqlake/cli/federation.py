@@ -74,10 +74,10 @@ def _print(figures: dict[str, Any]) -> None:
 
 
 def _print_site(figures: dict[str, Any]) -> None:
-    click.echo("\nsite        there  waiting   behind      sent  gone  federator")
+    click.echo("\nsite        there  wants  waiting   behind      sent  gone  federator")
     for link in figures["links"]:
         click.echo(
-            f"{link['site']:<10}  {_yes(link['there'])}    "
+            f"{link['site']:<10}  {_yes(link['there'])}    {link['wants']:>5}  "
             f"{link['waiting']:>7}  {link['behind']:>7}  "
             f"{link['counters']['sent']:>8}  {link['gone']:>4}  {link['uri']} {link['reason']}"
         )
@@ -85,7 +85,8 @@ def _print_site(figures: dict[str, Any]) -> None:
     click.echo(
         f"\n{counters['received']} messages came, {counters['appended']} of them new, "
         f"{counters['duplicates']} had before, {counters['echoes']} of this site; "
-        f"{figures['gaps']} gaps in {figures['streams']} partitions of other sites"
+        f"{figures['gaps']} gaps in {figures['streams']} partitions of other sites; "
+        f"{figures['interests']} filters are wanted here"
     )
 
 

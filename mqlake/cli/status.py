@@ -10,6 +10,7 @@ import click
 
 from mqlake.cli import _options
 from mqlake.errors import OperationalError
+from mqlake.log.durability import MEANING, Durability
 from mqlake.status import read_state, report
 
 _POLL_SECONDS = 0.2
@@ -80,6 +81,8 @@ def _print_table(system: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     console.print(table)
     console.print(f"[dim]{' '.join(addresses)} {system['api']} log {system['log']}[/]")
+    durability = Durability(system["durability"])
+    console.print(f"[dim]durability {durability}: {MEANING[durability]}[/]")
     shown = " ".join(f"{name}={url}" for name, url in system["metrics"].items())
     if shown:
         console.print(f"[dim]metrics {shown}[/]")

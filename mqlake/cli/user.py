@@ -4,11 +4,20 @@ from pathlib import Path
 
 import click
 
+from mqlake.argon2_verifiers import (
+    DEFAULT_WORK,
+    MAX_MEMORY_KIB,
+    MAX_PASSES,
+    MIN_MEMORY_KIB,
+    Work,
+    make_argon2_verifier,
+)
 from mqlake.cli._passwords import read_password
 from mqlake.credentials import (
     DEFAULT_ITERATIONS,
     MAX_ITERATIONS,
     MIN_ITERATIONS,
+    PasswordVerifier,
     make_verifier,
     read_credentials,
     remove_user,
@@ -28,7 +37,7 @@ _file = click.option(
 def command() -> None:
     """Add, remove and list the users of a credentials file.
 
-    The file holds no password, only what a SCRAM-SHA-256 server needs to check one. A running
+    The file holds no password, only what a server needs to check one. A running
     gateway reads the file again at SIGHUP.
     """
 
@@ -42,13 +51,38 @@ def command() -> None:
     default=DEFAULT_ITERATIONS,
     help="Work to check a password, and to guess one; a SCRAM client does it too.",
 )
-def add(name: str, path: Path, iterations: int) -> None:
+@click.option(
+    "--argon2id",
+    is_flag=True,
+    help="Keep it by Argon2id, which is harder to guess; the user cannot log in by SCRAM then.",
+)
+@click.option(
+    "--memory-kib",
+    type=click.IntRange(MIN_MEMORY_KIB, MAX_MEMORY_KIB),
+    default=DEFAULT_WORK.memory_kib,
+    help="Memory of Argon2id.",
+)
+@click.option(
+    "--passes",
+    type=click.IntRange(1, MAX_PASSES),
+    default=DEFAULT_WORK.passes,
+    help="Passes of Argon2id over that memory.",
+)
+def add(
+    name: str, path: Path, iterations: int, argon2id: bool, memory_kib: int, passes: int
+) -> None:
     """Add a user, or change a user's password.
 
     The password is asked for; without a terminal it is the first line of standard input. The file
     is made when there is none.
     """
-    is_new = set_user(path, name, make_verifier(read_password(), iterations=iterations))
+    password = read_password()
+    verifier: PasswordVerifier
+    if argon2id:
+        verifier = make_argon2_verifier(password, Work(memory_kib, passes, DEFAULT_WORK.lanes))
+    else:
+        verifier = make_verifier(password, iterations=iterations)
+    is_new = set_user(path, name, verifier)
     click.echo(f"user {name} {'added' if is_new else 'changed'}", err=True)
 
 

@@ -13,14 +13,16 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from mqlake.durable import sync
 from mqlake.errors import OperationalError
 from mqlake.jit import COMPILER_OPTIONS
+from mqlake.local.child import die_with_parent
 from mqlake.local.java import find_java_home
 from mqlake.local.kafka_probe import is_serving
 from mqlake.local.paths import KAFKA_JARS, RUNTIME
@@ -29,6 +31,7 @@ from mqlake.local.ports import free_ports
 FORMAT_TIMEOUT_SECONDS: Final = 60.0
 START_TIMEOUT_SECONDS: Final = 60.0
 STOP_TIMEOUT_SECONDS: Final = 20.0
+LOOK_SECONDS: Final = 0.05
 
 # The serial collector takes less memory than G1, and less time when there is little to do: 1.3 % of
 # a core in place of 2.1.
@@ -43,8 +46,8 @@ _JVM_FLAGS: Final = (
 
 _SERVER_PROPERTIES: Final = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller_port}
+node.id={node_id}
+controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
@@ -101,6 +104,11 @@ rootLogger.appenderRef.file.ref=file
 """
 
 
+def _new_cluster_id() -> str:
+    """Return an identity for the storage of a log."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaServer:
     """One embedded log: where it lives and which ports it takes; starts nothing by itself."""
@@ -111,6 +119,11 @@ class KafkaServer:
     controller_port: int
     heap_mebibytes: int = 256
     max_record_bytes: int = 66 * 1024 * 1024
+    node_id: int = 1
+    voters: str = ""
+    """Of a log of several brokers: ID@HOST:CONTROLLER_PORT of each, with commas between."""
+    cluster_id: str = field(default_factory=_new_cluster_id)
+    """Of a log that is new."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -131,7 +144,7 @@ class KafkaServer:
         (self.directory / "log4j2.properties").write_text(_LOG4J_PROPERTIES, encoding="utf-8")
         if not self.log_dir.exists():
             self._format()
-        check_storage(self.directory)
+        check_storage(self.directory, self.node_id)
         self._write_server_properties("log")
 
     def command(self) -> list[str]:
@@ -146,6 +159,21 @@ class KafkaServer:
     def is_serving(self) -> bool:
         """Return whether the log answers that its broker is in service."""
         return is_serving("127.0.0.1", self.port)
+
+    def await_serving(self, exit_of: Callable[[], object | None], deadline: float) -> None:
+        """Wait until a process that runs the log serves.
+
+        Args:
+            exit_of: Returns how the process has ended; None while it runs.
+            deadline: Of `time.monotonic`.
+
+        Raises:
+            OperationalError: It has ended, or does not serve in time.
+        """
+        while not self.is_serving():
+            if exit_of() is not None or time.monotonic() > deadline:
+                raise OperationalError(f"the log did not start: see {self.logs_dir / 'kafka.log'}")
+            time.sleep(LOOK_SECONDS)
 
     def _java(self, *flags: str) -> list[str]:
         return [
@@ -164,9 +192,8 @@ class KafkaServer:
         unfinished = self.directory / "log.new"
         shutil.rmtree(unfinished, ignore_errors=True)
         self._write_server_properties(unfinished.name)
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
         # In one word: one in 64 begins with a hyphen.
-        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
+        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={self.cluster_id}"]
         try:
             result = subprocess.run(
                 [*self._java("-Xmx128m"), *tool, "--config", "server.properties"],
@@ -187,10 +214,15 @@ class KafkaServer:
                 f"the log could not be formatted in {self.directory}: {lines[-1]}; "
                 f"see {self.logs_dir / 'kafka.log'}"
             )
+        for path in (*unfinished.iterdir(), unfinished):
+            sync(path)
         unfinished.rename(self.log_dir)
+        sync(self.directory)
 
     def _write_server_properties(self, log_dir: str) -> None:
         text = _SERVER_PROPERTIES.format(
+            node_id=self.node_id,
+            voters=self.voters or f"{self.node_id}@127.0.0.1:{self.controller_port}",
             port=self.port,
             controller_port=self.controller_port,
             log_dir=log_dir,
@@ -199,7 +231,7 @@ class KafkaServer:
         (self.directory / "server.properties").write_text(text, encoding="utf-8")
 
 
-def check_storage(directory: Path) -> None:
+def check_storage(directory: Path, node_id: int = 1) -> None:
     """Refuse a log directory that is damaged or not ours; a missing one is fine.
 
     Raises:
@@ -219,49 +251,129 @@ def check_storage(directory: Path) -> None:
     except (OSError, UnicodeDecodeError) as exc:
         raise OperationalError(f"the log in {log_dir} cannot be read, {exc}: {advice}") from exc
     values = dict(line.split("=", 1) for line in lines if "=" in line and line[0] != "#")
-    if values.get("node.id") != "1" or not values.get("cluster.id"):
+    if values.get("node.id") != str(node_id) or not values.get("cluster.id"):
         raise OperationalError(
-            f"the log in {log_dir} is damaged, meta.properties has no node.id=1 with a "
+            f"the log in {log_dir} is damaged, meta.properties has no node.id={node_id} with a "
             f"cluster.id: {advice}"
         )
 
 
+@dataclass(slots=True)
+class Brokers:
+    """The brokers of one log, each of them a controller too, so that any may be missing.
+
+    Attributes:
+        servers: In the order of their ids, which begin with 1.
+    """
+
+    servers: tuple[KafkaServer, ...]
+    _processes: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    @classmethod
+    def in_folder(cls, directory: Path, count: int) -> "Brokers":
+        """Return so many that do not run yet, on free ports."""
+        ports = free_ports(2 * count)
+        voters = ",".join(
+            f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports[count:], 1)
+        )
+        cluster_id = _new_cluster_id()
+        servers = tuple(
+            KafkaServer(
+                _folder(directory, number) / "kafka",
+                _folder(directory, number) / "logs",
+                *at,
+                node_id=number,
+                voters=voters,
+                cluster_id=cluster_id,
+            )
+            for number, at in enumerate(zip(ports[:count], ports[count:], strict=True), 1)
+        )
+        return cls(servers)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(server.bootstrap_servers for server in self.servers)
+
+    def start(self) -> None:
+        """Start those that do not run; wait until they serve.
+
+        Raises:
+            OperationalError: One of them cannot be prepared, or does not come up.
+        """
+        stopped = [one for one in self.servers if one.node_id not in self._processes]
+        for server in stopped:
+            server.prepare()
+        for server in stopped:
+            with (server.logs_dir / "log.out").open("ab") as output:
+                self._processes[server.node_id] = subprocess.Popen(
+                    server.command(),
+                    cwd=server.directory,
+                    env=server.environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,
+                )
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        for server in stopped:
+            server.await_serving(self._processes[server.node_id].poll, deadline)
+
+    def kill(self, *numbers: int) -> None:
+        """End these brokers at once, all when none is named."""
+        killed = [self._processes.pop(number) for number in numbers or list(self._processes)]
+        for process in killed:
+            process.kill()
+        for process in killed:
+            process.wait()
+
+    @contextmanager
+    def paused(self, number: int) -> Iterator[None]:
+        """Let a broker stand still, as one whose machine does not answer."""
+        process = self._processes[number]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Have all that run take leave."""
+        for process in self._processes.values():
+            process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+
+def _folder(directory: Path, number: int) -> Path:
+    return directory if number == 1 else directory / f"broker-{number}"
+
+
 @contextmanager
-def running_kafka(directory: Path) -> Iterator[KafkaServer]:
-    """Run an embedded log on free ports for the length of a `with` block, as tests need it.
+def running_brokers(directory: Path, count: int) -> Iterator[Brokers]:
+    """Run a log of so many brokers on free ports for the length of a `with` block.
+
+    For tests, and for what is measured of a log alone. `bin/mqlake up` has one broker: several on
+    one machine share its disk and its power.
 
     Raises:
         OperationalError: It did not come up.
     """
-    port, controller_port = free_ports(2)
-    server = KafkaServer(directory / "kafka", directory / "logs", port, controller_port)
-    server.prepare()
-    with (
-        (server.logs_dir / "log.out").open("wb") as output,
-        subprocess.Popen(
-            server.command(),
-            cwd=server.directory,
-            env=server.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        ) as process,
-    ):
-        try:
-            _await_serving(server, process)
-            yield server
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(STOP_TIMEOUT_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    brokers = Brokers.in_folder(directory, count)
+    with ExitStack() as stack:
+        stack.callback(brokers.stop)
+        brokers.start()
+        yield brokers
 
 
-def _await_serving(server: KafkaServer, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + START_TIMEOUT_SECONDS
-    while not server.is_serving():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise OperationalError(f"the log did not start: see {server.logs_dir}")
-        time.sleep(0.05)
+@contextmanager
+def running_kafka(directory: Path) -> Iterator[KafkaServer]:
+    """Likewise a log of one broker, as `bin/mqlake up` has it."""
+    with running_brokers(directory, 1) as brokers:
+        yield brokers.servers[0]

@@ -22,6 +22,7 @@ from mqlake.local.balancing import BALANCER, plan_balancing, proxied_listeners
 from mqlake.local.java import find_java_home
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.listeners import listeners_of, reachable_addresses, wanted_ports
+from mqlake.local.log_recovery import recover_log
 from mqlake.local.metrics import SUPERVISOR, SupervisorMetrics, metrics_url
 from mqlake.local.parts import API, FEDERATION, RULES, STREAMING, Plan
 from mqlake.local.paths import OTHERS, RUNTIME, DataDirectory
@@ -97,6 +98,9 @@ def run_here(options: Options, progress: Progress) -> int:
             progress.part("log", "formatting the storage")
             progress.tick()
         plan.kafka.prepare()
+        if previous is None or previous.boot_id != boot_id():
+            # Only with the machine's memory goes what processes wrote, however they end.
+            recover_log(plan.kafka, plan.log_program(), data.checkpoints, progress)
         try:
             _supervise(plan, progress)
         except Interrupted:
@@ -319,6 +323,7 @@ def _supervise(plan: Plan, progress: Progress) -> None:
         gateways=plan.gateways,
         metrics={name: metrics_url(one.host, one.port) for name, one in plan.metrics.items()},
         entrances=() if plan.balancing is None else plan.balancing.entrances,
+        durability=plan.settings.durability,
     )
     last = [state]
 

@@ -1,6 +1,7 @@
 """Make the log ready for the gateways; apart, so that the supervisor stays small.
 
-python -m mqlake.local.log_topics SERVERS PARTITIONS SHARDS RETENTION_BYTES TIMEOUT_SECONDS GATEWAY…
+python -m mqlake.local.log_topics SERVERS PARTITIONS SHARDS RETENTION_BYTES DURABILITY
+    TIMEOUT_SECONDS GATEWAY…
 """
 
 import asyncio
@@ -9,12 +10,13 @@ import sys
 from ingest.gateway.retired import withdraw_retired_routes
 from mqlake.errors import MqlakeError
 from mqlake.log.admin import ensure_log_topics
+from mqlake.log.durability import Durability
 from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
 
 
 def main(arguments: list[str]) -> int:
     """Return the exit code; the reason of a failure is the last line on standard error."""
-    servers, partitions, shards, retention_bytes, timeout_seconds, *gateways = arguments
+    servers, partitions, shards, retention_bytes, durability, timeout_seconds, *gateways = arguments
     try:
         ensure_log_topics(
             servers,
@@ -22,6 +24,7 @@ def main(arguments: list[str]) -> int:
             session_shards=int(shards),
             retention_bytes=int(retention_bytes),
             timeout_seconds=float(timeout_seconds),
+            durability=Durability(durability),
         )
         asyncio.run(_withdraw(servers, gateways))
     except MqlakeError as exc:

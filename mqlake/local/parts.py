@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ingest.gateway.listeners.settings import ListenerSettings, to_json
+from mqlake.durable import write_durably
 from mqlake.heartbeat import read_heartbeat
 from mqlake.local.balancing import BALANCER, HAPROXY, Balancing, ask_haproxy
 from mqlake.local.child import Program
@@ -26,16 +27,13 @@ RULES: Final = "rules"
 FEDERATION: Final = "federation"
 
 STOP_ORDER: Final = (
-    "api",
-    "balancer",
-    "federation",
-    "gateway",
-    "haproxy",
-    "rules",
-    "streaming",
-    "log",
+    ("api", "balancer", "federation"),
+    ("gateway", "rules"),
+    ("haproxy",),  # gateways have said good-bye through it
+    ("streaming",),
+    ("log",),
 )
-"""Kinds of parts; each is stopped when those before it have ended."""
+"""Kinds of parts that are stopped side by side, when those before them have ended."""
 
 STOP_TIMEOUT_SECONDS: Final = {
     "api": 5.0,
@@ -49,8 +47,10 @@ STOP_TIMEOUT_SECONDS: Final = {
 }
 """How long a part of each kind may take to stop before it is killed."""
 
-SYSTEM_STOP_TIMEOUT_SECONDS: Final = sum(STOP_TIMEOUT_SECONDS.values()) + 15.0
-"""How long all of them may take, one kind after the other."""
+SYSTEM_STOP_TIMEOUT_SECONDS: Final = 15.0 + sum(
+    max(STOP_TIMEOUT_SECONDS[kind] for kind in kinds) for kinds in STOP_ORDER
+)
+"""How long all of them may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +123,17 @@ class Plan:
             str(settings.log_partitions),
             str(settings.session_shards),
             str(settings.log_retention_bytes),
+            settings.durability,
             str(settings.ready_timeout_seconds),
             *(gateway.name for gateway in self.gateways),
         )
         output = self.data.output("log-topics")
         return Program("log-topics", command, self.data.root, _environment(), output, output, 1.0)
 
-    def _log(self) -> Part:
+    def log_program(self) -> Program:
+        """Return the program that is the log."""
         kafka = self.kafka
-        program = Program(
+        return Program(
             name=LOG,
             command=tuple(kafka.command()),
             directory=kafka.directory,
@@ -141,6 +143,8 @@ class Plan:
             stop_timeout_seconds=STOP_TIMEOUT_SECONDS[LOG],
         )
 
+    def _log(self) -> Part:
+        kafka = self.kafka
         meter = LogRoomMeter(kafka.log_dir, self.min_free_disk_bytes, self.settings.log_max_bytes)
 
         def probe(_pid: int) -> Health:
@@ -152,7 +156,7 @@ class Plan:
                 return Health(True, serving)
             return Health(True, f"{serving}; {room.describe()}", {"room": room.figures})
 
-        return Part(LOG, program, probe)
+        return Part(LOG, self.log_program(), probe)
 
     def _gateway(self, gateway: GatewayAddress) -> Part:
         environment = {
@@ -290,11 +294,7 @@ def ensure_token(path: Path) -> str:
     except FileNotFoundError:
         pass
     token = secrets.token_urlsafe(32)
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(token + "\n")
-    temporary.replace(path)
+    write_durably(path, f"{token}\n".encode(), mode=0o600)
     return token
 
 

@@ -1,8 +1,11 @@
 """Settings of the one-machine launcher (`mqlake up`); `conf/local.toml` shows every key."""
 
+from typing import Literal
+
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from mqlake.log.durability import Durability
 from mqlake.settings import ProcessSettings
 
 
@@ -11,6 +14,11 @@ class LocalSettings(ProcessSettings):
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_LOCAL_")
 
+    durability: Literal[Durability.D1, Durability.D3] = Field(
+        default=Durability.D1,
+        description="what an acknowledged message outlives: D1 every process, D3 also that the "
+        "power fails: it is on the disk before it is acknowledged",
+    )
     log_retention_hours: float = Field(
         default=168.0,
         gt=0,

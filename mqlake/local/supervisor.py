@@ -309,8 +309,8 @@ class Supervisor:
         if self._topics is not None:
             self._topics.kill_group()
         hurry = False
-        for kind in STOP_ORDER:
-            group = [r for r in self._running if r.part.kind == kind and r.child is not None]
+        for kinds in STOP_ORDER:
+            group = [r for r in self._running if r.part.kind in kinds and r.child is not None]
             hurry = self._stop_group(group, hurry=hurry)
         _logger.info("stopped")
 
@@ -325,22 +325,25 @@ class Supervisor:
         timeout = max((r.part.program.stop_timeout_seconds for r in group), default=0.0)
         deadline = now + timeout
         while group and not hurry and time.monotonic() < deadline:
-            group = [r for r in group if not self._has_stopped(r)]
+            group = [r for r in group if not self._has_stopped(r, now)]
             hurry = bool(group) and self._wait(_STARTING_STEP_SECONDS)
         for running in group:
-            if not self._has_stopped(running):
+            if not self._has_stopped(running, now):
                 _logger.warning("killed", extra={"fields": {"part": running.part.name}})
                 assert running.child is not None
                 running.child.kill_group()
                 running.child = None
         return hurry
 
-    def _has_stopped(self, running: _Running) -> bool:
+    def _has_stopped(self, running: _Running, told_at: float) -> bool:
         if running.child is None or running.child.exit_reason() is None:
             return running.child is None
         running.child.kill_group()
         running.child = None
         running.health = Health(False, "stopped")
+        taken = f"{time.monotonic() - told_at:.1f}"
+        fields = {"part": running.part.name, "seconds": taken}
+        _logger.info("part stopped", extra={"fields": fields})
         return True
 
 

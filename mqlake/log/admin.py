@@ -4,7 +4,7 @@ Everything here blocks; in an event loop call it by `asyncio.to_thread`.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -19,18 +19,28 @@ from confluent_kafka.admin import (
 )
 
 from mqlake.errors import LogError
+from mqlake.log.durability import Durability, Keeping, topic_settings
 from mqlake.log.kafka_errors import error_of
+from mqlake.log.log_topics import (
+    ACKNOWLEDGED_LOG_TOPICS,
+    COMPACTED,
+    COMPACTED_LATER,
+    COMPACTED_LOG_TOPICS,
+    DELIVERY,
+    INBOUND_SEGMENT_BYTES,
+    KEPT_A_DAY,
+    KEPT_A_WEEK,
+    KEPT_UNTIL_READ,
+    LOG_TIME,
+    LOG_TOPICS_KEPT_A_WEEK,
+    MIB,
+    PARTITIONED_LOG_TOPICS,
+)
 from mqlake.records import (
-    ACCESS,
-    DEAD_LETTERS,
-    EVENTS,
     GATEWAYS,
     INBOUND,
-    JOBS,
-    METRICS,
-    OUTPUTS,
     ROUTES,
-    RULES,
+    ROUTES_IN_FORCE,
     SESSIONS,
     delivery_topic,
 )
@@ -38,62 +48,11 @@ from mqlake.records import (
 BEGIN_OFFSETS: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 END_OFFSETS: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-MIB: Final = 1024 * 1024
-DELIVERY_RETENTION_MS: Final = 10 * 60 * 1000
-"""A gateway reads its deliveries as they come; what it missed is in `mqlake.inbound`."""
-DELIVERY_RETENTION_BYTES: Final = 256 * MIB
-INBOUND_SEGMENT_BYTES: Final = 256 * MIB
-"""Largest segment; retention removes whole segments only, so small retentions get smaller ones."""
-
-COMPACTED: Final[Mapping[str, str]] = {
-    "cleanup.policy": "compact",
-    # Few keys that change often: compact early and keep what a starting reader reads small.
-    "segment.bytes": str(8 * MIB),
-    "segment.ms": str(10 * 60 * 1000),
-    "min.cleanable.dirty.ratio": "0.3",
-    "max.compaction.lag.ms": str(60 * 60 * 1000),
-    # A reader that was down for less than this sees every removal when it reads on.
-    "delete.retention.ms": str(24 * 60 * 60 * 1000),
-}
-KEPT_UNTIL_READ: Final[Mapping[str, str]] = {
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-}
-"""Nothing goes by itself: the Spark application deletes what is old and read by everybody
-(`streaming/log_retention.py`)."""
-KEPT_A_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
-KEPT_A_WEEK_BYTES: Final = 1024 * MIB
-KEPT_A_WEEK: Final[Mapping[str, str]] = {**KEPT_UNTIL_READ, "segment.bytes": str(64 * MIB)}
-"""At least, and until it is read."""
-
-LOG_TIME: Final[Mapping[str, str]] = {"message.timestamp.type": "LogAppendTime"}
-"""Records bear the log's time: clocks of gateways differ, and decide nothing."""
-
-SHARDED: Final[Mapping[str, str]] = {
-    **COMPACTED,
-    **LOG_TIME,
-    # A record that does not count may stand behind the one that does: whoever reads within this
-    # time sees both, and the owner of the shard writes again what counts.
-    "min.compaction.lag.ms": str(60 * 60 * 1000),
-    "max.compaction.lag.ms": str(2 * 60 * 60 * 1000),
-}
-"""Partitions of sessions."""
-
-COMPACTED_LOG_TOPICS: Final = (ROUTES, RULES, METRICS, JOBS, ACCESS)
-LOG_TOPICS_KEPT_A_WEEK: Final = (EVENTS, DEAD_LETTERS)
-PARTITIONED_LOG_TOPICS: Final = (INBOUND, OUTPUTS)
-SHARED_LOG_TOPICS: Final = (
-    *PARTITIONED_LOG_TOPICS,
-    SESSIONS,
-    GATEWAYS,
-    *COMPACTED_LOG_TOPICS,
-    *LOG_TOPICS_KEPT_A_WEEK,
-)
-"""All that are not of one gateway."""
-
 REQUEST_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.05
+
+COPIES: Final = 3
+"""Of each partition, where there are so many brokers; then two must be in sync."""
 
 
 def ensure_log_topics(
@@ -103,6 +62,7 @@ def ensure_log_topics(
     session_shards: int,
     retention_bytes: int,
     timeout_seconds: float,
+    durability: Durability = Durability.D1,
 ) -> None:
     """Create the log topics that all gateways share unless they exist; wait until they are usable.
 
@@ -117,12 +77,15 @@ def ensure_log_topics(
         retention_bytes: How much is to be kept of accepted messages; of little the log makes small
             segments, for space comes back in whole ones.
         timeout_seconds: For everything together.
+        durability: Of what is acknowledged; existing topics get it, too.
 
     Raises:
-        LogError: The log does not answer in time or refuses.
+        LogError: The log does not answer in time, refuses, or has too few brokers.
     """
     admin = _Admin(bootstrap_servers, timeout_seconds)
     existing = admin.partitions(INBOUND)
+    if not existing:
+        admin.check_brokers(durability)
     partitions = existing or inbound_partitions
     per_partition = max(retention_bytes // partitions, MIB)
     inbound = {
@@ -131,16 +94,47 @@ def ensure_log_topics(
     }
     for log_topic in PARTITIONED_LOG_TOPICS:
         if admin.partitions(log_topic):
-            admin.configure(log_topic, inbound)
+            admin.configure([log_topic], inbound)
         else:
             admin.create(log_topic, partitions, inbound)
-    admin.create(SESSIONS, session_shards, SHARDED)
+    admin.create(SESSIONS, session_shards, {**COMPACTED_LATER, **LOG_TIME})
     admin.create(GATEWAYS, 1, {**COMPACTED, **LOG_TIME})
+    admin.create(ROUTES, 1, COMPACTED_LATER)
+    admin.configure([ROUTES], COMPACTED_LATER)
+    admin.create(ROUTES_IN_FORCE, 1, KEPT_A_DAY)
     for log_topic in COMPACTED_LOG_TOPICS:
         admin.create(log_topic, 1, COMPACTED)
     for log_topic in LOG_TOPICS_KEPT_A_WEEK:
         admin.create(log_topic, 1, KEPT_A_WEEK)
-        admin.configure(log_topic, KEPT_A_WEEK)
+        admin.configure([log_topic], KEPT_A_WEEK)
+    if durability is Durability.D2:
+        # Before anything is changed: what has too few copies is no less than it was.
+        admin.check_keeping(ACKNOWLEDGED_LOG_TOPICS, durability)
+    admin.configure(ACKNOWLEDGED_LOG_TOPICS, topic_settings(durability))
+    if durability is Durability.D3:
+        admin.until_flushed(ACKNOWLEDGED_LOG_TOPICS)
+
+
+def check_durability(
+    bootstrap_servers: str, wanted: Durability, timeout_seconds: float = REQUEST_SECONDS
+) -> None:
+    """Look whether the log keeps what is acknowledged as somebody relies on.
+
+    Raises:
+        LogError: It does not, or does not answer in time.
+    """
+    _Admin(bootstrap_servers, timeout_seconds).check_keeping(ACKNOWLEDGED_LOG_TOPICS, wanted)
+
+
+def keepings(
+    bootstrap_servers: str, log_topics: Collection[str], timeout_seconds: float
+) -> dict[str, Keeping]:
+    """Return how each of these log topics keeps its records.
+
+    Raises:
+        LogError: The log does not answer in time, or there is no such topic.
+    """
+    return _Admin(bootstrap_servers, timeout_seconds).keepings(log_topics)
 
 
 def ensure_delivery_topic(
@@ -154,13 +148,7 @@ def ensure_delivery_topic(
     _Admin(bootstrap_servers, timeout_seconds).create(
         delivery_topic(gateway),
         1,
-        {
-            "cleanup.policy": "delete",
-            "retention.ms": str(DELIVERY_RETENTION_MS),
-            "retention.bytes": str(DELIVERY_RETENTION_BYTES),
-            "segment.bytes": str(32 * MIB),
-            "segment.ms": str(DELIVERY_RETENTION_MS // 2),
-        },
+        DELIVERY,
     )
 
 
@@ -193,7 +181,7 @@ def topic_config(bootstrap_servers: str, log_topic: str, timeout_seconds: float)
     Raises:
         LogError: The log does not answer in time, or there is no such topic.
     """
-    return _Admin(bootstrap_servers, timeout_seconds).config(log_topic)
+    return _Admin(bootstrap_servers, timeout_seconds).configs([log_topic])[log_topic]
 
 
 class LogAdmin:
@@ -258,8 +246,11 @@ class _Admin:
         self._servers = bootstrap_servers
         self._timeout = timeout_seconds
         self._deadline = time.monotonic() + timeout_seconds
-        self._client = AdminClient(
-            {"bootstrap.servers": bootstrap_servers, "client.id": "mqlake-admin", "log_level": 2}
+        self._client = self._connect()
+
+    def _connect(self) -> AdminClient:
+        return AdminClient(
+            {"bootstrap.servers": self._servers, "client.id": "mqlake-admin", "log_level": 2}
         )
 
     def begin(self) -> None:
@@ -274,14 +265,21 @@ class _Admin:
         )
         return len(metadata.topics[log_topic].partitions)
 
+    def check_brokers(self, wanted: Durability) -> None:
+        """Refuse before anything is created: copies are not added later."""
+        count = len(self._metadata("asking for the brokers").brokers)
+        if wanted is Durability.D2 and count < COPIES:
+            raise LogError(
+                f"durability {wanted} takes {COPIES} brokers: {self._servers} has {count}",
+                definite=True,
+            )
+
     def create(self, log_topic: str, partitions: int, config: Mapping[str, str]) -> None:
-        metadata: Any = self._until_done(
-            lambda: self._client.list_topics(timeout=self._left()), "asking for the brokers"
-        )
+        metadata = self._metadata("asking for the brokers")
         if log_topic not in metadata.topics:
-            replicas = min(3, len(metadata.brokers))
+            replicas = min(COPIES, len(metadata.brokers))
             settings = dict(config)
-            if replicas == 3:
+            if replicas == COPIES:
                 settings["min.insync.replicas"] = "2"
             topic = NewTopic(log_topic, partitions, replicas, config=settings)
             self._until_done(
@@ -292,27 +290,78 @@ class _Admin:
         count = self._until_partitions(log_topic)
         self.offsets(log_topic, range(count), END_OFFSETS)
 
-    def configure(self, log_topic: str, config: Mapping[str, str]) -> None:
-        """Set these keys of an existing topic and leave its others."""
+    def configure(self, log_topics: Collection[str], config: Mapping[str, str | None]) -> None:
+        """Set these keys of existing topics and leave their others; None: as the broker has it."""
         entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            ConfigEntry(
+                name,
+                value,
+                incremental_operation=AlterConfigOpType.DELETE
+                if value is None
+                else AlterConfigOpType.SET,
+            )
             for name, value in config.items()
         ]
-        resource = ConfigResource(ResourceType.TOPIC, log_topic, incremental_configs=entries)
-        self._until_done(
-            lambda: self._client.incremental_alter_configs([resource])[resource].result(
-                self._left()
-            ),
-            f"configuring log topic {log_topic}",
-        )
+        resources = [
+            ConfigResource(ResourceType.TOPIC, log_topic, incremental_configs=entries)
+            for log_topic in log_topics
+        ]
 
-    def config(self, log_topic: str) -> dict[str, str]:
-        resource = ConfigResource(ResourceType.TOPIC, log_topic)
-        entries: Any = self._until_done(
-            lambda: self._client.describe_configs([resource])[resource].result(self._left()),
-            f"asking for the configuration of {log_topic}",
-        )
-        return {name: entry.value for name, entry in entries.items()}
+        def ask() -> None:
+            for future in self._client.incremental_alter_configs(resources).values():
+                future.result(self._left())
+
+        self._until_done(ask, f"configuring {', '.join(log_topics)}")
+
+    def configs(self, log_topics: Collection[str]) -> dict[str, dict[str, str]]:
+        """Return the configuration in force of each log topic."""
+        resources = [ConfigResource(ResourceType.TOPIC, log_topic) for log_topic in log_topics]
+
+        def ask() -> dict[str, dict[str, str]]:
+            return {
+                asked.name: {
+                    name: entry.value for name, entry in future.result(self._left()).items()
+                }
+                for asked, future in self._client.describe_configs(resources).items()
+            }
+
+        doing = f"asking for the configuration of {', '.join(log_topics)}"
+        found: dict[str, dict[str, str]] = self._until_done(ask, doing)
+        return found
+
+    def keepings(self, log_topics: Collection[str]) -> dict[str, Keeping]:
+        configs = self.configs(log_topics)
+        topics = self._metadata("asking for replicas").topics
+        while missing := [
+            one for one in log_topics if one not in topics or not topics[one].partitions
+        ]:
+            # One broker hears of a new topic later than another.
+            self._pause(f"log topic {missing[0]} does not appear")
+            topics = self._metadata("asking for replicas").topics
+        return {
+            log_topic: Keeping(
+                copies=min(
+                    len(partition.replicas) for partition in topics[log_topic].partitions.values()
+                ),
+                acknowledged=int(config["min.insync.replicas"]),
+                is_flushed=config["flush.messages"] == "1",
+            )
+            for log_topic, config in configs.items()
+        }
+
+    def until_flushed(self, log_topics: Collection[str]) -> None:
+        """Wait until what was configured is in force: brokers hear of it a moment later."""
+        while not all(found.is_flushed for found in self.keepings(log_topics).values()):
+            self._pause("log topics that are to be flushed are not")
+
+    def check_keeping(self, log_topics: Collection[str], wanted: Durability) -> None:
+        for log_topic, found in self.keepings(log_topics).items():
+            if not found.gives(wanted):
+                raise LogError(
+                    f"durability {wanted} is asked for, {log_topic} has {found.durability}: "
+                    f"{found.describe()}",
+                    definite=True,
+                )
 
     def offsets(self, log_topic: str, partitions: range, spec: OffsetSpec) -> dict[int, int]:
         def ask() -> dict[int, int]:
@@ -335,6 +384,9 @@ class _Admin:
 
         self._until_done(ask, f"deleting old records of {log_topic}")
 
+    def _metadata(self, doing: str) -> Any:
+        return self._until_done(lambda: self._client.list_topics(timeout=self._left()), doing)
+
     def _until_partitions(self, log_topic: str) -> int:
         while not (count := self.partitions(log_topic)):
             self._pause(f"log topic {log_topic} does not appear")
@@ -352,6 +404,10 @@ class _Admin:
                 if not (error.retriable() or error.code() in _TRANSIENT_CODES):
                     raise LogError(f"{doing}: {error.str()}", definite=True) from exc
                 self._pause(f"{doing}: {error.str()}")
+                if error.code() == KafkaError._NOENT:
+                    # One broker heard of a new topic later than others: what it said then, that
+                    # there is no leader, a client does not ask again.
+                    self._client = self._connect()
             except TimeoutError:
                 self._pause(doing)
 

@@ -71,6 +71,11 @@ class MemoryLog:
     def create(self, log_topic: str, partitions: int) -> None:
         self._topics.setdefault(log_topic, [_Partition() for _ in range(partitions)])
 
+    def grow(self, log_topic: str, partitions: int) -> None:
+        """Do what a cluster does when it tells of further partitions: there are so many then."""
+        known = self.partitions(log_topic)
+        known.extend(_Partition() for _ in range(partitions - len(known)))
+
     def records(self, log_topic: str) -> list[LogRecord]:
         """Return everything in a log topic, partition by partition."""
         return [record for partition in self.partitions(log_topic) for record in partition.records]

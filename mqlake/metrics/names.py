@@ -44,6 +44,7 @@ GATEWAY: Final = (
     _gauge("gateway_sessions", "sessions, connected or not"),
     _gauge("gateway_subscriptions", "subscriptions"),
     _gauge("gateway_retained_messages", "retained messages of the shards that it owns"),
+    _gauge("gateway_retained_incomplete_shards", "shards of which retained messages are missing"),
     _counter("gateway_connections_opened", "network connections"),
     _counter("gateway_connections_refused", "of these, not let in"),
     _counter("gateway_clients_too_fast", "times that a client was beyond a rate of its limits"),
@@ -83,6 +84,7 @@ GATEWAY: Final = (
 )
 
 _QUERY: Final = ("query", "tenant", "rule")
+_TARGET: Final = ("query", "log_topic", "partition")
 
 STREAMING: Final = (
     _gauge("query_active", "1 while the query runs, else 0", *_QUERY),
@@ -91,6 +93,9 @@ STREAMING: Final = (
     _gauge("query_batch_duration_seconds", "of the last batch; none in real time", *_QUERY),
     _gauge("query_state_rows", "keys in its state", *_QUERY),
     _counter("query_restarts", "after failures", *_QUERY),
+    _gauge("undelivered_records", "records that wait, for its brokers are away", *_TARGET),
+    _gauge("undelivered_bytes", "their bytes", *_TARGET),
+    _gauge("undelivered_oldest_seconds", "how long the oldest has waited, about", *_TARGET),
     _gauge("jvm_heap_used_bytes", "Java heap of the engine in use"),
     _gauge("jvm_heap_max_bytes", "most that it may become"),
 )
@@ -135,6 +140,9 @@ FEDERATION: Final = (
     _counter("federation_duplicates", "of these, had before"),
     _counter("federation_echoes", "of these, its own"),
     _counter("federation_sent", "messages to neighbours, one for each"),
+    _counter("federation_offered", "messages offered to neighbours that get them on another path"),
+    _counter("federation_asked", "offered messages that did not come and were asked for"),
+    _counter("federation_link_sent_bytes", "to a neighbour's federator, all packets", "neighbour"),
     _counter("federation_delivered", "messages of other sites for local subscribers"),
     _counter("federation_unwanted", "messages that no local subscriber wants"),
     _counter("federation_repaired", "messages sent again to neighbours that missed them"),
@@ -165,6 +173,9 @@ BALANCER: Final = (
     _gauge("balancer_node_cpu_percent", "mean CPU of a node, as far as known", "node"),
     _gauge("balancer_node_overload_level", "0 to 10, of nodes that publish it", "node"),
     _gauge("balancer_left_out_nodes", "nodes for which there is no slot"),
+    _gauge("balancer_talkers", "clients that are placed for the topics they hear"),
+    _gauge("balancer_loads_made_timestamp_seconds", "when the expected loads were written"),
+    _gauge("balancer_talkers_placed_timestamp_seconds", "when such clients were placed last"),
     _gauge("balancer_proxy_current", "1 while a proxy runs the snapshot in force, else 0", "proxy"),
     _counter("balancer_proxy_changes", "commands that changed a proxy", "proxy"),
     _counter("balancer_proxy_repairs", "times that a proxy had drifted", "proxy"),

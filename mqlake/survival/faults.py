@@ -253,8 +253,12 @@ FAULTS: Final[dict[str, Fault]] = {
     "pause-gateway-1": _pause("a gateway for 1 s", the_gateway, 1),
     "pause-gateway-5": _pause("a gateway for 5 s", the_gateway, 5, is_usual=True),
     "pause-gateway-20": _pause("a gateway for 20 s", the_gateway, 20, moves=True, is_quiet=False),
+    "pause-spark-1": _pause("Spark's JVM for 1 s", spark_jvm, 1),
     "pause-spark-5": _pause("Spark's JVM for 5 s", spark_jvm, 5),
+    "pause-spark-20": _pause("Spark's JVM for 20 s", spark_jvm, 20),
+    "pause-log-1": _pause("the log's broker for 1 s", the_log, 1),
     "pause-log-5": _pause("the log's broker for 5 s", the_log, 5),
+    "pause-log-20": _pause("the log's broker for 20 s", the_log, 20, is_quiet=False),
     "pause-all": Fault(
         "pause each part in turn for 2 s",
         each_part,

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import asyncpg
 
+from mqlake.postgresql import PostgresPool
 from rules.actions.contract import ActionError, Failure
 from rules.runner.settings import PostgresConnection
 from rules.templates import to_text
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
-IDLE_SECONDS: Final = 300.0
 
 _AS_TEXT: Final = (
     *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "money"),
@@ -35,9 +35,7 @@ class PostgresDatabase:
 
     def __init__(self, name: str, settings: PostgresConnection) -> None:
         self._name = name
-        self._settings = settings
-        self._pool: asyncpg.Pool | None = None
-        self._opening = asyncio.Lock()
+        self._pool = PostgresPool(settings, CONNECT_TIMEOUT_SECONDS, _set_up)
 
     async def execute(
         self,
@@ -51,7 +49,7 @@ class PostgresDatabase:
         """Run a statement for each row in one transaction; see the contract."""
         try:
             async with asyncio.timeout(timeout_seconds + CONNECT_TIMEOUT_SECONDS):
-                pool = await self._open()
+                pool = await self._pool.open()
                 async with (
                     pool.acquire(timeout=CONNECT_TIMEOUT_SECONDS) as connection,
                     asyncio.timeout(timeout_seconds),
@@ -70,12 +68,7 @@ class PostgresDatabase:
             raise ActionError(f"database {self._name}: {exc}", Failure.UNAVAILABLE) from exc
 
     async def close(self) -> None:
-        if self._pool is not None:
-            try:
-                async with asyncio.timeout(2.0):
-                    await self._pool.close()
-            except TimeoutError:
-                self._pool.terminate()
+        await self._pool.close()
 
     def _problem(self, exc: asyncpg.PostgresError) -> ActionError:
         state: str = exc.sqlstate or "08000"
@@ -84,42 +77,6 @@ class PostgresDatabase:
         else:
             failure = Failure.FAILED if state[:2] in _AGAIN else Failure.REFUSED
         return ActionError(f"database {self._name}: {exc} ({state})", failure)
-
-    async def _open(self) -> asyncpg.Pool:
-        async with self._opening:
-            if self._pool is None:
-                settings = self._settings
-                self._pool = await asyncpg.create_pool(
-                    host=settings.host,
-                    port=settings.port,
-                    database=settings.database,
-                    user=settings.user,
-                    password=self._password,
-                    ssl=_tls(settings),
-                    min_size=0,
-                    max_size=settings.max_connections,
-                    timeout=CONNECT_TIMEOUT_SECONDS,
-                    max_inactive_connection_lifetime=IDLE_SECONDS,
-                    init=_set_up,
-                    server_settings={"application_name": "mqlake"},
-                )
-            return self._pool
-
-    def _password(self) -> str:
-        settings = self._settings
-        if settings.password_file is not None:
-            return settings.password_file.read_text(encoding="utf-8").strip()
-        return "" if settings.password is None else settings.password.get_secret_value()
-
-
-def _tls(settings: PostgresConnection) -> Any:
-    if settings.ca_certificates is None:
-        return settings.tls
-    import ssl
-
-    context = ssl.create_default_context(cafile=settings.ca_certificates)
-    context.check_hostname = settings.tls == "verify-full"
-    return context
 
 
 async def _set_up(connection: Any) -> None:

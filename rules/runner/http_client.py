@@ -1,16 +1,12 @@
 """Requests on behalf of rules: no redirects, no proxies, no cookies, checked addresses only."""
 
 import asyncio
-import ssl
-from collections.abc import Iterable
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpcore
 
+from mqlake.checked_http import AddressRefused, CheckedBackend, make_ssl_context
 from rules.actions.contract import ActionError, Failure, Request
-from rules.runner.addresses import is_public
 from rules.runner.settings import HttpSettings
 
 KEEP_ALIVE_SECONDS: Final = 30.0
@@ -37,7 +33,11 @@ class HttpClientPool:
             keepalive_expiry=KEEP_ALIVE_SECONDS,
             http2=False,
             retries=0,
-            network_backend=CheckedBackend(settings),
+            network_backend=CheckedBackend(
+                "http.allowed_networks",
+                settings.allowed_networks,
+                allow_internal=settings.allow_internal_addresses,
+            ),
         )
 
     async def send(self, request: Request) -> None:
@@ -60,6 +60,8 @@ class HttpClientPool:
                 ) as response,
             ):
                 text = await _read(response)
+        except AddressRefused as exc:
+            raise ActionError(str(exc)) from exc
         except TimeoutError as exc:
             raise ActionError(
                 f"no answer within {self._timeout_seconds:g} s", Failure.UNAVAILABLE
@@ -77,71 +79,6 @@ class HttpClientPool:
 
     async def close(self) -> None:
         await self._pool.aclose()
-
-
-class CheckedBackend(httpcore.AsyncNetworkBackend):
-    """Opens connections to addresses that have been checked, and to no others."""
-
-    def __init__(self, settings: HttpSettings) -> None:
-        self._settings = settings
-        self._backend = httpcore.AnyIOBackend()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's signature
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        addresses = await self._addresses(host, port)
-        problem: Exception | None = None
-        for address in addresses:
-            try:
-                return await self._backend.connect_tcp(
-                    address, port, timeout, local_address, socket_options
-                )
-            except httpcore.ConnectError as exc:
-                problem = exc
-        raise httpcore.ConnectError(f"{host}:{port}: {problem}") from problem
-
-    async def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
-        raise ActionError("Unix sockets are not for rules")
-
-    async def sleep(self, seconds: float) -> None:
-        await self._backend.sleep(seconds)
-
-    async def _addresses(self, host: str, port: int) -> list[str]:
-        """Return the addresses of a host; one that is not public spoils all of them."""
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(host.strip("[]"), port, type=_STREAM)
-        except (OSError, UnicodeError) as exc:
-            raise httpcore.ConnectError(f"{host}: {exc}") from exc
-        addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
-        if not self._settings.allow_internal_addresses:
-            for address in addresses:
-                if not is_public(address, self._settings.allowed_networks):
-                    raise ActionError(
-                        f"{host} is the address {address}, which is not public; "
-                        "http.allowed_networks in the settings of the process allows such"
-                    )
-        return addresses
-
-
-_STREAM: Final = 1  # socket.SOCK_STREAM
-
-
-@lru_cache(maxsize=8)
-def make_ssl_context(ca_certificates: Path | None, *, verify: bool) -> ssl.SSLContext:
-    """Return a context; reading the machine's authorities takes long, so they are shared."""
-    context = ssl.create_default_context()
-    if ca_certificates is not None:
-        context.load_verify_locations(cafile=ca_certificates)
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 async def _read(response: httpcore.Response) -> str:

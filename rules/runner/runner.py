@@ -17,6 +17,7 @@ from mqlake.records import (
     OUTPUTS,
     RULES,
     RUNNER,
+    SKIPPED_KEY,
 )
 from mqlake.rule_records import (
     RERUN,
@@ -295,6 +296,9 @@ class Runner:
             batch = batches.get(record.partition)
             if batch is None:
                 batch = batches[record.partition] = progress.begin()
+            if record.key == SKIPPED_KEY:
+                progress.next_offset = record.offset + 1
+                continue
             if record.offset > progress.next_offset:
                 self._note_gap(record, progress.next_offset)
             output = self._decode(record)

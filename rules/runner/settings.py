@@ -8,7 +8,13 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from mqlake.settings import LogSettings, ProcessSettings, SettingsGroup, TracingSettings
+from mqlake.settings import (
+    LogSettings,
+    PostgresSettings,
+    ProcessSettings,
+    SettingsGroup,
+    TracingSettings,
+)
 from rules.actions.fields import SecretName
 from rules.actions.webhook import server_of
 
@@ -27,27 +33,8 @@ class HttpSettings(SettingsGroup):
     )
 
 
-class PostgresConnection(SettingsGroup):
+class PostgresConnection(PostgresSettings):
     """A database for the action `sql`."""
-
-    kind: Literal["postgresql"] = "postgresql"
-    host: str = Field(description="name, address, or folder of a Unix socket")
-    port: int = Field(default=5432, ge=1, le=65535)
-    database: str = Field(min_length=1)
-    user: str = Field(min_length=1)
-    password: SecretStr | None = None
-    password_file: Path | None = Field(default=None, description="read at each connection")
-    tls: Literal["disable", "prefer", "require", "verify-ca", "verify-full"] = Field(
-        default="prefer", description="as libpq's sslmode"
-    )
-    ca_certificates: Path | None = None
-    max_connections: int = Field(default=4, ge=1, le=64)
-
-    @model_validator(mode="after")
-    def _one_password(self) -> "PostgresConnection":
-        if self.password is not None and self.password_file is not None:
-            raise ValueError("password and password_file exclude each other")
-        return self
 
 
 class KafkaConnection(SettingsGroup):

@@ -22,15 +22,15 @@ def checkpoint(settings: StreamingSettings) -> Path:
     return settings.data_dir.absolute() / "checkpoints" / NAME
 
 
-def start(spark: SparkSession, settings: StreamingSettings) -> StreamingQuery:
-    """Start the query from its checkpoint.
+def start(spark: SparkSession, settings: StreamingSettings, skipped: int = 0) -> StreamingQuery:
+    """Start the query from its checkpoint; `skipped` offsets before it are of no record.
 
     Exactly once: the checkpoint fixes which offsets a batch holds before it runs, and Delta commits
     a batch of this query only once.
     """
     use_pool(spark, HISTORY_POOL)
     options = {
-        "maxOffsetsPerTrigger": str(settings.history_max_records),
+        "maxOffsetsPerTrigger": str(settings.history_max_records + skipped),
         # A batch reads what is there. After each fetch the connector asks for the partition's
         # offsets; the broker answers only after the next fetch that waits on the same connection.
         "kafka.fetch.max.wait.ms": "10",

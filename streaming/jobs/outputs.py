@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from mqlake.clock import Clock
+from mqlake.durable import write_durably
 from mqlake.records import DEAD_LETTERS, OUTPUTS
 from mqlake.tables import DEAD_LETTERS as DEAD_LETTERS_TABLE
 from mqlake.tables import LATE, RULE_TABLE_COLUMNS, RULE_TABLE_PATTERN, RULE_TABLE_PREFIX
@@ -62,11 +63,16 @@ def checkpoint(settings: StreamingSettings) -> Path:
     return settings.data_dir.absolute() / "checkpoints" / NAME
 
 
-def start(spark: SparkSession, settings: StreamingSettings, outputs: "Outputs") -> StreamingQuery:
-    """Start the query from its checkpoint; a batch that was not noted there comes again."""
+def start(
+    spark: SparkSession, settings: StreamingSettings, outputs: "Outputs", skipped: int = 0
+) -> StreamingQuery:
+    """Start the query from its checkpoint; a batch that was not noted there comes again.
+
+    `skipped` offsets before it are of no record.
+    """
     use_pool(spark, OUTPUTS_POOL)
     options = {
-        "maxOffsetsPerTrigger": str(MOST_RECORDS),
+        "maxOffsetsPerTrigger": str(MOST_RECORDS + skipped),
         "kafka.fetch.max.wait.ms": "10",  # as in the history
     }
     return (
@@ -285,14 +291,11 @@ class Outputs:
 
     def _write_marks(self, batch_id: int, marks: dict[str, Marks]) -> None:
         path = self._marks_file(batch_id)
-        path.parent.mkdir(parents=True, exist_ok=True)
         stored = {
             log_topic: [[*source, *mark] for source, mark in of_topic.items()]
             for log_topic, of_topic in marks.items()
         }
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(stored), encoding="utf-8")
-        temporary.replace(path)
+        write_durably(path, json.dumps(stored).encode())
         self._marks_file(batch_id - KEPT_MARKS).unlink(missing_ok=True)
 
 

@@ -11,20 +11,12 @@ from mqlake.records import EVENTS, INBOUND
 from streaming.checkpoints import Offsets, committed
 from streaming.rules.evaluation import register_rule_functions, rule_outputs
 from streaming.settings import StreamingSettings
-from streaming.sources import client_config, read_log, starting_offsets
+from streaming.sinks import append_to_log
+from streaming.sources import PROMPT, client_config, read_log, starting_offsets
 from streaming.spark import RULES_POOL, use_pool
 
 NAME: Final = "rules"
 SOURCES: Final = (INBOUND, EVENTS)
-
-_CONSUMER: Final = {"kafka.fetch.max.wait.ms": "100"}  # as in the router
-_PRODUCER: Final = {
-    # Order within an inbound partition holds because the producer is idempotent (the default).
-    "kafka.acks": "all",
-    "kafka.linger.ms": "0",
-    "kafka.max.request.size": str(300 * 1024 * 1024),
-    "kafka.max.block.ms": "30000",
-}
 
 
 def checkpoint(settings: StreamingSettings) -> Path:
@@ -57,25 +49,10 @@ def start(
     folder = checkpoint(settings)
     if anew or _is_before(committed(folder), first):
         shutil.rmtree(folder, ignore_errors=True)
-    options = {**_CONSUMER, "startingOffsets": starting_offsets(first)}
-    writer = (
-        rule_outputs(read_log(spark, settings, *SOURCES, **options))
-        .writeStream.queryName(NAME)
-        .format("kafka")
-        .options(**{f"kafka.{key}": value for key, value in client_config(settings).items()})
-        .options(**_PRODUCER)
-        .option("checkpointLocation", str(folder))
-        .outputMode("update")
-    )
-    if real_time:
-        milliseconds = f"{round(settings.router_batch_seconds * 1000)} milliseconds"
-        # pyspark's overloads for type checkers do not list this trigger yet.
-        writer = writer.trigger(realTime=milliseconds)  # type: ignore[call-overload]
-    else:
-        writer = writer.options(  # as in the router
-            asyncProgressTrackingEnabled="true", asyncProgressTrackingCheckpointIntervalMs="0"
-        ).trigger(processingTime="0 seconds")
-    return writer.start()
+    options = {**PROMPT, "startingOffsets": starting_offsets(first)}
+    records = rule_outputs(read_log(spark, settings, *SOURCES, **options))
+    writer = append_to_log(records, settings, NAME, real_time=real_time)
+    return writer.option("checkpointLocation", str(folder)).start()
 
 
 def _is_before(done: Offsets | None, first: Offsets) -> bool:

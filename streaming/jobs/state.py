@@ -19,14 +19,18 @@ def checkpoint(settings: StreamingSettings) -> Path:
     return settings.data_dir.absolute() / "checkpoints" / NAME
 
 
-def start(spark: SparkSession, settings: StreamingSettings, state: State) -> StreamingQuery:
+def start(
+    spark: SparkSession, settings: StreamingSettings, state: State, skipped: int = 0
+) -> StreamingQuery:
     """Start the query from its checkpoint; a batch that was not noted there comes again.
+
+    `skipped` offsets before it are of no record.
 
     One query for all of them: it costs one look at the log when nothing happens.
     """
     use_pool(spark, STATE_POOL)
     options = {
-        "maxOffsetsPerTrigger": str(settings.state_max_records),
+        "maxOffsetsPerTrigger": str(settings.state_max_records + skipped),
         "kafka.fetch.max.wait.ms": "10",  # as in the history
     }
     return (

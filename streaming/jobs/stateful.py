@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from mqlake.durable import sync
 from mqlake.rule_records import Span
 from streaming.checkpoints import Offsets, ends_of, finished, watermark_ms
 from streaming.rules.plans import Detect, FindReference, Relations, Run, output_rows
@@ -146,6 +147,7 @@ class Checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
         # First of all: without it, and without its checkpoint, the run would begin anew.
         (folder / _ENDED).touch()
+        sync(folder)
         for path in folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

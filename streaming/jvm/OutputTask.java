@@ -29,8 +29,12 @@ final class OutputTask implements ForeachPartitionFunction {
     private static final long serialVersionUID = 1L;
     /** Batches whose rows are kept; only the last may come again. */
     private static final long KEPT = 3;
+    /** Of the headers that only an output has, at most. */
+    private static final long HEADERS_BYTES = 256;
     /** Stands for a rule in a chain; mqlake/rule_records.py has it too. */
     private static final String UNNAMED = "*";
+    /** Of all rules with memory. */
+    static final String SENDER = "stateful";
     private static final String NOT_COMPUTED =
             "what the rule selects of a window or a pair cannot be computed";
 
@@ -107,6 +111,7 @@ final class OutputTask implements ForeachPartitionFunction {
         Files.move(
                 temporary, file,
                 new java.nio.file.CopyOption[] {StandardCopyOption.ATOMIC_MOVE});
+        LocalFiles.syncFolder(folder.toFile());
         return true;
     }
 
@@ -123,13 +128,16 @@ final class OutputTask implements ForeachPartitionFunction {
     private void send(StreamSpec run, Path file) throws IOException {
         RuleMetrics.start(clientConfig, (String) logTopics.get("metrics"));
         RuleCounters counters = RuleCounters.of(run.tenant + "/" + run.rule);
-        LogAppender log = LogAppender.of(clientConfig);
-        LogAppender.Batch sent = log.begin();
+        Lot sent = LogSenders.shared(
+                        SENDER, clientConfig, (String) logTopics.get("events"),
+                        (String) logTopics.get("undelivered"))
+                .begin();
+        LogLimits limits = LogLimits.of(clientConfig);
         String outputs = (String) logTopics.get("outputs");
-        byte[] key = LogAppender.text(run.tenant + "/" + run.rule);
-        int partition = Math.floorMod(Arrays.hashCode(key), log.partitions(outputs));
-        byte[] version = LogAppender.text(Integer.toString(run.version));
-        byte[] topic = LogAppender.text(run.filters[0]);
+        byte[] key = Lot.text(run.tenant + "/" + run.rule);
+        int partition = Math.floorMod(Arrays.hashCode(key), limits.partitions(outputs));
+        byte[] version = Lot.text(Integer.toString(run.version));
+        byte[] topic = Lot.text(run.filters[0]);
         long index = 0;
         BufferedReader reader = Files.newBufferedReader(file, StandardCharsets.UTF_8);
         try {
@@ -140,40 +148,48 @@ final class OutputTask implements ForeachPartitionFunction {
                 byte[] chain = unnamed(blank < 0 ? "0" : line.substring(blank + 1, tab));
                 RecordHeaders headers = new RecordHeaders();
                 headers.add("rule", version);
-                headers.add("output", LogAppender.text(
+                headers.add("output", Lot.text(
                         run.run + ":" + partition + ":" + batch + ":" + index++));
-                if (tab + 1 < line.length()) {
-                    headers.add("ts", LogAppender.text(at));
-                    headers.add("topic", topic);
-                    headers.add("client_id", new byte[0]);
+                headers.add("topic", topic);
+                headers.add("client_id", new byte[0]);
+                byte[] value = Lot.text(line.substring(tab + 1));
+                String error = value.length == 0
+                        ? NOT_COMPUTED : tooLarge(limits, outputs, key, value, headers);
+                if (error == null) {
+                    headers.add("ts", Lot.text(at));
                     if (chain.length > 0) {
                         headers.add("chain", chain);
                     }
-                    sent.send(
-                            outputs, partition, key, LogAppender.text(line.substring(tab + 1)),
-                            headers);
+                    sent.send(outputs, partition, key, value, headers);
                     counters.outputs.increment();
                     counters.lagMs.add(Math.max(0, System.currentTimeMillis() - Long.parseLong(at)));
                 } else {
-                    headers.add("stage", LogAppender.text("evaluate"));
-                    headers.add("error", LogAppender.text(NOT_COMPUTED));
-                    headers.add("topic", topic);
-                    headers.add("client_id", new byte[0]);
+                    headers.add("stage", Lot.text("evaluate"));
+                    headers.add("error", Lot.text(error));
                     sent.send(
                             (String) logTopics.get("dead_letters"), 0, key, new byte[0], headers);
                     counters.fail(run.change);
-                    tell(run, counters, sent, chain);
+                    tell(run, counters, sent, chain, error);
                 }
             }
         } finally {
             reader.close();
         }
-        sent.close();
+        sent.awaitAcknowledged();
+    }
+
+    /** Return why the log does not take an output; null when it does. */
+    private static String tooLarge(
+            LogLimits limits, String outputs, byte[] key, byte[] value, RecordHeaders headers) {
+        long bytes = LogLimits.size(key, value, headers) + HEADERS_BYTES;
+        int most = limits.mostBytes(outputs, bytes);
+        return bytes > most ? "an output has " + bytes + " bytes, " + outputs + " takes " + most : null;
     }
 
     /** Write an event that tells of failures, when a rule reads such and it is due. */
     private void tell(
-            StreamSpec run, RuleCounters counters, LogAppender.Batch sent, byte[] chain) {
+            StreamSpec run, RuleCounters counters, Lot sent, byte[] chain, String error)
+            throws IOException {
         RuleFollower rules = RuleFollower.of(clientConfig, (String) logTopics.get("rules"));
         boolean isOfFailure = Arrays.asList(run.filters).contains(RuleEvaluation.FAILED_TOPIC);
         if (isOfFailure || !rules.table().isRead(run.tenant, RuleEvaluation.FAILED_TOPIC)) {
@@ -185,11 +201,11 @@ final class OutputTask implements ForeachPartitionFunction {
             RecordHeaders headers = new RecordHeaders();
             String before = chain.length == 0
                     ? "" : new String(chain, StandardCharsets.US_ASCII) + ",";
-            headers.add("chain", LogAppender.text(before + run.rule));
+            headers.add("chain", Lot.text(before + run.rule));
             sent.send(
-                    (String) logTopics.get("events"), 0, LogAppender.text(run.tenant + "/"),
-                    LogAppender.text(RuleEvaluation.failureJson(
-                            run.tenant, "", run.rule, run.version, NOT_COMPUTED, run.filters[0],
+                    (String) logTopics.get("events"), 0, Lot.text(run.tenant + "/"),
+                    Lot.text(RuleEvaluation.failureJson(
+                            run.tenant, "", run.rule, run.version, error, run.filters[0],
                             told, nowMs)),
                     headers);
         }
@@ -201,7 +217,7 @@ final class OutputTask implements ForeachPartitionFunction {
         for (int i = Integer.parseInt(hops); i > 0; i--) {
             chain.append(chain.length() == 0 ? UNNAMED : "," + UNNAMED);
         }
-        return LogAppender.text(chain.toString());
+        return Lot.text(chain.toString());
     }
 
     private void forget(Path folder) throws IOException {

@@ -7,9 +7,9 @@ import java.util.concurrent.atomic.AtomicLongArray;
 
 /**
  * How far real-time queries have come, which Spark says only once in a batch: per partition the offset
- * behind the last record that a function has looked at.
+ * behind the last record that a function has looked at, and the one before which everything is done.
  *
- * Of this JVM. Only shown, nothing depends on it.
+ * Of this JVM.
  */
 public final class Positions {
     /** Partitions from here on are left out. */
@@ -17,7 +17,13 @@ public final class Positions {
     private static final ConcurrentHashMap<String, Positions> ALL =
             new ConcurrentHashMap<String, Positions>();
 
+    /** Goes up about twice a second. */
+    private static volatile int tick;
+
     private final AtomicLongArray next = new AtomicLongArray(MOST_PARTITIONS);
+    private final AtomicLongArray done = new AtomicLongArray(MOST_PARTITIONS);
+    /** Each of the thread that reads the partition. */
+    private final int[] seen = new int[MOST_PARTITIONS];
 
     private Positions() {}
 
@@ -32,22 +38,56 @@ public final class Positions {
         return found;
     }
 
-    /** Note that a record was looked at; a query that starts again may go back. */
+    /** Let the next record of each partition mark how far its task is. */
+    static void tick() {
+        tick++;
+    }
+
+    /**
+     * Note that a record is looked at; a query that starts again may go back.
+     *
+     * A task looks at the next record when it has sent all outputs of the one before.
+     */
     public void reach(int partition, long offset) {
         if (partition < MOST_PARTITIONS) {
+            int now = tick;
+            if (seen[partition] != now) {
+                seen[partition] = now;
+                Lot lot = Lot.ofTask();
+                if (lot != null) {
+                    lot.mark(this, partition, offset);
+                }
+            }
             next.lazySet(partition, offset + 1);
         }
     }
 
-    /** Return a line `query log-topic partition offset` for each partition with records. */
-    public static String text() {
+    /** Note that the log has everything that came out of records before an offset. */
+    void finish(int partition, long offset) {
+        synchronized (done) {
+            done.set(partition, Math.max(offset, done.get(partition)));
+        }
+    }
+
+    /** Return a line `query log-topic partition offset` for each partition that was looked at. */
+    public static String reached() {
+        return text(false);
+    }
+
+    /** Return such lines with the offsets before which everything is done. */
+    public static String done() {
+        return text(true);
+    }
+
+    private static String text(boolean isDone) {
         StringBuilder lines = new StringBuilder();
         Iterator<Map.Entry<String, Positions>> each = ALL.entrySet().iterator();
         while (each.hasNext()) {
             Map.Entry<String, Positions> entry = (Map.Entry<String, Positions>) each.next();
-            AtomicLongArray next = ((Positions) entry.getValue()).next;
+            Positions positions = (Positions) entry.getValue();
+            AtomicLongArray offsets = isDone ? positions.done : positions.next;
             for (int partition = 0; partition < MOST_PARTITIONS; partition++) {
-                long offset = next.get(partition);
+                long offset = offsets.get(partition);
                 if (offset > 0) {
                     lines.append((String) entry.getKey()).append(' ').append(partition);
                     lines.append(' ').append(offset).append('\n');

@@ -15,7 +15,7 @@ import org.slf4j.LoggerFactory;
  *
  * There is one per JVM and log, whatever the number of queries and sessions.
  */
-public final class RouteFollower extends LogFollower implements LogTopics {
+public final class RouteFollower extends LogFollower {
     private static final Logger LOG = LoggerFactory.getLogger(RouteFollower.class);
     private static final ConcurrentHashMap<String, RouteFollower> FOLLOWERS =
             new ConcurrentHashMap<String, RouteFollower>();
@@ -109,8 +109,8 @@ public final class RouteFollower extends LogFollower implements LogTopics {
     }
 
     /**
-     * Tell whether a delivery topic exists; writing to one that does not would fail the query, again
-     * at each start: a gateway that is gone for good, or a record that somebody else wrote.
+     * Tell whether a delivery topic exists: a barrier or a question of a gateway that is gone for good
+     * is no message, and nobody misses it.
      */
     public boolean exists(String logTopic) {
         Set<String> known = logTopics;
@@ -151,15 +151,18 @@ public final class RouteFollower extends LogFollower implements LogTopics {
         String[] parts = record.key() == null
                 ? new String[0]
                 : new String((byte[]) record.key(), StandardCharsets.UTF_8).split("/", 3);
-        if (parts.length != 3 || !apply(parts, (byte[]) record.value(), (RouteTable) target)) {
+        if (parts.length != 3 || !apply(parts, record, (RouteTable) target)) {
             LOG.warn(topic + " offset " + record.offset() + " is not a route, ignored");
         } else {
-            applyNumber(record.headers(), parts[0], (RouteTable) target);
+            applyNumber(record, parts, (RouteTable) target);
         }
     }
 
     /** Note the number of a record that a gateway has written of itself; others' have none. */
-    private void applyNumber(Headers headers, String gateway, RouteTable target) {
+    private void applyNumber(
+            ConsumerRecord<byte[], byte[]> record, String[] parts, RouteTable target) {
+        Headers headers = record.headers();
+        String gateway = parts[0];
         Header by = headers.lastHeader("by");
         Header number = headers.lastHeader("number");
         if (by == null || number == null || by.value() == null || number.value() == null) {
@@ -168,7 +171,9 @@ public final class RouteFollower extends LogFollower implements LogTopics {
         String incarnation = new String(by.value(), StandardCharsets.US_ASCII);
         try {
             String digits = new String(number.value(), StandardCharsets.US_ASCII);
-            target.applyNumber(gateway, incarnation, Long.parseLong(digits));
+            boolean isShared = RouteTable.isShared(parts[2]);
+            target.applyNumber(
+                    gateway, incarnation, Long.parseLong(digits), isShared, record.offset());
             doubted.remove(gateway, incarnation);
         } catch (NumberFormatException error) {
             LOG.warn(topic + ": a route of " + gateway + " has no number that can be read, ignored");
@@ -176,9 +181,14 @@ public final class RouteFollower extends LogFollower implements LogTopics {
     }
 
     /** Apply a route's value: a count of members, and for share groups a strategy and a time. */
-    private static boolean apply(String[] parts, byte[] value, RouteTable target) {
+    private static boolean apply(
+            String[] parts, ConsumerRecord<byte[], byte[]> record, RouteTable target) {
+        byte[] value = (byte[]) record.value();
+        long offset = record.offset();
+        long timestampMs = record.timestamp();
         if (value == null) {
-            target.apply(parts[0], parts[1], parts[2], 0, RouteTable.ROUND_ROBIN, 0);
+            target.apply(
+                    parts[0], parts[1], parts[2], 0, RouteTable.ROUND_ROBIN, 0, offset, timestampMs);
             return true;
         }
         String[] words = new String(value, StandardCharsets.US_ASCII).split(" ");
@@ -189,7 +199,8 @@ public final class RouteFollower extends LogFollower implements LogTopics {
             if (members < 0 || strategy < 0 || words.length != 1 && words.length != 3) {
                 return false;
             }
-            target.apply(parts[0], parts[1], parts[2], members, strategy, since);
+            target.apply(
+                    parts[0], parts[1], parts[2], members, strategy, since, offset, timestampMs);
             return true;
         } catch (NumberFormatException error) {
             return false;

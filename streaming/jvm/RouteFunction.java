@@ -29,19 +29,22 @@ public final class RouteFunction implements UDF6 {
     private final String routesTopic;
     private final String deliveryPrefix;
     private final String inboundTopic;
+    private final String inForceTopic;
     /** Gateway to its log topic, made once. */
     private final ConcurrentHashMap<String, String> logTopics =
             new ConcurrentHashMap<String, String>();
     private transient volatile RouteFollower follower;
+    private transient volatile RoutesInForce inForce;
     private transient volatile Positions positions;
 
     public RouteFunction(
             Map<String, String> consumerConfig, String routesTopic, String deliveryPrefix,
-            String inboundTopic) {
+            String inboundTopic, String inForceTopic) {
         this.consumerConfig = new java.util.HashMap<String, String>(consumerConfig);
         this.routesTopic = routesTopic;
         this.deliveryPrefix = deliveryPrefix;
         this.inboundTopic = inboundTopic;
+        this.inForceTopic = inForceTopic;
     }
 
     /** The raw signature: Janino writes no bridge methods. */
@@ -60,14 +63,16 @@ public final class RouteFunction implements UDF6 {
         if (routes == null) {
             routes = RouteFollower.of(consumerConfig, routesTopic);
             positions = Positions.of("router", inboundTopic);
+            inForce = RoutesInForce.of(consumerConfig, inForceTopic);
             follower = routes;
         }
         positions.reach(partition, offset);
+        long routesInForce = inForce.at(partition, offset);
         if (key == null) {
             return NOBODY;
         }
         if (begins(key, BARRIER)) {
-            return answer(key, position(partition, offset, timestampMs), routes);
+            return answer(key, partition, position(partition, offset, timestampMs), routes);
         }
         if (begins(key, QUESTION)) {
             String gateway =
@@ -87,29 +92,27 @@ public final class RouteFunction implements UDF6 {
         }
         return message(
                 key, (byte[]) mqtt, (byte[]) clientId, partition, offset, timestampMs,
-                routes.table(), routes);
+                routesInForce, routes.table());
     }
 
-    /** Return the deliveries of a message. */
+    /** Return the deliveries of a message; the sink leaves out those to gateways that are gone. */
     Row[] message(
             byte[] key, byte[] mqtt, byte[] publisher, int partition, long offset,
-            long timestampMs, RouteTable table, LogTopics existing) {
+            long timestampMs, long routesInForce, RouteTable table) {
         RouteTable.Recipients recipients = table.match(
-                key, isRetained(mqtt), publisher == null ? NO_BYTES : publisher, partition, offset);
+                key, isRetained(mqtt), publisher == null ? NO_BYTES : publisher, partition, offset,
+                routesInForce);
         String[] gateways = recipients.gateways;
         if (gateways.length == 0) {
             return NOBODY;
         }
         byte[] position = position(partition, offset, timestampMs);
         Row[] deliveries = new Row[gateways.length];
-        int count = 0;
         for (int i = 0; i < gateways.length; i++) {
-            String logTopic = logTopic(gateways[i]);
-            if (existing.exists(logTopic)) {
-                deliveries[count++] = delivery(logTopic, position, recipients.sharedFilters(i));
-            }
+            deliveries[i] =
+                    delivery(logTopic(gateways[i]), position, recipients.sharedFilters(i));
         }
-        return count == deliveries.length ? deliveries : (Row[]) Arrays.copyOf(deliveries, count);
+        return deliveries;
     }
 
     private String logTopic(String gateway) {
@@ -121,7 +124,7 @@ public final class RouteFunction implements UDF6 {
         return logTopic;
     }
 
-    private Row[] answer(byte[] key, byte[] position, RouteFollower routes) {
+    private Row[] answer(byte[] key, int partition, byte[] position, RouteFollower routes) {
         String[] parts =
                 new String(key, BARRIER.length, key.length - BARRIER.length, StandardCharsets.US_ASCII)
                         .split("/");
@@ -141,7 +144,18 @@ public final class RouteFunction implements UDF6 {
                 || routeNumber > 0 && !routes.awaitApplied(parts[0], parts[1], routeNumber)) {
             return NOBODY;
         }
-        return deliver(parts[0], position, routes);
+        Row[] deliveries = deliver(parts[0], position, routes);
+        RouteTable table = routes.table();
+        long shared = Math.max(
+                table.sharedRoute(routesOffset),
+                table.sharedRoute(parts[0], parts[1], routeNumber));
+        if (shared < 0 || !inForce.advance(partition, shared)) {
+            return deliveries;
+        }
+        Row[] andNote = (Row[]) Arrays.copyOf(deliveries, deliveries.length + 1);
+        byte[] line = ("\n" + shared).getBytes(StandardCharsets.ISO_8859_1);
+        andNote[deliveries.length] = delivery(inForceTopic, position, line);
+        return andNote;
     }
 
     private Row[] deliver(String gateway, byte[] position, RouteFollower routes) {

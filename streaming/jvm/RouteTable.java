@@ -1,12 +1,15 @@
 package mqlake.streaming;
 
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentSkipListMap;
 
 /**
  * Which gateways have subscribers for a topic.
@@ -16,9 +19,16 @@ import java.util.concurrent.ConcurrentHashMap;
  * apply() returned sees its effect, which is all that a barrier needs. A topic that was asked for not
  * long ago is looked up in a cache, of which a change takes out what its filter may match.
  *
+ * A message goes to one gateway of a share group, so the group is as it was at the message's place: as
+ * the routes say that are in force there (see {@link RoutesInForce}), whatever the table has heard since.
+ *
  * Written for Janino: casts where generics would infer, no lambdas.
  */
 public final class RouteTable {
+    /** Of all routes that the table has, the newest count. */
+    public static final long NEWEST = Long.MAX_VALUE;
+    /** So many routes of share groups are known by their place. */
+    private static final int MOST_PLACES = 100000;
     private static final String SHARE_PREFIX = "$share/";
     /**
      * The filter of a gateway that wants every retain-flagged message of a partition, whose number
@@ -86,15 +96,34 @@ public final class RouteTable {
     private static final class Run {
         final String incarnation;
         final long number;
+        /** Number of a share group's record to its offset. */
+        final ConcurrentSkipListMap<Long, Long> shared;
 
-        Run(String incarnation, long number) {
+        Run(String incarnation, long number, ConcurrentSkipListMap<Long, Long> shared) {
             this.incarnation = incarnation;
             this.number = number;
+            this.shared = shared;
+        }
+    }
+
+    /** A share group without gateways, which is kept for a time. */
+    private static final class Emptied {
+        final byte[] key;
+        final byte[] sharedFilter;
+
+        Emptied(byte[] key, byte[] sharedFilter) {
+            this.key = key;
+            this.sharedFilter = sharedFilter;
         }
     }
 
     /** Gateway to its last run: an earlier one sends no barriers any more. */
     private final ConcurrentHashMap<String, Run> runs = new ConcurrentHashMap<String, Run>();
+    /** Offsets of the routes of share groups, as keys. */
+    private final ConcurrentSkipListMap<Long, Boolean> sharedRoutes =
+            new ConcurrentSkipListMap<Long, Boolean>();
+    /** The writer's own, the longest empty first. */
+    private final ArrayDeque<Emptied> emptied = new ArrayDeque<Emptied>();
     private final TopicFilters filters = new TopicFilters();
     private final TopicCache cache = new TopicCache();
     /** The writer's own: what has no groups, by its gateways. Most filters lead to few combinations. */
@@ -109,6 +138,8 @@ public final class RouteTable {
      * @param members 0 takes the route out and prunes the levels it leaves empty.
      * @param strategy Of a shared one: how the group wants its messages spread.
      * @param since Of a shared one: when the gateway joined the group.
+     * @param routesOffset Where the route is in its log topic.
+     * @param timestampMs When the log got it, milliseconds UTC.
      */
     public void apply(
             String gateway,
@@ -116,7 +147,10 @@ public final class RouteTable {
             String topicFilter,
             int members,
             int strategy,
-            long since) {
+            long since,
+            long routesOffset,
+            long timestampMs) {
+        forgetEmptied(timestampMs);
         if (topicFilter.startsWith(RETAINED)) {
             applyRetained(gateway, topicFilter.substring(RETAINED.length()), members);
             return;
@@ -133,16 +167,78 @@ public final class RouteTable {
         byte[] key = TopicFilters.key(tenant, plain);
         Targets old = (Targets) filters.get(key);
         ShareGroup.Weight weight = new ShareGroup.Weight(members, strategy, since);
-        Targets changed = replace(old, gateway, sharedFilter, weight);
+        Targets changed = sharedFilter == null
+                ? replace(old, gateway, members)
+                : replace(old, gateway, sharedFilter, weight, routesOffset, timestampMs);
         if (changed != old) {
             filters.put(key, changed);
+        }
+        if (sharedFilter != null) {
+            sharedRoutes.put(Long.valueOf(routesOffset), Boolean.TRUE);
+            if (sharedRoutes.size() > MOST_PLACES) {
+                sharedRoutes.pollFirstEntry();
+            }
+            if (members == 0) {
+                emptied.add(new Emptied(key, sharedFilter));
+            }
+        }
+    }
+
+    /** Tell whether a filter is of a share group. */
+    static boolean isShared(String topicFilter) {
+        return topicFilter.startsWith(SHARE_PREFIX);
+    }
+
+    /** Return the last route of a share group up to an offset; -1 without any. */
+    public long sharedRoute(long routesOffset) {
+        Long found = (Long) sharedRoutes.floorKey(Long.valueOf(routesOffset));
+        return found == null ? -1 : found.longValue();
+    }
+
+    /** Return the last route of a share group up to a number of a run of a gateway; -1 without any. */
+    public long sharedRoute(String gateway, String incarnation, long number) {
+        Run run = (Run) runs.get(gateway);
+        if (run == null || !run.incarnation.equals(incarnation)) {
+            return -1;
+        }
+        Map.Entry<Long, Long> found =
+                (Map.Entry<Long, Long>) run.shared.floorEntry(Long.valueOf(number));
+        return found == null ? -1 : ((Long) found.getValue()).longValue();
+    }
+
+    /** Take out groups that have had no gateway for a while. */
+    private void forgetEmptied(long nowMs) {
+        while (!emptied.isEmpty()) {
+            Emptied oldest = (Emptied) emptied.peek();
+            Targets old = (Targets) filters.get(oldest.key);
+            int at = old == null ? -1 : indexOf(old.groups, oldest.sharedFilter);
+            if (at >= 0 && old.groups[at].total == 0) {
+                if (!old.groups[at].isOver(nowMs)) {
+                    return;
+                }
+                ArrayList<ShareGroup> kept = new ArrayList<ShareGroup>(Arrays.asList(old.groups));
+                kept.remove(at);
+                filters.put(oldest.key, targets(old.gateways, kept));
+            }
+            emptied.remove();
         }
     }
 
     /** Note that a gateway's own record is applied; called after it was. */
-    public void applyNumber(String gateway, String incarnation, long number) {
+    public void applyNumber(
+            String gateway, String incarnation, long number, boolean isShared, long routesOffset) {
+        Run run = (Run) runs.get(gateway);
+        ConcurrentSkipListMap<Long, Long> shared =
+                run != null && run.incarnation.equals(incarnation)
+                        ? run.shared : new ConcurrentSkipListMap<Long, Long>();
+        if (isShared) {
+            shared.put(Long.valueOf(number), Long.valueOf(routesOffset));
+            if (shared.size() > MOST_PLACES) {
+                shared.pollFirstEntry();
+            }
+        }
         if (number > applied(gateway, incarnation)) {
-            runs.put(gateway, new Run(incarnation, number));
+            runs.put(gateway, new Run(incarnation, number, shared));
         }
     }
 
@@ -180,12 +276,14 @@ public final class RouteTable {
      * @param publisher Client identifier, UTF-8: with the next two it decides in each share group.
      * @param partition Where the message is in the log.
      * @param offset Likewise.
+     * @param inForce Of routes of share groups those up to this offset count, or {@link #NEWEST}.
      */
     public Recipients match(
-            byte[] topic, boolean isRetained, byte[] publisher, int partition, long offset) {
+            byte[] topic, boolean isRetained, byte[] publisher, int partition, long offset,
+            long inForce) {
         Targets targets = targets(topic);
         Recipients found = targets.groups.length == 0
-                ? targets.plain : choose(targets, topic, publisher, partition, offset);
+                ? targets.plain : choose(targets, topic, publisher, partition, offset, inForce);
         String[] more = isRetained ? (String[]) retained.get(Integer.valueOf(partition)) : null;
         return more == null ? found : with(found, more);
     }
@@ -232,13 +330,17 @@ public final class RouteTable {
     }
 
     private static Recipients choose(
-            Targets targets, byte[] topic, byte[] publisher, int partition, long offset) {
+            Targets targets, byte[] topic, byte[] publisher, int partition, long offset,
+            long inForce) {
         int most = targets.gateways.length + targets.groups.length;
         String[] gateways = (String[]) Arrays.copyOf(targets.gateways, most);
         byte[][] shared = new byte[most][];
         int count = targets.gateways.length;
         for (int i = 0; i < targets.groups.length; i++) {
-            ShareGroup group = targets.groups[i];
+            ShareGroup group = targets.groups[i].at(inForce);
+            if (group.total == 0) {
+                continue;
+            }
             String gateway = group.choose(topic, publisher, partition, offset);
             int at = 0;
             while (at < count && !gateways[at].equals(gateway)) {
@@ -275,34 +377,50 @@ public final class RouteTable {
         return filters.isEmpty() && retained.isEmpty();
     }
 
-    private Targets replace(
-            Targets old, String gateway, byte[] sharedFilter, ShareGroup.Weight weight) {
+    private Targets replace(Targets old, String gateway, int members) {
         String[] gateways = old == null ? NONE : old.gateways;
         ShareGroup[] groups = old == null ? NO_GROUPS : old.groups;
-        if (sharedFilter == null) {
-            gateways =
-                    weight.members > 0 ? with(gateways, gateway) : without(gateways, gateway);
-        } else {
-            int at = 0;
-            while (at < groups.length && !Arrays.equals(groups[at].sharedFilter, sharedFilter)) {
-                at++;
-            }
-            ShareGroup group = at < groups.length
-                    ? groups[at] : new ShareGroup(sharedFilter, NONE, new ShareGroup.Weight[0]);
-            ShareGroup changed = replace(group, gateway, weight);
-            ArrayList<ShareGroup> kept = new ArrayList<ShareGroup>(Arrays.asList(groups));
-            if (at < groups.length) {
-                kept.remove(at);
-            }
-            if (changed.total > 0) {
-                kept.add(changed);
-            }
-            groups = (ShareGroup[]) kept.toArray(new ShareGroup[kept.size()]);
+        gateways = members > 0 ? with(gateways, gateway) : without(gateways, gateway);
+        return targets(gateways, Arrays.asList(groups));
+    }
+
+    private Targets replace(
+            Targets old,
+            String gateway,
+            byte[] sharedFilter,
+            ShareGroup.Weight weight,
+            long routesOffset,
+            long timestampMs) {
+        String[] gateways = old == null ? NONE : old.gateways;
+        ShareGroup[] groups = old == null ? NO_GROUPS : old.groups;
+        int at = indexOf(groups, sharedFilter);
+        ShareGroup group = at >= 0 ? groups[at] : new ShareGroup(sharedFilter);
+        ShareGroup changed = replace(group, gateway, weight, routesOffset, timestampMs);
+        if (changed == group) {
+            return old;
         }
-        if (groups.length > 0) {
-            return new Targets(gateways, groups);
+        ArrayList<ShareGroup> kept = new ArrayList<ShareGroup>(Arrays.asList(groups));
+        if (at >= 0) {
+            kept.remove(at);
+        }
+        kept.add(changed);
+        return targets(gateways, kept);
+    }
+
+    private Targets targets(String[] gateways, List<ShareGroup> groups) {
+        if (!groups.isEmpty()) {
+            return new Targets(gateways, (ShareGroup[]) groups.toArray(NO_GROUPS));
         }
         return gateways.length == 0 ? null : combination(gateways);
+    }
+
+    private static int indexOf(ShareGroup[] groups, byte[] sharedFilter) {
+        for (int i = 0; i < groups.length; i++) {
+            if (Arrays.equals(groups[i].sharedFilter, sharedFilter)) {
+                return i;
+            }
+        }
+        return -1;
     }
 
     private Targets combination(String[] gateways) {
@@ -318,7 +436,15 @@ public final class RouteTable {
         return targets;
     }
 
-    private static ShareGroup replace(ShareGroup old, String gateway, ShareGroup.Weight weight) {
+    private static ShareGroup replace(
+            ShareGroup old,
+            String gateway,
+            ShareGroup.Weight weight,
+            long routesOffset,
+            long timestampMs) {
+        if (weight.members == 0 && Arrays.binarySearch(old.gateways, gateway) < 0) {
+            return old;
+        }
         String[] gateways =
                 weight.members > 0 ? with(old.gateways, gateway) : without(old.gateways, gateway);
         ShareGroup.Weight[] weights = new ShareGroup.Weight[gateways.length];
@@ -326,7 +452,10 @@ public final class RouteTable {
             int before = Arrays.binarySearch(old.gateways, gateways[i]);
             weights[i] = gateways[i].equals(gateway) ? weight : old.weights[before];
         }
-        return new ShareGroup(old.sharedFilter, gateways, weights);
+        ShareGroup changed = new ShareGroup(
+                old.sharedFilter, gateways, weights, routesOffset, timestampMs, old);
+        changed.forget();
+        return changed;
     }
 
     private static String[] with(String[] sorted, String added) {

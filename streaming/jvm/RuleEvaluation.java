@@ -23,11 +23,14 @@ public final class RuleEvaluation {
     private final String eventsTopic;
     private final String outputsTopic;
     private final String deadLettersTopic;
+    private final RecordLimits limits;
 
-    public RuleEvaluation(String eventsTopic, String outputsTopic, String deadLettersTopic) {
+    public RuleEvaluation(
+            String eventsTopic, String outputsTopic, String deadLettersTopic, RecordLimits limits) {
         this.eventsTopic = eventsTopic;
         this.outputsTopic = outputsTopic;
         this.deadLettersTopic = deadLettersTopic;
+        this.limits = limits;
     }
 
     /** Return the records to write: (log topic, partition, key, value, headers). */
@@ -199,7 +202,22 @@ public final class RuleEvaluation {
             if (row.traceparent != null) {
                 headers.add(header("traceparent", row.traceparent));
             }
+            long bytes = size(rule.key, outputRow, headers);
+            int most = limits.mostBytes(outputsTopic, bytes);
+            if (bytes > most) {
+                throw new IllegalStateException("output " + index + " has " + bytes + " bytes, "
+                        + outputsTopic + " takes " + most);
+            }
             add(outputsTopic, row.partition, rule.key, outputRow, headers);
+        }
+
+        private long size(byte[] key, byte[] value, ArrayList<Row> headers) {
+            long bytes = LogLimits.size(key, value);
+            for (int i = 0; i < headers.size(); i++) {
+                Row header = (Row) headers.get(i);
+                bytes += LogLimits.headerSize((String) header.get(0), (byte[]) header.get(1));
+            }
+            return bytes;
         }
 
         void takeBack(int count) {
@@ -208,7 +226,7 @@ public final class RuleEvaluation {
             }
         }
 
-        /** Without its payload when there is no room for it any more. */
+        /** Without its payload when there is no room for it, in the row or in the log. */
         void deadLetter(RuleVersion rule, String error) {
             byte[] payload = row.value == null ? EMPTY : row.value;
             if (written + payload.length > MOST_BYTES) {
@@ -216,6 +234,18 @@ public final class RuleEvaluation {
                         + " bytes is left out: other rules wrote too much for this message)";
                 payload = EMPTY;
             }
+            ArrayList<Row> headers = letterHeaders(rule, error);
+            long bytes = size(rule.key, payload, headers);
+            int most = limits.mostBytes(deadLettersTopic, bytes);
+            if (bytes > most) {
+                headers = letterHeaders(
+                        rule, error + withoutPayload(payload.length, deadLettersTopic, most));
+                payload = EMPTY;
+            }
+            add(deadLettersTopic, 0, rule.key, payload, headers);
+        }
+
+        private ArrayList<Row> letterHeaders(RuleVersion rule, String error) {
             ArrayList<Row> headers = new ArrayList<Row>(6);
             headers.add(header("rule", rule.versionHeader));
             headers.add(header("output", (position + 0).getBytes(StandardCharsets.US_ASCII)));
@@ -223,7 +253,7 @@ public final class RuleEvaluation {
             headers.add(header("error", error.getBytes(StandardCharsets.UTF_8)));
             headers.add(header("topic", topic));
             headers.add(header("client_id", clientId));
-            add(deadLettersTopic, 0, rule.key, payload, headers);
+            return headers;
         }
 
         /** Write an event that tells of so many failures, with what the message has come through. */
@@ -247,6 +277,11 @@ public final class RuleEvaluation {
                 logTopic, Integer.valueOf(partition), key, value,
                 headers.toArray(new Row[headers.size()])}));
         }
+    }
+
+    /** Say that a dead letter is without what it is about. */
+    static String withoutPayload(int length, String logTopic, int most) {
+        return " (the payload of " + length + " bytes is left out: " + logTopic + " takes " + most + ")";
     }
 
     /** Return the value of an event that tells of so many failures. */

@@ -36,7 +36,7 @@ public final class RuleFunction implements UDF8 {
         if (rules == null) {
             evaluation = new RuleEvaluation(
                     (String) logTopics.get("events"), (String) logTopics.get("outputs"),
-                    (String) logTopics.get("dead_letters"));
+                    (String) logTopics.get("dead_letters"), LogLimits.of(clientConfig));
             rules = RuleFollower.of(clientConfig, (String) logTopics.get("rules"));
             RuleMetrics.start(clientConfig, (String) logTopics.get("metrics"));
             follower = rules;

@@ -3,11 +3,16 @@ package mqlake.streaming;
 import java.util.zip.CRC32;
 
 /**
- * One share group, `$share/name/filter`, over all its gateways; immutable.
+ * One share group, `$share/name/filter`, over all its gateways, and how it was before; immutable but
+ * for what it forgets.
  *
- * The twin of mqlake/sharing.py; both pass the same generated cases.
+ * The choice is the twin of mqlake/sharing.py; both pass the same generated cases.
  */
 final class ShareGroup {
+    /** So long a group knows how it was: longer than the router goes back when it repeats itself. */
+    private static final long KEPT_MS = 10 * 60 * 1000;
+    /** And so many states. */
+    private static final int MOST_KEPT = 64;
     /** 2^64 divided by the golden ratio: multiples of it spread evenly, whatever their distance. */
     private static final long GOLDEN = 0x9e3779b97f4a7c15L;
 
@@ -33,8 +38,28 @@ final class ShareGroup {
     /** The gateway that joined first; -1 without any. */
     final int first;
     final long salt;
+    /** Offset of the route that made it so. */
+    final long routesOffset;
+    /** When the log had that, milliseconds UTC. */
+    final long sinceMs;
+    /** How it was before; null when that is forgotten, or there was nothing. Only the writer changes it. */
+    private volatile ShareGroup previous;
 
-    ShareGroup(byte[] sharedFilter, String[] gateways, Weight[] weights) {
+    /** A group that nobody has joined yet. */
+    ShareGroup(byte[] sharedFilter) {
+        this(sharedFilter, new String[0], new Weight[0], -1, Long.MIN_VALUE, null);
+    }
+
+    ShareGroup(
+            byte[] sharedFilter,
+            String[] gateways,
+            Weight[] weights,
+            long routesOffset,
+            long sinceMs,
+            ShareGroup previous) {
+        this.routesOffset = routesOffset;
+        this.sinceMs = sinceMs;
+        this.previous = previous;
         this.sharedFilter = sharedFilter;
         this.gateways = gateways;
         this.weights = weights;
@@ -49,6 +74,35 @@ final class ShareGroup {
         this.total = sum;
         this.first = earliest;
         this.salt = crc32(sharedFilter, 0) << 32;
+    }
+
+    /** Return the group as it is when routes up to an offset are in force, or the oldest known. */
+    ShareGroup at(long inForce) {
+        ShareGroup group = this;
+        while (group.routesOffset > inForce) {
+            ShareGroup before = group.previous;
+            if (before == null) {
+                break;
+            }
+            group = before;
+        }
+        return group;
+    }
+
+    /** Forget how the group was long ago. */
+    void forget() {
+        int count = 1;
+        for (ShareGroup group = this; group.previous != null; group = group.previous) {
+            if (sinceMs - group.sinceMs > KEPT_MS || count++ == MOST_KEPT) {
+                group.previous = null;
+                return;
+            }
+        }
+    }
+
+    /** Tell whether it has had no gateway for so long that nobody asks any more. */
+    boolean isOver(long nowMs) {
+        return total == 0 && nowMs - sinceMs > KEPT_MS;
     }
 
     /** The gateway for a message: in proportion to its members, always the same for one message. */

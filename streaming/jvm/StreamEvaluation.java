@@ -1,5 +1,7 @@
 package mqlake.streaming;
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Map;
@@ -28,7 +30,9 @@ final class StreamEvaluation {
     /** Null when every record that matches counts. */
     private final CompiledColumns condition;
     private final CompiledColumns columns;
-    private final LogAppender log;
+    private final Map<String, String> clientConfig;
+    private final String undelivered;
+    private final LogLimits limits;
     private final String deadLetters;
     private final String events;
     private final ThreadLocal<Letters> letters = new ThreadLocal<Letters>();
@@ -37,13 +41,15 @@ final class StreamEvaluation {
             Map<String, String> clientConfig, Map<String, String> logTopics, StreamSpec stream) {
         this.stream = stream;
         this.name = stream.tenant + "/" + stream.rule;
-        this.key = LogAppender.text(name);
+        this.key = Lot.text(name);
         this.rules = RuleFollower.of(clientConfig, (String) logTopics.get("rules"));
         this.counters = RuleCounters.of(name);
         this.condition = stream.condition.equals("true")
                 ? null : RuleCompiler.compileColumns(new String[] {stream.condition});
         this.columns = RuleCompiler.compileColumns(stream.columns);
-        this.log = LogAppender.of(clientConfig);
+        this.clientConfig = clientConfig;
+        this.undelivered = (String) logTopics.get("undelivered");
+        this.limits = LogLimits.of(clientConfig);
         this.deadLetters = (String) logTopics.get("dead_letters");
         this.events = (String) logTopics.get("events");
         rules.awaitDecided(stream.change);
@@ -128,12 +134,10 @@ final class StreamEvaluation {
         long watermark = BatchWatermark.of(stream.checkpoint);
         if (end <= watermark) {
             counters.late.increment();
-            RecordHeaders headers = headers(
-                    row, "late",
-                    "its time is " + (watermark - eventMs) + " ms before the watermark");
-            headers.add("event_time", LogAppender.text(Long.toString(eventMs)));
-            headers.add("watermark", LogAppender.text(Long.toString(watermark)));
-            letter(row, headers);
+            RecordHeaders headers = headers(row, "late");
+            headers.add("event_time", Lot.text(Long.toString(eventMs)));
+            headers.add("watermark", Lot.text(Long.toString(watermark)));
+            letter(row, "its time is " + (watermark - eventMs) + " ms before the watermark", headers);
             return NOTHING;
         }
         counters.passed.increment();
@@ -157,7 +161,7 @@ final class StreamEvaluation {
     private void failed(MessageRow row, Throwable error, boolean isLoop) {
         counters.fail(stream.change);
         String text = RuleCompiler.reason(error);
-        letter(row, headers(row, "evaluate", text));
+        letter(row, text, headers(row, "evaluate"));
         boolean isOfFailure = row.event != null && row.event.name.equals(RuleEvaluation.FAILED);
         if (!isOfFailure && rules.table().isRead(stream.tenant, RuleEvaluation.FAILED_TOPIC)) {
             long nowMs = System.currentTimeMillis();
@@ -173,54 +177,76 @@ final class StreamEvaluation {
         String client = new String(row.clientIdBytes(), StandardCharsets.UTF_8);
         String chain = row.chain == null ? "" : new String(row.chain, StandardCharsets.UTF_8);
         RecordHeaders headers = new RecordHeaders();
-        headers.add("chain", LogAppender.text(
+        headers.add("chain", Lot.text(
                 isLoop ? chain : chain.isEmpty() ? stream.rule : chain + "," + stream.rule));
         String json = RuleEvaluation.failureJson(
                 stream.tenant, client, stream.rule, stream.version, error, row.topicName(), count,
                 nowMs);
-        send(events, LogAppender.text(stream.tenant + "/" + client), LogAppender.text(json), headers);
+        send(events, Lot.text(stream.tenant + "/" + client), Lot.text(json), headers);
     }
 
-    private RecordHeaders headers(MessageRow row, String stage, String error) {
+    private RecordHeaders headers(MessageRow row, String stage) {
         RecordHeaders headers = new RecordHeaders();
-        headers.add("rule", LogAppender.text(Integer.toString(stream.version)));
-        headers.add("output", LogAppender.text(
+        headers.add("rule", Lot.text(Integer.toString(stream.version)));
+        headers.add("output", Lot.text(
                 (stream.isEvents ? "e." : "i.") + stream.run + "." + stream.name + ":"
                         + row.partition + ":" + row.offset + ":0"));
-        headers.add("stage", LogAppender.text(stage));
-        headers.add("error", LogAppender.text(error));
-        headers.add("topic", LogAppender.text(row.topicName()));
+        headers.add("stage", Lot.text(stage));
+        headers.add("topic", Lot.text(row.topicName()));
         headers.add("client_id", row.clientIdBytes());
         return headers;
     }
 
-    private void letter(MessageRow row, RecordHeaders headers) {
-        send(deadLetters, key, row.value == null ? EMPTY : row.value, headers);
+    private void letter(MessageRow row, String error, RecordHeaders headers) {
+        byte[] payload = row.value == null ? EMPTY : row.value;
+        headers.add("error", Lot.text(error));
+        long bytes = LogLimits.size(key, payload, headers);
+        int most = limits.mostBytes(deadLetters, bytes);
+        if (bytes > most) {
+            headers.remove("error");
+            headers.add("error", Lot.text(
+                    error + RuleEvaluation.withoutPayload(payload.length, deadLetters, most)));
+            payload = EMPTY;
+        }
+        send(deadLetters, key, payload, headers);
     }
 
     private void send(String logTopic, byte[] recordKey, byte[] value, RecordHeaders headers) {
         Letters ours = (Letters) letters.get();
         TaskContext context = TaskContext.get();
         if (ours == null || ours.task != context.taskAttemptId()) {
-            ours = new Letters(context.taskAttemptId(), log.begin());
+            LogSender sender =
+                    LogSenders.shared(OutputTask.SENDER, clientConfig, events, undelivered);
+            ours = new Letters(context.taskAttemptId(), sender.begin());
             letters.set(ours);
             context.addTaskCompletionListener(ours);
         }
-        ours.batch.send(logTopic, 0, recordKey, value, headers);
+        try {
+            ours.lot.send(logTopic, 0, recordKey, value, headers);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
     }
 
     /** What a task writes; the task is not done before the log has it. */
     private static final class Letters implements TaskCompletionListener {
         final long task;
-        final LogAppender.Batch batch;
+        final Lot lot;
 
-        Letters(long task, LogAppender.Batch batch) {
+        Letters(long task, Lot lot) {
             this.task = task;
-            this.batch = batch;
+            this.lot = lot;
         }
 
         public void onTaskCompletion(TaskContext context) {
-            batch.close();
+            if (context.isFailed() || context.isInterrupted()) {
+                return; // It comes again.
+            }
+            try {
+                lot.awaitAcknowledged();
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ have one class loader there, hence one route table, whatever session or query us
 """
 
 import hashlib
+import io
 import os
 import subprocess
 import tempfile
@@ -12,6 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
+from mqlake.durable import write_durably
 from mqlake.errors import OperationalError
 from streaming.jvm.jars import PYSPARK_JARS
 from streaming.jvm.process import java_executable
@@ -75,11 +77,11 @@ def build_jar(name: str, sources: list[Path], target_dir: Path, jars: list[Path]
         missing = {source.stem for source in sources} - {path.stem for path in compiled}
         if done.returncode or missing or "CompileException" in done.stderr:
             raise OperationalError(f"{name}: the classes do not compile: {done.stderr.strip()}")
-        temporary = jar.with_suffix(f".{os.getpid()}.tmp")
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in compiled:
                 archive.write(path, path.relative_to(classes))
-        temporary.replace(jar)
+        write_durably(jar, content.getvalue())
     return jar
 
 

@@ -13,7 +13,15 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from mqlake.records import DEAD_LETTERS, EVENTS, INBOUND, METRICS, OUTPUTS, RULES
+from mqlake.records import (
+    DEAD_LETTERS,
+    EVENTS,
+    INBOUND,
+    METRICS,
+    OUTPUTS,
+    RULES,
+    undelivered_topic,
+)
 from mqlake.rule_records import Span, run_name
 from rules.language.plan import (
     AT_COLUMN,
@@ -34,12 +42,15 @@ _COMPILER_CLASS: Final = "mqlake.streaming.RuleCompiler"
 _FILTER_CLASS: Final = "mqlake.streaming.StreamFilter"
 _FUNCTION_CLASS: Final = "mqlake.streaming.StreamFunction"
 _WRITER_CLASS: Final = "mqlake.streaming.OutputWriter"
+SENDER: Final = "stateful"
+"""What the runs' records wait under; OutputTask.java has it too."""
 _LOG_TOPICS: Final = {
     "rules": RULES,
     "metrics": METRICS,
     "outputs": OUTPUTS,
     "dead_letters": DEAD_LETTERS,
     "events": EVENTS,
+    "undelivered": undelivered_topic(SENDER),
 }
 _MICROS: Final = "event_micros"
 _IS_TICK: Final = "is_tick"

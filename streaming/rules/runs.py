@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqlake.clock import Clock
+from mqlake.errors import LogError
 from rules.errors import RuleError
 from streaming.figures import Watched, progress_of
 from streaming.rules.plans import Run
@@ -32,6 +33,8 @@ LINGER_SECONDS: Final = 120.0
 SECONDS_PER_RUN: Final = 0.5
 """The interval is at least so long for each run: all of them together leave processors free."""
 _MOST_REASON: Final = 300
+_LOG_AWAY: Final = "the log did not take"
+"""As Java says of a record that it could not send."""
 
 
 class Store(Protocol):
@@ -190,6 +193,8 @@ class Runs:
             kept.query = self._start(kept.run, interval)
         except RuleError as error:
             self._give_up(kept, str(error))
+        except LogError as error:
+            self._failed(kept, f"{_LOG_AWAY} a request: {error}")
         except (PySparkException, Py4JError) as error:
             self._failed(kept, str(error))
         else:
@@ -244,7 +249,7 @@ class Runs:
 
 def _is_of_the_log(reason: str) -> bool:
     """Tell whether it is the log that was away, which is no fault of the rule."""
-    return "kafka" in reason.lower() or "the log did not take" in reason
+    return "kafka" in reason.lower() or _LOG_AWAY in reason
 
 
 def _sentence(text: str) -> str:

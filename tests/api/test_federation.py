@@ -41,7 +41,9 @@ def test_links_and_what_they_carry_are_shown(api: Api) -> None:
     assert (found["healthy"], found["detail"], found["site"]) == (True, "1 of 2 there", 1)
     there, away = found["links"]
     assert (there["site"], there["there"], there["reason"], there["behind"]) == (2, True, "", 0)
-    assert there["counters"]["sent"] == 1
+    assert (there["counters"]["sent"], there["counters"]["offered"]) == (1, 0)
+    assert (there["wants"], there["carries"]) == (1, ["f/#"])
+    assert there["bytes"] > 100 > away["bytes"] == 0
     assert (away["site"], away["there"], away["behind"]) == (3, False, 1)
     assert away["reason"]
     assert found["counters"] == said["counters"]

@@ -123,7 +123,10 @@ def test_everything_is_shown(balanced: LocalSystem, clients: list[Client]) -> No
     assert names[-4:] == ["gateway-1", "gateway-2", "balancer", "haproxy"]
     port = balanced.mqtt_port
     assert status["entrances"][0] == f"mqtt://127.0.0.1:{port}"
-    assert f"{len(clients)} connections" in balanced.process("haproxy")["detail"]
+    await_condition(  # it is looked at every few seconds
+        lambda: f"{len(clients)} connections" in balanced.process("haproxy")["detail"],
+        "all connections are shown",
+    )
     found = balancer(balanced)
     assert found["healthy"], found["detail"]
     for node in found["nodes"]:
@@ -139,6 +142,10 @@ def test_everything_is_shown(balanced: LocalSystem, clients: list[Client]) -> No
     doctor = json.loads(balanced.run("doctor", "--json").stdout)
     mine = [one for one in doctor["findings"] if one["check"] in ("balancer", "ports")]
     assert {one["level"] for one in mine} == {"ok"}, mine
+    assert [one for one in doctor["findings"] if one["level"] == "error"] == []
+    await_condition(  # it was asked when Spark had just started
+        lambda: balancer(balanced)["loads"]["problem"] == "", "the history is asked"
+    )
 
 
 def test_websockets_come_in_by_one_port(balanced: LocalSystem) -> None:

@@ -11,6 +11,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from mqlake.api_client import ApiClient
 from mqlake.cli.federation import command
+from mqlake.errors import OperationalError
 from mqlake.local.ports import free_ports
 from mqlake.local.testing import LocalSystem, await_condition, running_system
 
@@ -89,8 +90,22 @@ class Client:
 
 
 def neighbour_is_there(system: LocalSystem) -> bool:
+    return bool(link_of(system)["there"])
+
+
+def link_of(system: LocalSystem) -> dict[str, Any]:
     (link,) = ApiClient(system.data_dir).get("/federation")["links"]
-    return bool(link["there"])
+    found: dict[str, Any] = link
+    return found
+
+
+def is_sent(system: LocalSystem) -> bool:
+    """Tell whether the neighbour is there and has said that somebody wants something."""
+    try:
+        link = link_of(system)
+    except OperationalError:  # says nothing yet
+        return False
+    return bool(link["there"] and link["wants"])
 
 
 def test_a_subscriber_gets_what_is_published_at_the_other_site_whatever_is_killed(
@@ -99,6 +114,7 @@ def test_a_subscriber_gets_what_is_published_at_the_other_site_whatever_is_kille
     a, b = sites
     publisher, subscriber = Client(a, "publisher"), Client(b, "subscriber")
     subscriber.subscribe("plant/#")
+    await_condition(lambda: is_sent(a), "the first site knows that the second one wants it")
     for number in range(MESSAGES):
         publisher.publish("plant/line", b"%d" % number)
         if number == MESSAGES // 4:
@@ -120,6 +136,28 @@ def test_a_subscriber_gets_what_is_published_at_the_other_site_whatever_is_kille
     assert [*rows[0].values()] == [MESSAGES, MESSAGES, "site-1/gateway-1", "site-1/gateway-1"]
     publisher.close()
     subscriber.close()
+
+
+def test_a_will_is_published_at_its_site_and_reaches_the_other(
+    sites: tuple[LocalSystem, LocalSystem],
+) -> None:
+    a, b = sites
+    heir = Client(b, "heir")
+    heir.subscribe("plant/wills/+")
+    await_condition(
+        lambda: is_sent(a) and "plant/wills/+" in link_of(a)["carries"], "the heir is known"
+    )
+    doomed = mqtt.Client(CallbackAPIVersion.VERSION2, "doomed", protocol=mqtt.MQTTv5)
+    doomed.will_set("plant/wills/doomed", b"gone", 1)
+    doomed.connect("127.0.0.1", a.mqtt_port)
+    doomed.loop_start()
+    await_condition(doomed.is_connected, "it is connected")
+    doomed.loop_stop()
+    connection = doomed.socket()
+    assert connection is not None
+    connection.close()
+    await_condition(lambda: heir.received == [b"gone"], "its will is at the other site")
+    heir.close()
 
 
 def test_what_is_going_on_is_shown(sites: tuple[LocalSystem, LocalSystem]) -> None:

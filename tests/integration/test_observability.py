@@ -13,8 +13,11 @@ from tests.integration.clients.publishing import publish
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
-SELDOM = {"log_lasts_seconds", "query_state_rows", "query_batch_duration_seconds"}
-"""What is there only of some queries; and of actions, as long as there is no rule."""
+SELDOM = {
+    *("log_lasts_seconds", "query_state_rows", "query_batch_duration_seconds"),
+    *("undelivered_records", "undelivered_bytes", "undelivered_oldest_seconds"),
+}
+"""What is there only of some queries, or while something waits; of actions, if there is a rule."""
 
 
 def ask(system: LocalSystem, path: str) -> Any:
@@ -93,7 +96,8 @@ def test_the_system_says_how_long_messages_take_and_how_far_queries_are(
     first, second = ask(system, "/metrics")["gateways"]
     assert 0 < first["latency"]["accept"]["p50_ms"] < 5_000
     assert second["latency"]["route"]["p50_ms"] <= second["latency"]["deliver"]["p99_ms"]
-    assert first["latency"]["deliver"]["messages"] == before, "its clients got none"
+    # Fewer when what other tests delivered has left the window meanwhile.
+    assert first["latency"]["deliver"]["messages"] <= before, "its clients got none"
 
     def queries() -> dict[str, Any]:
         return {one["name"]: one for one in ask(system, "/metrics")["queries"]}
@@ -119,6 +123,7 @@ def test_doctor_finds_nothing_wrong(system: LocalSystem) -> None:
     assert result.returncode == 0
     by_check = {one["check"]: one for one in answer["findings"]}
     # How long the log lasts is known after a while only.
-    assert len(by_check.keys() - {"log room"}) == 17
+    assert len(by_check.keys() - {"log room"}) == 18
+    assert by_check["durability"]["detail"].startswith("D1: ")
     assert by_check["access"]["detail"].startswith("other machines do not reach ")
     assert by_check["gateways"]["detail"].startswith("gateway-2: acknowledged in ")

@@ -1,14 +1,23 @@
 """The router seen from the log: routes and barriers in, deliveries out."""
 
+import json
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
-from mqlake.local.testing import LocalSystem
+from mqlake.local.testing import LocalSystem, await_condition
 from mqlake.log.admin import ensure_delivery_topic
 from mqlake.records import (
     HEADER_SOURCE,
@@ -100,6 +109,13 @@ class Ghost:
 
 @pytest.fixture
 def ghost(system: LocalSystem) -> Iterator[Ghost]:
+    gateway = Ghost(system.state().bootstrap_servers)
+    yield gateway
+    gateway.close()
+
+
+@pytest.fixture
+def other(system: LocalSystem) -> Iterator[Ghost]:
     gateway = Ghost(system.state().bootstrap_servers)
     yield gateway
     gateway.close()
@@ -247,3 +263,95 @@ def test_records_of_others_harm_neither_router_nor_history(
         assert time.monotonic() < deadline, "the history goes on"
     process = system.process("streaming")
     assert (process["restarts"], process["healthy"]) == (restarts, True)
+
+
+def test_a_share_group_changes_where_a_barrier_stands_and_stays_so_after_a_crash(
+    ghost: Ghost, other: Ghost, system: LocalSystem
+) -> None:
+    shared = "$share/workers/ghost/group"
+    key = message_key("default", "ghost/group")
+
+    def messages(gateway: Ghost, last: bytes) -> list[int]:
+        """Return the offsets of the group's messages up to a barrier."""
+        found: list[int] = []
+        while True:
+            record_key, _, source = gateway.next()
+            if record_key == last:
+                return found
+            if record_key == key:
+                found.append(source.offset)
+
+    def publish(count: int) -> list[int]:
+        return [ghost.append(INBOUND, key, b"") for _ in range(count)]
+
+    ghost.barrier(ghost.route(shared))
+    before = publish(1)
+    other.route(shared)
+    before += publish(20)
+    left = ghost.route(shared, members=0)
+    joined = other.barrier(left)[0]
+    after = publish(20)
+    answered = ghost.barrier(-1)[0]
+    assert messages(ghost, answered) == before, "nothing else is in force"
+    assert messages(other, joined) == []
+    assert messages(other, other.barrier(-1)[0]) == after
+
+    system.kill("streaming")
+    ends = [gateway.barrier(-1)[0] for gateway in (ghost, other)]
+    again, by_other = messages(ghost, ends[0]), messages(other, ends[1])
+    assert again + by_other == sorted(again + by_other)
+    assert set(again) <= set(before), "what it repeats goes where it went"
+    assert set(by_other) <= set(after)
+    system.await_healthy()
+
+
+def test_a_delivery_topic_that_was_deleted_is_told_and_holds_nobody_up(
+    system: LocalSystem, ghost: Ghost
+) -> None:
+    servers = system.state().bootstrap_servers
+    restarts = system.process("streaming")["restarts"]
+    gone = Ghost(servers)
+    topic = f"ghost/{uuid.uuid4().hex[:8]}"
+    for one in (ghost, gone):
+        one.barrier(one.route(topic))
+        one.next()
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.delete_topics([delivery_topic(gone.name)])[delivery_topic(gone.name)].result(30)
+    key = message_key("default", topic)
+    for number in range(20):
+        ghost.append(INBOUND, key, b"%d" % number, number % len(PARTITIONS))
+        assert ghost.next()[:2] == (key, b"%d" % number)
+
+    def told() -> int:
+        query = "SELECT topic, count FROM drops WHERE reason = 'no_log_topic'"
+        rows: list[dict[str, Any]] = json.loads(system.run("sql", query, "--format", "json").stdout)
+        return sum(one["count"] for one in rows if gone.name in one["topic"])
+
+    await_condition(lambda: told() == 20, "all are told")
+    gone.close()
+    process = system.process("streaming")
+    assert (process["restarts"], process["healthy"]) == (restarts, True)
+
+
+def test_a_message_that_is_too_large_for_a_gateway_holds_nobody_up(
+    system: LocalSystem, ghost: Ghost
+) -> None:
+    servers = system.state().bootstrap_servers
+    small = Ghost(servers)
+    limit = ConfigEntry("max.message.bytes", "50000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(
+        ResourceType.TOPIC, delivery_topic(small.name), incremental_configs=[limit]
+    )
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    topic = f"ghost/{uuid.uuid4().hex[:8]}"
+    for one in (ghost, small):
+        one.barrier(one.route(topic))
+        one.next()
+    key = message_key("default", topic)
+    for value in (b"small", bytes(100_000), b"after"):
+        ghost.append(INBOUND, key, value)
+        assert ghost.next()[:2] == (key, value)
+    # It is told when the batch ends, which takes too long here: tests/streaming/test_log_sender.py.
+    assert [small.next()[1] for _ in range(2)] == [b"small", b"after"]
+    small.close()

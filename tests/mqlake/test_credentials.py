@@ -1,12 +1,19 @@
 import base64
 import os
+import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from argon2 import PasswordHasher
+from hypothesis import given
+from hypothesis import strategies as st
 from scramp import ScramMechanism
 
+from mqlake import credentials
+from mqlake.argon2_verifiers import Argon2Error, Argon2Verifier, Work, make_argon2_verifier
 from mqlake.credentials import (
     CredentialsError,
     Verifier,
@@ -19,6 +26,7 @@ from mqlake.saslprep import UnpreparableText
 
 RFC_7677_SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 CHEAP = 4096
+SALT, HASH = "c29tZXNhbHRvZnRlc3Rz$"[:20] + "$", "A" * 43
 
 
 @pytest.fixture
@@ -128,11 +136,11 @@ def test_unknown_user_looks_the_same_every_time_and_fits_nothing(path: Path) -> 
     for name in ("alice", "bob"):
         set_user(path, name, verifier)
     set_user(path, "carol", make_verifier("a", iterations=9000))
-    once, again = (read_credentials(path).verifier_of("mallory") for _ in range(2))
+    once, again = (read_credentials(path).scram_verifier_of("mallory") for _ in range(2))
     assert once.salt == again.salt
     assert len(once.salt) == len(verifier.salt)
     assert once.iterations == 5000
-    assert once.salt != read_credentials(path).verifier_of("trent").salt
+    assert once.salt != read_credentials(path).scram_verifier_of("trent").salt
     assert once.stored_key != again.stored_key
 
 
@@ -206,3 +214,79 @@ def test_name_that_a_line_cannot_hold_is_refused(path: Path) -> None:
         set_user(path, "#alice", verifier)
     with pytest.raises(UnpreparableText, match="the user name is empty"):
         set_user(path, "", verifier)
+
+
+# Argon2id
+
+
+WORK = Work(7 * 1024, 1, 1)
+
+
+def test_argon2_verifier_is_what_another_implementation_reads(path: Path) -> None:
+    verifier = make_argon2_verifier("open sesame", WORK)
+    assert PasswordHasher().verify(str(verifier), "open sesame")
+    theirs = PasswordHasher(time_cost=2, memory_cost=8192, parallelism=2).hash("open sesame")
+    write(path, f"alice:{theirs}\nbob:{verifier}\n")
+    found = read_credentials(path)
+    for name in ("alice", "bob"):
+        assert found.verifier_of(name).accepts(b"open sesame")
+        assert not found.verifier_of(name).accepts(b"open sesam")
+        assert not found.verifier_of(name).accepts(b"")
+    assert str(found.verifier_of("alice")) == theirs
+
+
+def test_argon2_verifier_shows_nothing() -> None:
+    verifier = make_argon2_verifier("pencil", WORK)
+    assert repr(verifier) == "Argon2Verifier(work=Work(memory_kib=7168, passes=1, lanes=1))"
+    assert verifier != make_argon2_verifier("pencil", WORK)
+
+
+def test_user_with_argon2_has_no_scram_and_looks_unknown(path: Path) -> None:
+    set_user(path, "alice", make_verifier("pencil", iterations=CHEAP))
+    set_user(path, "bob", make_argon2_verifier("pencil", WORK))
+    found = read_credentials(path)
+    assert list(found) == ["alice", "bob"]
+    assert found.scram_verifier_of("alice") == found.verifier_of("alice")
+    bob, nobody = found.scram_verifier_of("bob"), found.scram_verifier_of("nobody")
+    assert bob.iterations == nobody.iterations == CHEAP
+    assert not bob.accepts(b"pencil")
+    assert found.scram_verifier_of("bob").salt == bob.salt
+
+
+def test_unknown_user_costs_what_most_users_cost(path: Path) -> None:
+    set_user(path, "alice", make_verifier("pencil", iterations=CHEAP))
+    for name in ("bob", "carol"):
+        set_user(path, name, make_argon2_verifier("pencil", WORK))
+    unknown = read_credentials(path).verifier_of("nobody")
+    assert isinstance(unknown, Argon2Verifier)
+    assert unknown.work == WORK
+    assert not unknown.accepts(b"pencil")
+
+
+@pytest.mark.parametrize(
+    ("verifier", "reason"),
+    [
+        ("$argon2id$v=19$m=1024,t=3,p=1$" + SALT + HASH, "m=1024 KiB, expected 7168 to 131072"),
+        ("$argon2id$v=19$m=9999999,t=3,p=1$" + SALT + HASH, "m=9999999 KiB, expected"),
+        ("$argon2id$v=19$m=8192,t=0,p=1$" + SALT + HASH, "t=0 and p=1, expected 1 to 20 and"),
+        ("$argon2id$v=19$m=8192,t=21,p=1$" + SALT + HASH, "t=21 and p=1"),
+        ("$argon2id$v=19$m=8192,t=3,p=17$" + SALT + HASH, "t=3 and p=17"),
+        ("$argon2id$v=19$m=8192,t=3,p=1$" + "A" * 25 + "$" + HASH, "salt or hash is not base64"),
+        ("$argon2i$v=19$m=8192,t=3,p=1$" + SALT + HASH, "expected <name>:SCRAM-SHA-256"),
+        ("$argon2id$v=16$m=8192,t=3,p=1$" + SALT + HASH, "expected <name>:SCRAM-SHA-256"),
+        ("$argon2id$v=19$m=8192,t=3,p=1$" + SALT, "expected <name>:SCRAM-SHA-256"),
+    ],
+)
+def test_argon2_verifiers_that_are_none(path: Path, verifier: str, reason: str) -> None:
+    write(path, f"alice:{verifier}\n")
+    with pytest.raises(CredentialsError, match=re.escape(reason)) as failure:
+        read_credentials(path)
+    assert "line 1" in str(failure.value)
+    assert HASH[1:] not in str(failure.value)
+
+
+@given(st.text(max_size=60))
+def test_no_text_makes_reading_fail_otherwise(text: str) -> None:
+    for line in (text, f"a:$argon2id${text}", f"a:$argon2id$v=19$m=8192,t=1,p=1${text}"):
+        with suppress(CredentialsError, Argon2Error, UnpreparableText):
+            credentials._parse(line)

@@ -20,6 +20,7 @@ CHECKPOINTS = st.builds(
     read=OFFSETS,
     streams=st.just([[1, 2, 0, 9, [[3, 4]]]]),
     links=st.dictionaries(st.integers(0, 2**32 - 1), st.builds(LinkPlaces, OFFSETS)),
+    interest=st.just({}) | st.just({"version": 3, "heard": {"2": {"2": [1, [2], ["f/#"], 0]}}}),
 )
 
 

@@ -79,12 +79,17 @@ def test_state_of_a_supervisor_that_has_gone_counts_as_none(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"version": 99}', '{"version": 1, "gateways": 3}']
+    "text", ["{", "[]", "{}", '{"version": 99}', '{"version": 1, "gateways": 3}']
 )
 def test_damaged_state_says_what_to_do(tmp_path: Path, text: str) -> None:
     (tmp_path / STATE_FILE).write_text(text)
     with pytest.raises(OperationalError, match=r"is damaged .* delete that file and start again"):
         load_state(tmp_path)
+
+
+def test_a_state_that_a_power_failure_left_empty_is_none(tmp_path: Path) -> None:
+    (tmp_path / STATE_FILE).touch()
+    assert load_state(tmp_path) is None
 
 
 def test_report_is_healthy_when_every_process_is() -> None:

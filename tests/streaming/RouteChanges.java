@@ -69,14 +69,15 @@ public final class RouteChanges implements Runnable {
             begun = i;
             TABLE.apply(
                     NAMES[gateway], "t", filters[filter],
-                    (int) (states[i][gateway] >>> filter & 1), RouteTable.RANDOM, 0);
+                    (int) (states[i][gateway] >>> filter & 1), RouteTable.RANDOM, 0, 0, 0);
             over = i;
         }
         for (int i = 0; i < READERS; i++) {
             readers[i].join();
         }
         for (int i = 0; i < FILTERS * GATEWAYS; i++) {
-            TABLE.apply(NAMES[i % GATEWAYS], "t", filters[i / GATEWAYS], 0, RouteTable.RANDOM, 0);
+            TABLE.apply(
+                    NAMES[i % GATEWAYS], "t", filters[i / GATEWAYS], 0, RouteTable.RANDOM, 0, 0, 0);
         }
         if (wrong == null && !TABLE.isEmpty()) {
             wrong = "something is left after all was taken out";
@@ -98,7 +99,7 @@ public final class RouteChanges implements Runnable {
     private static void ask(int topic) {
         int first = over;
         byte[] key = ("t/" + topics[topic]).getBytes(StandardCharsets.UTF_8);
-        String[] found = TABLE.match(key, false, key, 0, 0).gateways;
+        String[] found = TABLE.match(key, false, key, 0, 0, RouteTable.NEWEST).gateways;
         int last = begun;
         for (int gateway = 0; gateway < GATEWAYS; gateway++) {
             long always = -1L;

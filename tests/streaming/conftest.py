@@ -1,7 +1,7 @@
-"""Two real things, one of each a session.
+"""Real things, one of each a session.
 
 A plain JVM with the routing classes, without Spark's context, is up in a second. Spark with Delta,
-without a log, takes ten.
+without a log, takes ten. A log of three brokers takes five.
 """
 
 import os
@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from pyspark.errors.exceptions import captured
 from pyspark.sql import SparkSession
 
+from mqlake.local.kafka import Brokers, running_brokers
 from mqlake.local.ports import free_ports
 from streaming.jvm.compiler import build_routing_jar
 from streaming.jvm.jars import PYSPARK_JARS, extra_jars
@@ -54,6 +55,14 @@ def running_gateway(jars: list[Path]) -> Iterator[tuple[Jvm, ClientServer]]:
 def routing_gateway(routing_jars: list[Path]) -> Iterator[ClientServer]:
     with running_gateway(routing_jars) as (_, gateway):
         yield gateway
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """A log of three brokers, as no single one shows what the absence of one does."""
+    with running_brokers(tmp_path_factory.mktemp("brokers"), 3) as running:
+        yield running
+        running.kill()  # taking leave they would wait for each other
 
 
 @contextmanager

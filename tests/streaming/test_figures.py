@@ -126,4 +126,4 @@ def test_functions_tell_how_far_they_are(routing_jvm: Any) -> None:
     positions.of("q", INBOUND).reach(3, 7)
     positions.of("q", EVENTS).reach(0, 0)
     positions.of("q", INBOUND).reach(5_000, 1)
-    assert parse_positions(positions.text())["q"] == {INBOUND: {1: 42, 3: 8}, EVENTS: {0: 1}}
+    assert parse_positions(positions.reached())["q"] == {INBOUND: {1: 42, 3: 8}, EVENTS: {0: 1}}

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.spark
 
 TENANTS = ("default", "other")
 GATEWAYS = ("g1", "g2", "g3")
+NEWEST = 2**63 - 1
+LONG_MS = 11 * 60 * 1000
 _CHANGES_CLASS = "mqlake.streaming.RouteChanges"
 _level = st.sampled_from(["", "a", "b", "$SYS", "$", "ä€𝄞"])
 _filter_level = st.one_of(_level, st.just("+"))
@@ -57,10 +59,20 @@ def _apply(
     members: int,
     strategy: ShareStrategy = ShareStrategy.RANDOM,
     since_ms: int = 0,
+    *,
+    routes_offset: int = 0,
+    timestamp_ms: int = 0,
 ) -> None:
     number = table.strategy(strategy.value)
     assert number >= 0
-    table.apply(gateway, tenant, topic_filter, members, number, since_ms)
+    table.apply(
+        *(gateway, tenant, topic_filter, members, number, since_ms, routes_offset, timestamp_ms)
+    )
+
+
+def _let_time_pass(table: Any) -> None:
+    """Have a route come long after all others, which changes nothing."""
+    _apply(table, "nobody", "default", "nothing", 0, timestamp_ms=LONG_MS)
 
 
 def _match(
@@ -72,10 +84,10 @@ def _match(
     retained: bool = False,
     publisher: str = "",
     partition: int = 0,
+    in_force: int = NEWEST,
 ) -> dict[str, list[str]]:
-    found = table.match(
-        f"{tenant}/{topic_name}".encode(), retained, publisher.encode(), partition, offset
-    )
+    topic = f"{tenant}/{topic_name}".encode()
+    found = table.match(topic, retained, publisher.encode(), partition, offset, in_force)
     return {
         gateway: _filters(found.sharedFilters(at)) for at, gateway in enumerate(found.gateways())
     }
@@ -122,6 +134,7 @@ def test_the_java_trie_answers_like_the_python_trie(
 
     for (gateway, tenant, topic_filter), _ in changes:
         _apply(table, gateway, tenant, topic_filter, 0)
+    _let_time_pass(table)
     assert table.isEmpty(), "removal prunes every level"
 
 
@@ -223,7 +236,44 @@ def test_member_counts_change_without_a_second_entry(routing_jvm: Any) -> None:
     assert _match(table, "default", "a") == {"g1": ["$share/s/a"]}
     _apply(table, "g1", "default", "a", 0)
     _apply(table, "g1", "default", "$share/s/a", 0)
+    _let_time_pass(table)
     assert table.isEmpty()
+
+
+def test_a_share_group_is_as_the_routes_in_force_say(routing_jvm: Any) -> None:
+    table = _new_table(routing_jvm)
+    steps = [("g1", 1), ("g2", 1), ("g1", 0), ("g2", 0), ("g3", 1)]
+    for number, (gateway, members) in enumerate(steps):
+        _apply(table, gateway, "default", "$share/s/a", members, routes_offset=10 * (1 + number))
+
+    def chosen(in_force: int) -> set[str]:
+        found = (_match(table, "default", "a", offset, in_force=in_force) for offset in range(20))
+        return {gateway for one in found for gateway in one}
+
+    for in_force, gateways in (
+        *((9, set()), (10, {"g1"}), (19, {"g1"}), (20, {"g1", "g2"}), (30, {"g2"})),
+        *((40, set()), (49, set()), (50, {"g3"}), (NEWEST, {"g3"})),
+    ):
+        assert chosen(in_force) == gateways, in_force
+    assert [table.sharedRoute(at) for at in (9, 10, 25, 60)] == [-1, 10, 20, 50]
+
+
+def test_a_share_group_forgets_how_it_was_long_ago(routing_jvm: Any) -> None:
+    table = _new_table(routing_jvm)
+    for number in range(100):
+        _apply(table, f"g{number % 3}", "default", "$share/s/a", 1 + number, routes_offset=number)
+    assert _match(table, "default", "a", in_force=0), "the oldest that is known"
+    for gateway in ("g0", "g1", "g2"):
+        _apply(
+            *(table, gateway, "default", "$share/s/a", 0),
+            routes_offset=100,
+            timestamp_ms=LONG_MS,
+        )
+    _apply(table, "g4", "default", "a", 1, timestamp_ms=LONG_MS)
+    assert set(_match(table, "default", "a")) == {"g4"}
+    assert len(_match(table, "default", "a", in_force=99)) == 2
+    _apply(table, "g4", "default", "a", 0, timestamp_ms=2 * LONG_MS)
+    assert table.isEmpty(), "a group without gateways goes after a while"
 
 
 def _want_retained(table: Any, gateway: str, shard: int, members: int = 1) -> None:
@@ -339,7 +389,20 @@ def test_java_and_the_router_of_the_tests_let_the_same_barriers_pass(
         by_another = not incarnation  # a withdrawal by somebody else has no number
         numbers.apply(gateway, [] if by_another else route_headers(incarnation, number))
         if not by_another:
-            table.applyNumber(gateway, incarnation, number)
+            table.applyNumber(gateway, incarnation, number, False, 0)
         for name, run, named in asked:
             barrier = Barrier(name, run, 1, -1, named)
             assert (table.applied(name, run) >= named) == numbers.has(barrier)
+
+
+def test_a_barrier_that_names_a_number_brings_what_the_run_said_of_groups(
+    routing_jvm: Any,
+) -> None:
+    table = _new_table(routing_jvm)
+    for number, is_shared in ((1, True), (2, False), (4, True)):
+        table.applyNumber("g1", "run 1", number, is_shared, 10 * number)
+    named = [table.sharedRoute("g1", "run 1", number) for number in (0, 1, 2, 3, 4, 9)]
+    assert named == [-1, 10, 10, 10, 40, 40]
+    assert table.sharedRoute("g1", "run 2", 4) == -1
+    table.applyNumber("g1", "run 2", 5, False, 50)
+    assert table.sharedRoute("g1", "run 1", 4) == -1, "an earlier run sends no barriers any more"

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from py4j.protocol import Py4JJavaError
 
+from mqlake.records import DEAD_LETTERS, OUTPUTS
 from mqlake.rule_records import DeadLetter, Output
 from rules.schemas.errors import SchemaError
 from rules.schemas.model import SPARKPLUG_B, SchemaBody
@@ -246,3 +247,23 @@ def test_no_payload_takes_more_than_its_budget(routing_jvm: Any, kind: str, payl
         found = decode(routing_jvm, NO_SCHEMAS if kind == SPARKPLUG_B else KNOWN, kind, payload)
         assert len(json.dumps(found)) < 4 * 64 * 1024 * 1024
     assert decode(routing_jvm, KNOWN, "protobuf", b"\x18\x01")["i"] == [1]
+
+
+def test_an_output_that_the_log_does_not_take_is_a_dead_letter(engine: Engine) -> None:
+    engine.limits.most[OUTPUTS] = 2 * MEGABYTE
+    engine.activate(a_span('SELECT concat(payload, payload) AS a FROM "large/x"'))
+    (letter,) = engine.publish("large/x", LARGE)
+    assert isinstance(letter, DeadLetter)
+    assert letter.error.startswith("output 0 has 2000")
+    assert letter.error.endswith(f" bytes, {OUTPUTS} takes {2 * MEGABYTE}")
+    assert letter.value == LARGE
+    # A letter that is too large goes without what it is about.
+    engine.limits.most[DEAD_LETTERS] = MEGABYTE
+    (letter,) = engine.publish("large/x", LARGE)
+    assert isinstance(letter, DeadLetter)
+    assert letter.value == b""
+    assert letter.error.endswith(
+        f"(the payload of {MEGABYTE} bytes is left out: {DEAD_LETTERS} takes {MEGABYTE})"
+    )
+    (output,) = engine.publish("large/x", b"ab")
+    assert rows([output]) == [{"a": "abab"}]

@@ -58,15 +58,31 @@ class Event(NamedTuple):
     chain: bytes
 
 
+class Limits:
+    """How large records may be; Java asks."""
+
+    def __init__(self) -> None:
+        self.most = {OUTPUTS: 64 * 1024**2, DEAD_LETTERS: 64 * 1024**2}
+
+    def mostBytes(self, log_topic: str, _bytes: int) -> int:  # noqa: N802 - as Java calls it
+        return self.most[log_topic]
+
+    class Java:
+        implements = ("mqlake.streaming.RecordLimits",)
+
+
 class Engine:
     """A rule table, what is put into it and what it makes of records."""
 
     def __init__(self, jvm: Any, gateway: Any) -> None:
+        self.limits = Limits()
         self._gateway = gateway
         self._jvm = jvm
         self.table = jvm.mqlake.streaming.RuleTable()
         self.events: list[Event] = []
-        self._evaluation = jvm.mqlake.streaming.RuleEvaluation(EVENTS, OUTPUTS, DEAD_LETTERS)
+        self._evaluation = jvm.mqlake.streaming.RuleEvaluation(
+            EVENTS, OUTPUTS, DEAD_LETTERS, self.limits
+        )
 
     def activate(self, *spans: Span, rule: str = "r", tenant: str = "default") -> None:
         activation = Activation(tenant, rule, "running", 1, 1, spans=spans)

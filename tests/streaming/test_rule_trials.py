@@ -28,6 +28,7 @@ from mqlake.records import DEAD_LETTERS, INBOUND
 from mqlake.rule_records import Activation, Range, Span, decode_dead_letter, decode_output
 from mqlake.status import STATE_FILE, replace_file
 from rules.model import ActionSpec, Rule
+from streaming.functions import create_functions
 from streaming.settings import StreamingSettings
 from streaming.tables import create_tables
 from tests.api.conftest import MemoryAppender
@@ -50,6 +51,7 @@ def connect(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SparkConnect]:
     create_tables(spark, streaming_settings)
+    create_functions(spark)
     spark.sql(
         "INSERT INTO messages SELECT lower(lpad(hex(id), 32, '0')), "
         f"'{TENANT}', concat('plant/', id % 4, '/temp'),"

@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from mqlake.clock import ManualClock
+from mqlake.errors import LogError
 from mqlake.records import INBOUND
 from mqlake.rule_records import Range, Span, run_name
 from rules.errors import RuleError
@@ -189,6 +190,23 @@ def test_what_cannot_start_is_paused_at_once_if_it_is_the_rules_fault() -> None:
     world.wanted = (a_run(ended=True),)
     runs.check()
     assert world.ended == {a_run().name}
+
+
+def test_while_the_log_is_away_nothing_starts_and_nothing_is_paused() -> None:
+    world = World(wanted=(a_run(rule="a"), a_run(rule="b")))
+
+    def refuse() -> None:
+        raise LogError("asking for the brokers: no answer", definite=True)
+
+    world.refuse = refuse
+    runs = world.runs()
+    for _ in range(3 * MOST_FAILURES):
+        runs.check()
+        world.clock.advance(60.0)
+    world.refuse = lambda: None
+    runs.check()
+    assert not world.paused
+    assert len(world.started) == 2
 
 
 def test_many_take_turns_less_often() -> None:

@@ -36,6 +36,7 @@ from rules.language import compile_rule
 from rules.model import Rule
 from rules.schemas.model import SchemaBody
 from rules.schemas.registry import Schemas
+from streaming.functions import create_functions
 from streaming.settings import StreamingSettings
 from streaming.tables import create_tables
 from tests.api.conftest import MemoryAppender
@@ -166,6 +167,7 @@ def connect(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SparkConnect]:
     create_tables(spark, streaming_settings)
+    create_functions(spark)
     folder = tmp_path_factory.mktemp("system")
     write_where(folder, streaming_settings.connect_port)
     asked = SparkConnect(folder)

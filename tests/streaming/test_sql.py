@@ -5,20 +5,25 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from psutil import Process
 from pyspark.sql import SparkSession
 
-from api.spark import Cancelled, SparkConnect
+from api.spark import Cancelled, SparkAway, SparkConnect
 from api.sql.checking import CheckedQuery, check
 from api.sql.errors import QueryError, QueryTimeoutError, QueryTooLargeError
 from api.sql.results import Format, write
 from api.sql.running import Limits, QueryRunner
+from ingest.balancer.history import CLIENTS, PROBES, SUBSCRIPTIONS, TOPICS
+from ingest.balancer.probe import PROBE_PREFIX
 from mqlake.local.testing import await_condition
+from mqlake.views import EMPTY_SCHEMA
 from streaming.functions import create_functions
 from streaming.settings import StreamingSettings
+from streaming.spark import spark_conf
 from streaming.tables import create_tables
 from tests.streaming.test_rule_trials import write_where
 
@@ -97,6 +102,41 @@ def test_the_payload_is_json_text_and_bytes(runner: QueryRunner) -> None:
         "WHERE topic_matches(topic, '+/a') OR topic = '$x/a' ORDER BY topic",
     )
     assert found == [["", "", ""], [None, None, "/wA="], ["on", "on", "b24="]]
+
+
+def test_before_spark_has_made_its_tables_that_is_said(
+    runner: QueryRunner, spark: SparkSession
+) -> None:
+    connect = SparkConnect(runner._connect._data_dir)
+    fresh = QueryRunner(connect, runner._folder.with_name("fresh"), at_once=1)
+    spark.sql(f"DROP SCHEMA {EMPTY_SCHEMA}")
+    try:
+        for question in ("SELECT 1", "SELECT count(*) FROM messages"):
+            with pytest.raises(SparkAway, match="Spark is starting, it makes its tables"):
+                rows(fresh, question)
+        with pytest.raises(SparkAway, match="Spark is starting, it makes its tables"):
+            connect.rows("SELECT count(*) FROM messages")
+    finally:
+        spark.sql(f"CREATE SCHEMA {EMPTY_SCHEMA}")
+    assert rows(fresh, "SELECT 1") == [[1]]
+    assert connect.rows("SELECT 1 AS one") == [{"one": 1}]
+    fresh.close()
+    connect.close()
+
+
+def test_nobody_can_ask_before_there_is_a_session_whose_catalog_counts(
+    streaming_settings: StreamingSettings,
+) -> None:
+    # As a plugin it would listen earlier, and who asks then gets a session with a catalog of its
+    # own, for as long as Spark runs.
+    assert "SparkConnectPlugin" not in spark_conf(streaming_settings, []).get("spark.plugins", "")
+
+
+def test_it_is_made_last_by_which_tables_functions_and_views_are_known() -> None:
+    made: list[str] = []
+    spark: Any = SimpleNamespace(sql=made.append)
+    create_functions(spark)
+    assert [EMPTY_SCHEMA in one for one in made] == [False] * (len(made) - 1) + [True]
 
 
 def test_sessions_of_a_spark_that_was_killed_are_replaced(runner: QueryRunner) -> None:
@@ -341,3 +381,26 @@ def test_a_session_of_queries_knows_no_table_by_its_bare_name(
         else:
             with pytest.raises(QueryError), runner.run(query, "json", LIMITS):
                 pass
+
+
+def test_what_the_balancer_expects_of_clients_knows_no_probes(
+    runner: QueryRunner, spark: SparkSession
+) -> None:
+    columns = COLUMNS.replace("client_id", f"'{PROBE_PREFIX}1'").replace("topic", "'probe'")
+    spark.sql(
+        f"INSERT INTO messages ({COLUMNS}) SELECT {columns} FROM messages "
+        f"WHERE tenant = '{TENANT}' AND topic = 'text/a'"
+    )
+    spark.sql(
+        "INSERT INTO events (ts, event, tenant, client_id, filter) VALUES "
+        f"(now(), 'session.subscribed', '{TENANT}', '{PROBE_PREFIX}1', 'probe'), "
+        f"(now(), 'session.subscribed', '{TENANT}', 'panel', '+/a')"
+    )
+    limits = {"days": 36_500, "rows": 10, "probes": PROBES}
+    assert rows(runner, CLIENTS.format(**limits)) == [["c", 23]]
+    topics = [topic for topic, _ in rows(runner, TOPICS.format(**limits))]
+    assert "text/a" in topics
+    assert "probe" not in topics
+    assert rows(runner, SUBSCRIPTIONS.format(**limits)) == [["panel", "+/a"]]
+    spark.sql("DELETE FROM messages WHERE topic = 'probe'")
+    spark.sql(f"DELETE FROM events WHERE tenant = '{TENANT}'")

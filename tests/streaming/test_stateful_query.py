@@ -55,7 +55,7 @@ from streaming.checkpoints import watermark_ms
 from streaming.jobs import stateful
 from streaming.jvm.functions import java_map
 from streaming.rules.detections import detected
-from streaming.rules.plans import Relations, Run, output_rows
+from streaming.rules.plans import SENDER, Relations, Run, output_rows
 from streaming.settings import StreamingSettings
 from streaming.sources import client_config
 from tests.streaming.decoding import schemas
@@ -93,29 +93,42 @@ class World:
         self._field("RuleMetrics", "STARTED").get(None).put(
             f"mqlake.metrics@{self._servers}", metrics
         )
+        self._limits = self._make("LogLimits", ["java.util.Map"], kafka_map)
+        self._field("LogLimits", "ALL").get(None).put(self._servers, self._limits)
+        self._field("LogLimits", "partitions").get(self._limits).put(OUTPUTS, OUTPUT_PARTITIONS)
         self.clear()
 
     def clear(self) -> None:
         """Begin with an empty log."""
         jvm = self._jvm
-        gateway: Any = self.spark.sparkContext._gateway
-        nodes = gateway.new_array(jvm.org.apache.kafka.common.Node, 0)
-        places = jvm.java.util.ArrayList()
-        for partition in range(OUTPUT_PARTITIONS):
-            info = jvm.org.apache.kafka.common.PartitionInfo(OUTPUTS, partition, None, nodes, nodes)
-            places.add(info)
-        nobody = jvm.java.util.HashSet()
-        cluster = jvm.org.apache.kafka.common.Cluster(
-            "test", jvm.java.util.ArrayList(), places, nobody, nobody
-        )
         bytes_ = jvm.org.apache.kafka.common.serialization.ByteArraySerializer
         self._producer = jvm.org.apache.kafka.clients.producer.MockProducer(
-            cluster, True, None, bytes_(), bytes_()
+            True, None, bytes_(), bytes_()
         )
-        appender = self._make(
-            "LogAppender", ["org.apache.kafka.clients.producer.Producer"], self._producer
+        for log_topic in (OUTPUTS, DEAD_LETTERS, EVENTS):
+            self.limit(log_topic, 32 * 1024**2)
+        text = "java.lang.String"
+        sender = self._make(
+            "LogSender",
+            [
+                *(text, "LogLimits", text, text, "Undelivered", "java.util.Set"),
+                "org.apache.kafka.clients.producer.Producer",
+            ],
+            *(SENDER, self._limits, EVENTS, None, None, jvm.java.util.HashSet(), self._producer),
         )
-        self._field("LogAppender", "ALL").get(None).put(self._servers, appender)
+        entry = self._make("LogSenders$Entry", [text, text, "LogSender"], "run", None, sender)
+        self._field("LogSenders", "ALL").get(None).put(SENDER, entry)
+
+    def limit(self, log_topic: str, most_bytes: int) -> None:
+        """Say how large a record may be."""
+        (constructor,) = self._class("LogLimits$Limit").getDeclaredConstructors()
+        constructor.setAccessible(True)
+        gateway: Any = self.spark.sparkContext._gateway
+        values = gateway.new_array(self._jvm.java.lang.Object, 2)
+        values[0] = most_bytes
+        values[1] = 2**62  # it does not grow old
+        limit = constructor.newInstance(values)
+        self._field("LogLimits", "known").get(self._limits).put(log_topic, limit)
 
     def written(self, log_topic: str) -> list[tuple[bytes, bytes, list[tuple[str, bytes]]]]:
         """Return key, value and headers of what was written, in order."""
@@ -430,6 +443,32 @@ def test_what_is_late_and_what_fails_is_told_and_disturbs_nothing(
     counters = engine.world.counters("late")
     names = ("matched", "passed", "no_result", "failed", "late", "outputs")
     assert [counters[name] for name in names] == [8, 5, 1, 1, 1, 2]
+
+
+def test_an_output_that_the_log_does_not_take_is_a_dead_letter(
+    start: Callable[..., Engine],
+) -> None:
+    engine = start(
+        "large",
+        """SELECT payload.k AS k, count(*) AS n FROM "w/#"
+        GROUP BY payload.k, tumble(payload.ts, '10 seconds', lateness => '1 seconds')""",
+    )
+    engine.world.limit(OUTPUTS, 2000)
+    engine.publish({"ts": BEGIN, "k": "x" * 3000}, {"ts": BEGIN + 11_000, "k": "short"})
+    engine.publish({"ts": BEGIN + 60_000})
+    engine.process()
+    assert engine.rows() == [{"k": "short", "n": 1}]
+    (letter,) = engine.world.letters()
+    assert (letter.stage, letter.value) == ("evaluate", b"")
+    assert letter.error.startswith("an output has 3")
+    assert letter.error.endswith(f" bytes, {OUTPUTS} takes 2000")
+    # What is late is told without its payload when there is no room for it.
+    engine.world.limit(DEAD_LETTERS, 1000)
+    engine.publish({"ts": BEGIN, "k": "x" * 3000})
+    engine.process()
+    late = engine.world.letters()[1]
+    assert (late.stage, late.value) == ("late", b"")
+    assert late.error.endswith(f" bytes is left out: {DEAD_LETTERS} takes 1000)")
 
 
 def test_what_is_decoded_by_a_schema_is_counted_and_what_is_not_is_told(

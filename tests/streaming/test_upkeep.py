@@ -18,6 +18,7 @@ from mqlake.records import EVENTS
 from mqlake.retention import Policy, write_policies
 from mqlake.tables import MESSAGES, TABLES
 from streaming import upkeep as upkeep_module
+from streaming.functions import create_functions
 from streaming.settings import StreamingSettings
 from streaming.spark import small_session
 from streaming.state import State
@@ -171,6 +172,7 @@ def test_what_a_client_has_left_is_deleted_for_good(
     path = table_path(settings, MESSAGES)
     uncommitted = path / "part-of-an-append-that-is-not-committed.parquet"
     shutil.copyfile(next(iter(path.glob("*.parquet"))), uncommitted)
+    create_functions(spark)
     write_where(settings.data_dir, settings.connect_port)
     connect = SparkConnect(settings.data_dir)
     log = MemoryAppender()

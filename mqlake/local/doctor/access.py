@@ -34,7 +34,7 @@ def look_at_access(patient: Patient) -> Iterator[Finding]:
             yield warning(
                 "access",
                 f"{gateway.name}: other machines reach {reached}, and whoever logs in may publish "
-                "and read everything, and take over any session",
+                "and read everything",
                 "write rules into a file, set rights_file in conf/gateway.toml (docs/rights.md)",
             )
         else:

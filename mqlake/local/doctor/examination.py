@@ -23,6 +23,7 @@ CHECKS: Final = (
     Check("java", processes.look_at_java, needs_running=False),
     Check("ports", machine.look_at_ports),
     Check("log", traffic.look_at_log),
+    Check("durability", traffic.look_at_durability),
     Check("queries", processes.look_at_queries),
     Check("poison", processes.look_at_poison, needs_running=False),
     Check("tables", machine.look_at_tables, needs_running=False),

@@ -7,15 +7,16 @@ from typing import Final
 from mqlake.errors import OperationalError
 from mqlake.heartbeat import STALE_SECONDS as STALE_BEAT_SECONDS
 from mqlake.heartbeat import read_heartbeat
+from mqlake.local.balancing import HAPROXY
 from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
 from mqlake.local.java import find_java_home, java_version
-from mqlake.local.parts import STREAMING
+from mqlake.local.parts import LOG, STREAMING
 from mqlake.local.paths import RUNTIME
 from mqlake.poison import Poison
 from mqlake.status import STALE_SECONDS
 
-NO_HEARTBEAT: Final = {"supervisor", "log"}
-"""The supervisor writes the state, and asks the log itself."""
+NO_HEARTBEAT: Final = {"supervisor", LOG, HAPROXY}
+"""The supervisor writes the state, and asks the log and HAProxy itself."""
 ALWAYS: Final = ("router", "history", "state")
 """Queries that run whether there are rules or not."""
 LAG_RECORDS: Final = 10_000
@@ -123,6 +124,13 @@ def look_at_queries(patient: Patient) -> Iterator[Finding]:
             "queries",
             f"{log_topic} keeps more than its retention, for {', '.join(readers)} to read it",
             f"it goes when they have; if they do not get on, see {log}",
+        )
+    for target, waiting in patient.figures(STREAMING).get("undelivered", {}).items():
+        yield warning(
+            "queries",
+            f"{waiting['records']} records ({waiting['bytes']} bytes) wait for {target}, which does"
+            f" not take them, for {waiting['oldest_seconds']:.0f} s",
+            "they are sent when it does: look after the brokers that have its replicas",
         )
     router = queries.get("router", {})
     if router.get("active") and not router["real_time"]:

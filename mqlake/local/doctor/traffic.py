@@ -15,6 +15,7 @@ from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
 from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
 from mqlake.local.parts import FEDERATION
+from mqlake.log.durability import MEANING, Durability
 from mqlake.records import INBOUND, delivery_topic
 from mqlake.status import GatewayAddress
 
@@ -36,7 +37,7 @@ def look_at_log(patient: Patient) -> Iterator[Finding]:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    from mqlake.log.admin import SHARED_LOG_TOPICS
+    from mqlake.log.log_topics import SHARED_LOG_TOPICS
 
     servers = patient.running.bootstrap_servers
     log = patient.data.logs / "kafka.log"
@@ -76,6 +77,25 @@ def look_at_log(patient: Patient) -> Iterator[Finding]:
         if INBOUND not in missing
         else f"{len(metadata.brokers)} brokers at {servers}",
     )
+
+
+def look_at_durability(patient: Patient) -> Iterator[Finding]:
+    """Does the log keep what is acknowledged as it was set to?"""
+    from mqlake.errors import LogError
+    from mqlake.log.admin import check_durability
+
+    wanted = Durability(patient.running.durability)
+    try:
+        check_durability(patient.running.bootstrap_servers, wanted, ANSWER_SECONDS)
+    except LogError as exc:
+        what_to_do = (
+            "restart the system: it configures the log as durability in conf/local.toml says"
+            if exc.definite
+            else f"see {patient.data.logs / 'kafka.log'}"
+        )
+        yield error("durability", str(exc), what_to_do)
+    else:
+        yield ok("durability", f"{wanted}: {MEANING[wanted]}")
 
 
 def look_at_api(patient: Patient) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """The page of federation in a browser: a neighbour that is there, one that is away, and none."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ def test_who_is_away_is_shown_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "run" / "federation.json"
     path.parent.mkdir()
     said = figures()
+    said["links"][0]["wants"] += 5
     with page_of_api(tmp_path) as dashboard:
         page = dashboard.page
         dashboard.open("federation")
@@ -29,6 +31,8 @@ def test_who_is_away_is_shown_with_the_reason(tmp_path: Path) -> None:
         path.write_text(json.dumps(beat))
         rows = page.get_by_role("region", name="Links").get_by_role("row")
         expect(rows.nth(1)).to_contain_text("there")
+        expect(rows.nth(1)).to_contain_text("f/# and 5 more")
+        expect(rows.nth(1).get_by_role("cell").nth(6)).to_have_text(re.compile(r"^[\d.,]+ (Ki)?B$"))
         expect(rows.nth(2)).to_contain_text("away")
         expect(rows.nth(2)).to_contain_text(said["links"][1]["reason"])
         for theme in ("light", "dark"):

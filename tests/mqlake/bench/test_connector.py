@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from mqlake.bench.connector import Names, hold_connections, run_cycles
+from mqlake.bench.fallback_loader import encode_length
 from mqlake.bench.programs import Programs
 from mqlake.errors import OperationalError
 
@@ -21,6 +22,7 @@ class Broker(socketserver.ThreadingTCPServer):
 
     Attributes:
         return_code: What CONNACK says.
+        reason: And why, to clients of 5.0.
         protocols: How often each protocol name and level came.
         filters: Everything that was subscribed to.
         kept: How many sessions were to outlive their connections.
@@ -31,9 +33,10 @@ class Broker(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = 200
 
-    def __init__(self, return_code: int = 0) -> None:
+    def __init__(self, return_code: int = 0, reason: str = "") -> None:
         super().__init__(("127.0.0.1", 0), Connection)
         self.return_code = return_code
+        self.reason = reason.encode()
         self.lock = threading.Lock()
         self.protocols: Counter[tuple[bytes, int]] = Counter()
         self.client_ids: set[bytes] = set()
@@ -83,10 +86,15 @@ class Connection(socketserver.StreamRequestHandler):
             self.server.protocols[name, level] += 1
             self.server.client_ids.add(rest[2:])
             self.server.kept += not body[3 + size]
-        properties = b"\x03\x21\0\x14" if level == 5 else b""
+        properties = b"\x21\0\x14" if level == 5 else b""
+        if self.server.reason:
+            length = len(self.server.reason).to_bytes(2, "big")
+            properties = b"\x1f" + length + self.server.reason
+        if level == 5:
+            properties = encode_length(len(properties)) + properties
         is_present = not body[3 + size] and not self.server.return_code
         connack = bytes((is_present, self.server.return_code)) + properties
-        self.wfile.write(bytes((0x20, len(connack))) + connack)
+        self.wfile.write(b"\x20" + encode_length(len(connack)) + connack)
 
 
 @contextmanager
@@ -153,6 +161,16 @@ def test_what_the_broker_refuses_is_one_sentence(connector: tuple[str, ...]) -> 
         pass
     with pytest.raises(OperationalError, match=r"connect to port 1\b"):
         run_cycles(connector, ["127.0.0.1:1"], cycles=10)
+
+
+@pytest.mark.parametrize("length", [1, 20, 117, 122, 123, 126, 200])
+def test_a_refusal_may_say_why(connector: tuple[str, ...], length: int) -> None:
+    reason = "b" * length
+    with (
+        running(Broker(return_code=151, reason=reason)) as addresses,
+        pytest.raises(OperationalError, match=rf"CONNACK with return code 151 \({reason}\)"),
+    ):
+        run_cycles(connector, addresses, cycles=1, levels="5")
 
 
 def test_only_loopback_is_connected_to(connector: tuple[str, ...]) -> None:

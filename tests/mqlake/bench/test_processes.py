@@ -3,8 +3,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from mqlake.bench.processes import cpu_percent_of, usage_of
+from mqlake.bench.processes import cpu_percent_of, thread_seconds_of, usage_of
 
 # Says that it runs, then waits for the end of its input; with an argument it first starts another.
 PROGRAM = """
@@ -51,3 +52,8 @@ def test_a_parent_of_named_processes_counts_alone() -> None:
 def test_a_process_that_waits_uses_no_processor_time() -> None:
     with _running(says=1) as idle:
         assert cpu_percent_of({"idle": idle}, 0.1)["idle"] < 50
+
+
+def test_threads_are_known_by_their_names() -> None:
+    name = Path(f"/proc/self/task/{os.getpid()}/comm").read_text(encoding="utf-8").strip()
+    assert thread_seconds_of(os.getpid())[name] > 0

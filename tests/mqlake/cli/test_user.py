@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from mqlake.argon2_verifiers import Argon2Verifier, Work
 from mqlake.cli.app import mqlake
 from mqlake.credentials import read_credentials
 from mqlake.errors import MqlakeError
@@ -20,7 +21,7 @@ def run(*arguments: str | Path, stdin: str | bytes = "") -> Result:
 def test_password_comes_from_standard_input(path: Path) -> None:
     added = run("add", "alice", "--file", path, stdin="open sesame\n")
     assert (added.exit_code, added.stdout, added.stderr) == (0, "", "user alice added\n")
-    verifier = read_credentials(path).verifier_of("alice")
+    verifier = read_credentials(path).scram_verifier_of("alice")
     assert verifier.accepts(b"open sesame")
     assert verifier.iterations == 15_000
 
@@ -29,9 +30,20 @@ def test_password_is_changed_and_the_work_chosen(path: Path) -> None:
     run("add", "alice", "--file", path, stdin="one")
     changed = run("add", "alice", "--file", path, "--iterations", "4096", stdin="two\r\n")
     assert changed.stderr == "user alice changed\n"
-    verifier = read_credentials(path).verifier_of("alice")
+    verifier = read_credentials(path).scram_verifier_of("alice")
     assert verifier.accepts(b"two")
     assert verifier.iterations == 4096
+
+
+def test_password_is_kept_by_argon2id(path: Path) -> None:
+    argon2id = ("--argon2id", "--memory-kib", "8192", "--passes", "1")
+    run("add", "alice", "--file", path, *argon2id, stdin="one")
+    verifier = read_credentials(path).verifier_of("alice")
+    assert isinstance(verifier, Argon2Verifier)
+    assert verifier.work == Work(8192, 1, 1)
+    assert verifier.accepts(b"one")
+    run("add", "bob", "--file", path, "--argon2id", stdin="two")
+    assert "bob:$argon2id$v=19$m=19456,t=2,p=1$" in path.read_text()
 
 
 def test_users_are_listed_and_removed(path: Path) -> None:

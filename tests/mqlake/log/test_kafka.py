@@ -1,23 +1,22 @@
 """What only a real broker can show: it goes away and comes back, refuses, forgets."""
 
 import asyncio
-import os
-import signal
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer
 
 from mqlake.errors import LogError
-from mqlake.local.kafka import KafkaServer
+from mqlake.local.kafka import Brokers, running_brokers
 from mqlake.local.ports import free_ports
 from mqlake.log import admin
 from mqlake.log.contract import END, LogRecord
+from mqlake.log.durability import Durability, Keeping
 from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
 from mqlake.log.kafka_errors import to_log_error
+from mqlake.log.log_topics import SHARED_LOG_TOPICS
 from mqlake.records import (
     ACCESS,
     DEAD_LETTERS,
@@ -35,53 +34,26 @@ from mqlake.records import (
 DEADLINE_SECONDS = 30.0
 
 
-class Broker:
-    """A broker that a test may kill and start again on the same port and data."""
-
-    def __init__(self, directory: Path) -> None:
-        port, controller_port = free_ports(2)
-        self._server = KafkaServer(directory / "kafka", directory / "logs", port, controller_port)
-        self.bootstrap_servers = self._server.bootstrap_servers
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._server.prepare()
-        self._process = subprocess.Popen(
-            self._server.command(),
-            cwd=self._server.directory,
-            env=self._server.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def kill(self) -> None:
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
-
-
-@contextmanager
-def _broker(directory: Path) -> Iterator[Broker]:
-    broker = Broker(directory)
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.kill()
-
-
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not condition():  # noqa: ASYNC110 - there are several things to wait for
             await asyncio.sleep(0.01)
 
 
+def _ensure(bootstrap_servers: str, durability: Durability) -> None:
+    admin.ensure_log_topics(
+        bootstrap_servers,
+        inbound_partitions=4,
+        session_shards=4,
+        retention_bytes=1 << 30,
+        timeout_seconds=DEADLINE_SECONDS,
+        durability=durability,
+    )
+
+
 @pytest.mark.kafka
 def test_a_broker_killed_and_started_again_costs_time_and_no_record(tmp_path: Path) -> None:
-    async def scenario(broker: Broker) -> None:
+    async def scenario(broker: Brokers) -> None:
         await asyncio.to_thread(
             admin.ensure_delivery_topic, broker.bootstrap_servers, "g1", timeout_seconds=30
         )
@@ -114,7 +86,7 @@ def test_a_broker_killed_and_started_again_costs_time_and_no_record(tmp_path: Pa
         await reader.close()
         await writer.close()
 
-    with _broker(tmp_path) as broker:
+    with running_brokers(tmp_path, 1) as broker:
         asyncio.run(scenario(broker))
 
 
@@ -190,6 +162,26 @@ def test_log_topics_are_created_once_and_keep_their_partitions(bootstrap_servers
         assert config["message.timestamp.type"] == "LogAppendTime"
     events = admin.topic_config(bootstrap_servers, EVENTS, DEADLINE_SECONDS)
     assert (events["cleanup.policy"], events["retention.ms"]) == ("delete", "-1")
+
+
+@pytest.mark.kafka
+def test_what_is_acknowledged_is_kept_as_it_was_set_to(bootstrap_servers: str) -> None:
+    _ensure(bootstrap_servers, Durability.D3)
+    found = admin.keepings(bootstrap_servers, SHARED_LOG_TOPICS, DEADLINE_SECONDS)
+    for log_topic, keeping in found.items():
+        is_flushed = log_topic not in (EVENTS, METRICS)
+        assert keeping == Keeping(copies=1, acknowledged=1, is_flushed=is_flushed), log_topic
+    admin.check_durability(bootstrap_servers, Durability.D3)
+    with pytest.raises(LogError, match="D2 is asked for") as refused:
+        _ensure(bootstrap_servers, Durability.D2)
+    assert refused.value.definite
+    # Back again; brokers hear of it a moment later.
+    _ensure(bootstrap_servers, Durability.D1)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while admin.keepings(bootstrap_servers, [INBOUND], DEADLINE_SECONDS)[INBOUND].is_flushed:
+        assert time.monotonic() < deadline
+    with pytest.raises(LogError, match=r"D3 is asked for, mqlake.inbound has D1: copies: 1"):
+        admin.check_durability(bootstrap_servers, Durability.D3)
 
 
 @pytest.mark.kafka

@@ -1,7 +1,7 @@
 /** Federation: which sites this one has links to, and how far each of them has its log; live. */
 
 import { fill, h, perFrame, say } from "../core/dom.js";
-import { count } from "../core/format.js";
+import { bytes, count } from "../core/format.js";
 import { badge, facts, heading, panel, table } from "../core/parts.js";
 
 const NONE =
@@ -16,7 +16,10 @@ export function mount({ metrics, signal }) {
       { label: "State", cell: stateOf },
       { label: "Behind", cell: (one) => count(one.behind), class: "number" },
       { label: "Waiting", cell: (one) => count(one.waiting), class: "number" },
+      { label: "Carries", cell: carriedBy, class: "wide code" },
       { label: "Sent", cell: (one) => count(one.counters.sent), class: "number" },
+      { label: "Offered", cell: (one) => count(one.counters.offered), class: "number" },
+      { label: "Traffic", cell: (one) => bytes(one.bytes), class: "number" },
       { label: "Federator", cell: (one) => one.uri || "connects to this site", class: "code" },
       { label: "Why not", cell: (one) => one.reason, class: "wide" },
     ],
@@ -48,6 +51,8 @@ export function mount({ metrics, signal }) {
         ["New messages", count(counters.appended)],
         ["Had before", count(counters.duplicates)],
         ["Its own, come back", count(counters.echoes)],
+        ["Filters wanted here", count(federation.interests)],
+        ["Asked for on another path", count(federation.asked)],
         ["Gaps", `${count(federation.gaps)} in ${count(federation.streams)} partitions`],
       ]),
     );
@@ -56,6 +61,12 @@ export function mount({ metrics, signal }) {
   metrics.watch(draw, signal);
 
   return h("div", null, heading("Federation"), state);
+}
+
+/** Of messages that are not retained; these cross whoever wants them. */
+function carriedBy(link) {
+  const more = link.wants - link.carries.length;
+  return link.carries.join(", ") + (more > 0 ? ` and ${count(more)} more` : "");
 }
 
 function stateOf(link) {

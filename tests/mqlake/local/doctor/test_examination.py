@@ -101,6 +101,8 @@ def test_heartbeats_that_are_old_or_of_another_run_are_found(tmp_path: Path) -> 
     one = patient(
         tmp_path,
         ProcessReport("supervisor", 1, True, ""),
+        ProcessReport("log", 2, True, ""),
+        ProcessReport("haproxy", 3, True, ""),
         ProcessReport("api", os.getpid(), True, ""),
         ProcessReport("rules", 4, True, ""),
         ProcessReport("gateway-1", os.getpid(), True, ""),
@@ -222,6 +224,14 @@ def test_readers_that_hold_up_the_log_are_named(tmp_path: Path) -> None:
     )
     (warning,) = found(processes.look_at_queries, patient(tmp_path, held))[Level.WARNING]
     assert "mqlake.inbound keeps more than its retention, for history, state" in warning
+
+
+def test_a_log_topic_that_takes_no_records_is_named(tmp_path: Path) -> None:
+    waiting = {"records": 7, "bytes": 700, "oldest_seconds": 61.2}
+    away = engine({"router": QUERY}, undelivered={"mqlake.delivery.gateway-1-0": waiting})
+    (warning,) = found(processes.look_at_queries, patient(tmp_path, away))[Level.WARNING]
+    assert "7 records (700 bytes) wait for mqlake.delivery.gateway-1-0, which does not" in warning
+    assert "for 61 s" in warning
 
 
 def test_ports_where_nobody_listens_are_found(tmp_path: Path) -> None:
@@ -371,7 +381,7 @@ def gateway_of(reachable: list[str], *, asks_who: bool, has_rights: bool) -> Pro
     ("asks_who", "has_rights", "level", "words"),
     [
         (False, False, Level.WARNING, "nobody is asked who he is"),
-        (True, False, Level.WARNING, "take over any session"),
+        (True, False, Level.WARNING, "publish and read everything"),
         (True, True, Level.OK, "goes by rules"),
     ],
 )

@@ -1,0 +1,77 @@
+"""What an acknowledgement promises, as a class that is set and told.
+
+PUBACK and PUBREC go out when the log has a record on all in-sync replicas. Whether that is one copy
+in the memory of a machine or several on disks is the configuration of its topics.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Durability(StrEnum):
+    """What an acknowledged message outlives."""
+
+    D1 = "D1"
+    """Every process: one broker has it, in the page cache of its machine."""
+    D2 = "D2"
+    """Likewise a machine: two brokers have it at least."""
+    D3 = "D3"
+    """Likewise a power cut of all machines: every in-sync broker has it on its disk."""
+
+
+MEANING: Final[Mapping[Durability, str]] = {
+    Durability.D1: "acknowledged messages outlive every process; when the power fails, those of the"
+    " last half minute may be lost",
+    Durability.D2: "acknowledged messages are on two machines at least",
+    Durability.D3: "acknowledged messages are on the disk",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How a log topic keeps its records.
+
+    Attributes:
+        copies: Of each partition; the fewest that one has.
+        acknowledged: Of those, how many must be in sync: `min.insync.replicas`.
+        is_flushed: Whether a record is on the disk when it is acknowledged.
+    """
+
+    copies: int
+    acknowledged: int
+    is_flushed: bool
+
+    @property
+    def is_replicated(self) -> bool:
+        return min(self.copies, self.acknowledged) > 1
+
+    @property
+    def durability(self) -> Durability:
+        """The highest class that it gives."""
+        if self.is_flushed:
+            return Durability.D3
+        return Durability.D2 if self.is_replicated else Durability.D1
+
+    def describe(self) -> str:
+        """Return one line for people."""
+        flushed = "flushed before" if self.is_flushed else "in the page cache when"
+        held = f"{self.acknowledged} of them acknowledge"
+        return f"copies: {self.copies}, {held}, {flushed} a record is acknowledged"
+
+    def gives(self, wanted: Durability) -> bool:
+        """Tell whether it promises as much; on one disk is no second machine."""
+        return {
+            Durability.D1: True,
+            Durability.D2: self.is_replicated,
+            Durability.D3: self.is_flushed,
+        }[wanted]
+
+
+def topic_settings(wanted: Durability) -> dict[str, str | None]:
+    """Return how a log topic is configured for a class; None: as its broker has it.
+
+    Kafka flushes a record before it answers, and before readers and replicas see it.
+    """
+    return {"flush.messages": "1" if wanted is Durability.D3 else None}

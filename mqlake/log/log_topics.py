@@ -1,0 +1,99 @@
+"""The log topics: which there are, and how each is configured."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from mqlake.records import (
+    ACCESS,
+    DEAD_LETTERS,
+    EVENTS,
+    GATEWAYS,
+    INBOUND,
+    JOBS,
+    METRICS,
+    OUTPUTS,
+    ROUTES,
+    ROUTES_IN_FORCE,
+    RULES,
+    SESSIONS,
+)
+
+MIB: Final = 1024 * 1024
+_DELIVERY_RETENTION_MS: Final = 10 * 60 * 1000
+DELIVERY: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(_DELIVERY_RETENTION_MS),
+    "retention.bytes": str(256 * MIB),
+    "segment.bytes": str(32 * MIB),
+    "segment.ms": str(_DELIVERY_RETENTION_MS // 2),
+}
+"""A gateway reads its deliveries as they come; what it missed is in `mqlake.inbound`."""
+
+INBOUND_SEGMENT_BYTES: Final = 256 * MIB
+"""Largest segment; retention removes whole segments only, so small retentions get smaller ones."""
+
+COMPACTED: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    # Few keys that change often: compact early and keep what a starting reader reads small.
+    "segment.bytes": str(8 * MIB),
+    "segment.ms": str(10 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.3",
+    "max.compaction.lag.ms": str(60 * 60 * 1000),
+    # A reader that was down for less than this sees every removal when it reads on.
+    "delete.retention.ms": str(24 * 60 * 60 * 1000),
+}
+KEPT_UNTIL_READ: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
+"""Nothing goes by itself: the Spark application deletes what is old and read by everybody
+(`streaming/log_retention.py`)."""
+KEPT_A_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
+KEPT_A_WEEK_BYTES: Final = 1024 * MIB
+KEPT_A_WEEK: Final[Mapping[str, str]] = {**KEPT_UNTIL_READ, "segment.bytes": str(64 * MIB)}
+"""At least, and until it is read."""
+
+LOG_TIME: Final[Mapping[str, str]] = {"message.timestamp.type": "LogAppendTime"}
+"""Records bear the log's time: clocks of gateways differ, and decide nothing."""
+
+COMPACTED_LATER: Final[Mapping[str, str]] = {
+    **COMPACTED,
+    # In sessions a record that does not count may stand behind the one that does: whoever reads
+    # within this time sees both, and the owner of the shard writes again what counts. Of routes a
+    # router that begins again needs share groups as they were where it begins.
+    "min.compaction.lag.ms": str(60 * 60 * 1000),
+    "max.compaction.lag.ms": str(2 * 60 * 60 * 1000),
+}
+"""Routes; of sessions with the log's time, too."""
+
+KEPT_A_DAY: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(24 * 60 * 60 * 1000),
+    "segment.bytes": str(8 * MIB),
+    "segment.ms": str(6 * 60 * 60 * 1000),
+}
+"""What a router needs that begins again: it does so where it was not long ago."""
+
+COMPACTED_LOG_TOPICS: Final = (RULES, METRICS, JOBS, ACCESS)
+LOG_TOPICS_KEPT_A_WEEK: Final = (EVENTS, DEAD_LETTERS)
+PARTITIONED_LOG_TOPICS: Final = (INBOUND, OUTPUTS)
+SHARED_LOG_TOPICS: Final = (
+    *PARTITIONED_LOG_TOPICS,
+    SESSIONS,
+    GATEWAYS,
+    ROUTES,
+    ROUTES_IN_FORCE,
+    *COMPACTED_LOG_TOPICS,
+    *LOG_TOPICS_KEPT_A_WEEK,
+)
+"""All that are not of one gateway."""
+ACKNOWLEDGED_LOG_TOPICS: Final = (
+    *PARTITIONED_LOG_TOPICS,
+    *(SESSIONS, GATEWAYS, ROUTES, ROUTES_IN_FORCE, RULES, JOBS, ACCESS, DEAD_LETTERS),
+)
+"""Of those, the ones with what somebody was told to be kept, what is made of it, or what fences.
+
+The others are said again, like metrics, or are made again of these: a gateway that comes back reads
+from `mqlake.inbound` what its delivery topic does not have.
+"""

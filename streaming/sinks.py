@@ -1,0 +1,124 @@
+"""Write to the log."""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from mqlake.log.admin import LogAdmin
+from mqlake.log.log_topics import KEPT_UNTIL_READ
+from mqlake.records import EVENTS, undelivered_topic
+from streaming.settings import StreamingSettings
+from streaming.sources import client_config
+
+_SINK_CLASS: Final = "mqlake.streaming.LogSink"
+_SENDERS_CLASS: Final = "mqlake.streaming.LogSenders"
+# Once a record waits, what it was made of may be deleted: it is kept as well as any may be.
+_CONFIG: Final = {**KEPT_UNTIL_READ, "flush.messages": "1"}
+
+
+def append_to_log(
+    records: DataFrame,
+    settings: StreamingSettings,
+    name: str,
+    *,
+    real_time: bool,
+    awaited: str | None = None,
+) -> DataStreamWriter:
+    """Return what appends records to log topics, without gaps; each start needs another.
+
+    One sender in each JVM does it (`LogSender.java`). What a target does not take waits in a log
+    topic of the query, which is made here.
+
+    Args:
+        records: (topic, partition, key, value, headers); no partition is the first.
+        settings: How to reach the log, how long a real-time batch is.
+        name: Of the query.
+        real_time: In real-time mode, else in ordinary micro-batches (see `streaming.slots`).
+        awaited: Log topic whose records do not wait elsewhere: the query reads them when it begins.
+
+    Raises:
+        LogError: The log does not answer.
+    """
+    undelivered = ensure_undelivered(settings, name)
+    writer = (
+        records.writeStream.queryName(name)
+        .format(_SINK_CLASS)
+        .options(**{f"kafka.{key}": value for key, value in client_config(settings).items()})
+        .option("query", name)
+        .option("run", uuid.uuid4().hex)
+        .option("events", EVENTS)
+        .option("undelivered", undelivered)
+        .outputMode("update")
+    )
+    if awaited is not None:
+        writer = writer.option("awaited", awaited)
+    if real_time:
+        milliseconds = f"{round(settings.router_batch_seconds * 1000)} milliseconds"
+        # pyspark's overloads for type checkers do not list this trigger yet.
+        return writer.trigger(realTime=milliseconds)  # type: ignore[call-overload, no-any-return]
+    # Progress of every batch (0), though not awaited: real-time mode, to which the same checkpoint
+    # may go over, refuses a log of batches with gaps. A batch is committed when the log has all of
+    # it, as with the connector that Spark knows.
+    return writer.options(
+        asyncProgressTrackingEnabled="true",
+        asyncProgressTrackingCheckpointIntervalMs="0",
+        _asyncProgressTrackingOverrideSinkSupportCheck="true",
+    ).trigger(processingTime="0 seconds")
+
+
+def ensure_undelivered(settings: StreamingSettings, sender: str) -> str:
+    """Make the log topic in which records of a sender wait, unless it exists; return its name.
+
+    Raises:
+        LogError: The log does not answer.
+    """
+    log_topic = undelivered_topic(sender)
+    LogAdmin(settings.log.bootstrap_servers).ensure(log_topic, _CONFIG)
+    return log_topic
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Records of a query for one partition that does not take them."""
+
+    query: str
+    log_topic: str
+    partition: int
+    records: int
+    size_bytes: int
+    oldest_ms: int
+    """UTC epoch: when the oldest began to wait, about."""
+
+
+def read_undelivered(spark: SparkSession) -> list[Waiting]:
+    """Return what waits of the tasks in the driver's JVM, which are all with a local master."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    return parse_undelivered(getattr(jvm, _SENDERS_CLASS).waiting())
+
+
+def parse_undelivered(text: str) -> list[Waiting]:
+    """Read the lines of `LogSenders.waiting`."""
+    found = []
+    for line in text.splitlines():
+        query, log_topic, *numbers = line.split(" ")
+        found.append(Waiting(query, log_topic, *map(int, numbers)))
+    return found
+
+
+def undelivered_figures(waiting: Iterable[Waiting], now_ms: int) -> dict[str, Any]:
+    """Return what waits by the name of its partition, for the heartbeat."""
+    found: dict[str, Any] = {}
+    for one in waiting:
+        figures = found.setdefault(
+            f"{one.log_topic}-{one.partition}", {"records": 0, "bytes": 0, "oldest_seconds": 0.0}
+        )
+        figures["records"] += one.records
+        figures["bytes"] += one.size_bytes
+        age = max(0, now_ms - one.oldest_ms) / 1000
+        figures["oldest_seconds"] = max(figures["oldest_seconds"], age)
+    return found
