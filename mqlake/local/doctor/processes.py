@@ -24,6 +24,8 @@ LAG_SECONDS: Final = 30.0
 """A query is behind when it is by more records than these, and than it reads in these seconds."""
 HEAP_SHARE: Final = 0.95
 JUST_STARTED_SECONDS: Final = 60.0
+STARTING_SECONDS: Final = 180.0
+"""Messages flow first; the tables are made and looked at before the queries that write them start."""
 
 
 def look_at_system(patient: Patient) -> Iterator[Finding]:
@@ -106,9 +108,13 @@ def look_at_queries(patient: Patient) -> Iterator[Finding]:
         name: f"{one['tenant']}/{one['rule']}" if one.get("rule") else name
         for name, one in queries.items()
     }
+    engine = patient.process(STREAMING)
+    starting = engine is not None and engine.uptime_seconds < STARTING_SECONDS
     for name, one in queries.items():
         lag, rate = one["lag_records"], one["input_rows_per_second"]
-        if not one["active"] and (name in ALWAYS or one["restarts"]):
+        if not one["active"] and name in ALWAYS and starting and not one["restarts"]:
+            yield warning("queries", f"{names[name]} is starting", "ask again in some seconds")
+        elif not one["active"] and (name in ALWAYS or one["restarts"]):
             yield error("queries", f"{names[name]} does not run", f"see {log}")
         elif one["restarts"]:
             times = one["restarts"]

@@ -45,9 +45,9 @@ def patient(folder: Path, *reports: ProcessReport, **more: Any) -> Patient:
     return Patient(DataDirectory(folder), state)
 
 
-def engine(queries: dict[str, Any], **figures: Any) -> ProcessReport:
+def engine(queries: dict[str, Any], uptime: float = 900.0, **figures: Any) -> ProcessReport:
     figures = {"queries": queries, **figures}
-    return ProcessReport("streaming", 8, True, "routing", uptime_seconds=900, figures=figures)
+    return ProcessReport("streaming", 8, True, "routing", uptime_seconds=uptime, figures=figures)
 
 
 def found(look: Look, one: Patient) -> dict[Level, list[str]]:
@@ -142,6 +142,17 @@ def test_queries_that_fail_or_fall_behind_are_found(tmp_path: Path) -> None:
         "the router runs in micro-batches, which adds about 0.1 s to each message",
     ]
     assert found(processes.look_at_queries, patient(tmp_path))[Level.WARNING]
+
+
+def test_queries_that_have_just_begun_to_start_are_no_error(tmp_path: Path) -> None:
+    """The router runs first; the figures of the others are some seconds old."""
+    begun = {"router": QUERY, "history": {**QUERY, "active": False}}
+    details = found(processes.look_at_queries, patient(tmp_path, engine(begun, uptime=30)))
+    assert details[Level.ERROR] == []
+    assert details[Level.WARNING] == ["history is starting"]
+    failed = {"router": QUERY, "history": {**QUERY, "active": False, "restarts": 1}}
+    details = found(processes.look_at_queries, patient(tmp_path, engine(failed, uptime=30)))
+    assert details[Level.ERROR] == ["history does not run"]
 
 
 @pytest.mark.parametrize(("used", "level"), [(10, Level.OK), (97, Level.WARNING)])
