@@ -40,6 +40,7 @@ from api.references.book import ReferenceBook
 from api.references.changes import ReferenceChanges
 from api.references.tables import ReferenceTables
 from api.retained import RetainedTable
+from api.rights import RightsBook, RightsChanges
 from api.routes import (
     access,
     balancer,
@@ -59,6 +60,7 @@ from api.routes import (
     relations,
     replay,
     retained,
+    rights,
     rule_trials,
     rule_versions,
     rules,
@@ -116,6 +118,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.gateways = Gateways(clock)
     app.state.bans = BanBook()
     app.state.ban_changes = BanChanges(app.state.log, app.state.bans, clock)
+    app.state.rights = RightsBook()
+    app.state.rights_changes = RightsChanges(app.state.log, app.state.rights, clock)
     app.state.retained = RetainedTable(settings.data_dir / "tables" / RETAINED.name)
     app.state.message_maker = MessageMaker(settings.site, settings.datacenter, clock)
     tracer = open_tracer(settings.tracing, NAME)
@@ -173,7 +177,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.include_router(access.public, prefix=PREFIX, max_body_size=settings.max_body_bytes)
     app.include_router(live.sockets, prefix=PREFIX)
     modules = (
-        *(access, bans, processes, gateways, balancer, federation, clients, retained),
+        *(access, bans, rights, processes, gateways, balancer, federation, clients, retained),
         *(publish, topics, metrics, live),
         # What is tried by name goes before what is found by identifier.
         *(rule_trials, rule_versions, dead_letters, rules, references, schemas, jobs),
@@ -219,7 +223,7 @@ def main(settings: ApiSettings) -> int:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state = app.state
-    follower = Follower(state.data_dir, state.cache, state.gateways, state.bans)
+    follower = Follower(state.data_dir, state.cache, state.gateways, state.bans, state.rights)
     follower.start()
     rules_follower = RulesFollower(
         state.data_dir, state.rules, state.references, state.rule_metrics

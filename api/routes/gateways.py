@@ -35,6 +35,9 @@ class Gateway(BaseModel):
     clock_ahead_seconds: float | None = Field(
         description="how far its clock is ahead of the log's, negative: behind; null: not known"
     )
+    rights_version: int = Field(
+        description="of the rights that it goes by; 0: by its rights_file, if any"
+    )
     incarnation: str = Field(description="another one after each start")
 
 
@@ -168,6 +171,7 @@ def _gateway(found: Presence) -> Gateway:
         listeners=said.get("listeners", []),
         last_seen=datetime.fromtimestamp(found.at_ms / 1000, tz=UTC),
         clock_ahead_seconds=None if found.clock_ahead_ms is None else found.clock_ahead_ms / 1000,
+        rights_version=said.get("rights", 0),
         incarnation=said.get("incarnation", ""),
     )
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sending import Sender
     from ingest.protocol.properties import Properties
     from mqlake.rights.compiled import ClientRights
+    from mqlake.rights.grants import Grants
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class ClientConnection(ClientSocket):
 
     __slots__ = (
         "_asked_for_expiry",
+        "_grants",
         "_last_received",
         "_limits",
         "_login",
@@ -137,6 +139,7 @@ class ClientConnection(ClientSocket):
         self._receiver: Receiver
         self._subscriber: Subscriber
         self._asked_for_expiry = False
+        self._grants: Grants | None = None  # until it is known who the client is
         self._last_received = 0.0
         limits, loop, counters = settings.limits, context.loop, context.counters
         self._limits = (
@@ -411,8 +414,8 @@ class ClientConnection(ClientSocket):
         if banned := self._ban(is_let_in=True):
             self.refuse(*banned)
             return
-        authorizer = self._context.authorizer
-        self.rights = authorizer.of(self.client_id, self.principal, accepted.grants)
+        self._grants = grants = accepted.grants
+        self.rights = self._context.authorizer.of(self.client_id, self.principal, grants)
         if reason := denial_of(connect, self.rights):
             self.refuse(ConnackReasonCode.NOT_AUTHORIZED, reason)
             return
@@ -424,6 +427,7 @@ class ClientConnection(ClientSocket):
         wants_reasons = connect.properties.get("request_problem_information", 1) != 0
         self.session = session
         self._sender = session.sender
+        self._sender.rights = self.rights  # others may have been applied meanwhile
         self._receiver = Receiver(
             self._context.receivers, self, session, wants_reasons=wants_reasons
         )
@@ -476,9 +480,17 @@ class ClientConnection(ClientSocket):
 
     def renew_rights(self) -> None:
         """Go by the rights of now; a client that may not have its identifier any more has to go."""
-        if self.rights is None:
+        authorizer = self._context.authorizer
+        if self._grants is None:
             return
-        self._context.authorizer.renew(self.rights)
+        if self.rights is None:  # there were no rules when it came
+            self.rights = authorizer.of(self.client_id, self.principal, self._grants)
+            if self.rights is None:
+                return
+            if self.session is not None:
+                self.session.sender.rights = self.rights
+        else:
+            authorizer.renew(self.rights)
         if not self.rights.may_connect():
             reason = "it may not have this client identifier any more"
             self._context.denials.add(self, "connect", reason)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ingest.gateway.agent_check import AgentCheck
+from ingest.gateway.applied_rights import AppliedRightsFollower
 from ingest.gateway.authentication.authenticator import Authenticator
 from ingest.gateway.authentication.chain import Chain
 from ingest.gateway.authentication.links import open_link
@@ -154,7 +155,8 @@ class Gateway(Foundation):
             self.authenticator, links, prefixes, allow_anonymous=settings.lets_anybody_in
         )
         self.bans = Bans(settings.bans_file, self.context, self.connections)
-        self.peers.on_other = self.bans.receive
+        rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)
+        self.peers.on_other = self.bans.receive, rights.receive
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
         )
@@ -187,7 +189,7 @@ class Gateway(Foundation):
         )
         inward = self.publisher, self.wills, self.routes
         doors = self.connections, self.listeners, self.draining
-        load = self.latencies, self.overload
+        load = self.authorizer, self.latencies, self.overload
         self.status = Status(
             context, self.writer, self.counted, *doors, *inward, shards, self.peers, *load
         )

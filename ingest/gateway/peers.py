@@ -38,7 +38,7 @@ from mqlake.records import GATEWAYS, NO_GATEWAY, VERSION_KEY, Headers
 from mqlake.shard_records import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ingest.gateway.hosts import Host
     from ingest.gateway.lease import Lease
@@ -87,7 +87,7 @@ class Peers:
     Attributes:
         epoch: Of this run, one higher than that of the run before under this name.
         version: Of records, in force for all gateways; never goes back.
-        on_other: Takes what is said there by others than gateways.
+        on_other: Take what is said there by others than gateways.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Peers:
         self.version = OLDEST_WRITTEN
         self._use_version = use_version
         self._fail = fail
-        self.on_other: Callable[[LogRecord], None] = lambda _: None
+        self.on_other: Sequence[Callable[[LogRecord], None]] = ()
         use_version(self.version)
 
     async def open(self) -> None:
@@ -256,7 +256,7 @@ class Peers:
         words = await self._reader.read_compacted(GATEWAYS)
         for key, record in words.items():
             if key.startswith(NO_GATEWAY) and key != VERSION_KEY:
-                self.on_other(record)
+                self._tell_others(record)
         if VERSION_KEY in words and (reason := self._take_version(words[VERSION_KEY])):
             raise OperationalError(reason)
         found = words.get(self._me.gateway.encode())
@@ -368,7 +368,7 @@ class Peers:
                 continue
             if record.key is not None and record.key.startswith(NO_GATEWAY):
                 if record.offset >= self._named_from:  # the others are taken when it starts
-                    self.on_other(record)
+                    self._tell_others(record)
                 continue
             name = (record.key or b"").decode(errors="replace")
             if name == self._me.gateway:
@@ -383,6 +383,10 @@ class Peers:
             known = self._peers.get(name)
             if known is None or peer.epoch >= known.epoch:
                 self._peers[name] = peer
+
+    def _tell_others(self, record: LogRecord) -> None:
+        for take in self.on_other:
+            take(record)
 
     def _decode(self, record: LogRecord) -> Peer | None:
         read_at_ms = None if self._is_read else record.timestamp_ms

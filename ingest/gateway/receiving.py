@@ -71,7 +71,6 @@ class Receiver:
         "_most_levels",
         "_protocol",
         "_publisher",
-        "_rights",
         "_save_queue",
         "_session",
         "_unstored",
@@ -91,7 +90,6 @@ class Receiver:
         self._connection = connection
         self._protocol = connection.protocol
         self._publisher = context.publisher
-        self._rights = connection.rights
         self._counters = context.counters
         self._window = context.window
         self._most_levels = context.most_levels
@@ -137,7 +135,7 @@ class Receiver:
         if publish.topic_name.startswith(SYSTEM_LEVEL) and is_system(publish.topic_name):
             self._refuse_topic(publish, f"topics below {SYSTEM_LEVEL} are the server's")
             return
-        rights = self._rights
+        rights = self._connection.rights
         if rights is not None and not rights.may_publish(
             publish.topic_name, publish.qos, publish.retain
         ):

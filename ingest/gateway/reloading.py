@@ -94,6 +94,12 @@ class Reloading:
             return
         if rules is None:
             return
+        if self._authorizer.version:
+            logger.warning(
+                "rights file not used: rights were applied for all gateways",
+                extra={"fields": {"version": self._authorizer.version}},
+            )
+            return
         for connection in list(self._connections):
             connection.renew_rights()
         logger.info("rights reloaded", extra={"fields": {"rules": rules}})

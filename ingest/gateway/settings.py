@@ -252,8 +252,8 @@ class GatewaySettings(ProcessSettings):
     )
     rights_file: Path | None = Field(
         default=None,
-        description="rules that say what a client may do (docs/rights.md); without it everybody "
-        "may do everything; all gateways of a site need the same",
+        description="rules that say what a client may do until others are applied for all gateways "
+        "(docs/rights.md); without any everybody may do everything; all gateways need the same",
     )
     allow_everything: bool = Field(
         default=False,

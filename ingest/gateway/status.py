@@ -9,6 +9,7 @@ from ingest.gateway.draining import SERVING
 from ingest.gateway.listeners.settings import address_of, advertised, is_open
 
 if TYPE_CHECKING:
+    from ingest.gateway.authentication.authorizer import Authorizer
     from ingest.gateway.connections import Connections
     from ingest.gateway.context import Context
     from ingest.gateway.draining import Draining
@@ -42,6 +43,7 @@ class Status:
         routes: May wait for the router.
         shards: Those that the gateway owns.
         peers: Know how far our clock is ahead.
+        authorizer: Goes by rights.
         latencies: How long messages take.
         overload: How much there is to do.
 
@@ -63,6 +65,7 @@ class Status:
         routes: Routes,
         shards: Shards,
         peers: Peers,
+        authorizer: Authorizer,
         latencies: GatewayLatencies,
         overload: OverloadMeter,
     ) -> None:
@@ -81,6 +84,7 @@ class Status:
         self._draining = draining
         self._shards = shards
         self._peers = peers
+        self._authorizer = authorizer
         self._overload = overload
 
     def health(self) -> tuple[bool, str]:
@@ -125,7 +129,7 @@ class Status:
         return {
             "reachable": [address_of(one) for one in settings.all_listeners if is_open(one)],
             "asks_who": settings.asks_who and not settings.allow_anonymous,
-            "has_rights": settings.rights_file is not None,
+            "has_rights": self._authorizer.has_rules,
         }
 
     def gauges(self) -> dict[str, float]:
@@ -154,6 +158,7 @@ class Status:
             "listeners": self._listeners.addresses,
             "addresses": advertised(settings.all_listeners, settings.advertised_host),
             "overload": self._overload.level,
+            "rights": self._authorizer.version,
             "metrics_port": settings.metrics.port,
             "shards": self._shards.owned,
             "shard_count": self._shards.count,

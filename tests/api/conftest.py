@@ -29,6 +29,7 @@ from api.presence import Gateways
 from api.publishing import Placed, Publisher
 from api.references.book import ReferenceBook
 from api.references.changes import ReferenceChanges
+from api.rights import RightsBook, RightsChanges
 from api.rules.book import RuleBook
 from api.rules.changes import Changes
 from api.rules.metrics import MetricsBook
@@ -236,6 +237,9 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     app.state.bans = bans = BanBook()
     app.state.ban_changes = BanChanges(log, bans, clock)
     bans.complete()
+    app.state.rights = rights = RightsBook()
+    app.state.rights_changes = RightsChanges(log, rights, clock)
+    rights.complete()
     app.state.rules = rules = RuleBook()
     app.state.rule_changes = Changes(log, rules, clock)
     app.state.schema_changes = SchemaChanges(log, rules, clock)

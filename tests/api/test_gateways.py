@@ -32,6 +32,7 @@ def test_a_gateway_is_what_it_said_last(api: Api) -> None:
                 "listeners": ["mqtt://127.0.0.1:1883"],
                 "last_seen": "2020-09-13T12:26:40Z",
                 "clock_ahead_seconds": None,
+                "rights_version": 0,
                 "incarnation": "1",
             }
         ],

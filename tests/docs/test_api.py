@@ -21,7 +21,7 @@ from tests.docs.test_rules_rest import REQUEST, nameless
 TEXT = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 TAGS = {
     *("access", "balancer", "bans", "clients", "federation", "gateways", "health", "live"),
-    *("metrics", "processes", "publish", "retained", "tenants", "topics"),
+    *("metrics", "processes", "publish", "retained", "rights", "tenants", "topics"),
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [(found[1], found[2]) for found in BLOCK.finditer(TEXT)]

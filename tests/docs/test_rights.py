@@ -1,7 +1,9 @@
 """The example in `docs/rights.md` is a file that works."""
 
+import re
 from pathlib import Path
 
+from api.routes.rights import WantedRights
 from mqlake.rights.compiled import Rights
 from mqlake.rights.files import parse_rights
 
@@ -20,3 +22,9 @@ def test_the_example_does_as_its_comments_say() -> None:
     assert device.may_publish("devices/d1/telemetry", 1, False)
     assert not device.may_publish("devices/d2/telemetry", 1, False)
     assert not rights.of("olga-1", "d1").may_connect()
+
+
+def test_the_request_is_one_of_the_api() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (body,) = re.findall(r"/rights -d '(.*?)'\n```", text, re.DOTALL)
+    assert WantedRights.model_validate_json(body).version == 0

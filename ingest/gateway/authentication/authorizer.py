@@ -1,4 +1,4 @@
-"""What clients may do: the rules of a file, read anew when somebody says so."""
+"""What clients may do: the rules of a file, until others were applied for all gateways."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from mqlake.rights.grants import NO_GRANTS, Grants
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mqlake.rights.compiled import ClientRights
+    from mqlake.rights.compiled import ClientRights, Rights
 
 
 class Authorizer:
     """Gives each client its rights.
 
     Args:
-        rights_file: The rules; without one everybody may do everything.
+        rights_file: The rules; without one, and before any were applied, everybody may do
+            everything.
+
+    Attributes:
+        version: Of the rights that were applied; 0: none were, the file counts.
 
     Raises:
         RightsError: The file cannot be used.
@@ -27,6 +31,12 @@ class Authorizer:
     def __init__(self, rights_file: Path | None) -> None:
         self._path = rights_file
         self._rights = None if rights_file is None else read_rights(rights_file)
+        self.version = 0
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether clients may not do everything."""
+        return self._rights is not None
 
     def of(
         self, client_id: str, username: str | None, grants: Grants = NO_GRANTS
@@ -45,6 +55,11 @@ class Authorizer:
         assert self._rights is not None
         rights.take(self._rights)
 
+    def apply(self, rights: Rights, version: int) -> None:
+        """Go by these from now on, and by the file no more."""
+        self._rights = rights
+        self.version = version
+
     async def reload(self) -> int | None:
         """Read the file anew; return how many rules there are, None without a file.
 
@@ -53,5 +68,7 @@ class Authorizer:
         """
         if self._path is None:
             return None
-        self._rights = await asyncio.to_thread(read_rights, self._path)
-        return self._rights.rules
+        rights = await asyncio.to_thread(read_rights, self._path)
+        if not self.version:
+            self._rights = rights
+        return rights.rules

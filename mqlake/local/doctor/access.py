@@ -35,7 +35,8 @@ def look_at_access(patient: Patient) -> Iterator[Finding]:
                 "access",
                 f"{gateway.name}: other machines reach {reached}, and whoever logs in may publish "
                 "and read everything",
-                "write rules into a file, set rights_file in conf/gateway.toml (docs/rights.md)",
+                "write rules into a file and apply it: bin/mqlake rights apply FILE "
+                "(docs/rights.md)",
             )
         else:
             yield ok("access", f"{gateway.name} asks all who they are, and goes by rules")

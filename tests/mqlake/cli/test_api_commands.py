@@ -10,7 +10,9 @@ from click.testing import CliRunner, Result
 
 from mqlake.api_client import ApiClient, ApiError
 from mqlake.cli.app import mqlake
+from mqlake.errors import OperationalError
 from mqlake.local.testing import await_condition
+from mqlake.rights.files import RightsError
 from tests.api.conftest import Api, MemoryMessageFeed, api
 from tests.api.live.records import message
 from tests.mqlake.test_api_client import served
@@ -134,3 +136,52 @@ def test_messages_are_shown_as_json(served: Api) -> None:
 def test_a_stream_that_is_refused_is_an_error_in_its_words(served: Api) -> None:
     with pytest.raises(ApiError, match="last level"):
         next(ApiClient(served.data_dir).events("/live/messages", topic_filter=["#/a"]))
+
+
+RIGHTS = """
+[roles]
+pumps = ["p1"]
+
+[[rules]]
+effect = "allow"
+actions = ["connect"]
+roles = ["pumps"]
+"""
+
+
+def test_rights_are_planned_applied_and_exported(
+    served: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rights.toml"
+    path.write_text(RIGHTS)
+    planned = run(served, "rights", "plan", str(path))
+    assert (planned.exit_code, '+roles = ["pumps"]' in planned.stdout) == (2, True)
+    served.hear("gateway-1", rights=1)
+    applied = run(served, "rights", "apply", str(path))
+    assert (applied.exit_code, applied.stdout.splitlines()[-1]) == (0, "version 1 applied")
+    again = run(served, "rights", "plan", str(path))
+    assert (again.exit_code, again.stdout) == (0, "nothing to change\n")
+    again = run(served, "rights", "apply", str(path))
+    assert again.stdout == "version 1 was in force already\n"
+    exported = run(served, "rights", "export")
+    assert exported.stdout == RIGHTS.lstrip()
+    path.write_text("rules = []")
+    with pytest.raises(ApiError, match="version 1 is in force, not 0"):
+        run(served, "rights", "apply", str(path), "--version", "0")
+    monkeypatch.setattr("mqlake.cli.rights._FOLLOW_SECONDS", 0.0)
+    with pytest.raises(OperationalError, match="not heard to go by it yet: gateway-1"):
+        run(served, "rights", "apply", str(path))
+    (newest, oldest) = json.loads(run(served, "rights", "versions", "--json").stdout)
+    assert (newest["version"], newest["rule_count"], oldest["version"]) == (2, 0, 1)
+    assert "api-token" in run(served, "rights", "versions").stdout
+    assert run(served, "rights", "export", "--version", "1").stdout == RIGHTS.lstrip()
+
+
+def test_a_fault_in_a_file_of_rights_is_told_with_its_place(served: Api, tmp_path: Path) -> None:
+    path = tmp_path / "rights.toml"
+    path.write_text(RIGHTS + '\n[[rules]]\neffect = "allow"\nactions = ["publish"]\n')
+    with pytest.raises(RightsError, match=r"rights\.toml: rule 2: topics is missing"):
+        run(served, "rights", "plan", str(path))
+    path.write_bytes(b"\xff")
+    with pytest.raises(OperationalError, match="cannot be read"):
+        run(served, "rights", "apply", str(path))

@@ -1,0 +1,165 @@
+"""Rights: what clients may do at all gateways."""
+
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+from pydantic import BaseModel, Field
+
+from api.authentication import CurrentCaller, needs
+from api.dependencies import State, unavailable
+from api.jobs import to_time
+from api.pages import Page
+from api.problems import Problem, ProblemDetails
+from api.rights import RightsBook, RightsChanged, RightsChanges, RightsTooLarge
+from mqlake.rights.applied import AppliedRights
+from mqlake.rights.documents import difference, write_rights
+from mqlake.rights.model import RightsFile, Rule
+
+router = APIRouter(tags=["rights"], responses={503: {"model": ProblemDetails}})
+
+_ADMIN: Final = needs("admin")
+_NOTHING: Final = RightsFile(rules=())
+_NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {404: {"model": ProblemDetails}}
+_TOML: Final = "application/toml"
+
+
+def _known_book(request: Request) -> RightsBook:
+    book: RightsBook = request.app.state.rights
+    if not book.is_complete:
+        raise Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "the API is reading mqlake.gateways: ask again in a moment",
+            {"Retry-After": "1"},
+        )
+    return book
+
+
+def _changes(request: Request) -> RightsChanges:
+    _known_book(request)
+    changes: RightsChanges = request.app.state.rights_changes
+    return changes
+
+
+Book = Annotated[RightsBook, Depends(_known_book)]
+Changes = Annotated[RightsChanges, Depends(_changes)]
+Number = Annotated[int, Path(ge=1, le=2**53, description="number of a version")]
+
+
+class WantedRights(RightsFile):
+    """All rights; what is not said here is denied."""
+
+    version: int | None = Field(
+        default=None,
+        ge=0,
+        description="that was planned against, 0: none was applied; 409 when another one is in "
+        "force. Without it these take the place of whichever is",
+    )
+
+
+class RightsVersion(BaseModel):
+    version: int = Field(description="0: none was applied, each gateway goes by its rights_file")
+    applied_at: datetime | None
+    applied_by: str | None
+    rule_count: int
+
+
+class RightsView(RightsVersion):
+    roles: dict[str, list[str]]
+    rules: list[dict[str, Any]] = Field(description="the first that decides counts")
+
+
+class Plan(BaseModel):
+    version: int = Field(description="in force; to be sent along with PUT")
+    changes: bool
+    diff: str = Field(description="unified, of both as files; empty when nothing changes")
+
+
+@router.get("/rights", openapi_extra=_ADMIN)
+def get_rights(book: Book) -> RightsView:
+    """Show the rights that were applied."""
+    return _view(book.current)
+
+
+@router.post("/rights/plan", openapi_extra=_ADMIN, responses={422: {"model": ProblemDetails}})
+def post_plan(book: Book, wanted: RightsFile) -> Plan:
+    """Show what would change if these were applied; nothing does."""
+    current = book.current
+    number = 0 if current is None else current.version
+    before = None if current is None else current.content
+    names = (f"version {number}" if number else "nothing", f"version {number + 1}")
+    diff = difference(before, wanted, names)
+    return Plan(version=number, changes=before != wanted, diff=diff)
+
+
+@router.put(
+    "/rights",
+    openapi_extra=_ADMIN,
+    responses={409: {"model": ProblemDetails}, 422: {"model": ProblemDetails}},
+)
+def put_rights(
+    state: State, caller: CurrentCaller, changes: Changes, wanted: WantedRights
+) -> RightsView:
+    """Apply rights at all gateways, in the place of all that were there and of their files.
+
+    Clients that are connected go by them at once.
+    """
+    file = RightsFile.model_construct(roles=wanted.roles, rules=wanted.rules)
+    try:
+        with unavailable():
+            applied = changes.apply(state.bootstrap_servers, file, caller.name, wanted.version)
+    except RightsChanged as exc:
+        raise Problem(HTTPStatus.CONFLICT, str(exc), code="version_conflict") from exc
+    except RightsTooLarge as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
+    return _view(applied)
+
+
+@router.get(
+    "/rights/export",
+    openapi_extra=_ADMIN,
+    response_class=Response,
+    responses={200: {"content": {_TOML: {"schema": {"type": "string"}}}}},
+)
+def export_rights(book: Book) -> Response:
+    """Give the rights that were applied as a file has them."""
+    return Response(write_rights(book.current or _NOTHING), media_type=_TOML)
+
+
+@router.get("/rights/versions", openapi_extra=_ADMIN)
+def get_rights_versions(book: Book) -> Page[RightsVersion]:
+    """List the versions that were in force, the newest first; the last 20 are kept."""
+    views = [RightsVersion(**_said(one)) for one in book.versions()]
+    return Page(items=views, next_cursor=None)
+
+
+@router.get("/rights/versions/{version}", openapi_extra=_ADMIN, responses=_NOT_FOUND)
+def get_rights_version(book: Book, version: Number) -> RightsView:
+    """Show one version of the rights."""
+    found = next((one for one in book.versions() if one.version == version), None)
+    if found is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"version {version} of the rights is not kept")
+    return _view(found)
+
+
+def _said(rights: AppliedRights | None) -> dict[str, Any]:
+    return {
+        "version": 0 if rights is None else rights.version,
+        "applied_at": None if rights is None else to_time(rights.at),
+        "applied_by": None if rights is None else rights.by,
+        "rule_count": 0 if rights is None else len(rights.rules),
+    }
+
+
+def _view(rights: AppliedRights | None) -> RightsView:
+    content = _NOTHING if rights is None else rights
+    return RightsView(
+        **_said(rights),
+        roles={role: list(users) for role, users in content.roles.items()},
+        rules=[_shown(rule) for rule in content.rules],
+    )
+
+
+def _shown(rule: Rule) -> dict[str, Any]:
+    return rule.model_dump(mode="json", exclude_defaults=True)
