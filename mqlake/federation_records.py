@@ -25,6 +25,9 @@ CONFIG: Final = {
 """Of the log topic."""
 
 KEY: Final = b"checkpoint"
+RETAINED_KEY_PREFIX: Final = b"retained/"
+"""Of the record of a topic's latest retained message; the topic follows. Those that have changed
+stand before the checkpoint that knows of them."""
 RUN: Final = "run"
 """Header: when the federator that has written it began, milliseconds UTC."""
 
@@ -38,6 +41,8 @@ class LinkPlaces:
 
     cursor: Offsets
     """The first offset that it may not have."""
+    clock: Offsets = field(default_factory=dict)
+    """What a retained message from there on is stamped with at least, milliseconds UTC."""
 
 
 @dataclass(slots=True)
@@ -51,6 +56,8 @@ class FederationCheckpoint:
     links: dict[int, LinkPlaces]
     interest: dict[str, Any] = field(default_factory=dict)
     """As `ingest.federation.sites.interest` writes it; empty: nothing is known."""
+    retained: LinkPlaces | None = None
+    """Up to where the records of retained messages go; None: there are none."""
 
 
 def encode_checkpoint(checkpoint: FederationCheckpoint) -> bytes:
@@ -61,8 +68,9 @@ def encode_checkpoint(checkpoint: FederationCheckpoint) -> bytes:
             "epoch": checkpoint.epoch,
             "read": checkpoint.read,
             "streams": checkpoint.streams,
-            "links": {site: {"cursor": one.cursor} for site, one in checkpoint.links.items()},
+            "links": {site: _of_places(one) for site, one in checkpoint.links.items()},
             "interest": checkpoint.interest,
+            "retained": None if checkpoint.retained is None else _of_places(checkpoint.retained),
         },
         separators=(",", ":"),
     ).encode()
@@ -77,18 +85,36 @@ def decode_checkpoint(data: bytes) -> FederationCheckpoint:
     try:
         found = json.loads(data)
         check_version(found["v"], "checkpoint of the federation")
+        retained = found.get("retained")
         return FederationCheckpoint(
             int(found["epoch"]),
             _offsets(found["read"]),
             list(found["streams"]),
-            {
-                int(site): LinkPlaces(_offsets(one["cursor"]))
-                for site, one in found["links"].items()
-            },
+            {int(site): _places(one) for site, one in found["links"].items()},
             dict(found.get("interest", {})),
+            None if retained is None else _places(retained),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise InvalidRecord(f"checkpoint of the federation is malformed: {exc!r}") from exc
+
+
+def encode_latest(latest: list[Any]) -> bytes:
+    """Return the value of the record of a topic, as `ingest.federation.sites.retained` says."""
+    return json.dumps([RECORD_VERSION, *latest], separators=(",", ":")).encode()
+
+
+def decode_latest(data: bytes) -> list[Any]:
+    """Undo `encode_latest`.
+
+    Raises:
+        InvalidRecord: Not of a version that this release reads, or malformed.
+    """
+    try:
+        version, *latest = json.loads(data)
+    except (TypeError, ValueError) as exc:
+        raise InvalidRecord(f"latest retained message is malformed: {exc!r}") from exc
+    check_version(version, "latest retained message of the federation")
+    return list(latest)
 
 
 def needed(links: Iterable[LinkPlaces]) -> Offsets:
@@ -98,6 +124,14 @@ def needed(links: Iterable[LinkPlaces]) -> Offsets:
         for partition, offset in link.cursor.items():
             found[partition] = min(offset, found.get(partition, offset))
     return found
+
+
+def _of_places(places: LinkPlaces) -> dict[str, Offsets]:
+    return {"cursor": places.cursor, "clock": places.clock}
+
+
+def _places(found: dict[str, Any]) -> LinkPlaces:
+    return LinkPlaces(_offsets(found["cursor"]), _offsets(found.get("clock", {})))
 
 
 def _offsets(found: dict[str, Any]) -> Offsets:

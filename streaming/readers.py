@@ -174,6 +174,8 @@ class FederationPlaces:
         except InvalidRecord:
             return Reader(_FEDERATOR, {INBOUND: None})
         places = dict(checkpoint.read)
-        for partition, offset in federation_records.needed(checkpoint.links.values()).items():
+        followed = [*checkpoint.links.values(), checkpoint.retained]
+        needed = federation_records.needed(one for one in followed if one is not None)
+        for partition, offset in needed.items():
             places[partition] = min(offset, places.get(partition, offset))
         return Reader(_FEDERATOR, {INBOUND: places})

@@ -76,6 +76,10 @@ def add_site(service: SiteService, families: Families) -> None:
     families.add("mqlake_federation_delivered_total", had.appended)
     families.add("mqlake_federation_refused_total", had.refused)
     families.add("mqlake_federation_malformed_total", had.malformed)
+    families.add("mqlake_federation_outdated_total", had.outdated)
+    retained = service.retaining.retained
+    families.add("mqlake_federation_retained_topics", len(retained))
+    families.add("mqlake_federation_shown_again_total", retained.shown_again)
     families.add("mqlake_federation_strangers_total", service.strangers)
 
 

@@ -212,7 +212,10 @@ class FederationSettings(ProcessSettings):
     store_messages: int = Field(default=20_000, ge=1, description="how many")
     store_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, description="bytes of these")
     max_retained: int = Field(
-        default=10_000, ge=0, description="retained messages kept for sites that come later"
+        default=10_000,
+        ge=0,
+        description="topics whose latest retained message is known; between brokers "
+        "it is kept for sites that come later",
     )
     max_queued: int = Field(
         default=10_000, ge=1, description="packets waiting for a broker; further ones are dropped"

@@ -9,7 +9,9 @@ from mqlake.federation_records import (
     FederationCheckpoint,
     LinkPlaces,
     decode_checkpoint,
+    decode_latest,
     encode_checkpoint,
+    encode_latest,
     needed,
 )
 
@@ -19,14 +21,23 @@ CHECKPOINTS = st.builds(
     epoch=st.integers(0, 2**62),
     read=OFFSETS,
     streams=st.just([[1, 2, 0, 9, [[3, 4]]]]),
-    links=st.dictionaries(st.integers(0, 2**32 - 1), st.builds(LinkPlaces, OFFSETS)),
+    links=st.dictionaries(st.integers(0, 2**32 - 1), st.builds(LinkPlaces, OFFSETS, OFFSETS)),
     interest=st.just({}) | st.just({"version": 3, "heard": {"2": {"2": [1, [2], ["f/#"], 0]}}}),
+    retained=st.none() | st.builds(LinkPlaces, OFFSETS, OFFSETS),
 )
 
 
 @given(CHECKPOINTS)
 def test_a_checkpoint_comes_back_from_its_record(checkpoint: FederationCheckpoint) -> None:
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
+
+
+def test_the_latest_retained_message_comes_back_from_its_record() -> None:
+    latest = [[5, 1, 7, 0, 9], [0, 8], None]
+    assert decode_latest(encode_latest(latest)) == latest
+    for value in (b"", b"3", b"[]", b"[99,[1,1,1,1,1],null,null]"):
+        with pytest.raises(InvalidRecord):
+            decode_latest(value)
 
 
 @pytest.mark.parametrize(

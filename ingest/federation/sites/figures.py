@@ -35,6 +35,8 @@ def figures_of(service: SiteService) -> dict[str, Any]:
         ],
         "streams": len(streams),
         "gaps": streams.gaps,
+        "retained": len(service.retaining.retained),
+        "shown_again": service.retaining.retained.shown_again,
         "asked": service.taking.bodies.asked,
         "interests": len(service.spreading.subscriptions),
         "counters": {**_counted(service.inlet.counters), "strangers": service.strangers},

@@ -42,6 +42,8 @@ class InletCounters:
     refused: int = 0
     """Topics that the link may not bring here."""
     malformed: int = 0
+    outdated: int = 0
+    """Retained messages that were not the latest of their topic: they are not retained here."""
 
 
 class Inlet:

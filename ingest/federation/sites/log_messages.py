@@ -68,6 +68,8 @@ class Carried:
     """Identifier, client, origin, …"""
     sender: int
     """The site that it comes from; this one for what its own clients have published."""
+    is_again: bool = False
+    """This site shows again what it has had, as the latest retained message of its topic."""
 
 
 def of_record(record: LogRecord, tenant: str, site: int, epoch: int) -> Carried | None:
@@ -93,8 +95,8 @@ def of_record(record: LogRecord, tenant: str, site: int, epoch: int) -> Carried 
     payload = record.value or b""
     mqtt = headers[HEADER_MQTT]
     envelope = headers.get(NAME)
+    sender = site
     if envelope is None:
-        sender = site
         message = Message(
             ChainKey(site, epoch, topic),
             record.offset + 1,
@@ -111,7 +113,8 @@ def of_record(record: LogRecord, tenant: str, site: int, epoch: int) -> Carried 
     if HEADER_PROPERTIES in headers:
         message.properties = cast("Properties", decode_properties(headers[HEADER_PROPERTIES]))
     kept: Headers = [(name, headers[name]) for name in (HEADER_ID, *_TEXTS) if name in headers]
-    return Carried(message, mqtt[1], kept, sender)
+    is_again = envelope is not None and sender == site
+    return Carried(message, mqtt[1], kept, sender, is_again)
 
 
 def to_publish(carried: Carried, site: int, *, prefix: str) -> Publish:
@@ -190,10 +193,19 @@ def _read_headers(text: str) -> tuple[int, Headers]:
     return level, headers
 
 
-def to_record(carried: Carried, tenant: str, local_topic: str) -> tuple[bytes, bytes, Headers]:
-    """Return key, value and headers of the record that holds a neighbour's message."""
+def to_record(
+    carried: Carried, tenant: str, local_topic: str, *, retain: bool
+) -> tuple[bytes, bytes, Headers]:
+    """Return key, value and headers of the record that holds a neighbour's message.
+
+    Args:
+        carried: It. Its envelope says whether it was published with RETAIN.
+        tenant: Whose topic.
+        local_topic: As it is called here.
+        retain: Whether it is to be retained here.
+    """
     message = carried.message
-    mqtt = mqtt_header(carried.protocol_level, message.qos, retain=message.retain, dup=False)
+    mqtt = mqtt_header(carried.protocol_level, message.qos, retain=retain, dup=False)
     headers = [(HEADER_MQTT, mqtt), *carried.headers, to_header(message, carried.sender)]
     if message.properties:
         properties = encode_properties(dict(message.properties))

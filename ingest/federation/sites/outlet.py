@@ -17,6 +17,7 @@ from ingest.federation.envelope import InvalidEnvelope
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.interest import Wanted
 from ingest.federation.sites.log_messages import Carried, of_record, to_offer, to_publish
+from ingest.federation.sites.retained import Stamps
 from ingest.protocol.packets import Publish
 from mqlake.errors import InvalidRecord
 from mqlake.federation_records import LinkPlaces
@@ -61,6 +62,8 @@ class OutletCounters:
 class _Sent:
     end: int
     """The cursor when this and all before is acknowledged."""
+    clock: int
+    """Likewise the clock of the partition."""
     is_settled: bool = False
 
 
@@ -96,6 +99,7 @@ class Outlet:
         self._places = places
         self._window = window
         self._counters = counters
+        self._stamps = Stamps(dict(places.clock))
         self._told: dict[int, int] = {}
         """Per partition the last of this site's own messages that it got, or may get elsewhere."""
         self._ways: dict[int, deque[_Sent]] = {partition: deque() for partition in places.cursor}
@@ -126,14 +130,15 @@ class Outlet:
             partition, end = record.partition, record.offset + 1
             way = self._ways[partition]
             found = self._publish_of(record, now_ms)
+            clock = self._stamps.clock.get(partition, 0)
             if found is not None:
-                sent = _Sent(end)
+                sent = _Sent(end, clock)
                 way.append(sent)
                 self._queue.append(_Waiting(found[0], sent, partition, found[1]))
             elif way:
-                way[-1].end = end
+                way[-1].end, way[-1].clock = end, clock
             else:
-                self._places.cursor[partition] = end
+                self._settle(partition, end, clock)
 
     def ready(self) -> list[Publish]:
         """Return what may be sent now, with packet identifiers."""
@@ -181,7 +186,13 @@ class Outlet:
         found.sent.is_settled = True
         way = self._ways[found.partition]
         while way and way[0].is_settled:
-            self._places.cursor[found.partition] = way.popleft().end
+            one = way.popleft()
+            self._settle(found.partition, one.end, one.clock)
+
+    def _settle(self, partition: int, end: int, clock: int) -> None:
+        self._places.cursor[partition] = end
+        if clock:
+            self._places.clock[partition] = clock
 
     def _publish_of(self, record: LogRecord, now_ms: int) -> tuple[Publish, int] | None:
         """Return the PUBLISH for a record and its origin, None if the neighbour does not get it."""
@@ -191,8 +202,9 @@ class Outlet:
         except (InvalidEnvelope, InvalidRecord):
             self._counters.malformed += 1
             return None
-        if carried is None:
+        if carried is None or carried.is_again:
             return None
+        self._stamps.note(carried, log.site, record.partition)
         message = carried.message
         topic = log.prefixes.to_federated(message.topic)
         message.key = message.key._replace(topic=topic)

@@ -10,10 +10,12 @@ from ingest.federation.sites.streams import Streams
 from mqlake.federation_records import (
     FEDERATION,
     KEY,
+    RETAINED_KEY_PREFIX,
     FederationCheckpoint,
     LinkPlaces,
     Offsets,
     decode_checkpoint,
+    decode_latest,
 )
 from mqlake.records import INBOUND
 
@@ -33,6 +35,10 @@ class Recovered(NamedTuple):
     """Where the log ended when the run began."""
     interest: dict[str, Any]
     """What neighbours wanted; empty: nothing is known."""
+    retained: LinkPlaces | None
+    """Up to where `latest` goes; None: nothing is known."""
+    latest: dict[str, list[Any]]
+    """By topic, as `ingest.federation.sites.retained` writes it."""
 
 
 async def recover(log: LogAccess, now_ms: int) -> Recovered:
@@ -49,9 +55,15 @@ async def recover(log: LogAccess, now_ms: int) -> Recovered:
     reader = log.open_reader()
     try:
         ends = await reader.end_offsets(INBOUND)
-        record = (await reader.read_compacted(FEDERATION)).get(KEY)
+        records = await reader.read_compacted(FEDERATION)
     finally:
         await reader.close()
+    record = records.get(KEY)
+    latest = {
+        key.removeprefix(RETAINED_KEY_PREFIX).decode(): decode_latest(one.value or b"")
+        for key, one in records.items()
+        if key.startswith(RETAINED_KEY_PREFIX)
+    }
     before = FederationCheckpoint(now_ms, dict(ends), [], {})
     if record is not None and record.value is not None:
         before = decode_checkpoint(record.value)
@@ -62,6 +74,8 @@ async def recover(log: LogAccess, now_ms: int) -> Recovered:
             before = FederationCheckpoint(
                 epoch, dict.fromkeys(ends, 0), before.streams, {}, before.interest
             )
+            # What it had is nowhere in this log; what other sites have is as late as it was.
+            latest = {topic: [rank, None, None] for topic, (rank, *_) in latest.items()}
     inlet = Inlet(Streams.from_json(before.streams), before.read)
 
     async def take(records: list[LogRecord]) -> None:
@@ -73,4 +87,6 @@ async def recover(log: LogAccess, now_ms: int) -> Recovered:
     for link in before.links.values():
         for partition in ends:
             link.cursor.setdefault(partition, 0)
-    return Recovered(before.epoch, inlet, before.links, ends, before.interest)
+    return Recovered(
+        before.epoch, inlet, before.links, ends, before.interest, before.retained, latest
+    )

@@ -20,6 +20,7 @@ from ingest.federation.sites.figures import figures_of
 from ingest.federation.sites.link import SiteLink
 from ingest.federation.sites.outlet import SiteLog
 from ingest.federation.sites.recovery import recover
+from ingest.federation.sites.retaining import Retaining
 from ingest.federation.sites.spreading import Spreading
 from ingest.federation.sites.taking import Taking
 from ingest.federation.sites.words import Hello, InvalidWord, Ways, decode
@@ -32,6 +33,7 @@ from mqlake.federation_records import (
     LinkPlaces,
     encode_checkpoint,
 )
+from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.records import INBOUND
 
 if TYPE_CHECKING:
@@ -83,7 +85,17 @@ class SiteService:
         )
         self._had: tuple[Offsets, list[Any]] = ({}, [])
         self._had_at = 0.0
-        self.taking = Taking(settings, self._prefixes, log.writer, clock, self.links, self._fail)
+        identifiers = MessageIdentifiers(clock, datacenter=0, machine=machine_number())
+        self.retaining = Retaining(settings, self._prefixes, log, identifiers, self._fail)
+        self.taking = Taking(
+            settings,
+            self._prefixes,
+            log.writer,
+            clock,
+            self.links,
+            lambda topic, message: self.retaining.retained.is_latest(topic, message),
+            self._fail,
+        )
         self._run = clock.now_ms()
         self._written = b""
         self._written_at = NOWHERE
@@ -109,9 +121,10 @@ class SiteService:
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         try:
             await self.spreading.start(found.interest)
+            await self.retaining.start(found)
             for one in self.settings.neighbors:
                 # One that is new gets what is published from now on, also before it is there.
-                self._add(one, found.links.get(one.id) or LinkPlaces(dict(found.ends)))
+                self._add(one, found.links.get(one.id) or self._places_at(found.ends))
             await self.connections.listen()
             await self._checkpoint()
             tasks.append(asyncio.create_task(self._checkpoints()))
@@ -127,6 +140,7 @@ class SiteService:
             for link in self.links.values():
                 await link.close()
             await self.spreading.stop()
+            await self.retaining.stop()
             self.taking.stop()
             if self.is_ready and stop.is_set() and not self._failed.done():
                 with suppress(LogError, OperationalError, TimeoutError):
@@ -151,7 +165,7 @@ class SiteService:
                     self._connecting.pop(site).cancel()
         for site, one in wanted.items():
             if site not in self.links:
-                self._add(one, LinkPlaces(dict(self._ends)))
+                self._add(one, self._places_at(self._ends))
 
     def _add(self, neighbour: NeighborSettings, places: LinkPlaces) -> None:
         """Have a link, and connect it if it is this site that does."""
@@ -159,6 +173,7 @@ class SiteService:
             self.settings, neighbour, self._site_log(), places, self._log.open_reader, self._clock
         )
         self.spreading.add(link)
+        self.retaining.allow((*link.allows, *link.allowed))
         before = self._connecting.pop(neighbour.id, None)
         if before is not None:
             before.cancel()
@@ -166,6 +181,10 @@ class SiteService:
             connecting = asyncio.create_task(self.connections.connect(link))
             self._connecting[neighbour.id] = connecting
             connecting.add_done_callback(self._note_end)
+
+    def _places_at(self, ends: Mapping[int, int]) -> LinkPlaces:
+        """Return where a link begins that is new."""
+        return LinkPlaces(dict(ends), dict(self.retaining.retained.places.clock))
 
     def _site_log(self) -> SiteLog:
         settings = self.settings
@@ -223,9 +242,10 @@ class SiteService:
                 *self._had,
                 {site: link.places for site, link in self.links.items()},
                 self.spreading.interest.to_json(),
+                self.retaining.retained.places,
             )
         )
-        if value != self._written:
+        if self.retaining.save() or value != self._written:
             headers = [(RUN, b"%d" % self._run)]
             _, offset = await self._log.writer.append_durably(FEDERATION, KEY, value, headers)
             before, self._written, self._written_at = self._written_at, value, offset

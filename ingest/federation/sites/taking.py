@@ -19,6 +19,7 @@ from mqlake.records import INBOUND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.federation.envelope import Message
     from ingest.federation.prefixes import Prefixes
     from ingest.federation.settings import FederationSettings
     from ingest.federation.sites.connection import Connection
@@ -40,6 +41,7 @@ class Taking:
         writer: Of the site's log.
         clock: For the patience with offers.
         links: Of the site.
+        is_latest: Tells whether a retained message, with its topic here, is the latest one.
         on_failure: Called when the log has not taken a message.
 
     Attributes:
@@ -54,6 +56,7 @@ class Taking:
         writer: LogWriter,
         clock: Clock,
         links: dict[int, SiteLink],
+        is_latest: Callable[[str, Message], bool],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self.inlet = Inlet(Streams(), {})
@@ -67,6 +70,7 @@ class Taking:
         self._writer = writer
         self._clock = clock
         self._links = links
+        self._is_latest = is_latest
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -133,8 +137,11 @@ class Taking:
     def _append(self, link: SiteLink, carried: Carried) -> None:
         carried.message.hops += 1
         carried.sender = link.site
-        topic = self._prefixes.to_local(carried.message.topic)
-        key, value, headers = to_record(carried, self._tenant, topic)
+        message = carried.message
+        topic = self._prefixes.to_local(message.topic)
+        retain = message.retain and self._is_latest(topic, message)
+        self.inlet.counters.outdated += message.retain and not retain
+        key, value, headers = to_record(carried, self._tenant, topic, retain=retain)
         try:
             self._writer.append(INBOUND, key, value, headers, bind(self._appended, carried))
         except LogError as exc:

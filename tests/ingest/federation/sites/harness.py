@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from ingest.federation.settings import FederationSettings, ListenSettings, NeighborSettings
@@ -11,7 +12,7 @@ from mqlake.clock import SystemClock
 from mqlake.federation_records import FEDERATION
 from mqlake.identifiers import MessageIdentifiers
 from mqlake.local.ports import free_ports
-from mqlake.log.contract import LogAccess
+from mqlake.log.contract import LogAccess, settle
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.records import (
     INBOUND,
@@ -128,6 +129,14 @@ class Site:
 
     async def publish(self, topic: str, payload: bytes, **fields: Any) -> bytes:
         """Do what a gateway does with a PUBLISH; return the message's identifier."""
+        message_id, done = self.hand_over(topic, payload, **fields)
+        await done
+        return message_id
+
+    def hand_over(
+        self, topic: str, payload: bytes, **fields: Any
+    ) -> tuple[bytes, asyncio.Future[tuple[int, int]]]:
+        """Do likewise and do not wait for the log."""
         given: dict[str, Any] = {"qos": 1, "retain": False}
         message = Message(
             tenant=TENANT,
@@ -140,8 +149,9 @@ class Site:
             **given | fields,
         )
         key = message_key(TENANT, topic)
-        await self._clients.append_durably(INBOUND, key, payload, message_headers(message))
-        return message.message_id
+        done: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+        self._clients.append(INBOUND, key, payload, message_headers(message), partial(settle, done))
+        return message.message_id, done
 
     async def subscribe(self, topic_filter: str, members: int = 1) -> None:
         """Do what a gateway does when so many of its clients have subscribed."""

@@ -11,6 +11,7 @@ import pytest
 from ingest.federation.settings import PrefixSettings
 from ingest.federation.sites import spreading
 from ingest.federation.sites.log_messages import place_of
+from ingest.federation.sites.retained import Retained
 from mqlake.errors import LogError, OperationalError
 from mqlake.federation_records import FEDERATION, KEY, decode_checkpoint
 from mqlake.records import INBOUND, Message
@@ -569,3 +570,62 @@ def control_packets(*sites: Site) -> int:
 def wanted(site: Site, neighbour: int) -> set[str]:
     """Return the filters by which a neighbour gets messages of a site."""
     return set() if site.service is None else site.service.spreading.wanted.of(neighbour)
+
+
+def shown(site: Site, topic: str) -> bytes:
+    """Return what a subscriber gets as retained: the last in the log with RETAIN."""
+    return next((one.payload for one in reversed(site.messages(topic)) if one.retain), b"")
+
+
+async def test_sites_that_set_a_topic_while_apart_retain_the_same(sites: Make) -> None:
+    ring = await sites(3, (1, 2), (2, 3), (1, 3))
+    for site in ring:
+        await site.kill()
+    for number, site in enumerate(reversed(ring)):
+        await asyncio.sleep(0.002)  # the time of a record is in milliseconds
+        await site.publish("f/x", b"%d" % site.number, retain=True)
+        await site.publish("f/y", b"" if number == 2 else b"y", retain=True)
+    for site in ring:
+        await site.start()
+    await until(lambda: all(site.have([b"1", b"2", b"3"]) for site in ring))
+    await until(lambda: all((shown(s, "f/x"), shown(s, "f/y")) == (b"1", b"") for s in ring))
+    assert all(site.repeated() == [] for site in ring)
+
+
+async def test_what_is_retained_is_known_after_a_restart(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    await a.stop()
+    await a.publish("f/x", b"older", retain=True)
+    await asyncio.sleep(0.002)  # the time of a record is in milliseconds
+    await b.publish("f/x", b"newer", retain=True)
+    await b.stop()
+    for site in (b, a):
+        await site.start()
+    await until(lambda: a.have([b"newer"]) and b.have([b"older"]))
+    assert (shown(a, "f/x"), shown(b, "f/x")) == (b"newer", b"newer")
+    assert b.service is not None
+    assert b.service.inlet.counters.outdated == 1
+
+
+async def test_a_message_that_a_neighbours_older_one_has_overtaken_is_shown_again(
+    sites: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await sites(2, (1, 2))
+    await b.kill()
+    await a.publish("f/x", b"older", retain=True)
+    await asyncio.sleep(0.002)
+    # A client publishes at the moment in which the federator has decided.
+    is_latest = Retained.is_latest
+
+    def decide(self: Retained, topic: str, message: Any) -> bool:
+        found = is_latest(self, topic, message)
+        if message.payload == b"older":
+            b.hand_over("f/x", b"newer", retain=True)
+        return found
+
+    monkeypatch.setattr(Retained, "is_latest", decide)
+    await b.start()
+    await until(lambda: shown(a, "f/x") == shown(b, "f/x") == b"newer")
+    assert b.payloads("f/x") == [b"newer", b"older", b"newer"]
+    assert b.repeated() == []
+    assert a.payloads("f/x") == [b"older", b"newer"]
