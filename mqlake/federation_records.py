@@ -28,6 +28,8 @@ KEY: Final = b"checkpoint"
 RETAINED_KEY_PREFIX: Final = b"retained/"
 """Of the record of a topic's latest retained message; the topic follows. Those that have changed
 stand before the checkpoint that knows of them."""
+MESSAGE_KEY_PREFIX: Final = b"message/"
+"""Likewise of that message itself, as `mqlake.inbound` has it, with an envelope."""
 RUN: Final = "run"
 """Header: when the federator that has written it began, milliseconds UTC."""
 
@@ -43,6 +45,8 @@ class LinkPlaces:
     """The first offset that it may not have."""
     clock: Offsets = field(default_factory=dict)
     """What a retained message from there on is stamped with at least, milliseconds UTC."""
+    is_new: bool = False
+    """It has not got yet what was retained before."""
 
 
 @dataclass(slots=True)
@@ -126,12 +130,14 @@ def needed(links: Iterable[LinkPlaces]) -> Offsets:
     return found
 
 
-def _of_places(places: LinkPlaces) -> dict[str, Offsets]:
-    return {"cursor": places.cursor, "clock": places.clock}
+def _of_places(places: LinkPlaces) -> dict[str, Any]:
+    return {"cursor": places.cursor, "clock": places.clock, "new": places.is_new}
 
 
 def _places(found: dict[str, Any]) -> LinkPlaces:
-    return LinkPlaces(_offsets(found["cursor"]), _offsets(found.get("clock", {})))
+    return LinkPlaces(
+        _offsets(found["cursor"]), _offsets(found.get("clock", {})), bool(found.get("new"))
+    )
 
 
 def _offsets(found: dict[str, Any]) -> Offsets:

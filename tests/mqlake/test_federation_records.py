@@ -21,7 +21,9 @@ CHECKPOINTS = st.builds(
     epoch=st.integers(0, 2**62),
     read=OFFSETS,
     streams=st.just([[1, 2, 0, 9, [[3, 4]]]]),
-    links=st.dictionaries(st.integers(0, 2**32 - 1), st.builds(LinkPlaces, OFFSETS, OFFSETS)),
+    links=st.dictionaries(
+        st.integers(0, 2**32 - 1), st.builds(LinkPlaces, OFFSETS, OFFSETS, st.booleans())
+    ),
     interest=st.just({}) | st.just({"version": 3, "heard": {"2": {"2": [1, [2], ["f/#"], 0]}}}),
     retained=st.none() | st.builds(LinkPlaces, OFFSETS, OFFSETS),
 )

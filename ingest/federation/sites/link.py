@@ -16,7 +16,7 @@ from mqlake.matching import TopicFilterTrie
 from mqlake.records import INBOUND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from ingest.federation.settings import FederationSettings, NeighborSettings
     from ingest.federation.sites.connection import Connection
@@ -40,6 +40,7 @@ class SiteLink:
         places: How far it is.
         open_reader: Of the log.
         clock: For the age of messages.
+        retained: Returns the latest retained messages of the site, for one that is new.
 
     Attributes:
         connection: The one there is.
@@ -56,6 +57,7 @@ class SiteLink:
         places: LinkPlaces,
         open_reader: Callable[[], LogReader],
         clock: Clock,
+        retained: Callable[[], Awaitable[list[LogRecord]]],
     ) -> None:
         self.neighbour = neighbour
         self.site = neighbour.id
@@ -77,6 +79,7 @@ class SiteLink:
         self._log = log
         self._open_reader = open_reader
         self._clock = clock
+        self._retained = retained
         self._outlet: Outlet | None = None
         self._reader: LogReader | None = None
         self._readings: set[asyncio.Task[None]] = set()
@@ -186,6 +189,11 @@ class SiteLink:
         taken = _Taken(self, outlet)
         try:
             await reader.start(INBOUND, self.places.cursor, taken.records, taken.error)
+            if self.places.is_new:
+                retained = await self._retained()
+                if outlet is self._outlet:
+                    outlet.take_retained(retained, self._clock.now_ms())
+                    self._send()
             await connection.ended.wait()
         except LogError as exc:
             connection.close(f"the log cannot be read: {exc}")

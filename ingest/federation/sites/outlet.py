@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MOST_PACKET_ID: Final = 65_535
 
+RETAINED: Final = -1
+"""In the place of a partition: retained before the link was new, no cursor waits for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class SiteLog:
@@ -109,6 +112,8 @@ class Outlet:
         self._offered: set[int] = set()
         """Packet identifiers of what went as an offer and is not acknowledged."""
         self._packet_id = 0
+        self._left = 0
+        """Retained messages for a new neighbour that it has not acknowledged."""
 
     @property
     def waiting(self) -> int:
@@ -123,6 +128,30 @@ class Outlet:
     def skip(self) -> None:
         """Hear that records were left out: what is missing may come on another path."""
         self._told.clear()
+
+    def take_retained(self, records: Iterable[LogRecord], now_ms: int) -> None:
+        """Take all that was retained before the neighbour was new; it has envelopes."""
+        log = self._log
+        for record in records:
+            try:
+                carried = of_record(record, log.tenant, log.site, log.epoch)
+            except (InvalidEnvelope, InvalidRecord):
+                self._counters.malformed += 1
+                continue
+            if carried is None:
+                continue
+            message = carried.message
+            topic = log.prefixes.to_federated(message.topic)
+            message.key = message.key._replace(topic=topic)
+            message.after = message.sequence - 1  # others may come before it
+            if self._neighbour not in log.wanted.by(topic, retain=True):
+                continue
+            publish = self._publish(carried, record, now_ms)
+            if publish is not None:
+                waiting = _Waiting(publish, _Sent(0, 0), RETAINED, message.key.origin)
+                self._queue.append(waiting)
+                self._left += 1
+        self._places.is_new = self._left > 0
 
     def take(self, records: Iterable[LogRecord], now_ms: int) -> None:
         """Take records in the order of the log."""
@@ -183,6 +212,10 @@ class Outlet:
         if found is None:
             return
         self._offered.discard(packet_id)
+        if found.partition == RETAINED:
+            self._left -= 1
+            self._places.is_new = self._left > 0
+            return
         found.sent.is_settled = True
         way = self._ways[found.partition]
         while way and way[0].is_settled:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ingest.federation.envelope import NAME, InvalidEnvelope, Message
+from ingest.federation.envelope import NAME, InvalidEnvelope, Message, to_header
 from ingest.federation.sites.log_messages import Carried, of_record
 from mqlake.errors import InvalidRecord
 from mqlake.federation_records import LinkPlaces
@@ -102,6 +102,7 @@ class Retained:
         self._stamps = Stamps(places.clock)
         self._topics: OrderedDict[str, _Topic] = OrderedDict()
         self._changed: set[str] = set()
+        self._messages: dict[str, LogRecord] = {}
         self._wrong: set[str] = set()
         self._showing: set[str] = set()
 
@@ -153,6 +154,11 @@ class Retained:
         self._changed.clear()
         return found
 
+    def messages(self) -> dict[str, LogRecord]:
+        """Return the latest messages that are new since the last call, with envelopes."""
+        found, self._messages = self._messages, {}
+        return found
+
     def restore(self, found: Mapping[str, list[Any]]) -> None:
         """Begin with what a run before has known.
 
@@ -185,6 +191,10 @@ class Retained:
         rank, known = _rank(message), self._topics.get(message.topic)
         if known is None or rank >= known.latest:
             known = self._set(message.topic, rank, (record.partition, record.offset))
+            if carried.sender == self._site and not carried.is_again:
+                headers = [*record.headers, to_header(message, self._site)]
+                record = record._replace(headers=headers)
+            self._messages[message.topic] = record
         if shows:
             known.shown = rank
             self._changed.add(message.topic)
@@ -205,6 +215,7 @@ class Retained:
             oldest, _ = self._topics.popitem(last=False)
             self.forgotten += 1
             self._changed.add(oldest)
+            self._messages.pop(oldest, None)
             self._wrong.discard(oldest)
             self._showing.discard(oldest)
         return known

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial as bind
 from typing import TYPE_CHECKING
 
 from ingest.federation.sites.log_messages import of_record, to_record
@@ -15,12 +16,13 @@ from ingest.federation.sites.retained import Retained
 from mqlake.errors import LogError, OffsetGone
 from mqlake.federation_records import (
     FEDERATION,
+    MESSAGE_KEY_PREFIX,
     RETAINED_KEY_PREFIX,
     LinkPlaces,
     encode_latest,
 )
 from mqlake.matching import TopicFilterTrie
-from mqlake.records import HEADER_CLIENT_ID, HEADER_ID, INBOUND
+from mqlake.records import HEADER_CLIENT_ID, HEADER_ID, INBOUND, message_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -68,6 +70,8 @@ class Retaining:
             self.allow((*(one.filters_in or ()), *(one.filters_out or ())))
         self._epoch = 0
         self._reader: LogReader | None = None
+        self._saving: dict[str, LogRecord] = {}
+        """Latest messages on their way into `mqlake.federation`; those of some seconds at most."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.retained = self._make(LinkPlaces({}))
 
@@ -116,11 +120,54 @@ class Retaining:
             LogError: The log takes nothing.
         """
         changes = self.retained.changes()
+        append = self._log.writer.append
         for topic, latest in changes.items():
-            key = RETAINED_KEY_PREFIX + topic.encode()
+            name = topic.encode()
             value = None if latest is None else encode_latest(latest)
-            self._log.writer.append(FEDERATION, key, value, [], self._appended)
+            append(FEDERATION, RETAINED_KEY_PREFIX + name, value, [], self._appended)
+            if latest is None:
+                append(FEDERATION, MESSAGE_KEY_PREFIX + name, None, [], self._appended)
+        messages = self.retained.messages()
+        self._saving |= messages
+        for topic, record in messages.items():
+            append(
+                FEDERATION,
+                MESSAGE_KEY_PREFIX + topic.encode(),
+                record.value or b"",
+                record.headers,
+                bind(self._saved, topic, record),
+                timestamp_ms=record.timestamp_ms,
+            )
         return bool(changes)
+
+    async def all(self) -> list[LogRecord]:
+        """Return the latest retained messages, for a site that is new; deletions among them.
+
+        Raises:
+            LogError: The log does not answer.
+        """
+        self.save()
+        newest = dict(self._saving)  # the log may have them when it is asked
+        reader = self._log.open_reader()
+        try:
+            records = await reader.read_compacted(FEDERATION)
+        finally:
+            await reader.close()
+        tenant = self._settings.tenant
+        found = {}
+        for key, record in records.items():
+            if key.startswith(MESSAGE_KEY_PREFIX):
+                topic = key.removeprefix(MESSAGE_KEY_PREFIX).decode()
+                found[topic] = record._replace(key=message_key(tenant, topic))
+        return list((found | newest).values())
+
+    def _saved(
+        self, topic: str, record: LogRecord, _partition: int, _offset: int, error: LogError | None
+    ) -> None:
+        if error is not None:
+            self._on_failure(error)
+        elif self._saving.get(topic) is record:
+            del self._saving[topic]
 
     def _make(self, places: LinkPlaces) -> Retained:
         settings = self._settings

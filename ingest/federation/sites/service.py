@@ -170,7 +170,13 @@ class SiteService:
     def _add(self, neighbour: NeighborSettings, places: LinkPlaces) -> None:
         """Have a link, and connect it if it is this site that does."""
         link = self.links[neighbour.id] = SiteLink(
-            self.settings, neighbour, self._site_log(), places, self._log.open_reader, self._clock
+            self.settings,
+            neighbour,
+            self._site_log(),
+            places,
+            self._log.open_reader,
+            self._clock,
+            self.retaining.all,
         )
         self.spreading.add(link)
         self.retaining.allow((*link.allows, *link.allowed))
@@ -184,7 +190,8 @@ class SiteService:
 
     def _places_at(self, ends: Mapping[int, int]) -> LinkPlaces:
         """Return where a link begins that is new."""
-        return LinkPlaces(dict(ends), dict(self.retaining.retained.places.clock))
+        clock = dict(self.retaining.retained.places.clock)
+        return LinkPlaces(dict(ends), clock, is_new=True)
 
     def _site_log(self) -> SiteLog:
         settings = self.settings

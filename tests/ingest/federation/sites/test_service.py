@@ -629,3 +629,62 @@ async def test_a_message_that_a_neighbours_older_one_has_overtaken_is_shown_agai
     assert b.payloads("f/x") == [b"newer", b"older", b"newer"]
     assert b.repeated() == []
     assert a.payloads("f/x") == [b"older", b"newer"]
+
+
+async def test_a_site_that_comes_later_gets_what_is_retained(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    await a.publish("f/x", b"of a", retain=True, properties={"content_type": "t"})
+    await b.publish("f/y", b"of b", retain=True)
+    await a.publish("f/gone", b"no more", retain=True)
+    await until(lambda: shown(b, "f/x") and shown(a, "f/y") and shown(b, "f/gone"))
+    await a.publish("f/gone", b"", retain=True)
+    await a.publish("f/live", b"not retained")
+    await until(lambda: b.have([b"not retained"]) and not shown(b, "f/gone"))
+    assert b.service is not None
+    known = b.service.retaining.retained.places.cursor
+    await until(lambda: all(known[p] == one.end for p, one in enumerate(b.log.partitions(INBOUND))))
+    for partition, held in enumerate(b.log.partitions(INBOUND)):  # the log forgets what is old
+        b.log.remove_before(INBOUND, partition, held.end)
+    c = Site(3)
+    c.link(b)
+    b.link(a, c)
+    b.service.reload(b.settings.neighbors)
+    await c.start()
+    link = b.service.links[3]
+    try:
+        await until(lambda: shown(c, "f/x") and shown(c, "f/y") and c.have([b""]))
+        (found,) = c.messages("f/x")
+        assert (found.payload, found.properties) == (b"of a", {"content_type": "t"})
+        assert c.payloads("f/live") == []
+        await until(lambda: not link.places.is_new)
+        await a.publish("f/x", b"next", retain=True)
+        await until(lambda: shown(c, "f/x") == b"next")
+        assert c.repeated() == []
+    finally:
+        await c.kill()
+
+
+async def test_a_new_site_that_dies_gets_the_rest_of_what_is_retained(sites: Make) -> None:
+    (a,) = await sites(1)
+    topics = [f"f/{number}" for number in range(50)]
+    for topic in topics:
+        await a.publish(topic, topic.encode(), retain=True)
+    b = Site(2)
+    b.link(a)
+    a.link(b)
+    assert a.service is not None
+    await b.start()
+    b.log.delay_reports()
+    a.service.reload(a.settings.neighbors)
+    await until(lambda: len(b.messages()) == len(topics))
+    await b.kill()
+    b.log.release_reports()
+    await a.stop()
+    await a.start()
+    link = a.service.links[2]
+    assert link.places.is_new
+    await b.start()
+    await until(lambda: not link.places.is_new)
+    assert [shown(b, topic) for topic in topics] == [topic.encode() for topic in topics]
+    assert b.repeated() == []
+    await b.stop()
