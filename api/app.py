@@ -16,6 +16,7 @@ from api.access.callers import Callers
 from api.access.changes import AccessChanges
 from api.access.follower import AccessFollower
 from api.access.passwords import PasswordChecks
+from api.audit.trail import AuditLog, AuditTrail
 from api.authentication import Doorkeeper, authorize, read_token
 from api.balancing import BalancerLink
 from api.bans import BanBook, BanChanges
@@ -111,6 +112,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
         lifespan=_lifespan,
     )
     app.state.settings = settings
+    app.state.prefix = PREFIX
     app.state.data_dir = settings.data_dir
     clock = SystemClock()
     app.state.log = LogAppender()
@@ -168,6 +170,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
     problems.register(app)
     openapi.describe(app)
     app.state.request_metrics = RequestMetrics()
+    app.state.audit_log = AuditLog(app.state.log, settings.data_dir, clock)
+    app.add_middleware(AuditTrail)
     app.add_middleware(Entrance, prefix=PREFIX)
     app.add_middleware(
         RequestContext, is_logging=settings.access_log, metrics=app.state.request_metrics

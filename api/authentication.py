@@ -21,6 +21,7 @@ from starlette.requests import HTTPConnection
 
 from api.access.callers import Caller, Callers
 from api.access.limits import RateLimiter
+from api.audit.trail import begin_attempt
 from api.problems import Problem
 from mqlake.access_records import Role
 from mqlake.clock import Clock
@@ -37,6 +38,8 @@ BEARER_SUBPROTOCOL: Final = "bearer."
 
 ROLE_FIELD: Final = "x-role"
 """Of an operation in the OpenAPI document."""
+AUDITED_FIELD: Final = "x-audited"
+"""Likewise: whether requests for it are rows of the table `audit_log`."""
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 FAILURES_PER_SECOND: Final = 1.0
@@ -84,6 +87,19 @@ def role_for(method: str, extra: dict[str, Any] | None) -> Role:
     """Return which role an operation wants."""
     said = (extra or {}).get(ROLE_FIELD)
     return cast("Role", said) if said else ("viewer" if method.upper() in _READING else "editor")
+
+
+def audited(*, is_audited: bool = True) -> dict[str, Any]:
+    """Return what a route says whose method and role do not say whether it changes something."""
+    return {AUDITED_FIELD: is_audited}
+
+
+def is_audited(method: str, extra: dict[str, Any] | None) -> bool:
+    """Tell whether each request for an operation is a row of the table `audit_log`."""
+    said = (extra or {}).get(AUDITED_FIELD)
+    if said is not None:
+        return bool(said)
+    return method.upper() not in _READING and role_for(method, extra) != "viewer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +218,13 @@ async def authorize(
     doorkeeper = doorkeeper_of(request)
     caller = doorkeeper.identify(request, None if credentials is None else credentials.credentials)
     request.scope["mqlake.caller"] = caller.name  # for the line in the log
+    extra = getattr(request.scope.get("route"), "openapi_extra", None)
+    if is_audited(request.method, extra):
+        means = "session" if caller.session_id is not None else caller.kind
+        await begin_attempt(request, caller.name, caller.role, means)
     if caller.session_id is not None and request.method not in _READING:
         _check_csrf(request, caller)
-    role = role_for(request.method, getattr(request.scope.get("route"), "openapi_extra", None))
+    role = role_for(request.method, extra)
     if not caller.may(role):
         raise Problem(
             HTTPStatus.FORBIDDEN, f"this needs the role {role}; {caller.name} is {caller.role}"

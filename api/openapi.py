@@ -5,13 +5,14 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from api.authentication import ROLE_FIELD, role_for
+from api.authentication import AUDITED_FIELD, ROLE_FIELD, is_audited, role_for
 from api.problems import MEDIA_TYPE, ProblemDetails
 
 DESCRIPTION: Final = """\
 Errors have one shape, `application/problem+json` with a stable `code`. Lists come in pages:
 `next_cursor` of one asks for the next. Each answer has an `X-Request-ID`, which is the request's
-own if it has one. What an operation needs is in `x-role`: viewer, editor or admin.
+own if it has one. What an operation needs is in `x-role`: viewer, editor or admin. Requests for one
+with `x-audited` are rows of the table `audit_log`.
 """
 _COMMON: Final = {
     "401": "nobody that we know",
@@ -51,6 +52,7 @@ def _complete(method: str, operation: dict[str, Any]) -> None:
     responses: dict[str, Any] = operation["responses"]
     if operation.get("security"):
         operation[ROLE_FIELD] = role_for(method, operation)
+        operation[AUDITED_FIELD] = is_audited(method, operation)
         _add(responses, _COMMON)
     if "requestBody" in operation:
         _add(responses, _WITH_BODY)

@@ -17,6 +17,8 @@ from mqlake.status import read_state
 PREFIX: Final = "/api/v1"
 TIMEOUT_SECONDS: Final = 30.0
 PAGE_ITEMS: Final = 500
+AGENT: Final = "mqlake"
+"""Of the command line, for the table `audit_log`."""
 TOKEN_FILE: Final = "api-token"  # noqa: S105 - the name of the file
 
 
@@ -136,7 +138,7 @@ class ApiClient:
     ) -> urllib.request.Request:
         given = {name: _text(value) for name, value in parameters.items() if value is not None}
         url = self._url + quote(path) + (f"?{urlencode(given, doseq=True)}" if given else "")
-        headers = {"Authorization": f"Bearer {self._token}"}
+        headers = {"Authorization": f"Bearer {self._token}", "User-Agent": AGENT}
         if body is not None:
             headers["Content-Type"] = content_type
         data = json.dumps(body).encode() if isinstance(body, dict) else body

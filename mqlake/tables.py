@@ -221,10 +221,39 @@ RULES: Final = Table(
     ),
 )
 
+AUDIT_LOG: Final = Table(
+    name="audit_log",
+    comment="Who has changed what, and who has logged in, by the API or a file; appended",
+    columns=(
+        Column("ts", "timestamp", "when it was answered, UTC, milliseconds"),
+        Column("tenant", "string", "tenant of what was changed"),
+        Column(
+            "caller", "string", "api-token, key:<id>, an account, file; of a failed login its name"
+        ),
+        Column("role", "string", "viewer, editor or admin; null for who has not logged in"),
+        Column("credential", "string", "token, key, session, password or file"),
+        Column("address", "string", "address of the caller; empty for a file"),
+        Column("agent", "string", "which program asked, as it says itself"),
+        Column("request_id", "string", "X-Request-ID of the answer"),
+        Column("operation", "string", "method and path as in the OpenAPI document; or reload"),
+        Column("target", "string", "the path with its names and parameters; or the file"),
+        Column("status", "smallint", "HTTP status of the answer; null for a file"),
+        Column("gateway", "string", "gateway that read a file; null for the API"),
+        Column("detail", "string", "why a file is not used; null otherwise"),
+        Column("asked", "string", "body of the request as JSON, without secrets; null without"),
+        Column("before", "string", "what was there as JSON, without secrets; null for nothing"),
+        Column("after", "string", "what is there since; likewise"),
+        Column("log_partition", "int", "partition of mqlake.events"),
+        Column("log_offset", "bigint", "offset in that partition; with it the key of the row"),
+    ),
+)
+
 TABLES: Final = (
     *(MESSAGES, RETAINED, SESSIONS, SUBSCRIPTIONS),
-    *(EVENTS, DROPS, DEAD_LETTERS, LATE, RULES),
+    *(EVENTS, DROPS, DEAD_LETTERS, LATE, RULES, AUDIT_LOG),
 )
+FOR_ADMINISTRATORS: Final = frozenset({AUDIT_LOG.name})
+"""Tables that queries of nobody else may name."""
 
 RULE_TABLE_PREFIX: Final = "rule_"
 RULE_TABLE_PATTERN: Final = r"rule_[a-z][a-z0-9_]{0,62}"

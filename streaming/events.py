@@ -1,6 +1,6 @@
-"""Events: records of `mqlake.events` to rows of the tables `events` and `drops`, and our own.
+"""Events: records of `mqlake.events` to rows of `events`, `drops` and `audit_log`, and our own.
 
-events(key, value, partition, offset) -> columns of `mqlake.tables.EVENTS` or `DROPS`
+events(key, value, partition, offset) -> columns of `mqlake.tables.EVENTS`, `DROPS` or `AUDIT_LOG`
 """
 
 import json
@@ -11,9 +11,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from mqlake import records as log_records
+from mqlake.audit_records import AUDIT_EVENT
 from mqlake.record_versions import READ_VERSIONS
 from mqlake.reference_records import DEFAULT_TENANT
-from mqlake.tables import DROPS, EVENTS, Table
+from mqlake.tables import AUDIT_LOG, DROPS, EVENTS, Table
 from rules.actions.contract import Append
 
 _logger = logging.getLogger(__name__)
@@ -24,6 +25,12 @@ _EVENT: Final = """
     v int, event string, ts bigint, tenant string, client_id string, gateway string,
     reason string, filter string, topic string, qos tinyint, count bigint,
     detail string
+"""
+_AUDIT: Final = """
+    v int, event string, ts bigint, tenant string, caller string, role string,
+    credential string, address string, agent string, request_id string, operation string,
+    target string, status smallint, gateway string, detail string,
+    asked string, before string, after string
 """
 
 
@@ -56,8 +63,8 @@ def lost_offsets(
 
 
 def event_rows(records: DataFrame) -> DataFrame:
-    """Return a row for each event, except those that `drop_rows` gives."""
-    return _rows(records, EVENTS, F.col("event.event") != DROPPED)
+    """Return a row for each event, except those that `drop_rows` and `audit_rows` give."""
+    return _rows(records, EVENTS, ~F.col("event.event").isin(DROPPED, AUDIT_EVENT))
 
 
 def drop_rows(records: DataFrame) -> DataFrame:
@@ -65,10 +72,15 @@ def drop_rows(records: DataFrame) -> DataFrame:
     return _rows(records, DROPS, F.col("event.event") == DROPPED)
 
 
-def _rows(records: DataFrame, table: Table, wanted: Column) -> DataFrame:
+def audit_rows(records: DataFrame) -> DataFrame:
+    """Return a row for each change that somebody has asked for."""
+    return _rows(records, AUDIT_LOG, F.col("event.event") == AUDIT_EVENT, _AUDIT)
+
+
+def _rows(records: DataFrame, table: Table, wanted: Column, schema: str = _EVENT) -> DataFrame:
     text = F.make_valid_utf8(F.col("value").cast("string"))
     parsed = records.select(
-        "partition", "offset", text.alias("text"), F.from_json(text, _EVENT).alias("event")
+        "partition", "offset", text.alias("text"), F.from_json(text, schema).alias("event")
     )
     columns: dict[str, Column] = {
         "ts": F.timestamp_millis("event.ts"),

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from mqlake.clock import Clock
 from mqlake.records import EVENTS, INBOUND, RULES, SESSIONS
-from mqlake.tables import DROPS, RETAINED, Table
+from mqlake.tables import AUDIT_LOG, DROPS, RETAINED, Table
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from streaming.checkpoints import committed, query_id, read_ends
-from streaming.events import drop_rows, event_rows
+from streaming.events import audit_rows, drop_rows, event_rows
 from streaming.jvm.priority import give_way
 from streaming.resting import Rest
 from streaming.retained import (
@@ -139,6 +139,7 @@ class State:
                 events = _of(wanted, EVENTS)
                 self._append(event_rows(events), EVENTS_TABLE, batch_id)
                 self._append(drop_rows(events), DROPS, batch_id)
+                self._append(audit_rows(events), AUDIT_LOG, batch_id)
             if RULES in counts:
                 merge_rules(rule_changes(_of(wanted, RULES)))
             self._ends = next_offsets

@@ -16,9 +16,11 @@ from api.access.book import AccessBook
 from api.access.callers import Caller
 from api.access.changes import AccessChanges, Taken, Unknown
 from api.access.tokens import SESSION_PREFIX, Secret
+from api.audit.trail import begin_attempt, known_as
 from api.authentication import (
     COOKIE,
     CurrentCaller,
+    audited,
     doorkeeper_of,
     needs,
 )
@@ -161,13 +163,20 @@ Changes = Annotated[AccessChanges, Depends(_changes)]
 Book = Annotated[AccessBook, Depends(_complete_book)]
 
 
-@public.post("/login", responses={code: {"model": ProblemDetails} for code in (401, 422, 429, 503)})
+@public.post(
+    "/login",
+    responses={code: {"model": ProblemDetails} for code in (401, 422, 429, 503)},
+    openapi_extra=audited(),
+)
 async def post_login(
     request: Request, response: Response, book: Book, changes: Changes, state: State, login: Login
 ) -> SessionView:
     """Open a session: a cookie that scripts cannot read, and a token that they send beside it."""
     with doorkeeper_of(request).counting_login(request, login.username or ""):
+        means = "token" if login.username is None else "password"
+        await begin_attempt(request, login.username or "", None, means)
         caller = await _known(request, changes, login)
+    known_as(request, caller.name, caller.role)
     lifetime_seconds: float = request.app.state.settings.session_hours * 3600.0
     with _refused(), unavailable():
         secret = await asyncio.to_thread(
@@ -186,7 +195,11 @@ def get_session(caller: CurrentCaller) -> SessionView:
     return _session(caller)
 
 
-@router.post("/logout", status_code=HTTPStatus.NO_CONTENT, openapi_extra=needs("viewer"))
+@router.post(
+    "/logout",
+    status_code=HTTPStatus.NO_CONTENT,
+    openapi_extra={**needs("viewer"), **audited()},
+)
 def post_logout(
     request: Request, response: Response, changes: Changes, state: State, caller: CurrentCaller
 ) -> None:
@@ -201,7 +214,7 @@ def post_logout(
 @router.post(
     "/session/password",
     status_code=HTTPStatus.NO_CONTENT,
-    openapi_extra=needs("viewer"),
+    openapi_extra={**needs("viewer"), **audited()},
     responses={code: {"model": ProblemDetails} for code in (401, 409)},
 )
 async def post_password(

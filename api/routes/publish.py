@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from api.authentication import CurrentCaller
+from api.authentication import CurrentCaller, audited
 from api.dependencies import unavailable
 from api.messages import MadeMessage, MessageMaker
 from api.pages import DEFAULT_TENANT, Tenant
@@ -179,7 +179,11 @@ class BulkResult(BaseModel):
     failed: int = Field(description="how many the log has not taken")
 
 
-@router.post("/publish")
+_IN_MESSAGES: Final = audited(is_audited=False)
+"""Each is a row of the table `messages`, which says who has published it."""
+
+
+@router.post("/publish", openapi_extra=_IN_MESSAGES)
 async def post_publish(
     request: Request, caller: CurrentCaller, new: NewMessage, tenant: Tenant = DEFAULT_TENANT
 ) -> PublishedMessage:
@@ -202,6 +206,7 @@ async def post_publish(
 
 @router.post(
     "/publish/bulk",
+    openapi_extra=_IN_MESSAGES,
     responses={207: {"model": BulkResult, "description": "the log has not taken all"}},
 )
 async def post_publish_bulk(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from api.authentication import CurrentCaller
 from api.dependencies import Book, KnownReferences
 from api.pages import (
     DEFAULT_LIMIT,
@@ -20,7 +21,7 @@ from api.problems import ProblemDetails
 from api.rules.book import Entry
 from api.rules.checking import compiled
 from mqlake.reference_records import REFERENCE_TABLE_PREFIX
-from mqlake.tables import RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX, TABLES
+from mqlake.tables import FOR_ADMINISTRATORS, RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX, TABLES
 from mqlake.views import view_columns
 from rules.errors import RuleError
 from rules.model import ActionSpec
@@ -44,6 +45,7 @@ class Relation(BaseModel):
 def get_relations(
     book: Book,
     references: KnownReferences,
+    caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
@@ -55,7 +57,7 @@ def get_relations(
     """
     (after,) = read_cursor(cursor, 1)
     found = [
-        *_tables(),
+        *_tables(is_administrator=caller.may("admin")),
         *_rule_tables(book.all(tenant)),
         *(
             Relation(
@@ -70,8 +72,10 @@ def get_relations(
     return to_page(asked[: limit + 1], limit, lambda one: (one.name,))
 
 
-def _tables() -> Iterator[Relation]:
+def _tables(*, is_administrator: bool) -> Iterator[Relation]:
     for table in TABLES:
+        if table.name in FOR_ADMINISTRATORS and not is_administrator:
+            continue
         columns = [_column(one.name, one.type, one.comment) for one in view_columns(table)]
         yield Relation(name=table.name, comment=table.comment, columns=columns)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel, Field
 
-from api.authentication import CurrentCaller, needs
+from api.authentication import CurrentCaller, audited, needs
 from api.dependencies import State, unavailable
 from api.jobs import to_time
 from api.pages import Page
@@ -82,7 +82,11 @@ def get_rights(book: Book) -> RightsView:
     return _view(book.current)
 
 
-@router.post("/rights/plan", openapi_extra=_ADMIN, responses={422: {"model": ProblemDetails}})
+@router.post(
+    "/rights/plan",
+    openapi_extra={**_ADMIN, **audited(is_audited=False)},
+    responses={422: {"model": ProblemDetails}},
+)
 def post_plan(book: Book, wanted: RightsFile) -> Plan:
     """Show what would change if these were applied; nothing does."""
     current = book.current

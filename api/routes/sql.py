@@ -13,7 +13,7 @@ from fastapi.concurrency import iterate_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.authentication import needs
+from api.authentication import CurrentCaller, needs
 from api.dependencies import unavailable
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails, problem_response
@@ -117,7 +117,11 @@ Runner = Annotated[QueryRunner, Depends(query_runner)]
     },
 )
 async def post_sql(
-    request: Request, asked: SqlQuery, runner: Runner, tenant: Tenant = DEFAULT_TENANT
+    request: Request,
+    caller: CurrentCaller,
+    asked: SqlQuery,
+    runner: Runner,
+    tenant: Tenant = DEFAULT_TENANT,
 ) -> Response:
     """Run one SELECT over the tenant's history, as it is now or as it was.
 
@@ -133,7 +137,9 @@ async def post_sql(
     seconds = min(asked.timeout_seconds, settings.sql_max_seconds)
     limits = Limits(rows, seconds, settings.sql_max_bytes)
     try:
-        query = await asyncio.to_thread(check, asked.query, tenant)
+        query = await asyncio.to_thread(
+            check, asked.query, tenant, is_administrator=caller.may("admin")
+        )
         run, result = await _run(
             request, lambda stop: runner.run(query, asked.format, limits, stop)
         )

@@ -20,7 +20,7 @@ from api.sql.dialect import DIALECT, HistoryParser, Verbatim, first_place, path_
 from api.sql.errors import QueryError, error_at
 from api.sql.functions import ALLOWED, GENERATORS, HINTS, PATTERN_FUNCTIONS, TABLE_FUNCTIONS
 from mqlake.errors import InvalidTopic
-from mqlake.tables import RULE_TABLE_PATTERN
+from mqlake.tables import FOR_ADMINISTRATORS, RULE_TABLE_PATTERN
 from mqlake.topics import validate_topic_filter
 from mqlake.views import (
     BY_NAME,
@@ -144,8 +144,8 @@ class CheckedQuery:
     relations: frozenset[str]
 
 
-def check(text: str, tenant: str) -> CheckedQuery:
-    """Check a query and confine it to a tenant.
+def check(text: str, tenant: str, *, is_administrator: bool = False) -> CheckedQuery:
+    """Check a query and confine it to a tenant, and to what who asks may see.
 
     Raises:
         QueryError: It is refused, or does not parse.
@@ -154,7 +154,7 @@ def check(text: str, tenant: str) -> CheckedQuery:
     _check_tokens(text, tokens)
     try:
         statement = _parse(text, tokens)
-        checker = _Checker(text, tenant, statement)
+        checker = _Checker(text, tenant, statement, is_administrator)
         checker.check()
         sql = to_sql(statement)
     except RecursionError as exc:  # a name of a thousand parts, say, is as deep
@@ -251,6 +251,7 @@ class _Checker:
     text: str
     tenant: str
     root: exp.Expr
+    is_administrator: bool
     relations: set[str] = field(default_factory=set)
 
     def check(self) -> None:
@@ -318,6 +319,8 @@ class _Checker:
             return
         is_ours = table.catalog == "" and table.db.lower() in ("", "default")
         mine = f"{TENANT} = {quoted(self.tenant)}"
+        if is_ours and name in FOR_ADMINISTRATORS and not self.is_administrator:
+            self._refuse(table.this, f"the table {name} is for administrators")
         if is_ours and name in BY_NAME:
             select = view_select(BY_NAME[name], time_travel=travel, where=mine)
         elif is_ours and re.fullmatch(RULE_TABLE_PATTERN, name):

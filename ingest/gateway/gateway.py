@@ -165,7 +165,9 @@ class Gateway(Foundation):
             settings.host, settings.agent_check_port, lambda: draining.state, lambda: overload.level
         )
         asked = self.chain, self.authorizer, self.bans
-        self.reloading = Reloading(self.listeners, *asked, self.connections, self.tasks)
+        self.reloading = Reloading(
+            self.listeners, *asked, self.connections, self.tasks, self.context
+        )
         address, shards = self.peers.address, self.shards
         elsewhere = Redirecting(settings.name, lambda: shards.places, address, clock)
         self.redirecting = elsewhere if settings.redirect_clients else None

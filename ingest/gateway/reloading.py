@@ -9,23 +9,29 @@ import logging
 from typing import TYPE_CHECKING
 
 from ingest.gateway.authentication.tokens import KeysUnusable
+from mqlake.audit_records import AUDIT_EVENT
 from mqlake.bans import BansError
 from mqlake.credentials import CredentialsError
+from mqlake.reference_records import DEFAULT_TENANT
 from mqlake.rights.files import RightsError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ingest.gateway.authentication.authorizer import Authorizer
     from ingest.gateway.authentication.chain import Chain
     from ingest.gateway.bans import Bans
     from ingest.gateway.connections import Connections
+    from ingest.gateway.context import Context
     from ingest.gateway.listeners.listeners import Listeners
     from ingest.gateway.tasks import Tasks
+    from mqlake.errors import MqlakeError
 
 logger = logging.getLogger(__name__)
 
 
 class Reloading:
-    """Has the files read again that say who may come in, and do what.
+    """Has the files read again that say who may come in, and do what; each is told (`audit_log`).
 
     Args:
         listeners: Have certificates.
@@ -34,6 +40,7 @@ class Reloading:
         bans: Know who is not let in.
         connections: Go by that from then on.
         tasks: Owns the reading.
+        context: Of the gateway.
     """
 
     def __init__(
@@ -44,6 +51,7 @@ class Reloading:
         bans: Bans,
         connections: Connections,
         tasks: Tasks,
+        context: Context,
     ) -> None:
         self._listeners = listeners
         self._chain = chain
@@ -51,6 +59,8 @@ class Reloading:
         self._bans = bans
         self._connections = connections
         self._tasks = tasks
+        self._settings = context.settings
+        self._events = context.events
 
     def begin(self) -> None:
         """Read them in the background."""
@@ -64,55 +74,69 @@ class Reloading:
         await self._read_bans()
 
     async def _read_users(self) -> None:
+        path = self._settings.credentials_file
         try:
             users = await self._chain.reload()
         except CredentialsError as exc:
-            logger.error(
-                "credentials not reloaded, the old ones stay",
-                extra={"fields": {"reason": str(exc)}},
-            )
+            self._stays("credentials", path, exc)
         else:
-            if users is not None:
-                logger.info("credentials reloaded", extra={"fields": {"users": users}})
+            self._is_read("credentials", path, users=users)
 
     async def _read_keys(self) -> None:
         try:
             await self._chain.reload_keys()
         except KeysUnusable as exc:
-            logger.error(
-                "keys of tokens not reloaded, the old ones stay",
-                extra={"fields": {"reason": str(exc)}},
-            )
+            self._stays("keys of tokens", None, exc)
 
     async def _read_rights(self) -> None:
+        path = self._settings.rights_file
         try:
             rules = await self._authorizer.reload()
         except RightsError as exc:
-            logger.error(
-                "rights not reloaded, the old ones stay", extra={"fields": {"reason": str(exc)}}
-            )
+            self._stays("rights", path, exc)
             return
         if rules is None:
             return
-        if self._authorizer.version:
-            logger.warning(
-                "rights file not used: rights were applied for all gateways",
-                extra={"fields": {"version": self._authorizer.version}},
-            )
+        if version := self._authorizer.version:
+            words = "rights file not used: rights were applied for all gateways"
+            logger.warning(words, extra={"fields": {"version": version}})
+            self._tell(path, words)
             return
         for connection in list(self._connections):
             connection.renew_rights()
-        logger.info("rights reloaded", extra={"fields": {"rules": rules}})
+        self._is_read("rights", path, rules=rules)
 
     async def _read_bans(self) -> None:
+        path = self._settings.bans_file
         try:
             bans = await self._bans.reload()
         except BansError as exc:
-            logger.error(
-                "bans not reloaded, the old ones stay", extra={"fields": {"reason": str(exc)}}
-            )
+            self._stays("bans", path, exc)
             return
-        if bans is None:
-            return
-        self._bans.cut_banned()
-        logger.info("bans reloaded", extra={"fields": {"bans": bans}})
+        if bans is not None:
+            self._bans.cut_banned()
+            self._is_read("bans", path, bans=bans)
+
+    def _is_read(self, what: str, path: Path | None, **counts: int | None) -> None:
+        if path is not None:
+            words = f"{what} reloaded"
+            logger.info(words, extra={"fields": counts})
+            self._tell(path, None, counts)
+
+    def _stays(self, what: str, path: Path | None, error: MqlakeError) -> None:
+        words = f"{what} not reloaded, the old ones stay"
+        logger.error(words, extra={"fields": {"reason": str(error)}})
+        self._tell(path, f"{words}: {error}")
+
+    def _tell(self, path: Path | None, detail: str | None, after: object = None) -> None:
+        self._events.add(
+            AUDIT_EVENT,
+            DEFAULT_TENANT,
+            "",
+            caller="file",
+            credential="file",
+            operation="reload",
+            target=str(path or ""),
+            detail=detail,
+            after=after,
+        )

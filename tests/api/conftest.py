@@ -15,6 +15,7 @@ from api.access.book import AccessBook
 from api.access.callers import Callers
 from api.access.changes import AccessChanges
 from api.app import create_app
+from api.audit.trail import AuditLog
 from api.authentication import Doorkeeper
 from api.bans import BanBook, BanChanges
 from api.cache import CacheWriter
@@ -134,6 +135,7 @@ class Api:
     rules: RuleBook = field(default_factory=RuleBook)
     metrics: MetricsBook = field(default_factory=lambda: MetricsBook(ManualClock()))
     references: ReferenceBook = field(default_factory=ReferenceBook)
+    audited: MemoryAppender = field(default_factory=MemoryAppender)
 
     def request(
         self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any
@@ -233,6 +235,7 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     write_state(tmp_path, healthy=True)
     clock = ManualClock()
     app.state.log = log = MemoryAppender()
+    app.state.audit_log = AuditLog(audited := MemoryAppender(), tmp_path, clock)
     app.state.gateways = gateways = Gateways(clock)
     app.state.bans = bans = BanBook()
     app.state.ban_changes = BanChanges(log, bans, clock)
@@ -271,5 +274,5 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
         writer.complete()
         rules.complete()
         references.complete()
-        read = (access, rules, metrics, references)
+        read = (access, rules, metrics, references, audited)
         yield Api(Client(app), tmp_path, writer, gateways, log, clock, *read)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from mqlake.audit_records import AUDIT_EVENT, AuditRecord, encode_audit
 from mqlake.clock import ManualClock
 from mqlake.records import (
     EVENTS,
@@ -458,6 +459,40 @@ class TestEvents:
             ("a", 1, "queue_full", 17, "g1")
         ]
 
+    def test_each_change_is_a_row_of_its_own_table(self, log: Log) -> None:
+        record = AuditRecord(
+            ts=1_600_000_000_123,
+            tenant="default",
+            caller="key:1",
+            role="admin",
+            credential="key",
+            address="127.0.0.1",
+            agent="curl/8",
+            request_id="r1",
+            operation="PUT /rules/{id}",
+            target="/rules/hot",
+            status=200,
+            asked={"sql": "SELECT 'ü\ud800'"},
+            before=None,
+            after={"version": 2, "actions": []},
+        )
+        log.append(EVENTS, b"default/", encode_audit(record))
+        log.tell(AUDIT_EVENT, caller="file", operation="reload", after={"rules": 3})
+        log.tell("client.connected")
+        log.apply()
+        log.repeat(0)
+        first, second = log.rows(
+            "SELECT caller, role, operation, target, status, gateway, before, after, "
+            "unix_millis(ts), get_json_object(asked, '$.sql') LIKE 'SELECT%' "
+            "FROM audit_log ORDER BY log_offset"
+        )
+        assert first == (
+            *("key:1", "admin", "PUT /rules/{id}", "/rules/hot", 200, None, None),
+            *('{"version":2,"actions":[]}', 1_600_000_000_123, True),
+        )
+        assert (second[0], second[5], second[7]) == ("file", "g1", '{"rules":3}')
+        assert log.rows("SELECT event FROM events") == [("client.connected",)]
+
 
 def test_a_batch_cut_short_anywhere_ends_right_when_it_comes_again(
     log: Log, monkeypatch: pytest.MonkeyPatch
@@ -482,7 +517,8 @@ def test_a_batch_cut_short_anywhere_ends_right_when_it_comes_again(
         raise KilledError
 
     apply = log.apply
-    steps = ["merge_retained", "merge_sessions", "merge_subscriptions", "event_rows", "drop_rows"]
+    merges = ["merge_retained", "merge_sessions", "merge_subscriptions"]
+    steps = [*merges, "event_rows", "drop_rows", "audit_rows"]
     for step in steps:
         with monkeypatch.context() as patch:
             patch.setattr(state_module, step, killed)

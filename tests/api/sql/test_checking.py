@@ -95,7 +95,9 @@ def test_the_error_says_what_and_where(sql: str, line: int, column: int, said: s
 def test_every_table_is_read_through_a_filter_on_the_tenant() -> None:
     for name in (*BY_NAME, "rule_x"):
         checked = check(
-            f"SELECT * FROM {name} a, {name} b WHERE a.ts IN (SELECT 1 FROM {name})", "t"
+            f"SELECT * FROM {name} a, {name} b WHERE a.ts IN (SELECT 1 FROM {name})",
+            "t",
+            is_administrator=True,
         )
         found = re.findall(rf"spark_catalog\.default\.`{name}`( WHERE tenant = 't')?", checked.sql)
         assert found == [" WHERE tenant = 't'"] * 3
@@ -263,3 +265,18 @@ def test_what_costs_too_much_for_each_row_is_refused(query: str, problem: str) -
 )
 def test_what_is_usual_is_not(query: str) -> None:
     check(query, "t")
+
+
+def test_the_audit_log_is_for_administrators() -> None:
+    for sql in (
+        "SELECT * FROM audit_log",
+        "SELECT * FROM default.`AUDIT_LOG`",
+        "SELECT * FROM audit_log VERSION AS OF 1",
+        "SELECT 1 FROM messages WHERE EXISTS (SELECT 1 FROM audit_log)",
+        "WITH x AS (SELECT caller FROM audit_log) SELECT * FROM x",
+    ):
+        with pytest.raises(QueryError, match="audit_log is for administrators"):
+            check(sql, "default")
+        assert check(sql, "default", is_administrator=True).relations >= {"audit_log"}
+    with pytest.raises(QueryError, match="name of a table"):
+        check("WITH audit_log AS (SELECT 1 AS one) SELECT * FROM audit_log", "default")

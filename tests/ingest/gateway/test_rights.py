@@ -27,6 +27,7 @@ from ingest.protocol.reason_codes import (
     PubrecReasonCode,
     SubackReasonCode,
 )
+from mqlake.audit_records import AUDIT_EVENT
 from mqlake.credentials import make_verifier, set_user
 from mqlake.errors import SettingsError
 from mqlake.records import EVENTS
@@ -514,3 +515,21 @@ async def test_a_client_that_has_to_go_is_told_of(
         await reload(harness, rights, RULES, caplog)
         (told,) = await denials(harness)
         assert told == denied("other", "connect", "it may not have this client identifier any more")
+
+
+async def test_a_file_that_is_read_again_is_told_in_the_audit_log(
+    rights: Path, credentials: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway_with(rights, credentials) as harness:
+        await reload(harness, rights, OPEN, caplog)
+        write(rights, "nonsense")
+        harness.gateway.reloading.begin()
+        await until(lambda: len(harness.events(AUDIT_EVENT)) == 4)
+        told = [
+            (one["caller"], one["target"], one["after"], one["detail"])
+            for one in harness.events(AUDIT_EVENT)
+        ]
+        users = ("file", str(credentials), {"users": len(USERS)}, None)
+        assert told[:3] == [users, ("file", str(rights), {"rules": 2}, None), users]
+        assert told[3][:3] == ("file", str(rights), None)
+        assert told[3][3].startswith("rights not reloaded, the old ones stay")

@@ -1,0 +1,115 @@
+"""What there is at a path, as it is shown to those who may not see secrets."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.datastructures import State
+
+from api.references.views import view_reference
+from api.rules.changes import body_of
+from api.rules.views import masked_body
+from mqlake.errors import MqlakeError
+from mqlake.reference_records import reference_table
+from mqlake.retention import read_policies
+
+Reader = Callable[[State, Mapping[str, str], str], Any]
+"""From the application's state, parameters of the path and tenant to JSON; None: nothing."""
+
+
+def state_at(path: str, state: State, parameters: Mapping[str, str], tenant: str) -> Any:
+    """Return what there is.
+
+    Args:
+        path: Of the operation, below the prefix: `/rules/{id}`.
+        state: Of the application.
+        parameters: Of the path.
+        tenant: Whose it is.
+    """
+    reader = _READERS.get(path)
+    if reader is None:
+        return None
+    try:
+        return reader(state, parameters, tenant)
+    except MqlakeError as exc:  # a damaged file, say
+        return {"unreadable": str(exc)}
+
+
+def masked_request(annotation: Any, body: bytes) -> Any:
+    """Return what a body asks for; None when it is not as the operation has it.
+
+    Args:
+        annotation: Type of the body; what is secret in it is of a type that says so.
+        body: JSON.
+    """
+    try:
+        asked = TypeAdapter(annotation).validate_json(body)
+    except ValidationError:
+        return None
+    if not isinstance(asked, BaseModel):
+        return None
+    found = asked.model_dump(mode="json", exclude_unset=True)
+    if "actions" in found:  # not checked yet; what became of them is in the state
+        found["actions"] = [one["function"] for one in found["actions"]]
+    return found
+
+
+def _rule(state: State, parameters: Mapping[str, str], tenant: str) -> Any:
+    entry = state.rules.get(tenant, parameters["id"])
+    if entry is None:
+        return None
+    shown = masked_body(body_of(entry.rule)).model_dump(mode="json")
+    return {"version": entry.rule.version, **shown}
+
+
+def _schema(state: State, parameters: Mapping[str, str], tenant: str) -> Any:
+    versions = state.rules.schemas(tenant).versions(parameters["name"])
+    return {"versions": [one.version for one in versions]} if versions else None
+
+
+def _reference(state: State, parameters: Mapping[str, str], tenant: str) -> Any:
+    found = state.references.get(tenant, parameters["id"])
+    if found is None or not found.exists:
+        return None
+    table = reference_table(tenant, parameters["id"])
+    return view_reference(parameters["id"], table, found).model_dump(mode="json")
+
+
+def _key(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
+    key = state.access.key(parameters["id"])
+    return None if key is None else {"role": key.role, "description": key.description}
+
+
+def _account(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
+    account = state.access.account(parameters["name"])
+    if account is None:
+        return None
+    return {"role": account.role, "password_changed_at": account.password_changed_at}
+
+
+def _ban(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
+    ban = state.bans.get(parameters["id"])
+    return None if ban is None else ban.model_dump(mode="json")
+
+
+def _rights(state: State, _parameters: Mapping[str, str], _tenant: str) -> Any:
+    rights = state.rights.current
+    return None if rights is None else rights.model_dump(mode="json", exclude_defaults=True)
+
+
+def _retention(state: State, _parameters: Mapping[str, str], _tenant: str) -> Any:
+    return [asdict(one) for one in read_policies(state.data_dir)]
+
+
+_READERS: Final[Mapping[str, Reader]] = {
+    **dict.fromkeys(("/rules/{id}", "/rules/{id}/versions/{version}/rollback"), _rule),
+    **dict.fromkeys(("/schemas/{name}", "/schemas/{name}/versions/{version}"), _schema),
+    "/references/{id}": _reference,
+    "/references/{id}/versions/{version}/rollback": _reference,
+    "/keys/{id}": _key,
+    "/accounts/{name}": _account,
+    "/bans/{id}": _ban,
+    "/rights": _rights,
+    "/retention": _retention,
+}

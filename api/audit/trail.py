@@ -1,0 +1,176 @@
+"""Each request for a change is a record of the log, which has it before the answer is sent.
+
+Who asks notes that when he is known (`begin_attempt`); the middleware adds what came of it.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.audit.states import masked_request, state_at
+from api.log import LogAppender
+from api.pages import DEFAULT_TENANT
+from mqlake.access_records import Role
+from mqlake.audit_records import AuditRecord, encode_audit
+from mqlake.clock import Clock
+from mqlake.errors import LogError, OperationalError
+from mqlake.records import EVENTS
+from mqlake.status import read_state
+
+_logger = logging.getLogger(__name__)
+
+_ATTEMPT: Final = "mqlake.attempt"
+"""In the scope of a request."""
+_SERVER_ERROR: Final = 500
+_KEY: Final = f"{DEFAULT_TENANT}/".encode()
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A request for a change, before it is answered."""
+
+    caller: str
+    role: Role | None
+    credential: str
+    asked: Any
+    before: Any
+
+
+async def begin_attempt(request: Request, caller: str, role: Role | None, credential: str) -> None:
+    """Note a request for a change, and what is there before it.
+
+    Args:
+        request: Its body is read again if the operation has described it.
+        caller: Who asks; of a login, who says that he is it.
+        role: None: he has not shown it yet.
+        credential: What he shows: token, key, session or password.
+    """
+    route = request.scope["route"]
+    fields = route.dependant.body_params
+    asked = None
+    if fields:
+        asked = masked_request(fields[0].field_info.annotation, await request.body())
+    before = _state(request.scope)
+    request.scope[_ATTEMPT] = _Attempt(caller, role, credential, asked, before)
+
+
+def known_as(request: Request, caller: str, role: Role) -> None:
+    """Note that somebody who logs in is who he says."""
+    attempt: _Attempt = request.scope[_ATTEMPT]
+    attempt.caller, attempt.role = caller, role
+
+
+class AuditLog:
+    """Writes the records; safe to use from any thread.
+
+    Args:
+        log: Where to.
+        data_dir: Of the system, which says where the log is.
+        clock: For their times.
+    """
+
+    def __init__(self, log: LogAppender, data_dir: Path, clock: Clock) -> None:
+        self._log = log
+        self._data_dir = data_dir
+        self._clock = clock
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def write(self, record: AuditRecord) -> None:
+        """Append a record; what the log does not take is a line of the process's own log.
+
+        The change itself is there then, or the log has not taken that either.
+        """
+        value = encode_audit(record)
+        try:
+            servers = read_state(self._data_dir).bootstrap_servers
+            self._log.append(servers, EVENTS, _KEY, value, what="audit record")
+        except (OperationalError, LogError) as exc:
+            fields = {"reason": str(exc), "record": value.decode()}
+            _logger.error("not in the audit log", extra={"fields": fields})
+
+
+class AuditTrail:
+    """Middleware for all requests.
+
+    Args:
+        app: What answers them.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_told = False
+
+        async def tell(status: int) -> None:
+            nonlocal is_told
+            attempt: _Attempt | None = scope.get(_ATTEMPT)
+            if attempt is None or is_told:
+                return
+            is_told = True
+            audit_log: AuditLog = scope["app"].state.audit_log
+            record = _record(scope, attempt, status, audit_log.now_ms())
+            await asyncio.to_thread(audit_log.write, record)
+
+        async def send_when_told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await tell(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_when_told)
+        except Exception:
+            await tell(_SERVER_ERROR)
+            raise
+
+
+def _record(scope: Scope, attempt: _Attempt, status: int, now_ms: int) -> AuditRecord:
+    query = scope["query_string"].decode(errors="replace")
+    path = scope["path"].removeprefix(scope["app"].state.prefix)
+    client = scope.get("client")
+    return AuditRecord(
+        ts=now_ms,
+        tenant=_tenant(scope),
+        caller=attempt.caller,
+        role=attempt.role,
+        credential=attempt.credential,
+        address="" if client is None else client[0],
+        agent=Headers(scope=scope).get("user-agent", ""),
+        request_id=scope.get("mqlake.request_id", ""),
+        operation=f"{scope['method']} {_operation(scope)}",
+        target=f"{path}?{query}" if query else path,
+        status=status,
+        asked=attempt.asked,
+        before=attempt.before,
+        after=_state(scope),
+    )
+
+
+def _operation(scope: Scope) -> str:
+    """Return the path that the operation has in the OpenAPI document, without the prefix."""
+    path: str = scope["route"].path_format
+    return path.removeprefix(scope["app"].state.prefix)
+
+
+def _state(scope: Scope) -> Any:
+    return state_at(_operation(scope), scope["app"].state, scope["path_params"], _tenant(scope))
+
+
+def _tenant(scope: Scope) -> str:
+    """Return whose the change is; what the operation does not ask for counts for nothing."""
+    if all(one.name != "tenant" for one in scope["route"].dependant.query_params):
+        return DEFAULT_TENANT
+    given = parse_qs(scope["query_string"].decode(errors="replace")).get("tenant")
+    return given[-1] if given else DEFAULT_TENANT

@@ -1,0 +1,51 @@
+"""A record of `mqlake.events` that becomes a row of the table `audit_log`: who has changed what."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from mqlake.record_versions import RECORD_VERSION
+
+AUDIT_EVENT: Final = "audit"
+"""Its `event`; no rule can ask for it, and it is no row of `events`."""
+
+MAX_TEXT: Final = 2_000
+"""Characters of what whoever asks says of himself."""
+MAX_STATE: Final = 64 * 1024
+"""Characters of a state as JSON; of a larger one only its size is told."""
+
+
+@dataclass(slots=True, frozen=True)
+class AuditRecord:
+    """One change, or an attempt; the fields are columns of the table."""
+
+    ts: int
+    """When it was answered, UTC epoch in milliseconds."""
+    tenant: str
+    caller: str
+    role: str | None
+    credential: str
+    address: str
+    agent: str
+    request_id: str
+    operation: str
+    target: str
+    status: int | None
+    gateway: str | None = None
+    detail: str | None = None
+    asked: Any = None
+    """JSON, as `before` and `after`; without secrets."""
+    before: Any = None
+    after: Any = None
+
+
+def encode_audit(record: AuditRecord) -> bytes:
+    members: dict[str, Any] = {"v": RECORD_VERSION, "event": AUDIT_EVENT, **asdict(record)}
+    for name in ("agent", "target", "detail"):
+        if members[name] is not None:
+            members[name] = members[name][:MAX_TEXT]
+    for name in ("asked", "before", "after"):
+        size = len(json.dumps(members[name]))
+        if size > MAX_STATE:
+            members[name] = {"left_out": f"{size} characters of JSON"}
+    return json.dumps(members, separators=(",", ":")).encode()
