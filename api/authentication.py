@@ -40,6 +40,8 @@ ROLE_FIELD: Final = "x-role"
 """Of an operation in the OpenAPI document."""
 AUDITED_FIELD: Final = "x-audited"
 """Likewise: whether requests for it are rows of the table `audit_log`."""
+TOPICS_FIELD: Final = "x-topics"
+"""Likewise: whether it is open to callers with rights to some topics alone."""
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 FAILURES_PER_SECOND: Final = 1.0
@@ -92,6 +94,11 @@ def role_for(method: str, extra: dict[str, Any] | None) -> Role:
 def audited(*, is_audited: bool = True) -> dict[str, Any]:
     """Return what a route says whose method and role do not say whether it changes something."""
     return {AUDITED_FIELD: is_audited}
+
+
+def for_topics() -> dict[str, Any]:
+    """Return what a route says that gives callers only what is of their topics."""
+    return {TOPICS_FIELD: True}
 
 
 def is_audited(method: str, extra: dict[str, Any] | None) -> bool:
@@ -228,6 +235,11 @@ async def authorize(
     if not caller.may(role):
         raise Problem(
             HTTPStatus.FORBIDDEN, f"this needs the role {role}; {caller.name} is {caller.role}"
+        )
+    if caller.topic_filters is not None and not (extra or {}).get(TOPICS_FIELD):
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            f"{caller.name} is for some topics alone, and this is about more than topics",
         )
     limit(doorkeeper.requests, caller.name)
     return caller

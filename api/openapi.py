@@ -12,7 +12,8 @@ DESCRIPTION: Final = """\
 Errors have one shape, `application/problem+json` with a stable `code`. Lists come in pages:
 `next_cursor` of one asks for the next. Each answer has an `X-Request-ID`, which is the request's
 own if it has one. What an operation needs is in `x-role`: viewer, editor or admin. Requests for one
-with `x-audited` are rows of the table `audit_log`.
+with `x-audited` are rows of the table `audit_log`. Keys for some topics may ask for what has
+`x-topics`.
 """
 _COMMON: Final = {
     "401": "nobody that we know",

@@ -37,6 +37,8 @@ class ApiKey:
     """UTC epoch in milliseconds, as all times here."""
     created_by: str
     expires_at: int | None = None
+    topic_filters: tuple[str, ...] | None = None
+    """Of what whoever has the key may read and publish; None: all topics."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -89,6 +91,12 @@ def encode_access(value: AccessValue) -> bytes:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def _filters(found: object) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise TypeError("topic_filters: expected a list of text")
+    return tuple(found)
+
+
 def decode_access(kind: AccessKind, data: bytes) -> AccessValue:
     """Undo `encode_access`; fields that we do not know are left out.
 
@@ -100,6 +108,8 @@ def decode_access(kind: AccessKind, data: bytes) -> AccessValue:
         fields: dict[str, Any] = json.loads(data)
         check_version(fields.pop("v"), kind)
         known = {name: fields[name] for name in class_.__slots__ if name in fields}
+        if known.get("topic_filters") is not None:
+            known["topic_filters"] = _filters(known["topic_filters"])
         value = class_(**known)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise InvalidRecord(f"{kind} is malformed: {exc!r}") from exc

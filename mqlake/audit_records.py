@@ -48,4 +48,5 @@ def encode_audit(record: AuditRecord) -> bytes:
         size = len(json.dumps(members[name]))
         if size > MAX_STATE:
             members[name] = {"left_out": f"{size} characters of JSON"}
-    return json.dumps(members, separators=(",", ":")).encode()
+    text = json.dumps(members, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace")  # half a surrogate pair is no text for anybody else

@@ -252,6 +252,8 @@ TABLES: Final = (
     *(MESSAGES, RETAINED, SESSIONS, SUBSCRIPTIONS),
     *(EVENTS, DROPS, DEAD_LETTERS, LATE, RULES, AUDIT_LOG),
 )
+OF_TOPICS: Final = (MESSAGES.name, RETAINED.name)
+"""Tables of which who has rights to some topics sees the rows of these."""
 FOR_ADMINISTRATORS: Final = frozenset({AUDIT_LOG.name})
 """Tables that queries of nobody else may name."""
 

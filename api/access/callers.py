@@ -1,7 +1,7 @@
 """From what somebody shows to who it is."""
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from api.access.book import AccessBook
@@ -9,6 +9,7 @@ from api.access.tokens import KEY_PREFIX, SESSION_PREFIX, Secret, read_secret
 from mqlake.access_records import ROLES, LoginSession, Role, SubjectKind
 from mqlake.clock import Clock
 from mqlake.errors import OperationalError
+from mqlake.matching import covers
 
 TOKEN_NAME: Final = "api-token"  # noqa: S105 - a name
 """Of whoever shows the token in `<data-dir>/api-token`; no account has it."""
@@ -32,6 +33,8 @@ class Caller:
     """When the key or the session ends, in milliseconds; None: never."""
     token_mark: str = ""
     """Of whoever has shown the token: which it was, without telling it."""
+    topic_filters: tuple[str, ...] | None = None
+    """Of what he may read and publish; None: all topics, and what is of none."""
 
     @property
     def subject(self) -> str:
@@ -40,6 +43,11 @@ class Caller:
 
     def may(self, role: Role) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
+
+    def may_have(self, topic_filter: str) -> bool:
+        """Tell whether all that a valid topic filter, or topic name, matches is his to have."""
+        known = self.topic_filters
+        return known is None or any(covers(one, topic_filter) for one in known)
 
 
 class Callers:
@@ -125,7 +133,13 @@ class Callers:
         key = self._book.key(key_id)
         if key is None or (key.expires_at is not None and self._is_past(key.expires_at)):
             return None
-        return Caller(f"{_KEY_NAME}{key_id}", key.role, "key", expires_at=key.expires_at)
+        return Caller(
+            f"{_KEY_NAME}{key_id}",
+            key.role,
+            "key",
+            expires_at=key.expires_at,
+            topic_filters=key.topic_filters,
+        )
 
     def _is_past(self, at_ms: int) -> bool:
         return self._clock.now_ms() >= at_ms
@@ -137,12 +151,4 @@ class Callers:
 
 def _with_session(caller: Caller, secret: Secret, session: LoginSession) -> Caller:
     ends = [at for at in (caller.expires_at, session.expires_at) if at is not None]
-    return Caller(
-        caller.name,
-        caller.role,
-        caller.kind,
-        session_id=secret.id,
-        csrf_token=secret.csrf_token,
-        expires_at=min(ends),
-        token_mark=caller.token_mark,
-    )
+    return replace(caller, session_id=secret.id, csrf_token=secret.csrf_token, expires_at=min(ends))

@@ -72,7 +72,13 @@ class AccessChanges:
         self._nobody = Verifier(b"\0" * 16, rounds, b"\0" * 32, b"\0" * 32)
 
     def create_key(
-        self, servers: str, role: Role, description: str, expires_at: int | None, by: Caller
+        self,
+        servers: str,
+        role: Role,
+        description: str,
+        expires_at: int | None,
+        by: Caller,
+        topic_filters: tuple[str, ...] | None = None,
     ) -> tuple[str, str, ApiKey]:
         """Make a key; return its identifier, the key itself, which is never known again, and it.
 
@@ -82,7 +88,7 @@ class AccessChanges:
         """
         secret = new_secret()
         now_ms = self._clock.now_ms()
-        key = ApiKey(role, description, secret.hash, now_ms, by.name, expires_at)
+        key = ApiKey(role, description, secret.hash, now_ms, by.name, expires_at, topic_filters)
         with self._lock:
             if len(self._book.all_keys()) >= MAX_KEYS:
                 raise Taken(f"there are {MAX_KEYS} keys, which is the limit: delete some")

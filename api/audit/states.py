@@ -78,7 +78,10 @@ def _reference(state: State, parameters: Mapping[str, str], tenant: str) -> Any:
 
 def _key(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
     key = state.access.key(parameters["id"])
-    return None if key is None else {"role": key.role, "description": key.description}
+    if key is None:
+        return None
+    filters = None if key.topic_filters is None else list(key.topic_filters)
+    return {"role": key.role, "description": key.description, "topic_filters": filters}
 
 
 def _account(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:

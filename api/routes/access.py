@@ -10,7 +10,15 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, Depends, Path, Request, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 
 from api.access.book import AccessBook
 from api.access.callers import Caller
@@ -22,6 +30,7 @@ from api.authentication import (
     CurrentCaller,
     audited,
     doorkeeper_of,
+    for_topics,
     needs,
 )
 from api.dependencies import State, unavailable
@@ -29,7 +38,9 @@ from api.jobs import to_time
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from mqlake.access_records import Account, ApiKey, Role, SubjectKind
+from mqlake.errors import InvalidTopic
 from mqlake.saslprep import UnpreparableText
+from mqlake.topics import split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
     from api.access.passwords import PasswordChecks
@@ -42,6 +53,7 @@ router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
 
 MIN_PASSWORD_CHARACTERS: Final = 8
 MAX_PASSWORD_CHARACTERS: Final = 256
+MAX_TOPIC_FILTERS: Final = 100
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """Beyond them a time in another zone is none of the calendar's."""
@@ -55,6 +67,19 @@ Password = Annotated[
     SecretStr,
     Field(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_CHARACTERS),
 ]
+
+
+def _topic_filter(text: str) -> str:
+    try:
+        validate_topic_filter(text)
+    except InvalidTopic as exc:
+        raise ValueError(str(exc)) from exc
+    if split_shared(text).share_name:
+        raise ValueError("expected a filter that is not one of a shared subscription")
+    return text
+
+
+TopicFilter = Annotated[str, AfterValidator(_topic_filter)]
 
 
 class Login(BaseModel):
@@ -103,12 +128,25 @@ class NewKey(BaseModel):
     expires_at: Annotated[AwareDatetime, Field(gt=_EARLIEST, lt=_LATEST)] | None = Field(
         default=None, description="null: it never does"
     )
+    topic_filters: list[TopicFilter] | None = Field(
+        default=None,
+        max_length=MAX_TOPIC_FILTERS,
+        description="whoever has the key may read and publish what these match, and ask for "
+        "nothing else; null: all topics. Not for the role admin",
+    )
+
+    @model_validator(mode="after")
+    def _is_no_administrators(self) -> "NewKey":
+        if self.role == "admin" and self.topic_filters is not None:
+            raise ValueError("topic_filters: an administrator has all topics, expected null")
+        return self
 
 
 class KeyView(BaseModel):
     id: str
     description: str
     role: Role
+    topic_filters: list[str] | None = Field(description="that it is for; null: all topics")
     created_at: datetime | None
     created_by: str
     expires_at: datetime | None
@@ -189,7 +227,7 @@ async def post_login(
     return _session(opened)
 
 
-@router.get("/session")
+@router.get("/session", openapi_extra=for_topics())
 def get_session(caller: CurrentCaller) -> SessionView:
     """Show who asks."""
     return _session(caller)
@@ -198,7 +236,7 @@ def get_session(caller: CurrentCaller) -> SessionView:
 @router.post(
     "/logout",
     status_code=HTTPStatus.NO_CONTENT,
-    openapi_extra={**needs("viewer"), **audited()},
+    openapi_extra={**needs("viewer"), **audited(), **for_topics()},
 )
 def post_logout(
     request: Request, response: Response, changes: Changes, state: State, caller: CurrentCaller
@@ -257,7 +295,12 @@ def post_key(
     expires_at = None if new.expires_at is None else round(new.expires_at.timestamp() * 1000)
     with _refused(), unavailable():
         key_id, text, key = changes.create_key(
-            state.bootstrap_servers, new.role, new.description, expires_at, caller
+            state.bootstrap_servers,
+            new.role,
+            new.description,
+            expires_at,
+            caller,
+            None if new.topic_filters is None else tuple(new.topic_filters),
         )
     _log(request, caller, "key made", key=key_id, role=new.role)
     return CreatedKey(**_key(key_id, key).model_dump(), key=text)
@@ -438,6 +481,7 @@ def _key(key_id: str, key: ApiKey) -> KeyView:
         id=key_id,
         description=key.description,
         role=key.role,
+        topic_filters=None if key.topic_filters is None else list(key.topic_filters),
         created_at=to_time(key.created_at),
         created_by=key.created_by,
         expires_at=expires_at,

@@ -1,7 +1,8 @@
-"""Topic filters in requests."""
+"""Topic filters in requests: whether they are some, and of what the caller may have."""
 
 from http import HTTPStatus
 
+from api.access.callers import Caller
 from api.problems import Problem
 from mqlake.errors import InvalidTopic
 from mqlake.topics import split_shared, validate_topic_filter
@@ -21,3 +22,23 @@ def check_filter(topic_filter: str) -> None:
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY, "a filter here is not one of a shared subscription"
         )
+
+
+def check_rights(caller: Caller, topic_filter: str | None) -> None:
+    """Let through who may have all that a topic filter, or topic name, matches.
+
+    Args:
+        caller: Who asks.
+        topic_filter: A valid one; None: all topics.
+
+    Raises:
+        Problem: 403.
+    """
+    if topic_filter is None:
+        if caller.topic_filters is None:
+            return
+        raise Problem(
+            HTTPStatus.FORBIDDEN, f"{caller.name} is for some topics alone: name a topic_filter"
+        )
+    if not caller.may_have(topic_filter):
+        raise Problem(HTTPStatus.FORBIDDEN, f"{caller.name} has no right to {topic_filter!r}")

@@ -20,6 +20,7 @@ from api.authentication import (
     CurrentCaller,
     authorize_websocket,
     doorkeeper_of,
+    for_topics,
 )
 from api.live.messages import MessageFeed, message_event
 from api.live.metrics import MetricsTicker, SystemMetrics, metrics_event
@@ -29,7 +30,7 @@ from api.live.stream import Stream
 from api.messages import MessageView
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails
-from api.routes.filters import check_filter
+from api.routes.filters import check_filter, check_rights
 from mqlake.errors import OperationalError
 
 if TYPE_CHECKING:
@@ -134,7 +135,10 @@ def _describe(**events: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
 
 
 @router.get(
-    "/live/messages", response_class=StreamingResponse, responses=_describe(message=MessageView)
+    "/live/messages",
+    response_class=StreamingResponse,
+    openapi_extra=for_topics(),
+    responses=_describe(message=MessageView),
 )
 async def get_messages(
     request: Request,
@@ -192,7 +196,7 @@ async def _sse(
 ) -> StreamingResponse:
     reader = _reader(request, caller)
     try:
-        await _open(request, reader, asked)
+        await _open(request, reader, caller, asked)
     except BaseException:
         _close(request, reader, caller)
         raise
@@ -224,7 +228,7 @@ async def live(socket: WebSocket) -> None:
     offered = socket.scope.get("subprotocols", ())
     await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
     sending = asyncio.create_task(_send(socket, reader))
-    receiving = asyncio.create_task(_receive(socket, reader))
+    receiving = asyncio.create_task(_receive(socket, reader, caller))
     try:
         await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -245,7 +249,7 @@ async def _send(socket: WebSocket, reader: Reader) -> None:
         )
 
 
-async def _receive(socket: WebSocket, reader: Reader) -> None:
+async def _receive(socket: WebSocket, reader: Reader, caller: Caller) -> None:
     while True:
         await reader.wait_until_taken()
         try:
@@ -267,7 +271,7 @@ async def _receive(socket: WebSocket, reader: Reader) -> None:
                 raise Problem(
                     HTTPStatus.CONFLICT, f"there are {MAX_STREAMS} streams, which is the limit"
                 )
-            await _open(socket, reader, asked)
+            await _open(socket, reader, caller, asked)
             reader.say(Told(stream_id, "subscribed", {}))
         except Problem as problem:
             reader.say(Told(stream_id, "error", problem.body()))
@@ -291,14 +295,17 @@ def read_frame(text: str) -> Asked:
 async def _open(
     connection: HTTPConnection,
     reader: Reader,
+    caller: Caller,
     asked: SubscribeMessages | SubscribeOutputs | SubscribeMetrics,
 ) -> None:
     """Begin a stream; what happens after this comes through it.
 
     Raises:
-        Problem: A filter is wrong, or the log does not answer.
+        Problem: A filter is wrong or not the caller's, or the log does not answer.
     """
     state = connection.app.state
+    if not isinstance(asked, SubscribeMessages):
+        check_rights(caller, None)
     if isinstance(asked, SubscribeMetrics):
         stream = Stream(reader.wake, reader.room, metrics_event)
         ticker: MetricsTicker = state.metrics_ticker
@@ -309,6 +316,7 @@ async def _open(
     if isinstance(asked, SubscribeMessages):
         for topic_filter in asked.topic_filters:
             check_filter(topic_filter)
+            check_rights(caller, topic_filter)
         show = partial(message_event, max_payload_bytes=asked.max_payload_bytes)
         stream = Stream(reader.wake, reader.room, show, max_rate=asked.max_rate)
         feed = messages = _message_feed(connection)

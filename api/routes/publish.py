@@ -9,12 +9,14 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from api.authentication import CurrentCaller, audited
+from api.access.callers import Caller
+from api.authentication import CurrentCaller, audited, for_topics
 from api.dependencies import unavailable
 from api.messages import MadeMessage, MessageMaker
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails
 from api.publishing import LogAddress, Placed, Publisher
+from api.routes.filters import check_rights
 from mqlake.errors import InvalidTopic
 from mqlake.records import Properties
 from mqlake.topics import (
@@ -179,7 +181,7 @@ class BulkResult(BaseModel):
     failed: int = Field(description="how many the log has not taken")
 
 
-_IN_MESSAGES: Final = audited(is_audited=False)
+_IN_MESSAGES: Final = {**audited(is_audited=False), **for_topics()}
 """Each is a row of the table `messages`, which says who has published it."""
 
 
@@ -191,7 +193,7 @@ async def post_publish(
 
     `outcome_unknown` means that it may be: publishing it again may double it.
     """
-    made = _make(request, caller.name, tenant, [new])
+    made = _make(request, caller, tenant, [new])
     with unavailable():
         (placed,) = await _append(request, made)
         if placed.error is not None:
@@ -221,7 +223,7 @@ async def post_publish_bulk(
     Messages of one topic stay in order. 207 when the log has not taken all of them: each item says
     what became of it.
     """
-    made = _make(request, caller.name, tenant, new.messages)
+    made = _make(request, caller, tenant, new.messages)
     with unavailable():
         placed = await _append(request, made)
     failed = sum(one.error is not None for one in placed)
@@ -241,13 +243,14 @@ async def post_publish_bulk(
 
 
 def _make(
-    request: Request, username: str, tenant: str, messages: list[NewMessage]
+    request: Request, caller: Caller, tenant: str, messages: list[NewMessage]
 ) -> list[MadeMessage]:
     maker: MessageMaker = request.app.state.message_maker
     most: int = request.app.state.settings.max_payload_bytes
     most_levels: int = request.app.state.settings.max_topic_levels
     made = []
     for new in messages:
+        check_rights(caller, new.topic_name)
         if has_more_levels(new.topic_name, most_levels):
             raise Problem(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -266,7 +269,7 @@ def _make(
                 payload,
                 qos=new.qos,
                 retain=new.retain,
-                username=username,
+                username=caller.name,
                 properties=None if new.properties is None else new.properties.to_record(),
             )
         )

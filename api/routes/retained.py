@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from api.authentication import CurrentCaller
+from api.authentication import CurrentCaller, for_topics
 from api.dependencies import Log, State, unavailable
 from api.messages import MessageMaker, show_payload
 from api.pages import (
@@ -22,7 +22,7 @@ from api.pages import (
 )
 from api.problems import Problem, ProblemDetails
 from api.retained import RetainedTable
-from api.routes.filters import check_filter
+from api.routes.filters import check_filter, check_rights
 from api.sessions import PROTOCOL_VERSIONS
 from mqlake.errors import InvalidTopic
 from mqlake.records import INBOUND
@@ -67,9 +67,10 @@ class Asked(BaseModel):
     topic_name: str
 
 
-@router.get("/retained")
+@router.get("/retained", openapi_extra=for_topics())
 def get_retained(
     request: Request,
+    caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
     topic_filter: Annotated[
         str | None, Query(description="MQTT topic filter; without it all topics")
@@ -83,6 +84,7 @@ def get_retained(
     """List retained messages by topic name, from the table `retained`: seconds behind the log."""
     if topic_filter is not None:
         check_filter(topic_filter)
+    check_rights(caller, topic_filter)
     (after,) = read_cursor(cursor, 1)
     with unavailable():
         rows = _table(request).page(
@@ -92,11 +94,16 @@ def get_retained(
     return to_page(found, limit, lambda one: (one.topic_name,))
 
 
-@router.get("/retained/{topic:path}", responses={404: {"model": ProblemDetails}})
+@router.get(
+    "/retained/{topic:path}",
+    openapi_extra=for_topics(),
+    responses={404: {"model": ProblemDetails}},
+)
 def get_retained_message(
-    request: Request, topic: str, tenant: Tenant = DEFAULT_TENANT
+    request: Request, caller: CurrentCaller, topic: str, tenant: Tenant = DEFAULT_TENANT
 ) -> RetainedMessage:
     """Show the retained message of a topic, its whole payload; seconds behind the log."""
+    check_rights(caller, topic)
     with unavailable():
         row = _table(request).get(tenant, topic)
     if row is None:
@@ -104,7 +111,9 @@ def get_retained_message(
     return _message(tenant, row)
 
 
-@router.delete("/retained/{topic:path}", status_code=HTTPStatus.ACCEPTED)
+@router.delete(
+    "/retained/{topic:path}", status_code=HTTPStatus.ACCEPTED, openapi_extra=for_topics()
+)
 def delete_retained_message(
     request: Request,
     state: State,
@@ -126,6 +135,7 @@ def delete_retained_message(
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY, f"topics below {SYSTEM_LEVEL} are the gateways' own"
         )
+    check_rights(caller, topic)
     maker: MessageMaker = request.app.state.message_maker
     empty = maker.make(tenant, topic, b"", qos=1, retain=True, username=caller.name)
     with unavailable():

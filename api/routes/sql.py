@@ -13,7 +13,7 @@ from fastapi.concurrency import iterate_in_threadpool
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.authentication import CurrentCaller, needs
+from api.authentication import CurrentCaller, for_topics, needs
 from api.dependencies import unavailable
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails, problem_response
@@ -99,7 +99,7 @@ Runner = Annotated[QueryRunner, Depends(query_runner)]
 @router.post(
     "/sql",
     response_class=Response,
-    openapi_extra=needs("viewer"),
+    openapi_extra={**needs("viewer"), **for_topics()},
     responses={
         200: {
             "model": SqlResult,
@@ -138,7 +138,11 @@ async def post_sql(
     limits = Limits(rows, seconds, settings.sql_max_bytes)
     try:
         query = await asyncio.to_thread(
-            check, asked.query, tenant, is_administrator=caller.may("admin")
+            check,
+            asked.query,
+            tenant,
+            is_administrator=caller.may("admin"),
+            topic_filters=caller.topic_filters,
         )
         run, result = await _run(
             request, lambda stop: runner.run(query, asked.format, limits, stop)

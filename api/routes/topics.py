@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
+from api.authentication import CurrentCaller, for_topics
 from api.live.messages import MessageFeed
 from api.live.topics import SeenTopic
 from api.messages import MessageView, show_message
@@ -22,7 +23,7 @@ from api.pages import (
     to_page,
 )
 from api.problems import Problem, ProblemDetails
-from api.routes.filters import check_filter
+from api.routes.filters import check_filter, check_rights
 from mqlake.errors import InvalidRecord
 from mqlake.matching import filter_matches
 from mqlake.records import decode_message
@@ -44,9 +45,10 @@ class TopicPage(Page[Topic]):
     forgotten: int = Field(description="topics that were seen and are no longer remembered")
 
 
-@router.get("/topics")
+@router.get("/topics", openapi_extra=for_topics())
 def get_topics(
     request: Request,
+    caller: CurrentCaller,
     tenant: Tenant = DEFAULT_TENANT,
     topic_filter: Annotated[
         str | None, Query(description="MQTT topic filter; without it all topics")
@@ -68,6 +70,7 @@ def get_topics(
     """
     if topic_filter is not None:
         check_filter(topic_filter)
+    check_rights(caller, topic_filter)
     (after,) = read_cursor(cursor, 1)
     feed = _feed(request)
     feed.touch()

@@ -6,7 +6,7 @@ as literals only.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NoReturn
@@ -20,7 +20,7 @@ from api.sql.dialect import DIALECT, HistoryParser, Verbatim, first_place, path_
 from api.sql.errors import QueryError, error_at
 from api.sql.functions import ALLOWED, GENERATORS, HINTS, PATTERN_FUNCTIONS, TABLE_FUNCTIONS
 from mqlake.errors import InvalidTopic
-from mqlake.tables import FOR_ADMINISTRATORS, RULE_TABLE_PATTERN
+from mqlake.tables import FOR_ADMINISTRATORS, OF_TOPICS, RULE_TABLE_PATTERN
 from mqlake.topics import validate_topic_filter
 from mqlake.views import (
     BY_NAME,
@@ -144,8 +144,20 @@ class CheckedQuery:
     relations: frozenset[str]
 
 
-def check(text: str, tenant: str, *, is_administrator: bool = False) -> CheckedQuery:
+def check(
+    text: str,
+    tenant: str,
+    *,
+    is_administrator: bool = False,
+    topic_filters: Sequence[str] | None = None,
+) -> CheckedQuery:
     """Check a query and confine it to a tenant, and to what who asks may see.
+
+    Args:
+        text: The query.
+        tenant: Whose rows there are.
+        is_administrator: Whether who asks is one.
+        topic_filters: Of topics of which there are rows, and no tables without topics; None: all.
 
     Raises:
         QueryError: It is refused, or does not parse.
@@ -154,7 +166,7 @@ def check(text: str, tenant: str, *, is_administrator: bool = False) -> CheckedQ
     _check_tokens(text, tokens)
     try:
         statement = _parse(text, tokens)
-        checker = _Checker(text, tenant, statement, is_administrator)
+        checker = _Checker(text, tenant, statement, is_administrator, topic_filters)
         checker.check()
         sql = to_sql(statement)
     except RecursionError as exc:  # a name of a thousand parts, say, is as deep
@@ -252,6 +264,7 @@ class _Checker:
     tenant: str
     root: exp.Expr
     is_administrator: bool
+    topic_filters: Sequence[str] | None
     relations: set[str] = field(default_factory=set)
 
     def check(self) -> None:
@@ -319,6 +332,13 @@ class _Checker:
             return
         is_ours = table.catalog == "" and table.db.lower() in ("", "default")
         mine = f"{TENANT} = {quoted(self.tenant)}"
+        if self.topic_filters is not None:
+            if not is_ours or name not in OF_TOPICS:
+                words = f"with rights to some topics alone one may query {', '.join(OF_TOPICS)}"
+                self._refuse(table.this, words)
+            function = f"{CATALOG_SCHEMA}.{TOPIC_MATCHES}"
+            allowed = [f"{function}(topic, {quoted(one)})" for one in self.topic_filters]
+            mine += f" AND ({' OR '.join(['false', *allowed])})"
         if is_ours and name in FOR_ADMINISTRATORS and not self.is_administrator:
             self._refuse(table.this, f"the table {name} is for administrators")
         if is_ours and name in BY_NAME:

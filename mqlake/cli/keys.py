@@ -27,12 +27,22 @@ def command() -> None:
 @_options.data_dir
 @click.option("--role", type=click.Choice(ROLES), default="viewer", help="What it may do.")
 @click.option("--expires", metavar="SPAN", help="When it ends: 12h, 30d, 8w.  [default: never]")
-def create(description: str, data_dir: Path, role: str, expires: str | None) -> None:
+@click.option(
+    "--topic",
+    "topics",
+    metavar="FILTER",
+    multiple=True,
+    help="Topics that it is for, and nothing else.  [default: all, and all else]",
+)
+def create(
+    description: str, data_dir: Path, role: str, expires: str | None, topics: tuple[str, ...]
+) -> None:
     """Make a key and print it."""
     body = {
         "description": description,
         "role": role,
         "expires_at": time_after("--expires", expires),
+        "topic_filters": list(topics) or None,
     }
     click.echo(ApiClient(data_dir).post("/keys", body)["key"])
 
@@ -47,7 +57,7 @@ def list_keys(data_dir: Path, limit: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        titles = ("id", "role", "description", "made", "by", "ends")
+        titles = ("id", "role", "topics", "description", "made", "by", "ends")
         print_table(titles, map(_row, found))
 
 
@@ -65,6 +75,7 @@ def _row(key: dict[str, Any]) -> tuple[str, ...]:
     return (
         key["id"],
         key["role"],
+        "all" if key["topic_filters"] is None else " ".join(key["topic_filters"]),
         key["description"],
         key["created_at"],
         key["created_by"],

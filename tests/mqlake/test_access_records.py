@@ -19,6 +19,8 @@ from mqlake.errors import InvalidRecord
 VALUES: list[tuple[AccessKind, AccessValue]] = [
     ("key", ApiKey("editor", "°C", "00", 1, "ann", 2)),
     ("key", ApiKey("viewer", "", "00", 1, "ann")),
+    ("key", ApiKey("viewer", "", "00", 1, "ann", None, ("a/#", "b"))),
+    ("key", ApiKey("viewer", "", "00", 1, "ann", None, ())),
     ("account", Account("admin", "SCRAM-SHA-256$…", 1, "api-token", 2)),
     ("session", LoginSession("account", "ann", "00", 1, 2)),
 ]

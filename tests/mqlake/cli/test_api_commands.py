@@ -185,3 +185,12 @@ def test_a_fault_in_a_file_of_rights_is_told_with_its_place(served: Api, tmp_pat
     path.write_bytes(b"\xff")
     with pytest.raises(OperationalError, match="cannot be read"):
         run(served, "rights", "apply", str(path))
+
+
+def test_a_key_is_made_for_some_topics(served: Api) -> None:
+    options = ("--role", "editor", "--topic", "plant/#", "--topic", "lab/+")
+    key = run(served, "keys", "create", "x", *options).stdout.strip()
+    assert "plant/# lab/+" in run(served, "keys", "list").stdout
+    assert role_of(served, key) == (200, "editor")
+    headers = {"Authorization": f"Bearer {key}"}
+    assert served.request("GET", "/clients", headers).status_code == 403
