@@ -171,6 +171,10 @@ class Credentials:
     def __iter__(self) -> Iterator[str]:
         return iter(self._verifiers)
 
+    def find(self, username: str) -> PasswordVerifier | None:
+        """Return a user's verifier; None: there is no such user."""
+        return self._verifiers.get(username)
+
     def verifier_of(self, username: str) -> PasswordVerifier:
         """Return a user's verifier; for an unknown user one that looks like it and fits nothing."""
         # Made for known users too: looking one up takes the same time.

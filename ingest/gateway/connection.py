@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ingest.gateway.listeners.info import ListenerInfo
     from ingest.gateway.sending import Sender
     from ingest.protocol.properties import Properties
+    from mqlake.credentials import PasswordVerifier
     from mqlake.rights.compiled import ClientRights
     from mqlake.rights.grants import Grants
 
@@ -109,6 +110,7 @@ class ClientConnection(ClientSocket):
         "_silence_limit",
         "_subscriber",
         "_validity",
+        "_verifier",
         "client_id",
         "listener",
         "principal",
@@ -148,6 +150,7 @@ class ClientConnection(ClientSocket):
         self._login: Login | None = None
         self._number = 0
         self._validity: Validity | None = None
+        self._verifier: PasswordVerifier | None = None  # of a user of the credentials file
         self._silence_limit = settings.connect_timeout_seconds
 
     # The socket
@@ -397,6 +400,10 @@ class ClientConnection(ClientSocket):
         self.username = username = accepted.username
         if accepted.is_verified:
             self.principal = username
+        self._verifier = accepted.verifier
+        if reason := self._gone():  # the file was read again meanwhile
+            self.refuse(ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD, reason)
+            return
         if self._limits is not None:
             self._limits.user = self._context.user_limits.of(self.principal)
         if accepted.ends_at is not None:
@@ -477,6 +484,20 @@ class ClientConnection(ClientSocket):
         if self.protocol.protocol_level and (banned := self._ban()):
             self._context.denials.add(self, "connect", banned[1])
             self.close(DisconnectReasonCode.ADMINISTRATIVE_ACTION, log_reason=banned[1])
+
+    def _gone(self) -> str:
+        """Return why the login of a user of the credentials file counts no more, or ""."""
+        verifier, username = self._verifier, self.principal
+        if verifier is None or username is None:
+            return ""
+        is_current = self._context.chain.is_current(username, verifier)
+        return "" if is_current else "its user is no more, or has another password"
+
+    def renew_login(self) -> None:
+        """End the connection of a client whose login counts no more."""
+        if reason := self._gone():
+            self._context.denials.add(self, "connect", reason)
+            self.close(DisconnectReasonCode.NOT_AUTHORIZED, log_reason=reason)
 
     def renew_rights(self) -> None:
         """Go by the rights of now; a client that may not have its identifier any more has to go."""

@@ -1,6 +1,7 @@
-"""New certificates and users for new connections, new rights and bans for all.
+"""New certificates for new connections, new users, rights and bans for all.
 
-Who is connected stays, unless it may not have its client identifier any more, or is banned.
+Who is connected stays, unless its user is no more or has another password, it may not have its
+client identifier any more, or is banned.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Reloading:
         except CredentialsError as exc:
             self._stays("credentials", path, exc)
         else:
+            for connection in list(self._connections):
+                connection.renew_login()
             self._is_read("credentials", path, users=users)
 
     async def _read_keys(self) -> None:

@@ -88,7 +88,7 @@ class Authenticator:
             name, prepared = "", b""
         verifier = self._credentials.verifier_of(name)
         if self.passwords.remembers(name, prepared, verifier):
-            return Accepted(name)
+            return Accepted(name, verifier=verifier)
         if self._failures.are_too_many(address):
             return TOO_MANY_FAILURES
         if not name:
@@ -115,6 +115,10 @@ class Authenticator:
             return prepare(username, "user name") in self._credentials
         except UnpreparableText:
             return False
+
+    def is_current(self, username: str, verifier: PasswordVerifier) -> bool:
+        """Tell whether a user, by its prepared name, is in the file with this verifier."""
+        return self._credentials is not None and self._credentials.find(username) == verifier
 
     def has_too_many_failures(self, address: str) -> bool:
         """Tell whether clients of an address have to wait before they log in."""
@@ -147,7 +151,7 @@ class Authenticator:
             if self._failures.are_too_many(address):
                 return TOO_MANY_FAILURES
             if verifier.accepts(password):
-                return Accepted(name)
+                return Accepted(name, verifier=verifier)
             self._failures.note(address)
             return WRONG_PASSWORD
 

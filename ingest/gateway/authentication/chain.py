@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.authentication.authenticator import Authenticator
     from ingest.gateway.authentication.outcomes import Attempt, Verdict
+    from mqlake.credentials import PasswordVerifier
 
 
 class Link(Protocol):
@@ -80,6 +81,10 @@ class Chain:
     def exchanges(self, names: Sequence[str]) -> Authenticator | None:
         """Return who opens exchanges of enhanced authentication; None: nobody of these."""
         return self._authenticator if not names or CREDENTIALS in names else None
+
+    def is_current(self, username: str, verifier: PasswordVerifier) -> bool:
+        """Tell whether the credentials file still has a user with the verifier of its login."""
+        return self._authenticator.is_current(username, verifier)
 
     async def reload(self) -> int | None:
         """Read the credentials file anew; `Authenticator.reload` describes it."""

@@ -1,10 +1,11 @@
 """What a step of a login comes to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
 from ingest.protocol.reason_codes import ConnackReasonCode
+from mqlake.credentials import PasswordVerifier
 from mqlake.rights.grants import NO_GRANTS, Grants
 
 
@@ -22,6 +23,8 @@ class Accepted:
     """When that is over, and with it its connection, in seconds UTC; None: never."""
     grants: Grants = NO_GRANTS
     """Roles and rules that its login has brought along."""
+    verifier: PasswordVerifier | None = field(default=None, compare=False, repr=False)
+    """Of the credentials file, by which it has shown that; None: it has by something else."""
 
 
 @dataclass(frozen=True, slots=True)

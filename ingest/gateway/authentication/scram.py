@@ -118,7 +118,8 @@ class ScramServer:
         if not hmac.compare_digest(stored_key, verifier.stored_key):
             return _refused("unknown user or wrong password")
         server_signature = hmac.digest(verifier.server_key, signed, "sha256")
-        return Accepted(self._username, b"v=" + base64.b64encode(server_signature))
+        data = b"v=" + base64.b64encode(server_signature)
+        return Accepted(self._username, data, verifier=verifier)
 
 
 def _unescape(saslname: str) -> str:

@@ -46,6 +46,7 @@ from ingest.protocol.reason_codes import (
     DisconnectReasonCode,
 )
 from mqlake.argon2_verifiers import Work, make_argon2_verifier
+from mqlake.audit_records import AUDIT_EVENT
 from mqlake.clock import ManualClock, SystemClock
 from mqlake.credentials import CredentialsError, make_verifier, remove_user, set_user
 from mqlake.errors import OperationalError
@@ -272,7 +273,7 @@ async def test_address_that_guesses_has_to_wait(
         assert codes == [*[ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD] * 2, reason_code]
 
 
-async def test_users_are_read_anew_and_nobody_is_cut(
+async def test_users_are_read_anew_and_who_is_removed_has_to_go(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -286,7 +287,7 @@ async def test_users_are_read_anew_and_nobody_is_cut(
         again = await Client.open(harness.port)
         connack = await again.handshake("b", username="bob", password=PASSWORD)
         assert connack.reason_code is ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD
-        await bob.expect_nothing()
+        await bob.expect_disconnect(DisconnectReasonCode.NOT_AUTHORIZED)
         write(path, "carol\n")
         harness.gateway.reloading.begin()
         await until(lambda: "credentials not reloaded, the old ones stay" in caplog.messages)
@@ -715,3 +716,57 @@ async def test_a_connection_ends_with_its_certificate(
         await client.expect_answered()
         clock.step_calendar(2**45)  # a thousand years
         await client.expect_disconnect(DisconnectReasonCode.NOT_AUTHORIZED)
+
+
+@pytest.mark.parametrize("has_chain", [False, True])
+async def test_a_user_who_is_removed_or_has_another_password_has_to_go(
+    tmp_path: Path, has_chain: bool
+) -> None:
+    path = tmp_path / "users"
+    for name in ("ann", "bob", "eve"):
+        set_user(path, name, make_verifier("open sesame", iterations=4096))
+    names = ("credentials",) if has_chain else ()
+    async with running_gateway(credentials_file=path, authenticate_by=names) as harness:
+        ann, bob, eve = [
+            await Client.connect(harness.port, name, username=name, password=b"open sesame")
+            for name in ("ann", "bob", "eve")
+        ]
+        silent = await Client.open(harness.port)  # has not said who it is
+        remove_user(path, "bob")
+        set_user(path, "eve", make_verifier("another one", iterations=4096))
+        harness.gateway.reloading.begin()
+        for gone in (bob, eve):
+            await gone.expect_disconnect(DisconnectReasonCode.NOT_AUTHORIZED)
+        await ann.expect_nothing()
+        silent.send(Connect("eve", 5, username="eve", password=b"another one"))
+        assert (await silent.expect(Connack)).reason_code == 0
+        harness.gateway.reloading.begin()  # nothing has changed
+        await until(lambda: len(harness.events(AUDIT_EVENT)) == 2)
+        await ann.expect_nothing()
+
+
+async def test_who_logs_in_while_the_file_is_read_counts_by_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    set_user(path, "ann", make_verifier("open sesame", iterations=4096))
+    async with running_gateway(credentials_file=path) as harness:
+        authenticator = harness.gateway.authenticator
+        checked = asyncio.Event()
+        run = authenticator.passwords.run
+
+        def run_late(judge: Any) -> asyncio.Future[Any]:
+            async def late() -> Any:
+                found = await run(judge)
+                checked.set()
+                await until(lambda: "ann" not in (authenticator._credentials or ()))
+                return found
+
+            return asyncio.ensure_future(late())
+
+        authenticator.passwords.run = run_late  # type: ignore[method-assign]
+        client = await Client.open(harness.port)
+        client.send(Connect("ann", 5, username="ann", password=b"open sesame"))
+        await checked.wait()
+        remove_user(path, "ann")
+        harness.gateway.reloading.begin()
+        told = await client.expect(Connack)
+        assert told.reason_code is ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD
