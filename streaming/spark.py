@@ -42,6 +42,8 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "2",
+    # A stack that is too deep ends a task, not the JVM; without memory it ends by itself.
+    "spark.executor.killOnFatalError.depth": "0",
     "spark.sql.streaming.minBatchesToRetain": "20",
     # Each rule has generated code, in every thread that evaluates it: compiled once.
     "spark.sql.codegen.cache.maxEntries": "2000",
@@ -67,9 +69,9 @@ _LOCAL_ENVIRONMENT: Final = {
     "SPARK_SCALA_VERSION": "2.13",
 }
 _LOCAL_DEFAULTS: Final[dict[str, str]] = {
-    # The default renames through an interface that runs ten processes for each commit. This one is
-    # safe with one writing process, and there is only one: ours, which holds the lock.
-    "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
+    # The default renames through an interface that runs ten processes for each commit, and Delta's
+    # own for one machine is safe with one writing process only.
+    "spark.delta.logStore.file.impl": "mqlake.streaming.CommitFiles",
     # Checkpoints through the plain file system, else two processes run for each file renamed.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing"

@@ -25,7 +25,7 @@ LAG_SECONDS: Final = 30.0
 HEAP_SHARE: Final = 0.95
 JUST_STARTED_SECONDS: Final = 60.0
 STARTING_SECONDS: Final = 180.0
-"""Messages flow first; the tables are made and looked at before the queries that write them start."""
+"""Messages flow first; then the tables are made, and the queries that write them start."""
 
 
 def look_at_system(patient: Patient) -> Iterator[Finding]:
