@@ -21,7 +21,12 @@ MOST_STARS: Final = 64
 """What all the `*` of a query multiply the columns of its tables by."""
 MOST_PERCENTILES: Final = 16
 """Each keeps up to 50,000 values for a group before it makes them fewer."""
+MOST_POSITION: Final = 10_000
+"""Where `array_insert` puts something: it fills the array up to there."""
+MOST_DECIMALS: Final = 100
 
+_DIRECTIVE: Final = re.compile(r"%([^%a-zA-Z]*)[%a-zA-Z]")
+"""Of a format: flags, width and precision, and the conversion."""
 _PERCENTILES: Final = frozenset(["approx_percentile", "percentile_approx"])
 _MANY: Final = (exp.Cube, exp.Rollup, exp.GroupingSets)
 
@@ -136,11 +141,38 @@ def _at_most(count: int) -> Callable[..., Problem]:
 
 
 def _replacement(arguments: Sequence[exp.Expr]) -> Problem:
-    if len(arguments) < 3 or isinstance(arguments[2], exp.RawString):
-        return None
-    if isinstance(arguments[2], exp.Literal) and arguments[2].is_string:
+    if len(arguments) < 3 or _is_text(arguments[2]):
         return None
     return "the replacement has to be written out"
+
+
+def _position(arguments: Sequence[exp.Expr]) -> Problem:
+    if len(arguments) < 2:
+        return None
+    given = arguments[1]
+    counted = given.this if isinstance(given, exp.Neg) else given
+    return _number_from(0, 1, MOST_POSITION, "the position, from either end,")([counted])
+
+
+def _format_number(arguments: Sequence[exp.Expr]) -> Problem:
+    if len(arguments) > 1 and _is_text(arguments[1]) and len(arguments[1].name) <= MOST_DECIMALS:
+        return None
+    what = "the number of decimals, or of characters of the format,"
+    return _number_from(1, 0, MOST_DECIMALS, what)(arguments)
+
+
+def _format(arguments: Sequence[exp.Expr]) -> Problem:
+    if arguments and not _is_text(arguments[0]):
+        return "the format has to be written out"
+    directives = _DIRECTIVE.findall(arguments[0].name) if arguments else ()
+    if any(re.search("[0-9]{4}", one) for one in directives):
+        return "widths and precisions of the format are numbers up to 999"
+    return None
+
+
+def _is_text(argument: exp.Expr) -> bool:
+    is_literal = isinstance(argument, exp.Literal) and argument.is_string
+    return is_literal or isinstance(argument, exp.RawString)
 
 
 _ACCURACY: Final = _number_from(2, 1, 10_000, "the accuracy")
@@ -149,6 +181,10 @@ _CALLS: Final[Mapping[str, Callable[[Sequence[exp.Expr]], Problem]]] = {
     "approx_count_distinct": _number_from(1, 0.01, 1, "the error that is allowed"),
     "approx_percentile": _ACCURACY,
     "percentile_approx": _ACCURACY,
+    "array_insert": _position,
+    "format_number": _format_number,
+    "format_string": _format,
+    "printf": _format,
     "ntile": _number_from(0, 1, 100_000, "the number of buckets"),
     "stack": _number_from(0, 1, 1_000, "the number of rows"),
     "json_tuple": _at_most(50),
