@@ -76,7 +76,8 @@ class SystemState:
     phase: str
     """`starting`, `running` or `stopping`."""
     bootstrap_servers: str
-    controller_port: int
+    controller_port: int | None
+    """Of the embedded log; None: the log is not of this system."""
     api_url: str
     connect_port: int
     gateways: tuple[GatewayAddress, ...]

@@ -128,6 +128,9 @@ def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
     unpromised = [need for need in scenario.needs if not definition.promises.get(need)]
     if unpromised:
         return f"needs {', '.join(unpromised)}, not promised"
+    without = sorted(needs_of(scenario) & set(definition.without))
+    if without:
+        return f"needs {', '.join(without)}, which {definition.name} cannot have"
     return missing(needs_of(scenario))
 
 

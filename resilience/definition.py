@@ -68,6 +68,7 @@ class Definition:
         status: "works"; "written", if nobody has run it yet; "template", if it is to be completed.
         note: Where the broker is to be had.
         disk_mebibytes: Size of the disk of each machine, in runs with a disk that can fail.
+        without: What faults may need and its machines cannot have, of `machines.machine.NEEDS`.
     """
 
     name: str
@@ -82,13 +83,16 @@ class Definition:
     version: tuple[str, ...] = ()
     text: str = ""
     disk_mebibytes: int = 256
+    without: tuple[str, ...] = ()
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """The names of all machines."""
-        of_system = (self.system.machine,) if self.system.start else ()
-        of_parts = (part.machine for part in self.parts.values())
-        return tuple(dict.fromkeys((*of_system, *of_parts)))
+        """The names of all machines; that of the system, which may need the others, last."""
+        of_parts = [part.machine for part in self.parts.values()]
+        if not self.system.start:
+            return tuple(dict.fromkeys(of_parts))
+        others = (name for name in of_parts if name != self.system.machine)
+        return (*dict.fromkeys(others), self.system.machine)
 
 
 def names() -> list[str]:
@@ -120,6 +124,7 @@ def load(name: str) -> Definition:
             status=about.pop("status"),
             note=about.pop("note", ""),
             disk_mebibytes=about.pop("disk_mebibytes", 256),
+            without=tuple(about.pop("without", ())),
             version=tuple(about.pop("version", ())),
             promises=data.pop("promises", {}),
             parts=parts,

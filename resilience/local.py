@@ -166,12 +166,18 @@ class LocalTarget:
             machine.start()
 
     async def _start_all(self, machine: str) -> None:
-        """Start the system, if it is on this machine, and all parts that are."""
+        """Start what is on this machine: parts that are started one by one, then the system."""
         system = self._definition.system
+        mine = {
+            name: part for name, part in self._definition.parts.items() if part.machine == machine
+        }
+        for name, part in mine.items():
+            if part.command:
+                await self.launch(name)
         if system.start and system.machine == machine:
             await self._command(system.start, SYSTEM_SECONDS)
-        for name, part in self._definition.parts.items():
-            if part.machine == machine:
+        for name, part in mine.items():
+            if not part.command:
                 await self.launch(name)
 
     async def _command(self, command: Command, seconds: float, *, succeeds: bool = True) -> str:

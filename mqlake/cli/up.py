@@ -46,6 +46,12 @@ from mqlake.local.progress import choose_progress
     metavar="FILE",
     help="Federate this site with others by its log, as this file says (conf/federation.toml).",
 )
+@click.option(
+    "--log-servers",
+    default=None,
+    metavar="HOST:PORT,…",
+    help="Use this log, of Kafka or what speaks as it does, in place of an embedded one.",
+)
 @click.option("--detach", is_flag=True, help="Return when the system is ready; it goes on.")
 @click.option(
     "--config-dir",
@@ -62,6 +68,7 @@ def command(
     api_port: int | None,
     balanced: bool,
     federation: Path | None,
+    log_servers: str | None,
     detach: bool,
     config_dir: Path,
 ) -> None:
@@ -78,6 +85,7 @@ def command(
         websocket_port,
         balanced,
         None if federation is None else federation.absolute(),
+        log_servers,
     )
     if detach:
         sys.exit(run_detached(options))

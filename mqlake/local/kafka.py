@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from mqlake.local.java import find_java_home
 from mqlake.local.kafka_probe import is_serving
 from mqlake.local.paths import KAFKA_JARS, RUNTIME
 from mqlake.local.ports import free_ports
+from mqlake.log.durability import COPIES
 
 FORMAT_TIMEOUT_SECONDS: Final = 60.0
 START_TIMEOUT_SECONDS: Final = 60.0
@@ -53,14 +54,14 @@ listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={log_dir}
 
-# One node holds everything.
-offsets.topic.replication.factor=1
+# Any broker may be missing, if there are several.
+offsets.topic.replication.factor={copies}
 offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
 transaction.state.log.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.replication.factor={copies}
+share.coordinator.state.topic.min.isr={in_sync}
 share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
 # After a crash the broker is let in again when its old session has ended: 9 s by default.
@@ -220,9 +221,13 @@ class KafkaServer:
         sync(self.directory)
 
     def _write_server_properties(self, log_dir: str) -> None:
+        voters = self.voters or f"{self.node_id}@127.0.0.1:{self.controller_port}"
+        copies = min(COPIES, voters.count(",") + 1)
         text = _SERVER_PROPERTIES.format(
             node_id=self.node_id,
-            voters=self.voters or f"{self.node_id}@127.0.0.1:{self.controller_port}",
+            voters=voters,
+            copies=copies,
+            in_sync=max(1, copies - 1),
             port=self.port,
             controller_port=self.controller_port,
             log_dir=log_dir,
@@ -273,22 +278,28 @@ class Brokers:
     def in_folder(cls, directory: Path, count: int) -> "Brokers":
         """Return so many that do not run yet, on free ports."""
         ports = free_ports(2 * count)
-        voters = ",".join(
-            f"{number}@127.0.0.1:{port}" for number, port in enumerate(ports[count:], 1)
-        )
-        cluster_id = _new_cluster_id()
-        servers = tuple(
-            KafkaServer(
-                _folder(directory, number) / "kafka",
-                _folder(directory, number) / "logs",
-                *at,
-                node_id=number,
-                voters=voters,
-                cluster_id=cluster_id,
+        pairs = list(zip(ports[:count], ports[count:], strict=True))
+        return cls.on_ports(directory, _new_cluster_id(), pairs)
+
+    @classmethod
+    def on_ports(
+        cls, directory: Path, cluster_id: str, ports: Sequence[tuple[int, int]]
+    ) -> "Brokers":
+        """Return those that do not run yet; each has a port, and one as controller."""
+        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, (_, port) in enumerate(ports, 1))
+        return cls(
+            tuple(
+                KafkaServer(
+                    _folder(directory, number) / "kafka",
+                    _folder(directory, number) / "logs",
+                    *pair,
+                    node_id=number,
+                    voters=voters,
+                    cluster_id=cluster_id,
+                )
+                for number, pair in enumerate(ports, 1)
             )
-            for number, at in enumerate(zip(ports[:count], ports[count:], strict=True), 1)
         )
-        return cls(servers)
 
     @property
     def bootstrap_servers(self) -> str:

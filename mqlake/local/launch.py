@@ -22,6 +22,7 @@ from mqlake.local.balancing import BALANCER, plan_balancing, proxied_listeners
 from mqlake.local.java import find_java_home
 from mqlake.local.kafka import KafkaServer
 from mqlake.local.listeners import listeners_of, reachable_addresses, wanted_ports
+from mqlake.local.log_cluster import check_cluster
 from mqlake.local.log_recovery import recover_log
 from mqlake.local.metrics import SUPERVISOR, SupervisorMetrics, metrics_url
 from mqlake.local.parts import API, FEDERATION, RULES, STREAMING, Plan
@@ -65,6 +66,7 @@ class Options:
     balanced: bool = False
     federation: Path | None = None
     """Settings of the federator."""
+    log_servers: str | None = None
 
 
 def run_here(options: Options, progress: Progress) -> int:
@@ -94,13 +96,10 @@ def run_here(options: Options, progress: Progress) -> int:
             plan.settings.log_format,
             SUPERVISOR,
         )
-        if not plan.kafka.log_dir.exists():
-            progress.part("log", "formatting the storage")
-            progress.tick()
-        plan.kafka.prepare()
-        if previous is None or previous.boot_id != boot_id():
-            # Only with the machine's memory goes what processes wrote, however they end.
-            recover_log(plan.kafka, plan.log_program(), data.checkpoints, progress)
+        if plan.kafka is None:
+            check_cluster(data, plan.bootstrap_servers)
+        else:
+            _prepare_log(plan, plan.kafka, previous, progress)
         try:
             _supervise(plan, progress)
         except Interrupted:
@@ -109,6 +108,18 @@ def run_here(options: Options, progress: Progress) -> int:
             _logger.exception("the system did not start")
             raise
     return 0
+
+
+def _prepare_log(
+    plan: Plan, kafka: KafkaServer, previous: SystemState | None, progress: Progress
+) -> None:
+    if not kafka.log_dir.exists():
+        progress.part("log", "formatting the storage")
+        progress.tick()
+    kafka.prepare()
+    if previous is None or previous.boot_id != boot_id():
+        # Only with the machine's memory goes what processes wrote, however they end.
+        recover_log(kafka, plan.log_program(kafka), plan.data.checkpoints, progress)
 
 
 def run_detached(options: Options) -> int:
@@ -190,13 +201,14 @@ def _hold(data: DataDirectory) -> Iterator[None]:
 
 def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -> Plan:
     """Check everything that can be known beforehand and choose the ports."""
-    settings = load(LocalSettings, _file(options, "local"))
+    named = {} if options.log_servers is None else {"log_servers": options.log_servers}
+    settings = load(LocalSettings, _file(options, "local"), **named)
     gateway = load(GatewaySettings, _file(options, "gateway"))
     api = load(ApiSettings, _file(options, "api"))
     streaming = load(StreamingSettings, _file(options, "streaming"), connect_token="unused")  # noqa: S106
     rules = load(RulesSettings, _file(options, "rules"))
     find_java_home(RUNTIME)
-    preflight.check_contents(data)
+    preflight.check_contents(data, embedded=not settings.log_servers)
     available = preflight.read_available_memory()
     preflight.check_memory(available, settings.min_available_memory_mb, options.gateways)
     preflight.check_disk(data.root, settings.min_free_disk_mb)
@@ -228,7 +240,7 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         wanted += balancing.wanted_ports()
     wanted += [port for name in names for port in wanted_ports(name, listeners[name])]
     wanted.append(preflight.WantedPort(api.host, api_port, "the API", "--api-port"))
-    if settings.log_port is not None:
+    if settings.log_port is not None and not settings.log_servers:
         wanted.append(
             preflight.WantedPort("127.0.0.1", settings.log_port, "the log", "setting log_port")
         )
@@ -266,8 +278,13 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
     taken = {want.port for want in wanted}
     earlier = _internal_ports(previous)
     earlier_metrics = _metrics_ports(previous)
-    log_port = settings.log_port or _earlier_or_free(earlier[0], taken)
-    controller_port = _earlier_or_free(earlier[1], taken)
+    kafka = None
+    if not settings.log_servers:
+        log_port = settings.log_port or _earlier_or_free(earlier[0], taken)
+        controller_port = _earlier_or_free(earlier[1], taken)
+        kafka = KafkaServer(
+            data.kafka, data.logs, log_port, controller_port, heap_mebibytes=settings.log_heap_mb
+        )
     connect_port = (
         streaming.connect_port if set_connect_port else _earlier_or_free(earlier[2], taken)
     )
@@ -284,9 +301,6 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
     gateways = tuple(
         GatewayAddress(name, host, first_port + number, reachable_addresses(listeners[name]))
         for number, name in enumerate(names)
-    )
-    kafka = KafkaServer(
-        data.kafka, data.logs, log_port, controller_port, heap_mebibytes=settings.log_heap_mb
     )
     return Plan(
         data,
@@ -316,8 +330,8 @@ def _supervise(plan: Plan, progress: Progress) -> None:
         started_at=time.time(),
         written_at=time.time(),
         phase="starting",
-        bootstrap_servers=plan.kafka.bootstrap_servers,
-        controller_port=plan.kafka.controller_port,
+        bootstrap_servers=plan.bootstrap_servers,
+        controller_port=None if plan.kafka is None else plan.kafka.controller_port,
         api_url=api_url,
         connect_port=plan.connect_port,
         gateways=plan.gateways,
@@ -394,9 +408,11 @@ def _earlier_or_free(earlier: int | None, taken: set[int]) -> int:
 
 
 def _internal_ports(state: SystemState | None) -> tuple[int | None, int | None, int | None]:
-    """Return the ports of log, controller and Spark Connect that a state names."""
+    """Return the ports of the embedded log, its controller and Spark Connect that a state names."""
     if state is None:
         return None, None, None
+    if state.controller_port is None:
+        return None, None, state.connect_port
     log_port = int(state.bootstrap_servers.rpartition(":")[2])
     return log_port, state.controller_port, state.connect_port
 

@@ -81,7 +81,8 @@ class Plan:
 
     data: DataDirectory
     settings: LocalSettings
-    kafka: KafkaServer
+    kafka: KafkaServer | None
+    """The embedded log; None: it is at `settings.log_servers`."""
     min_free_disk_bytes: int
     """With less on the log's disk, gateways refuse publishers."""
     connect_port: int
@@ -98,14 +99,19 @@ class Plan:
     federation: Path | None = None
     """Settings of the federator; None: there is none."""
 
+    @property
+    def bootstrap_servers(self) -> str:
+        """Of the log."""
+        return self.settings.log_servers if self.kafka is None else self.kafka.bootstrap_servers
+
     def parts(self) -> list[Part]:
         return [
-            self._log(),
+            *([] if self.kafka is None else [self._log(self.kafka)]),
             self._python_part(STREAMING, STREAMING, self._streaming_environment()),
             self._python_part(
                 RULES,
                 RULES,
-                {"MQLAKE_RULES_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers},
+                {"MQLAKE_RULES_LOG__BOOTSTRAP_SERVERS": self.bootstrap_servers},
                 command="rules-runner",
                 needs_log_topics=True,
             ),
@@ -119,7 +125,7 @@ class Plan:
         """Return the program that makes the log ready; it waits for the log and ends."""
         settings = self.settings
         command = (
-            *_python("mqlake.local.log_topics", self.kafka.bootstrap_servers),
+            *_python("mqlake.local.log_topics", self.bootstrap_servers),
             str(settings.log_partitions),
             str(settings.session_shards),
             str(settings.log_retention_bytes),
@@ -130,9 +136,8 @@ class Plan:
         output = self.data.output("log-topics")
         return Program("log-topics", command, self.data.root, _environment(), output, output, 1.0)
 
-    def log_program(self) -> Program:
+    def log_program(self, kafka: KafkaServer) -> Program:
         """Return the program that is the log."""
-        kafka = self.kafka
         return Program(
             name=LOG,
             command=tuple(kafka.command()),
@@ -143,8 +148,7 @@ class Plan:
             stop_timeout_seconds=STOP_TIMEOUT_SECONDS[LOG],
         )
 
-    def _log(self) -> Part:
-        kafka = self.kafka
+    def _log(self, kafka: KafkaServer) -> Part:
         meter = LogRoomMeter(kafka.log_dir, self.min_free_disk_bytes, self.settings.log_max_bytes)
 
         def probe(_pid: int) -> Health:
@@ -156,7 +160,7 @@ class Plan:
                 return Health(True, serving)
             return Health(True, f"{serving}; {room.describe()}", {"room": room.figures})
 
-        return Part(LOG, self.log_program(), probe)
+        return Part(LOG, self.log_program(kafka), probe)
 
     def _gateway(self, gateway: GatewayAddress) -> Part:
         environment = {
@@ -164,11 +168,12 @@ class Plan:
             "MQLAKE_GATEWAY_HOST": gateway.host,
             "MQLAKE_GATEWAY_PORT": str(gateway.port),
             "MQLAKE_GATEWAY_LISTENERS": to_json(self.listeners[gateway.name]),
-            "MQLAKE_GATEWAY_LOG_DIR": str(self.data.kafka),
             "MQLAKE_GATEWAY_LAKE_DIR": str(self.data.root),
             "MQLAKE_GATEWAY_STORE_DIR": str(self.data.gateways / gateway.name),
-            "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
+            "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": self.bootstrap_servers,
         }
+        if self.kafka is not None:
+            environment["MQLAKE_GATEWAY_LOG_DIR"] = str(self.data.kafka)
         if self.balancing is not None:
             # Clients reach no gateway but by the balancer.
             environment["MQLAKE_GATEWAY_SERVER_REFERENCE"] = self.balancing.server_reference
@@ -182,7 +187,7 @@ class Plan:
         if balancing is None:
             return []
         environment = balancing.environment() | {
-            "MQLAKE_BALANCER_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers
+            "MQLAKE_BALANCER_LOG__BOOTSTRAP_SERVERS": self.bootstrap_servers
         }
         output = self.data.output(HAPROXY)
         program = Program(
@@ -210,7 +215,7 @@ class Plan:
         if self.federation is None:
             return []
         environment = {
-            "MQLAKE_FEDERATION_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
+            "MQLAKE_FEDERATION_LOG__BOOTSTRAP_SERVERS": self.bootstrap_servers,
         }
         return [
             self._python_part(
@@ -223,16 +228,18 @@ class Plan:
         ]
 
     def _streaming_environment(self) -> dict[str, str]:
-        return {
+        environment = {
             "MQLAKE_STREAMING_DATA_DIR": str(self.data.root),
             "MQLAKE_STREAMING_JARS_DIR": str(RUNTIME / "jars"),
-            "MQLAKE_STREAMING_LOG__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
-            "MQLAKE_STREAMING_LOG_DIR": str(self.kafka.log_dir),
+            "MQLAKE_STREAMING_LOG__BOOTSTRAP_SERVERS": self.bootstrap_servers,
             "MQLAKE_STREAMING_LOG_RETENTION_HOURS": str(self.settings.log_retention_hours),
             "MQLAKE_STREAMING_LOG_RETENTION_BYTES": str(self.settings.log_retention_bytes),
             "MQLAKE_STREAMING_CONNECT_PORT": str(self.connect_port),
             "MQLAKE_STREAMING_CONNECT_TOKEN": ensure_token(self.data.connect_token),
         }
+        if self.kafka is not None:
+            environment["MQLAKE_STREAMING_LOG_DIR"] = str(self.kafka.log_dir)
+        return environment
 
     def _api_environment(self) -> dict[str, str]:
         ensure_token(self.data.api_token)

@@ -66,6 +66,11 @@ class DataDirectory:
         return self.root / "kafka"
 
     @property
+    def log_cluster(self) -> Path:
+        """Identity of the log that checkpoints and tables count on; of an embedded log none."""
+        return self.root / "log-cluster"
+
+    @property
     def gateways(self) -> Path:
         """A folder for each gateway's cache of the log's state."""
         return self.root / "gateways"

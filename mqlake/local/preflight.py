@@ -55,23 +55,37 @@ def check_directory(data: DataDirectory) -> None:
             )
 
 
-def check_contents(data: DataDirectory) -> None:
+def check_contents(data: DataDirectory, *, embedded: bool) -> None:
     """Refuse a data directory parts of which are lost; what is there is left as it is.
+
+    Args:
+        data: The directory.
+        embedded: The log is in it.
 
     Raises:
         OperationalError: Says what is missing or unreadable.
     """
-    check_storage(data.kafka)
-    if not (data.kafka / "log").exists() and _has_entries(data.checkpoints, but="lock"):
+    if embedded:
+        _check_log(data)
+    elif (data.kafka / "log").exists():
         raise OperationalError(
-            f"the log in {data.kafka / 'log'} is missing while {data.checkpoints} counts on it: "
-            + _RESTORE
+            f"{data.root} has a log of its own, which log_servers would leave unread: leave that "
+            "out, or choose another --data-dir"
         )
     for table in _entries(data.tables):
         if table.is_dir() and _has_entries(table) and not (table / "_delta_log").is_dir():
             raise OperationalError(
                 f"the table {table} is damaged, it has no _delta_log: {_RESTORE}"
             )
+
+
+def _check_log(data: DataDirectory) -> None:
+    check_storage(data.kafka)
+    if not (data.kafka / "log").exists() and _has_entries(data.checkpoints, but="lock"):
+        raise OperationalError(
+            f"the log in {data.kafka / 'log'} is missing while {data.checkpoints} counts on it: "
+            + _RESTORE
+        )
 
 
 def check_memory(available_bytes: int, wanted_mb: int, gateways: int) -> None:

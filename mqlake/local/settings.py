@@ -1,8 +1,8 @@
 """Settings of the one-machine launcher (`mqlake up`); `conf/local.toml` shows every key."""
 
-from typing import Literal
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from mqlake.log.durability import Durability
@@ -10,14 +10,19 @@ from mqlake.settings import ProcessSettings
 
 
 class LocalSettings(ProcessSettings):
-    """What the machine must offer, and the embedded log."""
+    """What the machine must offer, and the log."""
 
     model_config = SettingsConfigDict(env_prefix="MQLAKE_LOCAL_")
 
-    durability: Literal[Durability.D1, Durability.D3] = Field(
+    log_servers: str = Field(
+        default="",
+        description="use this log, Kafka at host:port[,host:port…]; without it an embedded one",
+    )
+    durability: Durability = Field(
         default=Durability.D1,
-        description="what an acknowledged message outlives: D1 every process, D3 also that the "
-        "power fails: it is on the disk before it is acknowledged",
+        description="what an acknowledged message outlives: D1 every process; D2 also the loss of "
+        "one of three brokers (log_servers); D3 also that the power fails: it is on the disk "
+        "before it is acknowledged",
     )
     log_retention_hours: float = Field(
         default=168.0,
@@ -68,3 +73,12 @@ class LocalSettings(ProcessSettings):
     ready_timeout_seconds: float = Field(
         default=180.0, gt=0, description="`up` gives up when not everything is healthy by then"
     )
+
+    @model_validator(mode="after")
+    def _one_broker_has_no_copies(self) -> Self:
+        if self.durability is Durability.D2 and not self.log_servers:
+            raise ValueError(
+                "durability D2 takes a log of three brokers: name them in log_servers "
+                "(the embedded log has one)"
+            )
+        return self

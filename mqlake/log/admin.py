@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from mqlake.errors import LogError
-from mqlake.log.durability import Durability, Keeping, topic_settings
+from mqlake.log.durability import COPIES, Durability, Keeping, topic_settings
 from mqlake.log.kafka_errors import error_of
 from mqlake.log.log_topics import (
     ACKNOWLEDGED_LOG_TOPICS,
@@ -50,9 +50,6 @@ END_OFFSETS: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-
 
 REQUEST_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.05
-
-COPIES: Final = 3
-"""Of each partition, where there are so many brokers; then two must be in sync."""
 
 
 def ensure_log_topics(

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+COPIES: Final = 3
+"""Of each partition of a log of several brokers; two of them have a record that is acknowledged."""
+
 
 class Durability(StrEnum):
     """What an acknowledged message outlives."""

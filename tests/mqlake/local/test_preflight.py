@@ -1,5 +1,6 @@
 import os
 import re
+import shutil
 import socket
 from pathlib import Path
 
@@ -42,13 +43,30 @@ def snapshot(root: Path) -> dict[str, bytes | None]:
 
 def test_directory_of_an_earlier_run_passes(data: DataDirectory) -> None:
     check_directory(data)
-    check_contents(data)
+    check_contents(data, embedded=True)
+
+
+def test_a_directory_with_a_log_of_its_own_takes_no_other(data: DataDirectory) -> None:
+    before = snapshot(data.root)
+    with pytest.raises(OperationalError, match="has a log of its own, which log_servers would"):
+        check_contents(data, embedded=False)
+    assert snapshot(data.root) == before
+
+
+def test_the_checkpoints_of_another_log_are_not_taken_for_the_embedded_ones(
+    data: DataDirectory,
+) -> None:
+    shutil.rmtree(data.kafka)
+    (data.checkpoints / "router" / "metadata").touch()
+    check_contents(data, embedded=False)
+    with pytest.raises(OperationalError, match="is missing while"):
+        check_contents(data, embedded=True)
 
 
 def test_directory_that_does_not_exist_yet_passes_and_is_not_made(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path / "a" / "b")
     check_directory(data)
-    check_contents(data)
+    check_contents(data, embedded=True)
     check_disk(data.root, 1)
     assert not (tmp_path / "a").exists()
 
@@ -82,7 +100,7 @@ def test_log_without_its_identity_is_refused_and_left_alone(data: DataDirectory)
     (data.kafka / "log" / "meta.properties").unlink()
     before = snapshot(data.root)
     with pytest.raises(OperationalError, match=r"meta.properties is missing: restore it from a"):
-        check_contents(data)
+        check_contents(data, embedded=True)
     assert snapshot(data.root) == before
 
 
@@ -92,31 +110,31 @@ def test_log_without_its_identity_is_refused_and_left_alone(data: DataDirectory)
 def test_log_with_a_broken_identity_is_refused(data: DataDirectory, content: bytes) -> None:
     (data.kafka / "log" / "meta.properties").write_bytes(content)
     with pytest.raises(OperationalError, match="or start with another --data-dir"):
-        check_contents(data)
+        check_contents(data, embedded=True)
 
 
 def test_lost_log_is_refused_while_checkpoints_count_on_it(data: DataDirectory) -> None:
     (data.kafka / "log").rename(data.root / "elsewhere")
     with pytest.raises(OperationalError, match=r"is missing while .* counts on it"):
-        check_contents(data)
+        check_contents(data, embedded=True)
 
 
 def test_log_that_was_never_made_passes(data: DataDirectory) -> None:
     (data.kafka / "log").rename(data.root / "elsewhere")
     (data.checkpoints / "router").rmdir()
     (data.checkpoints / "lock").touch()
-    check_contents(data)
+    check_contents(data, embedded=True)
 
 
 def test_table_without_its_delta_log_is_refused(data: DataDirectory) -> None:
     (data.tables / "messages" / "_delta_log").rmdir()
     with pytest.raises(OperationalError, match="messages is damaged, it has no _delta_log"):
-        check_contents(data)
+        check_contents(data, embedded=True)
 
 
 def test_empty_table_folder_passes(data: DataDirectory) -> None:
     (data.tables / "new").mkdir()
-    check_contents(data)
+    check_contents(data, embedded=True)
 
 
 def test_too_little_memory_is_told_with_both_figures() -> None:

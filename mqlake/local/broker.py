@@ -1,0 +1,36 @@
+"""One broker of a log of several on this machine, for tests of what outlives one of them.
+
+python -m mqlake.local.broker FOLDER NUMBER CLUSTER_ID PORT:CONTROLLER_PORT…
+
+The ports are those of all brokers, in the order of their numbers, which begin with 1. The process
+becomes the broker. `bin/mqlake up` has one: several on one machine share its disk and its power.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from mqlake.local.kafka import Brokers
+
+
+def main(arguments: list[str]) -> None:
+    """Make the broker's files and become it.
+
+    Raises:
+        OperationalError: Its storage cannot be formatted, or is of something else.
+    """
+    folder, number, cluster_id, *ports = arguments
+    pairs = [(int(port), int(controller)) for port, _, controller in map(_split, ports)]
+    server = Brokers.on_ports(Path(folder), cluster_id, pairs).servers[int(number) - 1]
+    server.prepare()
+    os.chdir(server.directory)
+    command = server.command()
+    os.execve(command[0], command, server.environment())  # noqa: S606
+
+
+def _split(pair: str) -> tuple[str, str, str]:
+    return pair.partition(":")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
