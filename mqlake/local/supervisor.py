@@ -106,7 +106,7 @@ class Supervisor:
             self._check_topics()
             self._step()
             self._show()
-            if all(running.health.healthy for running in self._running):
+            if self._has_topics and all(running.health.healthy for running in self._running):
                 self._state = replace(self._state, phase="running")
                 self._publish(force=True)
                 return
