@@ -215,13 +215,13 @@ class LocalTarget:
         for proxy in self._proxies.values():
             await proxy.stop()
         self._proxies.clear()
+        if self._folder is not None and self._definition.system.stop and self._machines:
+            with contextlib.suppress(TargetError):
+                await self._command(self._definition.system.stop, 120)
         for process in self._processes.values():
             await _end(process)
         self._processes.clear()
         if self._folder is not None:
-            if self._definition.system.stop:
-                with contextlib.suppress(TargetError):
-                    await self._command(self._definition.system.stop, 120)
             for machine in self._machines.values():
                 machine.stop()
             self._machines.clear()

@@ -17,7 +17,7 @@ def test_any_of_three_brokers_may_die(tmp_path: Path) -> None:
     (result,) = json.loads((tmp_path / "report.json").read_text())["results"]
     assert (code, result["problems"]) == (0, [])
     verdicts = {row["name"]: row for row in result["verdicts"]}
-    assert verdicts["lost"]["checked"] == 4 * 1_000
+    assert verdicts["lost"]["checked"] == 3 * 600
     for name in ("lost", "never-acknowledged", "duplicate-qos2", "order", "session-present"):
         assert verdicts[name]["checked"]
         assert (verdicts[name]["violations"], verdicts[name]["unknown"]) == (0, 0)
