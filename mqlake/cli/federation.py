@@ -86,7 +86,9 @@ def _print_site(figures: dict[str, Any]) -> None:
         f"\n{counters['received']} messages came, {counters['appended']} of them new, "
         f"{counters['duplicates']} had before, {counters['echoes']} of this site; "
         f"{figures['gaps']} gaps in {figures['streams']} partitions of other sites; "
-        f"{figures['interests']} filters are wanted here"
+        f"{figures['interests']} filters are wanted here\n"
+        f"of {figures['retained']} topics the latest retained message is known; "
+        f"{counters['outdated']} that came were older"
     )
 
 
