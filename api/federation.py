@@ -38,6 +38,9 @@ class SiteCounters(BaseModel):
     echoes: int = Field(description="its own, come back")
     refused: int = Field(description="of topics that their link may not bring")
     malformed: int
+    outdated: int = Field(
+        default=0, description="retained messages that were not the latest of their topic"
+    )
     strangers: int = Field(description="connections of whom nobody knows here")
 
 

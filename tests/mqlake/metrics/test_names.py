@@ -7,7 +7,7 @@ COUNTS = {
     *("connections", "clients", "sessions", "subscriptions", "wills", "readers", "publishers"),
     *("healthy", "info", "active", "up", "nodes", "weight", "level", "draining", "current"),
     *("checked", "broken", "unknown", "there", "packets", "meshes", "interests", "streams", "gaps"),
-    *("shards", "talkers"),
+    *("shards", "talkers", "topics"),
 }
 """What a gauge without a unit counts or says."""
 
