@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
 
@@ -19,6 +19,7 @@ from api.rules.metrics import MetricsBook
 from api.schemas.changes import SchemaChanges
 from api.spark import SparkConnect
 from mqlake.errors import LogError, OperationalError
+from mqlake.records import RULES, SESSIONS
 from mqlake.status import SystemState, read_state
 
 
@@ -33,20 +34,32 @@ def unavailable() -> Iterator[None]:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(exc), code=code) from exc
 
 
+class Read(Protocol):
+    """What is read of a log topic."""
+
+    @property
+    def is_complete(self) -> bool: ...
+
+
+def refuse_part(found: Read, log_topic: str) -> None:
+    """Answer 503 until all has been read: part of it would look like all."""
+    if not found.is_complete:
+        raise Problem(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"the API is reading {log_topic}: ask again in a moment",
+            {"Retry-After": "1"},
+        )
+
+
 def system_state(request: Request) -> SystemState:
     with unavailable():
         return read_state(request.app.state.data_dir)
 
 
 def complete_cache(request: Request) -> SessionCache:
-    """Return the sessions once all of them have been read: part of them would look like all."""
+    """Return the sessions once all of them have been read."""
     cache: SessionCache = request.app.state.cache
-    if not cache.is_complete:
-        raise Problem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            "the API is reading mqlake.sessions: ask again in a moment",
-            {"Retry-After": "1"},
-        )
+    refuse_part(cache, SESSIONS)
     return cache
 
 
@@ -63,24 +76,14 @@ def log_appender(request: Request) -> LogAppender:
 def complete_book(request: Request) -> RuleBook:
     """Return the rules once all of them have been read."""
     book: RuleBook = request.app.state.rules
-    if not book.is_complete:
-        raise Problem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            "the API is reading mqlake.rules: ask again in a moment",
-            {"Retry-After": "1"},
-        )
+    refuse_part(book, RULES)
     return book
 
 
 def complete_references(request: Request) -> ReferenceBook:
     """Return the reference tables once all of them have been read."""
     book: ReferenceBook = request.app.state.references
-    if not book.is_complete:
-        raise Problem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            "the API is reading mqlake.rules: ask again in a moment",
-            {"Retry-After": "1"},
-        )
+    refuse_part(book, RULES)
     return book
 
 

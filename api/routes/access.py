@@ -33,12 +33,13 @@ from api.authentication import (
     for_topics,
     needs,
 )
-from api.dependencies import State, unavailable
+from api.dependencies import State, refuse_part, unavailable
 from api.jobs import to_time
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from mqlake.access_records import Account, ApiKey, Role, SubjectKind
 from mqlake.errors import InvalidTopic
+from mqlake.records import ACCESS
 from mqlake.saslprep import UnpreparableText
 from mqlake.topics import split_shared, validate_topic_filter
 
@@ -188,12 +189,7 @@ def _changes(request: Request) -> AccessChanges:
 def _complete_book(request: Request) -> AccessBook:
     """Return what is known of keys and accounts once all of it has been read."""
     book: AccessBook = request.app.state.access
-    if not book.is_complete:
-        raise Problem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            "the API is reading mqlake.access: ask again in a moment",
-            {"Retry-After": "1"},
-        )
+    refuse_part(book, ACCESS)
     return book
 
 

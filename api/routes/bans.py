@@ -9,11 +9,12 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 from api.authentication import CurrentCaller, needs
 from api.bans import BanBook, BanChanges, TooManyBans, UnknownBan
-from api.dependencies import State, unavailable
+from api.dependencies import State, refuse_part, unavailable
 from api.jobs import to_time
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from mqlake.bans import Ban, KeptBan, Network
+from mqlake.records import GATEWAYS
 
 router = APIRouter(tags=["bans"], responses={503: {"model": ProblemDetails}})
 
@@ -25,12 +26,7 @@ Name = Annotated[str, Field(min_length=1, max_length=1024)]
 
 def _known_book(request: Request) -> BanBook:
     book: BanBook = request.app.state.bans
-    if not book.is_complete:
-        raise Problem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            "the API is reading mqlake.gateways: ask again in a moment",
-            {"Retry-After": "1"},
-        )
+    refuse_part(book, GATEWAYS)
     return book
 
 

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller, audited, needs
-from api.dependencies import State, unavailable
+from api.dependencies import State, refuse_part, unavailable
 from api.jobs import to_time
 from api.pages import Page
 from api.problems import Problem, ProblemDetails
 from api.rights import RightsBook, RightsChanged, RightsChanges, RightsTooLarge
+from mqlake.records import GATEWAYS
 from mqlake.rights.applied import AppliedRights
 from mqlake.rights.documents import difference, write_rights
 from mqlake.rights.model import RightsFile, Rule
@@ -27,12 +28,7 @@ _TOML: Final = "application/toml"
 
 def _known_book(request: Request) -> RightsBook:
     book: RightsBook = request.app.state.rights
-    if not book.is_complete:
-        raise Problem(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            "the API is reading mqlake.gateways: ask again in a moment",
-            {"Retry-After": "1"},
-        )
+    refuse_part(book, GATEWAYS)
     return book
 
 
