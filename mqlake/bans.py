@@ -11,9 +11,10 @@ from typing import Annotated, Final, Self, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from mqlake.errors import InvalidRecord, MqlakeError
+from mqlake.errors import MqlakeError
 from mqlake.operator_files import parse_operator_file, read_operator_file
-from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.record_models import decode_model
+from mqlake.record_versions import RECORD_VERSION
 from mqlake.records import BAN_KEY_PREFIX
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -145,15 +146,7 @@ def decode_ban(value: bytes) -> KeptBan:
     Raises:
         InvalidRecord: Not JSON, another version, or no ban.
     """
-    try:
-        found = json.loads(value)
-        if not isinstance(found, dict):
-            raise InvalidRecord("ban is no JSON object")
-        check_version(found.get("v"), "ban")
-        known = {name: found[name] for name in KeptBan.model_fields if name in found}
-        return KeptBan.model_validate(known)
-    except (ValueError, RecursionError) as exc:
-        raise InvalidRecord(f"ban is malformed: {exc!r}"[:500]) from exc
+    return decode_model(KeptBan, value, "ban")
 
 
 def parse_address(text: str) -> Address | None:

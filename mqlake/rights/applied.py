@@ -7,8 +7,8 @@ and the versions before.
 import json
 from typing import Final
 
-from mqlake.errors import InvalidRecord
-from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.record_models import decode_model
+from mqlake.record_versions import RECORD_VERSION
 from mqlake.records import RIGHTS_KEY
 from mqlake.rights.model import RightsFile
 
@@ -52,12 +52,4 @@ def decode_rights(value: bytes) -> AppliedRights:
     Raises:
         InvalidRecord: Not JSON, another version, or no rights.
     """
-    try:
-        found = json.loads(value)
-        if not isinstance(found, dict):
-            raise InvalidRecord("rights are no JSON object")
-        check_version(found.get("v"), "rights")
-        known = {name: found[name] for name in AppliedRights.model_fields if name in found}
-        return AppliedRights.model_validate(known)
-    except (ValueError, RecursionError) as exc:
-        raise InvalidRecord(f"rights are malformed: {exc!r}"[:500]) from exc
+    return decode_model(AppliedRights, value, "rights", "are")
