@@ -20,16 +20,14 @@ def main(arguments: list[str]) -> None:
         OperationalError: Its storage cannot be formatted, or is of something else.
     """
     folder, number, cluster_id, *ports = arguments
-    pairs = [(int(port), int(controller)) for port, _, controller in map(_split, ports)]
+    pairs = [
+        (int(port), int(controller)) for port, controller in (pair.split(":") for pair in ports)
+    ]
     server = Brokers.on_ports(Path(folder), cluster_id, pairs).servers[int(number) - 1]
     server.prepare()
     os.chdir(server.directory)
     command = server.command()
     os.execve(command[0], command, server.environment())  # noqa: S606
-
-
-def _split(pair: str) -> tuple[str, str, str]:
-    return pair.partition(":")
 
 
 if __name__ == "__main__":
