@@ -263,13 +263,21 @@ class _Admin:
         return len(metadata.topics[log_topic].partitions)
 
     def check_brokers(self, wanted: Durability) -> None:
-        """Refuse before anything is created: copies are not added later."""
-        count = len(self._metadata("asking for the brokers").brokers)
-        if wanted is Durability.D2 and count < COPIES:
-            raise LogError(
-                f"durability {wanted} takes {COPIES} brokers: {self._servers} has {count}",
-                definite=True,
-            )
+        """Refuse before anything is created: copies are not added later.
+
+        A cluster that starts just now is not whole at once: brokers that are named are waited for.
+        """
+        named = len(self._servers.split(","))
+        while wanted is Durability.D2:
+            count = len(self._metadata("asking for the brokers").brokers)
+            if count >= COPIES:
+                return
+            if count >= named or time.monotonic() >= self._deadline:
+                raise LogError(
+                    f"durability {wanted} takes {COPIES} brokers: {self._servers} has {count}",
+                    definite=True,
+                )
+            time.sleep(RETRY_SECONDS)
 
     def create(self, log_topic: str, partitions: int, config: Mapping[str, str]) -> None:
         metadata = self._metadata("asking for the brokers")
