@@ -11,15 +11,16 @@ from typing import Any, Final
 
 from resilience import definition as definitions
 from resilience import local
-from resilience.checkers import check_file
+from resilience.checkers import check_file, is_owing
 from resilience.errors import ResilienceError
 from resilience.faults import FAULTS
 from resilience.history import Writer
 from resilience.machines.machine import DISK, PROXY, missing
+from resilience.mixed import mixed
 from resilience.plan import Plan, Scenario, Strike, apart, fit
 from resilience.runner import execute
 from resilience.schedule import draw, shrink
-from resilience.workload import GROUPS, NEEDS, features
+from resilience.workload import some_features
 
 RESULT: Final = "result.json"
 POWER_LOSS: Final = "power-loss"
@@ -30,6 +31,9 @@ TAKEN_BY_POWER_LOSS: Final = (
     *("sessions_kept", "retained", "wills"),
 )
 """What such a target promises no more in a run in which the power fails."""
+WORKLOADS: Final = {"features": some_features, "mixed": mixed}
+"""What `generate` of a scenario names."""
+
 TRIES: Final = 3
 """A schedule that does not fail in so many runs counts as one that does not fail."""
 
@@ -128,6 +132,9 @@ def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
     unpromised = [need for need in scenario.needs if not definition.promises.get(need)]
     if unpromised:
         return f"needs {', '.join(unpromised)}, not promised"
+    struck = {strike.part for strike in scenario.plan.strikes if not strike.part.startswith("@")}
+    if strange := sorted(struck - set(definition.parts)):
+        return f"strikes {', '.join(strange)}, which {definition.name} does not have"
     without = sorted(needs_of(scenario) & set(definition.without))
     if without:
         return f"needs {', '.join(without)}, which {definition.name} cannot have"
@@ -223,11 +230,8 @@ def make_plan(
     if scenario.generate:
         workload_seed = seed if scenario.workload_seed is None else scenario.workload_seed
         kept = random.Random(workload_seed)  # noqa: S311 - the same
-        promises = {"shared_subscriptions": True, **definition.promises}
-        groups = [group for group in GROUPS if promises.get(NEEDS.get(group, ""), True)]
-        groups = [group for group in groups if group not in NEEDS or promises.get(NEEDS[group])]
-        generated = features(kept, nodes, groups, 0.6)
-        plan = replace(plan, clients=generated.clients)
+        generated = WORKLOADS[scenario.generate](kept, nodes, definition.promises)
+        plan = replace(plan, clients=generated.scaled(scale).clients)
     if scenario.random_faults is not None:
         plan = replace(plan, strikes=draw(scenario.random_faults, nodes, rng))
     return fit(plan, nodes)
@@ -287,7 +291,12 @@ async def _execute(
     with path.open("w", encoding="utf-8") as stream:
         writer = Writer(stream, header, time.monotonic)
         rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
-        return await execute(plan, target, writer, rng, driver)
+
+        def owes() -> bool:
+            stream.flush()
+            return is_owing(path)
+
+        return await execute(plan, target, writer, rng, driver, owes)
 
 
 def _shrink(

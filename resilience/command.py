@@ -58,8 +58,8 @@ def _terminate(number: int, _frame: Any) -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="resilience", description="Fault tests for MQTT brokers.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="run a scenario, or all, against targets")
-    run.add_argument("scenario", help="a name, a TOML file, or `all`")
+    run = commands.add_parser("run", help="run scenarios, or all, against targets")
+    run.add_argument("scenario", nargs="+", help="names, TOML files, or `all`")
     run.add_argument("--target", action="append", required=True, help="may be given several times")
     run.add_argument("--runs", type=int, help="instead of the scenario's number")
     run.add_argument("--minutes", type=float, default=0.0, help="runs go on for so long: a soak")
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    names = plan.names() if options.scenario == ALL else [options.scenario]
+    names = plan.names() if options.scenario == [ALL] else options.scenario
     # Those that need the same of the machine follow each other: they can share a system.
     scenarios = sorted(map(plan.load, names), key=campaign.order_of)
     results = []

@@ -36,6 +36,7 @@ class Part:
         machine: Parts with the same one share its address, its disk and its power.
         segments: Pattern of the files of its log, in folders of their own; in each folder the
             last one is being written.
+        second: Starts a second process of its name, which has to fail and to print `refusal`.
     """
 
     command: tuple[str, ...] = ()
@@ -43,6 +44,8 @@ class Part:
     port: str = ""
     machine: str = MACHINE
     segments: str = ""
+    second: tuple[str, ...] = ()
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,14 @@ class System:
 
     Attributes:
         pids: Prints JSON with `processes`, each with `name` and `pid`.
+        keeper: The one of these that starts the parts again.
         machine: Where it runs, with all its parts.
     """
 
     start: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
     pids: tuple[str, ...] = ()
+    keeper: str = ""
     machine: str = MACHINE
 
 
@@ -112,7 +117,7 @@ def load(name: str) -> Definition:
         data = tomllib.loads(text)
         about = data.pop("target")
         parts = {
-            part: Part(**{**values, "command": tuple(values.get("command", ()))})
+            part: Part(**{key: _words(value) for key, value in values.items()})
             for part, values in data.pop("parts", {}).items()
         }
         system = System(

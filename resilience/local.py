@@ -4,17 +4,15 @@ import asyncio
 import contextlib
 import getpass
 import json
-import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from resilience import drivers
 from resilience.definition import MACHINE, ROOT, Definition
@@ -23,6 +21,8 @@ from resilience.errors import TargetError
 from resilience.history import Writer
 from resilience.machines.machine import CLOCK, DISK, LOOPBACK, PACKETS, PROXY, Machine
 from resilience.machines.switch import Switch
+from resilience.ports import free_port
+from resilience.processes import Keeper, end, gone, is_alive, kill_at_once, leave_no_room, send
 from resilience.proxy import Proxy
 from resilience.target import Hold
 from resilience.usage import others_of_session, stored_in, taken_by, with_descendants
@@ -33,8 +33,6 @@ SYSTEM_SECONDS: Final = 300.0
 """How long a system may take to start."""
 POLL_SECONDS: Final = 0.01
 STATUS_SECONDS: Final = 0.2
-CONSECUTIVE: Final = 3
-"""So many ports in a row are free for each name."""
 
 _PLACES: Final = re.compile(r"\{(dir|user|root|python|(?:host|disk)(?::[\w-]+)?|port:[\w+-]+)\}")
 
@@ -75,6 +73,8 @@ class LocalTarget:
         self._ports: dict[str, int] = {}
         self._ended: dict[str, int] = {}
         """The former process of a part that its system starts again."""
+        self._stopped: dict[str, list[int]] = {}
+        self._keeper = Keeper()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def client(
@@ -125,7 +125,7 @@ class LocalTarget:
         """
         name, _, further = name.partition("+")
         if name not in self._ports:
-            self._ports[name] = _free_port()
+            self._ports[name] = free_port()
         return self._ports[name] + int(further or 0)
 
     async def start(self) -> None:
@@ -180,11 +180,22 @@ class LocalTarget:
             if not part.command:
                 await self.launch(name)
 
-    async def _command(self, command: Command, seconds: float, *, succeeds: bool = True) -> str:
+    async def _command(self, command: Command, seconds: float) -> str:
         """Run a command of the target to its end; return what it printed.
 
         Raises:
-            TargetError: It takes longer, or fails though it has to succeed.
+            TargetError: It takes longer, or fails.
+        """
+        code, out = await self._run(command, seconds)
+        if code:
+            raise TargetError(f"{self._fill(' '.join(command))}: exit code {code}{self._log()}")
+        return out
+
+    async def _run(self, command: Command, seconds: float) -> tuple[int, str]:
+        """Run a command of the target; return its exit code and what it printed.
+
+        Raises:
+            TargetError: It takes longer.
         """
         machine = self._machines[self._definition.system.machine]
         words = machine.command([self._fill(word) for word in command])
@@ -199,9 +210,7 @@ class LocalTarget:
                 process.kill()
                 await process.wait()
                 raise TargetError(f"{' '.join(words)}: not done after {seconds:g} s") from None
-        if succeeds and process.returncode:
-            raise TargetError(f"{' '.join(words)}: exit code {process.returncode}{self._log()}")
-        return out.decode(errors="replace")
+        return process.returncode or 0, out.decode(errors="replace")
 
     def _log(self) -> str:
         """Return the end of the logs, for messages of errors."""
@@ -215,11 +224,12 @@ class LocalTarget:
         for proxy in self._proxies.values():
             await proxy.stop()
         self._proxies.clear()
+        self._keeper.release_all()
         if self._folder is not None and self._definition.system.stop and self._machines:
             with contextlib.suppress(TargetError):
                 await self._command(self._definition.system.stop, 120)
         for process in self._processes.values():
-            await _end(process)
+            await end(process, STOP_SECONDS)
         self._processes.clear()
         if self._folder is not None:
             for machine in self._machines.values():
@@ -235,30 +245,29 @@ class LocalTarget:
         process = self._processes.get(part)
         if process is not None:
             return process.pid
-        pid = await self._pid_of_system(part)
-        if pid is None:
+        return self._running(part, await self._pids_of_system())
+
+    def _running(self, part: str, pids: Mapping[str, int]) -> int:
+        pid = pids.get(self._definition.parts[part].process)
+        if pid is None or not is_alive(pid):
             raise TargetError(f"{part} of {self.name} is not running")
         return pid
 
-    async def _pid_of_system(self, part: str) -> int | None:
-        name = self._definition.parts[part].process
-        for row in await self._rows_of_system():
-            if row["name"] == name and row["pid"]:
-                return int(row["pid"])
-        return None
-
-    async def _rows_of_system(self) -> list[dict[str, Any]]:
+    async def _pids_of_system(self) -> dict[str, int]:
+        """Return by name the processes that it says it has."""
         # Its exit code may say that something is away, which is what was wanted.
-        answer = json.loads(await self._command(self._definition.system.pids, 30, succeeds=False))
-        rows: list[dict[str, Any]] = answer["processes"]
-        return rows
+        _, out = await self._run(self._definition.system.pids, 30)
+        try:
+            rows = json.loads(out)["processes"]
+        except ValueError:
+            raise TargetError(f"{self.name} does not say what runs{self._log()}") from None
+        return {row["name"]: int(row["pid"]) for row in rows if row["pid"]}
 
     async def pids(self) -> list[int]:
         """Return all processes of the target."""
         leaders = [process.pid for process in self._processes.values()]
         if self._definition.system.pids:
-            rows = await self._rows_of_system()
-            leaders += [int(row["pid"]) for row in rows if row["pid"]]
+            leaders += (await self._pids_of_system()).values()
         return with_descendants(leaders)
 
     async def usage(self) -> dict[str, int]:
@@ -273,32 +282,31 @@ class LocalTarget:
     async def terminate(self, part: str) -> None:
         await self._end_part(part, signal.SIGTERM)
 
-    async def _signal(self, part: str, number: signal.Signals) -> int:
-        """Signal a part; return its pid. What it has started hears only what cannot be caught."""
-        pid = await self._pid(part)
-        others = [] if number is signal.SIGTERM else others_of_session(pid)
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            raise TargetError(f"{part} of {self.name} is not running") from None
-        for other in others:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(other, number)
-        return pid
-
     async def _end_part(self, part: str, number: signal.Signals) -> None:
-        """Signal a part, and wait for its end if its process is ours."""
-        pid = await self._signal(part, number)
+        """Signal a part, and wait for its end; nobody starts it until it is to be launched.
+
+        What it has started hears only what cannot be caught.
+        """
         process = self._processes.get(part)
         if process is None:
+            pids = await self._pids_of_system()
+            pid = self._running(part, pids)
+            if keeper := pids.get(self._definition.system.keeper):
+                self._keeper.hold(part, keeper)
+        else:
+            pid = process.pid
+        others = [] if number is signal.SIGTERM else others_of_session(pid)
+        send([pid, *others], number)
+        await self._has_ended(part, pid, STOP_SECONDS)
+
+    async def _has_ended(self, part: str, pid: int, seconds: float) -> None:
+        """Wait for the end of a part, and note it."""
+        await gone([pid], seconds, f"{part} of {self.name}")
+        process = self._processes.pop(part, None)
+        if process is None:
             self._ended[part] = pid
-            return
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            raise TargetError(f"{part} has not ended after {STOP_SECONDS:g} s") from None
-        del self._processes[part]
+        else:
+            await process.wait()
 
     async def launch(self, part: str) -> None:
         if part in self._processes:
@@ -311,6 +319,7 @@ class LocalTarget:
                 self._processes[part] = await asyncio.create_subprocess_exec(
                     *words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
                 )
+        self._keeper.release(part)
         former = self._ended.pop(part, None)
         if former is not None:
             await self._await_another(part, former)
@@ -321,7 +330,8 @@ class LocalTarget:
         """Wait until the system has started a part again."""
         loop = asyncio.get_running_loop()
         end = loop.time() + START_SECONDS
-        while await self._pid_of_system(part) in (None, former):
+        name = self._definition.parts[part].process
+        while (await self._pids_of_system()).get(name) in (None, former):
             if loop.time() > end:
                 raise TargetError(f"{part} of {self.name} was not started again")
             await asyncio.sleep(STATUS_SECONDS)
@@ -345,10 +355,33 @@ class LocalTarget:
                 return
 
     async def pause(self, part: str) -> None:
-        await self._signal(part, signal.SIGSTOP)
+        pid = await self._pid(part)
+        self._stopped[part] = [pid, *others_of_session(pid)]
+        send(self._stopped[part], signal.SIGSTOP)
 
     async def resume(self, part: str) -> None:
-        await self._signal(part, signal.SIGCONT)
+        send(self._stopped.pop(part, ()), signal.SIGCONT)
+
+    async def fill_files(self, part: str, seconds: float) -> None:
+        pid = await self._pid(part)
+        pids = [pid, *others_of_session(pid)]
+        leave_no_room(pids)
+        try:
+            await self._has_ended(part, pid, seconds)
+        except TargetError:
+            leave_no_room(pids, room=True)
+            raise
+
+    async def start_second(self, part: str) -> None:
+        definition = self._definition.parts[part]
+        if not definition.second:
+            raise TargetError(f"{self.name} does not say how a second {part} is started")
+        code, said = await self._run(definition.second, START_SECONDS)
+        if not code or definition.refusal not in said:
+            raise TargetError(
+                f"the second {part}: expected failure with {definition.refusal!r},"
+                f" got exit code {code} with {said[-300:]!r}"
+            )
 
     def network(self, part: str) -> Proxy:
         proxy = self._proxies.get(part)
@@ -362,12 +395,32 @@ class LocalTarget:
     async def lose_power(self, part: str) -> None:
         machine = self.machine(part)
         await machine.lose_power()
-        for name, each in self._definition.parts.items():
-            process = self._processes.pop(name, None) if each.machine == machine.name else None
+        await self._forget_all(machine.name)
+
+    async def crash(self, part: str) -> None:
+        machine = self.machine(part).name
+        leaders = [
+            process.pid
+            for name, process in self._processes.items()
+            if self._definition.parts[name].machine == machine
+        ]
+        system = self._definition.system
+        if system.pids and system.machine == machine:
+            pids = await self._pids_of_system()
+            keeper = pids.pop(system.keeper, None)
+            leaders += [*([keeper] if keeper else []), *pids.values()]
+        await gone(kill_at_once(leaders), STOP_SECONDS, f"all of {self.name}")
+        await self._forget_all(machine)
+
+    async def _forget_all(self, machine: str) -> None:
+        """Note that all processes of a machine have ended."""
+        self._keeper.forget()
+        for name, part in self._definition.parts.items():
+            process = self._processes.pop(name, None) if part.machine == machine else None
             if process is not None:
                 await process.wait()
 
-    async def restore_power(self, part: str) -> None:
+    async def start_machine(self, part: str) -> None:
         await self._start_all(self.machine(part).name)
 
     def closed_files(self, part: str) -> list[Path]:
@@ -384,34 +437,3 @@ class LocalTarget:
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool
     ) -> None:
         raise TargetError(f"{self.name} does not say how rights are changed")
-
-
-def _free_port() -> int:
-    """Return a port that is free together with the ones after it.
-
-    Below the range from which Linux takes the ports of outgoing connections (32768 on).
-    """
-    for _ in range(200):
-        base = random.randrange(20_000, 32_760)  # noqa: S311 - not a secret
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in range(base, base + CONSECUTIVE):
-                listener = stack.enter_context(socket.socket())
-                listener.bind(("127.0.0.1", port))
-            return base
-    raise TargetError("no free ports between 20000 and 32760")
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process of ours, by force if it does not go."""
-    if process.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
-    try:
-        async with asyncio.timeout(STOP_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()

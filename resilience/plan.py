@@ -47,6 +47,7 @@ class ClientPlan:
         driver: "raw" or "paho"; empty for the one of the run.
         reconnect: Whether it comes back by itself when a connection breaks.
         hold_seconds: How long it keeps a QoS 1 message before it acknowledges it.
+        away_seconds: How long it stays away after a connection has broken.
     """
 
     name: str
@@ -63,6 +64,7 @@ class ClientPlan:
     driver: str = ""
     reconnect: bool = True
     hold_seconds: float = 0.0
+    away_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +91,18 @@ class Plan:
     Attributes:
         quiet_seconds: So long nothing may come until the run takes all for delivered.
         drain_seconds: It waits no longer than that for the quiet.
+        late_seconds: When something is missing once it is quiet, the run waits for so much longer.
         limit_seconds: The clients' steps may take so long.
+        unbroken: No connection may break: what happens is not for the clients to notice.
     """
 
     clients: tuple[ClientPlan, ...]
     strikes: tuple[Strike, ...] = ()
     quiet_seconds: float = 2.0
     drain_seconds: float = 60.0
+    late_seconds: float = 0.0
     limit_seconds: float = 600.0
+    unbroken: bool = False
 
     def scaled(self, factor: float) -> "Plan":
         """Return the plan with all counts of messages multiplied, to at least 1."""
@@ -179,7 +185,7 @@ class Scenario:
     """A plan with its story.
 
     Attributes:
-        generate: "features" for the random workload; the plan then has no clients.
+        generate: A workload of `campaign.WORKLOADS`; the plan then has no clients.
         workload_seed: Draws that workload always by this seed; a shrunk schedule needs it.
         needs: Promises that a target must make, else the scenario does not apply to it.
         quick: The counts of messages are multiplied by that in a quick run.

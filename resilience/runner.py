@@ -35,18 +35,25 @@ class Run:
     Args:
         driver: For clients whose plan names none.
         rng: Retries and choices of nodes come from it.
+        owes: Tells whether something that is due has not come yet.
     """
 
     def __init__(
-        self, plan: Plan, target: Target, history: Writer, rng: random.Random, driver: str = "raw"
+        self,
+        plan: Plan,
+        target: Target,
+        history: Writer,
+        rng: random.Random,
+        driver: str = "raw",
+        owes: Callable[[], bool] = lambda: False,
     ) -> None:
         self.plan = plan
         self.target = target
         self.history = history
         self.rng = rng
         self.changed = asyncio.Condition()
-        self.received = 0
         self.problems: list[str] = []
+        self._owes = owes
         self.actors = {
             client.name: _Actor(self, client, client.driver or driver) for client in plan.clients
         }
@@ -75,6 +82,12 @@ class Run:
                 )
             await self._end_strikes(strikes)
             await self._drain()
+            if all(step.do != "rights" for client in self.plan.clients for step in client.steps):
+                self.problems += [
+                    f"{actor.refused} messages of {name} were refused"
+                    for name, actor in self.actors.items()
+                    if actor.refused
+                ]
             for actor in self.actors.values():
                 await actor.leave()
         finally:
@@ -124,17 +137,25 @@ class Run:
             self.changed.notify_all()
 
     async def _drain(self) -> None:
-        """Wait until all are connected, all is answered, and nothing has come for a while."""
+        """Wait until all are connected, all is answered, and nothing has come for a while.
+
+        Something that is late comes within `late_seconds` of that, else it is lost.
+        """
         loop = asyncio.get_running_loop()
-        self.history.write("run", "drain", "invoke", quiet=self.plan.quiet_seconds)
-        end = loop.time() + self.plan.drain_seconds
-        count, since = self.history.count, loop.time()
+        plan = self.plan
+        self.history.write("run", "drain", "invoke", quiet=plan.quiet_seconds)
+        end = loop.time() + plan.drain_seconds + plan.late_seconds
+        count, since, begin = self.history.count, loop.time(), loop.time()
         while loop.time() < end:
             await asyncio.sleep(POLL_SECONDS)
             if count != self.history.count or not all(a.is_settled for a in self.actors.values()):
                 count, since = self.history.count, loop.time()
-            if loop.time() - since >= self.plan.quiet_seconds:
+                begin = since
+            if loop.time() - since < plan.quiet_seconds:
+                continue
+            if loop.time() - begin >= plan.quiet_seconds + plan.late_seconds or not self._owes():
                 break
+            since = loop.time()
         away = [name for name, actor in self.actors.items() if not actor.is_there]
         if away:
             self.problems.append(f"not back at the end: {', '.join(away)}")
@@ -148,6 +169,7 @@ class _Actor:
         self.plan = plan
         self.completed = 0
         self.subscribed = 0
+        self.refused = 0
         self.done = False
         self._run = run
         self._rng = random.Random(run.rng.random())  # noqa: S311 - repeatable, not secret
@@ -156,7 +178,7 @@ class _Actor:
         self._wake = asyncio.Event()
         self._filters: dict[str, tuple[int, dict[str, Any]]] = {}
         self._published = 0
-        self._refused = 0
+        self._back_at = 0.0
         nodes = run.target.nodes
         self._nodes = itertools.cycle(self._rng.sample(nodes, len(nodes)))
         self.client = run.target.client(
@@ -178,6 +200,10 @@ class _Actor:
         return self.is_there and (self._wanted is None or not self.client.unfinished)
 
     def _lost(self) -> None:
+        if self._wanted is not None:
+            self._back_at = asyncio.get_running_loop().time() + self.plan.away_seconds
+            if self._run.plan.unbroken:
+                self._run.problems.append(f"a connection of {self.plan.name} broke")
         self._up.clear()
         self._wake.set()
         if not self.plan.reconnect:
@@ -191,7 +217,10 @@ class _Actor:
             await self._wake.wait()
             self._wake.clear()
             while self._wanted is not None and not self._up.is_set():
-                if not await self._connect(self._wanted):
+                away = self._back_at - asyncio.get_running_loop().time()
+                if away > 0:
+                    await asyncio.sleep(away)
+                elif not await self._connect(self._wanted):
                     await asyncio.sleep(self._rng.uniform(*RETRY_SECONDS))
 
     async def _connect(self, options: ConnectOptions) -> bool:
@@ -304,17 +333,20 @@ class _Actor:
             where = topic if topics == 1 else f"{topic}/{index % topics}"
             future = self.client.publish(name, where, **message)
             if future.done():
-                await self._completed(future.result())
+                await self._completed()
             else:
                 pending.append(future)
             while len(pending) >= min(window, self.client.receive_maximum):
-                await self._completed(await pending.popleft())
+                await self._answered(await pending.popleft())
         while pending:
-            await self._completed(await pending.popleft())
+            await self._answered(await pending.popleft())
 
-    async def _completed(self, type_: str) -> None:
+    async def _answered(self, type_: str) -> None:
+        self.refused += type_ == "fail"
+        await self._completed()
+
+    async def _completed(self) -> None:
         self.completed += 1
-        self._refused += type_ == "fail"
         await self._run.tell()
 
     async def _do_wait(
@@ -353,11 +385,16 @@ def void(_value: object) -> None:
 
 
 async def execute(
-    plan: Plan, target: Target, history: Writer, rng: random.Random, driver: str = "raw"
+    plan: Plan,
+    target: Target,
+    history: Writer,
+    rng: random.Random,
+    driver: str = "raw",
+    owes: Callable[[], bool] = lambda: False,
 ) -> list[str]:
     """Run a plan against a target that is started; return what did not go as planned."""
     with contextlib.suppress(asyncio.CancelledError):
-        run = Run(plan, target, history, rng, driver)
+        run = Run(plan, target, history, rng, driver, owes)
         await run.go()
         return run.problems
     return ["cancelled"]

@@ -91,8 +91,25 @@ class Target(Protocol):
     async def lose_power(self, part: str) -> None:
         """Take the power from its machine: what was not synced is gone, all parts on it are."""
 
-    async def restore_power(self, part: str) -> None:
+    async def crash(self, part: str) -> None:
+        """End all processes of its machine at one moment (SIGKILL)."""
+
+    async def start_machine(self, part: str) -> None:
         """Start all parts of its machine again, and wait until they take connections."""
+
+    async def fill_files(self, part: str, seconds: float) -> None:
+        """Let no file of it take a byte more, until it has ended by itself.
+
+        Raises:
+            TargetError: It goes on for longer than so many seconds.
+        """
+
+    async def start_second(self, part: str) -> None:
+        """Start a second process of its name.
+
+        Raises:
+            TargetError: That one was not refused.
+        """
 
     def closed_files(self, part: str) -> list[Path]:
         """Return the files of its log that are not written any more, oldest first."""

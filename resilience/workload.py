@@ -5,7 +5,7 @@ lasts about ten seconds.
 """
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from resilience.drivers.frames import WillOptions
@@ -18,7 +18,7 @@ def step(do: str, **args: Any) -> Step:
     return Step(do, args)
 
 
-def _identity(rng: random.Random, *, persistent: bool) -> dict[str, Any]:
+def identity(rng: random.Random, *, persistent: bool) -> dict[str, Any]:
     """Draw a protocol level, and how that says that a session is kept or not."""
     if rng.random() < 0.5:
         return {"version": 4, "clean": not persistent}
@@ -49,10 +49,10 @@ def flow(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
     for number in range(rng.randint(1, 3)):
         steps = [step("connect"), step("wait", seconds=0.5)]
         steps += [_burst(rng, f"flow/{number}") for _ in range(rng.randint(1, 3))]
-        who = _identity(rng, persistent=rng.random() < 0.7)
+        who = identity(rng, persistent=rng.random() < 0.7)
         clients.append(ClientPlan(f"flow-pub-{number}", tuple(steps), node="*", **who))
     for name in ("stays", "leaves"):
-        who = _identity(rng, persistent=True)
+        who = identity(rng, persistent=True)
         if who["version"] == 5:
             who["receive_maximum"] = rng.choice((1, 3, 65_535))
         steps = [step("connect"), step("subscribe", filter="flow/#", qos=rng.choice((1, 2, 2)))]
@@ -82,13 +82,13 @@ def resends(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
             step("publish", topic="again/x", qos=1, count=20, rate=30.0, window=8),
         ),
         node="*",
-        **_identity(rng, persistent=True),
+        **identity(rng, persistent=True),
     )
     subscriber = ClientPlan(
         "again-sub",
         (step("connect"), step("subscribe", filter="again/#", qos=2)),
         node="*",
-        **_identity(rng, persistent=True),
+        **identity(rng, persistent=True),
     )
     return [publisher, subscriber]
 
@@ -103,14 +103,14 @@ def retained(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
             step("publish", topic=topic, qos=rng.choice((1, 2)), retain=True, empty=empty)
         )
         writes.append(step("wait", seconds=round(rng.uniform(0.1, 1.0), 3)))
-    writer = ClientPlan("state-pub", tuple(writes), node="*", **_identity(rng, persistent=True))
+    writer = ClientPlan("state-pub", tuple(writes), node="*", **identity(rng, persistent=True))
     reads: Steps = []
     for _ in range(3):
         _add(reads, step("connect"), step("subscribe", filter="state/+", qos=1))
         _add(reads, _pauses(rng, 1.5), step("disconnect"), _pauses(rng, 1.0))
     _add(reads, step("wait", client="state-pub", done=True), step("connect"))
     _add(reads, step("subscribe", filter="state/+", qos=1))
-    reader = ClientPlan("state-sub", tuple(reads), node="*", **_identity(rng, persistent=False))
+    reader = ClientPlan("state-sub", tuple(reads), node="*", **identity(rng, persistent=False))
     return [writer, reader]
 
 
@@ -124,11 +124,11 @@ def wills(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
         "will-observer",
         (step("connect"), step("subscribe", filter="will/#", qos=2)),
         node="*",
-        **_identity(rng, persistent=True),
+        **identity(rng, persistent=True),
     )
     clients = [observer]
     for number in range(4):
-        who = _identity(rng, persistent=rng.random() < 0.5)
+        who = identity(rng, persistent=rng.random() < 0.5)
         # At least as long as the clock of a checker is inexact.
         delay = rng.choice((0, 3)) if who["version"] == 5 and who["expiry"] else 0
         will = WillOptions(f"will/{number}", qos=rng.choice((1, 2)), delay=delay)
@@ -149,18 +149,17 @@ def shares(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
     clients = []
     for number in range(3):
         persistent = rng.random() < 0.5
-        who = _identity(rng, persistent=persistent)
-        steps = [step("connect"), step("subscribe", filter="$share/g/jobs/#", qos=1)]
+        who = identity(rng, persistent=persistent)
+        steps = [step("connect"), step("subscribe", filter="$share/g/jobs/#", qos=2)]
         if number == 0 and rng.random() < 0.5:
             steps.append(step("wait", seconds=round(rng.uniform(0.5, 1.5), 3)))
             leave = step("unsubscribe", filter="$share/g/jobs/#")
             _add(steps, leave if persistent else rng.choice((leave, step("disconnect"))))
         clients.append(ClientPlan(f"worker-{number}", tuple(steps), node="*", **who))
     steps = [step("connect"), step("wait", seconds=0.5)]
-    steps.append(step("publish", topic="jobs/x", qos=1, count=25, rate=10.0, window=2))
-    clients.append(
-        ClientPlan("jobs-pub", tuple(steps), node="*", **_identity(rng, persistent=True))
-    )
+    qos = rng.choice((1, 2))
+    steps.append(step("publish", topic="jobs/x", qos=qos, count=25, rate=10.0, window=2))
+    clients.append(ClientPlan("jobs-pub", tuple(steps), node="*", **identity(rng, persistent=True)))
     return clients
 
 
@@ -176,7 +175,7 @@ def expiry(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
             step("connect"),
         ),
         node="*",
-        **_identity(rng, persistent=True),
+        **identity(rng, persistent=True),
     )
     publisher = ClientPlan(
         "late-pub",
@@ -202,7 +201,7 @@ def unsubscribing(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
     for _ in range(3):
         _add(steps, step("subscribe", filter="turn/+", qos=rng.choice((0, 1, 2))))
         _add(steps, _pauses(rng, 0.8), step("unsubscribe", filter="turn/+"), _pauses(rng, 0.8))
-    subscriber = ClientPlan("turn-sub", tuple(steps), node="*", **_identity(rng, persistent=True))
+    subscriber = ClientPlan("turn-sub", tuple(steps), node="*", **identity(rng, persistent=True))
     publisher = ClientPlan(
         "turn-pub",
         (
@@ -210,14 +209,14 @@ def unsubscribing(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
             step("publish", topic="turn/x", qos=rng.choice((0, 1)), count=40, rate=10.0, window=4),
         ),
         node="*",
-        **_identity(rng, persistent=True),
+        **identity(rng, persistent=True),
     )
     return [subscriber, publisher]
 
 
 def takeover(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
     """Two programs with one client identifier; the first goes on as if nothing were."""
-    who = _identity(rng, persistent=True)
+    who = identity(rng, persistent=True)
     first = ClientPlan(
         "twin-a",
         (
@@ -242,7 +241,7 @@ def takeover(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
         "twin-pub",
         (step("connect"), step("publish", topic="twin/x", qos=1, count=20, rate=10.0)),
         node="*",
-        **_identity(rng, persistent=False),
+        **identity(rng, persistent=False),
     )
     return [first, second, publisher]
 
@@ -272,13 +271,13 @@ def routes(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
                 name,
                 (step("connect"), subscribe),
                 node=near,
-                **_identity(rng, persistent=True),
+                **identity(rng, persistent=True),
             )
         )
         publish = step("publish", topic=f"route/{number}", qos=1, count=4, window=2)
         steps = (step("connect"), step("wait", client=name, done=True), publish)
         clients.append(
-            ClientPlan(f"route-pub-{number}", steps, node=far, **_identity(rng, persistent=True))
+            ClientPlan(f"route-pub-{number}", steps, node=far, **identity(rng, persistent=True))
         )
     return clients
 
@@ -293,7 +292,7 @@ def tenants(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
                 (step("connect"), step("subscribe", filter="#", qos=1)),
                 node="*",
                 tenant=tenant,
-                **_identity(rng, persistent=True),
+                **identity(rng, persistent=True),
             )
         )
         steps = (
@@ -313,13 +312,13 @@ def rights(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
         "right-sub",
         (step("connect"), step("subscribe", filter="right/#", qos=1)),
         node="*",
-        **_identity(rng, persistent=True),
+        **identity(rng, persistent=True),
     )
     publisher = ClientPlan(
         "right-pub",
         (step("connect"), step("publish", topic="right/x", qos=1, count=30, rate=10.0, window=4)),
         node="*",
-        **_identity(rng, persistent=True),
+        **identity(rng, persistent=True),
     )
     change = {"client_id": client, "action": action, "filter": "right/#"}
     admin = ClientPlan(
@@ -355,6 +354,13 @@ NEEDS: Final = {
     "rights": "rights",
 }
 """Groups that only a target with this promise can be put to."""
+
+
+def some_features(rng: random.Random, nodes: Sequence[str], promises: Mapping[str, Any]) -> Plan:
+    """Draw a plan of the groups that a target with these promises can be put to."""
+    given = {"shared_subscriptions": True, **promises}
+    groups = [group for group in GROUPS if group not in NEEDS or given.get(NEEDS[group])]
+    return features(rng, nodes, groups, 0.6)
 
 
 def features(

@@ -48,6 +48,9 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     Crossing,
 )
 
+MISSING: Final = frozenset({"lost", "none", "dead member", "missing"})
+"""Violations that are over when what is missing comes."""
+
 _Handler = Callable[[Operation], None]
 
 
@@ -102,6 +105,17 @@ def check(
         judge.finish()
     measures.finish()
     return Judgement(header, [judge.verdict() for judge in judges], measures)
+
+
+def is_owing(path: Path) -> bool:
+    """Tell whether something that is due has not come, were this history at its end."""
+    header, operations = read(path)
+    so_far = list(operations)
+    if not so_far:
+        return False
+    end = {"process": "run", "f": "drain", "type": "ok", "time": so_far[-1]["time"]}
+    found = check(header, [*so_far, end], (Lost, Retained, Will, ShareGroup)).verdicts
+    return any(set(verdict.kinds) & MISSING for verdict in found)
 
 
 def _handlers(f: str, type_: str, world: World, judges: Sequence[object]) -> list[_Handler]:

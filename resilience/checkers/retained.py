@@ -1,7 +1,7 @@
 """Retained messages: each topic is a register that SUBSCRIBE reads.
 
-A write counts from its PUBLISH to its acknowledgement; one without an acknowledgement may take
-effect at any time after. QoS 0 has none.
+A write counts from its PUBLISH to its acknowledgement, or until somebody has read it; one without
+an acknowledgement may take effect at any time after. QoS 0 has none.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ NEVER: Final = 1 << 62
 
 @dataclass(slots=True)
 class _Read:
-    """One SUBSCRIBE, and on which topics something came on its connection since."""
+    """One SUBSCRIBE, and the newest that came of each topic on its connection since."""
 
     subscription: Subscription
     session: Session
     line: int
     ok_line: int
-    came: dict[str, int]
+    came: dict[str, Message]
 
 
 class Retained(Checker):
@@ -43,6 +43,8 @@ class Retained(Checker):
         self._here: dict[tuple[str, int], list[_Read]] = {}
         self._values: list[tuple[Message, int, int]] = []
         """Retained deliveries: the message, the line of the latest SUBSCRIBE for it, their line."""
+        self._read_at: dict[int, int] = {}
+        """The first line in which a write was read, by its number."""
 
     def on_connect_invoke(self, _op: Operation) -> None:
         will = self.world.connection.will
@@ -74,14 +76,22 @@ class Retained(Checker):
         message = self.world.message
         if not reads or message is None or op["topic"] not in self._writes:
             return
-        asked = 0
+        asked, newest = 0, message
         for read in reads:
             if matches(read.subscription.topic_filter, op["topic"]):
                 asked = asked or read.line
-                read.came[op["topic"]] = max(read.came.get(op["topic"], -1), message.number)
+                before = read.came.get(op["topic"], message)
+                newest = max(newest, before, key=lambda each: each.number)
+                read.came[op["topic"]] = newest
         if op.get("retain") and asked:
+            line = self.world.line
+            self._read_at.setdefault(message.number, line)
+            if _end(message) < newest.line:
+                self.checked += 1
+                self.blame("back in time", message.line, newest.line, asked, line)
+                return
             # Which of several SUBSCRIBEs it answers is not known: the first is the safe guess.
-            self._values.append((message, asked, self.world.line))
+            self._values.append((message, asked, line))
 
     def finish(self) -> None:
         for message, asked, line in self._values:
@@ -95,9 +105,10 @@ class Retained(Checker):
         self.checked += 1
         for other in self._writes.get(message.topic, ()):
             after = _end(message) < other.line
-            if other is not message and after and _end(other) < asked:
+            known = min(_end(other), self._read_at.get(other.number, NEVER))
+            if other is not message and after and known < asked:
                 kind = "resurrected" if other.empty else "back in time"
-                self.blame(kind, message.line, other.line, other.done_line, asked, line)
+                self.blame(kind, message.line, other.line, known, asked, line)
                 return
 
     def _check_read(self, read: _Read, topic: str, writes: list[Message]) -> None:
@@ -121,7 +132,8 @@ class Retained(Checker):
             self.unknown += 1
             return
         self.checked += 1
-        if read.came.get(topic, -1) < last.number:
+        came = read.came.get(topic)
+        if came is None or came.number < last.number:
             self.blame("lost", last.line, last.done_line, read.line, read.ok_line)
 
 

@@ -19,6 +19,7 @@ class _Delivery:
     connection: Connection
     line: int
     time: int
+    qos: int
     dup: bool
 
 
@@ -58,7 +59,9 @@ class ShareGroup(Checker):
             state = self._groups[session.key[0], sub.share, sub.topic_filter]
             if len({other.full_filter for other in matching}) > 1:
                 state.overlapping.add(message.number)
-            delivery = _Delivery(sub, world.connection, world.line, world.time, bool(op.get("dup")))
+            delivery = _Delivery(
+                sub, world.connection, world.line, world.time, op["qos"], bool(op.get("dup"))
+            )
             state.got.setdefault(message.number, []).append(delivery)
 
     def finish(self) -> None:
@@ -79,9 +82,10 @@ class ShareGroup(Checker):
         first, *more = deliveries
         self.checked += 1
         for other in more:
+            once = _is_once(message, first, other)
             if other.subscription.session is first.subscription.session:
                 repeated = not other.dup and other.connection is first.connection
-                if repeated and not message.resent:
+                if once or (repeated and not message.resent):
                     self.blame("two", message.line, first.line, other.line)
                     return
                 continue
@@ -95,7 +99,7 @@ class ShareGroup(Checker):
                 for end in (each.connection.end_line, each.subscription.end_line)
             ]
             left = any(end > 0 and (not drain or end < drain) for end in ends)
-            if message.resent or not stayed or left:
+            if not once and (message.resent or not stayed or left):
                 self.unknown += 1
                 return
             self.blame("two", message.line, first.line, other.line)
@@ -145,3 +149,16 @@ class ShareGroup(Checker):
         if not connection.end or connection.end_line > message.line:
             return False
         return connection.confirmed or message.time > connection.end_time + 2 * SECOND
+
+
+def _is_once(message: Message, *deliveries: _Delivery) -> bool:
+    """Tell whether there may be one of these, whichever connections broke.
+
+    With QoS 2 the broker finishes with the receiver it has begun with [MQTT5-4.8.2-5].
+    """
+    return not message.unsure and all(
+        delivery.qos == 2
+        and not delivery.subscription.end_line
+        and not delivery.subscription.session.moved
+        for delivery in deliveries
+    )

@@ -86,8 +86,19 @@ class DoubleTarget:
     async def lose_power(self, part: str) -> None:
         self.machine(part)
 
-    async def restore_power(self, part: str) -> None:
-        self.machine(part)
+    async def crash(self, part: str) -> None:
+        for node in self.nodes:
+            self.double.crash(node)
+
+    async def start_machine(self, part: str) -> None:
+        for node in self.nodes:
+            self.double.recover(node)
+
+    async def fill_files(self, part: str, seconds: float) -> None:
+        self.closed_files(part)
+
+    async def start_second(self, part: str) -> None:
+        raise TargetError(f"{part} of the double is no process")
 
     def closed_files(self, part: str) -> list[Path]:
         raise TargetError(f"{part} of the double has no files")

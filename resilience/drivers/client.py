@@ -19,6 +19,9 @@ from resilience.history import Writer, encode_payload
 DISCONNECT_SECONDS: Final = 1.0
 """So long the broker may take to close after DISCONNECT."""
 
+NOT_FOUND: Final = 0x92
+"""The reason code Packet Identifier not found."""
+
 
 @dataclass(slots=True)
 class _Outgoing:
@@ -27,7 +30,8 @@ class _Outgoing:
     frame: Frame
     message_id: str
     done: "asyncio.Future[str]"
-    released: bool = False
+    releases: int = 0
+    """How often PUBREL has been sent."""
     sent: bool = False
 
 
@@ -142,7 +146,8 @@ class MqttClient:
         if self._transport is None:
             return
         for packet_id, out in self._outgoing.items():
-            if out.released:
+            if out.releases:
+                out.releases += 1
                 self._transport.send(Frame("pubrel", packet_id))
             else:
                 out.frame.dup = out.sent
@@ -254,13 +259,15 @@ class MqttClient:
         out = self._outgoing.get(frame.packet_id)
         if out is None:
             if frame.kind == "pubrec" and self._transport is not None:
-                self._transport.send(Frame("pubrel", frame.packet_id, code=0x92))
+                self._transport.send(Frame("pubrel", frame.packet_id, code=NOT_FOUND))
             return
-        if frame.code >= 0x80:
+        # Of a PUBREL that was sent again it says that the exchange is over already.
+        is_over = frame.kind == "pubcomp" and frame.code == NOT_FOUND and out.releases > 1
+        if frame.code >= 0x80 and not is_over:
             del self._outgoing[frame.packet_id]
             self._finish(out, "fail", reason=f"0x{frame.code:02x}")
         elif frame.kind == "pubrec":
-            out.released = True
+            out.releases += 1
             if self._transport is not None:
                 self._transport.send(Frame("pubrel", frame.packet_id))
         elif (frame.kind == "puback") == (out.frame.qos == 1):

@@ -16,4 +16,4 @@ async def power_loss(target: Target, part: str, *, away_seconds: float = 0.5) ->
     """The machine of the part loses power, and with it what was not synced; it comes back."""
     await target.lose_power(part)
     await asyncio.sleep(away_seconds)
-    await target.restore_power(part)
+    await target.start_machine(part)

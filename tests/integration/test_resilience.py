@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,15 +10,51 @@ from resilience.command import main
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
+REPEATED = 3
+"""Messages that a gateway's death may repeat to each client (`max_repeated_messages`)."""
+REPEATED_PERCENT = 0.7
+"""So many to ten clients, and one that each of three publishers repeats to them all."""
+
+
+def run(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Run scenarios in which nothing promised may break; return their results."""
+    code = main(["run", *arguments, "--quick", "--out", str(folder)])
+    results = json.loads((folder / "report.json").read_text())["results"]
+    assert [problem for result in results for problem in result["problems"]] == []
+    broken = [row for result in results for row in result["verdicts"] if row["violations"]]
+    assert (broken, code) == ([], 0)
+    return [{**result, "by": by_name(result["verdicts"])} for result in results]
+
+
+def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in rows}
+
 
 def test_any_of_three_brokers_may_die(tmp_path: Path) -> None:
     """`up --log-servers` with durability D2: each broker leads some partitions."""
-    arguments = ("4-kill", "--target", "mqlake-3-brokers", "--quick", "--runs", "1")
-    code = main(["run", *arguments, "--out", str(tmp_path)])
-    (result,) = json.loads((tmp_path / "report.json").read_text())["results"]
-    assert (code, result["problems"]) == (0, [])
-    verdicts = {row["name"]: row for row in result["verdicts"]}
-    assert verdicts["lost"]["checked"] == 3 * 600
+    (result,) = run(tmp_path, "4-kill", "--target", "mqlake-3-brokers")
+    verdicts = result["by"]
+    assert verdicts["lost"]["checked"] == 3 * 300
     for name in ("lost", "never-acknowledged", "duplicate-qos2", "order", "session-present"):
         assert verdicts[name]["checked"]
-        assert (verdicts[name]["violations"], verdicts[name]["unknown"]) == (0, 0)
+        assert verdicts[name]["unknown"] == 0
+
+
+def test_a_gateway_that_stays_dead_and_a_crash_of_all_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One system of three gateways, all kinds of clients, and the faults that kill most."""
+    monkeypatch.setenv("MQLAKE_GATEWAY_MAX_REPEATED_MESSAGES", str(REPEATED))
+    scenarios = ["takeover", "crash"]
+    results = run(tmp_path, *scenarios, "--target", "mqlake-3")
+    assert [result["scenario"] for result in results] == scenarios
+    for result in results:
+        verdicts = result["by"]
+        # Per QoS two publishers of 400 messages and two subscribers; the rest are retained values.
+        assert verdicts["lost"]["checked"] >= 2 * 2 * 800
+        assert verdicts["duplicate-qos2"]["checked"] == 2 * 800 + 400
+        assert verdicts["share-group"]["checked"] == 400
+        assert verdicts["never-acknowledged"]["unknown"] == 0
+        for name in ("order", "retained", "session-present", "will"):
+            assert verdicts[name]["checked"]
+        assert result["figures"]["doubled_percent"] <= REPEATED_PERCENT

@@ -1,12 +1,13 @@
 """The checkers on histories of a few lines: what is blamed, what is open, and what proves it."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from resilience.checkers import CHECKERS, Judgement, check, check_file
+from resilience.checkers import CHECKERS, Judgement, check, check_file, is_owing
 from resilience.checkers.base import Verdict
 from resilience.errors import HistoryError
 from resilience.history import Writer
@@ -180,6 +181,57 @@ def test_a_write_that_overlaps_the_subscription_may_come_or_not() -> None:
     story.subscribe("sub").receive("sub", "1", retain=True)
     story.add("pub", "publish", "ok", id="2").receive("sub", "2").drain()
     assert story.judge().violated == []
+
+
+def test_a_value_that_somebody_has_read_is_not_older_for_the_next_one() -> None:
+    story = Story().connect("pub").connect("a").connect("b").publish("pub", "1", retain=True)
+    story.add("pub", "publish", "invoke", id="2", topic="t", qos=1, retain=True)
+    story.subscribe("a").receive("a", "2", retain=True)
+    story.subscribe("b").receive("b", "1", retain=True)
+    story.add("pub", "publish", "ok", id="2").receive("b", "2").drain()
+    assert story.judge()["retained"].kinds == {"back in time": 1}
+
+
+def test_a_retained_message_does_not_come_behind_a_newer_one() -> None:
+    story = Story().connect("pub").connect("sub").publish("pub", "1", retain=True)
+    story.subscribe("sub").publish("pub", "2", retain=True).receive("sub", "2")
+    story.receive("sub", "1", retain=True).drain()
+    assert story.judge()["retained"].kinds == {"back in time": 1}
+
+
+def group() -> Story:
+    """Return two members of a share group, and a publisher."""
+    story = Story().connect("a").subscribe("a", "$share/g/t", 2)
+    return story.connect("b").subscribe("b", "$share/g/t", 2).connect("pub")
+
+
+def test_qos_2_comes_to_one_member_once_though_its_connection_breaks() -> None:
+    again = group().publish("pub", "1", 2).receive("a", "1", 2).add("a", "closed", "ok")
+    again.connect("a", present=True).receive("a", "1", 2).drain()
+    assert again.judge()["share-group"].kinds == {"two": 1}
+    other = group().publish("pub", "1", 2).receive("a", "1", 2).add("a", "closed", "ok")
+    other.connect("a", present=True).receive("b", "1", 2).drain()
+    assert other.judge()["share-group"].kinds == {"two": 1}
+
+
+def test_qos_2_may_come_to_another_member_when_the_session_has_ended() -> None:
+    story = group().publish("pub", "1", 2).receive("a", "1", 2).add("a", "closed", "ok")
+    story.connect("a", clean=True).receive("b", "1", 2).drain()
+    verdict = story.judge()["share-group"]
+    assert (verdict.violations, verdict.unknown) == (0, 1)
+
+
+def test_a_history_owes_what_would_be_missing_at_its_end(tmp_path: Path) -> None:
+    def owes(story: Story) -> bool:
+        path = tmp_path / "history.jsonl"
+        lines = [{"history": 1, "promises": {}}, *story.operations]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return is_owing(path)
+
+    assert not owes(Story())
+    assert owes(pair().publish("pub", "1"))
+    assert not owes(pair().publish("pub", "1").receive("sub", "1"))
+    assert owes(group().publish("pub", "1", 2))
 
 
 def test_a_share_group_counts_what_a_member_may_have_taken_along_as_open() -> None:

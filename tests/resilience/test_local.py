@@ -1,11 +1,17 @@
 """Parts of a system that starts as a whole are struck with all that they have started."""
 
 import asyncio
-from collections.abc import Callable
+import resource
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from resilience.definition import load
+from resilience.errors import TargetError
+from resilience.faults import FAULTS
 from resilience.local import LocalTarget
+from resilience.processes import ROOM_BYTES
 
 SYSTEM = """
 [target]
@@ -59,3 +65,134 @@ def test_what_a_part_has_started_stands_still_and_dies_with_it(tmp_path: Path) -
             await target.stop()
 
     asyncio.run(main())
+
+
+KEPT = """
+[target]
+title = "a part that its system starts again"
+status = "works"
+
+[system]
+start = ["/bin/sh", "-c", '''
+rm -f {dir}/engine
+setsid sh {dir}/keeper.sh > /dev/null 2>&1 &
+while [ ! -s {dir}/engine ]; do sleep 0.01; done
+''']
+stop = ["/bin/sh", "-c", "kill -9 $(cat {dir}/supervisor {dir}/engine)"]
+pids = ["/bin/sh", "-c", '''
+echo '{"processes": [{"name": "supervisor", "pid": '$(cat {dir}/supervisor)'},'
+echo '{"name": "engine", "pid": '$(cat {dir}/engine)'}]}'
+''']
+keeper = "supervisor"
+
+[parts.engine]
+process = "engine"
+second = ["/bin/sh", "-c", "echo it is there already; exit SECOND"]
+refusal = "it is there"
+
+[files]
+"keeper.sh" = '''
+echo $$ > {dir}/supervisor
+while true; do
+    echo started >> {dir}/starts
+    setsid sh {dir}/engine.sh
+done
+'''
+"engine.sh" = '''
+echo $$ > {dir}/engine-$$
+mv {dir}/engine-$$ {dir}/engine
+while true; do WORK; sleep 0.02; done
+'''
+"""
+WRITES = "echo 0123456789012345678901234567890123456789 >> {dir}/written-$$"
+
+
+def kept(tmp_path: Path, work: str, second: int = 1) -> LocalTarget:
+    path = tmp_path / "kept.toml"
+    path.write_text(KEPT.replace("WORK", work).replace("SECOND", str(second)))
+    return LocalTarget(load(str(path)))
+
+
+async def use(target: LocalTarget, test: Callable[[], Awaitable[None]]) -> None:
+    await target.start()
+    try:
+        await test()
+    finally:
+        await target.stop()
+
+
+def pid_of(target: LocalTarget, name: str) -> int:
+    return int((target.folder / name).read_text())
+
+
+def starts(target: LocalTarget) -> int:
+    return len((target.folder / "starts").read_text().split())
+
+
+def test_a_part_that_was_killed_is_away_until_it_is_launched(tmp_path: Path) -> None:
+    target = kept(tmp_path, ":")
+
+    async def test() -> None:
+        keeper, former = pid_of(target, "supervisor"), pid_of(target, "engine")
+        for end in (target.kill, target.terminate):
+            await end("engine")
+            await eventually(lambda: state(keeper) == "T")
+            assert state(former) == "-"
+            await target.launch("engine")
+            await eventually(lambda: state(keeper) == "S")
+            assert pid_of(target, "engine") != former
+            former = pid_of(target, "engine")
+        assert starts(target) == 3
+
+    asyncio.run(use(target, test))
+
+
+def test_a_crash_takes_everybody_and_all_is_started_again(tmp_path: Path) -> None:
+    target = kept(tmp_path, ":")
+
+    async def test() -> None:
+        pids = [pid_of(target, name) for name in ("supervisor", "engine")]
+        await FAULTS["crash"].strike(target, "engine", away_seconds=0.0)
+        assert [*map(state, pids)] == ["-", "-"]
+        again = [pid_of(target, name) for name in ("supervisor", "engine")]
+        await eventually(lambda: [*map(state, again)] == ["S", "S"])
+        assert starts(target) == 2
+
+    asyncio.run(use(target, test))
+
+
+def test_a_part_without_room_ends_and_comes_back_with_room(tmp_path: Path) -> None:
+    target = kept(tmp_path, WRITES)
+
+    async def test() -> None:
+        former = pid_of(target, "engine")
+        await FAULTS["file-limit"].strike(target, "engine")
+        written = target.folder / f"written-{former}"
+        assert written.stat().st_size == ROOM_BYTES
+        again = target.folder / f"written-{pid_of(target, 'engine')}"
+        await eventually(lambda: again.exists() and again.stat().st_size > ROOM_BYTES)
+
+    asyncio.run(use(target, test))
+
+
+def test_a_part_that_does_not_notice_that_it_has_no_room_is_told_of(tmp_path: Path) -> None:
+    target = kept(tmp_path, ":")
+
+    async def test() -> None:
+        with pytest.raises(TargetError, match="engine of kept has not ended"):
+            await FAULTS["file-limit"].strike(target, "engine", within_seconds=0.2)
+        limits = resource.prlimit(pid_of(target, "engine"), resource.RLIMIT_FSIZE)
+        assert limits == (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+    asyncio.run(use(target, test))
+
+
+def test_a_second_process_of_a_name_has_to_fail_and_to_say_why(tmp_path: Path) -> None:
+    async def test(target: LocalTarget) -> None:
+        await FAULTS["doubled-name"].strike(target, "engine")
+
+    refused = kept(tmp_path, ":")
+    asyncio.run(use(refused, lambda: test(refused)))
+    taken = kept(tmp_path, ":", second=0)
+    with pytest.raises(TargetError, match="the second engine: expected failure"):
+        asyncio.run(use(taken, lambda: test(taken)))

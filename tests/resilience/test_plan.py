@@ -1,11 +1,13 @@
 """Scenarios and targets as TOML: those that come with the tool, and mistakes in one's own."""
 
+import random
 from pathlib import Path
 
 import pytest
 
 from resilience import definition as definitions
 from resilience import plan
+from resilience.campaign import WORKLOADS
 from resilience.command import STATES
 from resilience.errors import ResilienceError, ScenarioError, TargetError
 from resilience.faults import FAULTS
@@ -17,10 +19,11 @@ from resilience.plan import Strike, fit, load, parse
 def test_a_scenario_of_the_tool_is_complete(name: str) -> None:
     scenario = load(name)
     assert scenario.title
-    clients = {client.name for client in scenario.plan.clients}
-    assert clients or scenario.generate
+    generated = scenario.generate and WORKLOADS[scenario.generate](random.Random(1), ("@1",), {})
+    clients = {client.name for client in (generated or scenario.plan).clients}
+    assert clients
     assert {strike.fault for strike in scenario.plan.strikes} <= set(FAULTS)
-    for client in scenario.plan.clients:
+    for client in (generated or scenario.plan).clients:
         for step in client.steps:
             assert step.args.get("client", client.name) in clients
     for strike in scenario.plan.strikes:
