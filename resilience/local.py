@@ -22,7 +22,7 @@ from resilience.history import Writer
 from resilience.machines.machine import CLOCK, DISK, LOOPBACK, PACKETS, PROXY, Machine
 from resilience.machines.switch import Switch
 from resilience.ports import free_port
-from resilience.processes import Keeper, end, gone, is_alive, kill_at_once, leave_no_room, send
+from resilience.processes import Keeper, gone, is_alive, kill_at_once, leave_no_room, send
 from resilience.proxy import Proxy
 from resilience.target import Hold
 from resilience.usage import others_of_session, stored_in, taken_by, with_descendants
@@ -228,8 +228,10 @@ class LocalTarget:
         if self._folder is not None and self._definition.system.stop and self._machines:
             with contextlib.suppress(TargetError):
                 await self._command(self._definition.system.stop, 120)
+        # Nobody needs what they have on their disks, and brokers that end in order wait for others.
+        kill_at_once([one.pid for one in self._processes.values() if one.returncode is None])
         for process in self._processes.values():
-            await end(process, STOP_SECONDS)
+            await process.wait()
         self._processes.clear()
         if self._folder is not None:
             for machine in self._machines.values():

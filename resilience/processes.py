@@ -63,22 +63,6 @@ def kill_at_once(leaders: Iterable[int]) -> list[int]:
     return pids
 
 
-async def end(process: asyncio.subprocess.Process, seconds: float) -> None:
-    """End a process of ours, by force if it does not go within so many seconds."""
-    if process.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
-    try:
-        async with asyncio.timeout(seconds):
-            await process.wait()
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-
-
 def leave_no_room(pids: Iterable[int], *, room: bool = False) -> None:
     """Let no file of these processes grow, as a full disk does, or let them grow again.
 
