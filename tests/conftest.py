@@ -1,9 +1,10 @@
 """Order of the tests: whatever only computes first, whole systems last.
 
 With several workers (`-n`) one of them takes all that uses the system that tests share, from the
-beginning. Another one has Spark's sessions and brokers, then what only computes. Files in which all
-tests run a system of their own come last, those that may take longest first, each in the worker
-that is free: two systems bear each other as well as one and tests that compute.
+beginning. Another one has Spark's sessions and brokers, then the engine that tests share, then what
+only computes. Files in which all tests run a system of their own come last, those that may take
+longest first, each in the worker that is free: two systems bear each other as well as one and tests
+that compute.
 """
 
 import os
@@ -22,12 +23,14 @@ hypothesis.settings.load_profile("mqlake")
 
 _LATE: Final = ("kafka", "spark", "system")
 _MARK: Final = re.compile(rf"pytest\.mark\.({'|'.join(_LATE)})\b")
-_SHARED: Final = re.compile(
-    r"(?:def test_\w+|@pytest\.fixture.*\ndef \w+)\([^)]*\bsystem: LocalSystem\b"
-)
+_ASKS: Final = r"(?:def test_\w+|@pytest\.fixture.*\ndef \w+)\([^)]*"
+_SHARED: Final = re.compile(rf"{_ASKS}\bsystem: LocalSystem\b")
+_ENGINE: Final = re.compile(rf"{_ASKS}\bengine: Engine\b")
 _TIMEOUT: Final = re.compile(r"pytestmark = .*pytest\.mark\.timeout\((\d[\d_]*)\)")
 _SYSTEMS: Final = "systems"
 _PARTS: Final = "parts of systems"
+_ENGINES: Final = "engines"
+_GROUPS: Final = (_SYSTEMS, _PARTS, _ENGINES)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,7 +68,9 @@ def _group(file: Path) -> str | None:
     text = file.read_text(encoding="utf-8")
     marks = set(_MARK.findall(text))
     if "system" in marks:
-        return _SYSTEMS if _shares_a_system(file, text) else None
+        if _shares_a_system(file, text):
+            return _SYSTEMS
+        return _ENGINES if _ENGINE.search(text) else None
     return _PARTS if marks else None
 
 
@@ -83,10 +88,11 @@ def _turn(file: Path) -> tuple[int, int]:
     """Return when a file is given to a worker: first those with the lowest."""
     group = _group(file)
     if group is not None:
-        return (_SYSTEMS, _PARTS).index(group), 0
+        return _GROUPS.index(group), 0
     text = file.read_text(encoding="utf-8")
     found = _TIMEOUT.search(text)
-    return (3, -int(found[1])) if "system" in _MARK.findall(text) and found else (2, 0)
+    last = len(_GROUPS)
+    return (last + 1, -int(found[1])) if "system" in _MARK.findall(text) and found else (last, 0)
 
 
 def _lateness(item: pytest.Item) -> tuple[int, bool]:

@@ -1,8 +1,9 @@
 """The real things, for tests that need them: an embedded log, and a whole system.
 
-`kafka` is one broker for the session, `system` one system with two gateways; both are started when
-the first test asks for them. A test that would harm them for others starts its own from
-`mqlake.local.testing` or `mqlake.local.kafka`; these come last, and `system` ends before them.
+`kafka` is one broker for the session, `engine` the streaming application on it, which tests kill,
+and `system` one system with two gateways. Each is started when the first test asks for it; `engine`
+and `system` end before tests that do not. A test that would harm them for others starts its own
+from `mqlake.local.testing` or `mqlake.local.kafka`; these come last.
 """
 
 import shutil
@@ -14,20 +15,28 @@ import pytest
 
 from mqlake.local.kafka import KafkaServer, running_kafka
 from mqlake.local.testing import LocalSystem, running_system
+from tests.integration.engine import Engine, running_engine
 
-_shared: Final = ExitStack()
-"""The system that tests share."""
+_shared: Final = {"system": ExitStack(), "engine": ExitStack()}
+"""The system and the engine that tests share."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if "system" not in getattr(item, "fixturenames", ()):
-        _shared.close()
+    for name, running in _shared.items():
+        if name not in getattr(item, "fixturenames", ()):
+            running.close()
 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     with running_kafka(tmp_path_factory.mktemp("log")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def engine(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with _shared["engine"] as stack:
+        yield stack.enter_context(running_engine(kafka, tmp_path_factory.mktemp("engine")))
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +48,8 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
         "JAVA_TOOL_OPTIONS": "",
     }
     data_dir = tmp_path_factory.mktemp("system") / "data"
-    with _shared:
-        yield _shared.enter_context(running_system(data_dir, gateways=2, environment=environment))
+    with _shared["system"] as stack:
+        yield stack.enter_context(running_system(data_dir, gateways=2, environment=environment))
 
 
 @pytest.fixture(scope="session")

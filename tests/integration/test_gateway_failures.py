@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import paho.mqtt.client as mqtt
@@ -14,7 +13,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from paho.mqtt.enums import CallbackAPIVersion
 
-from mqlake.local.testing import LocalSystem, await_condition, running_system
+from mqlake.local.testing import LocalSystem, await_condition
 from mqlake.log.admin import END_OFFSETS, offsets
 from mqlake.records import delivery_topic
 
@@ -26,13 +25,6 @@ RATE = 500
 KILLED_AFTER = 1000
 SAVED_SECONDS = 0.75
 """The log knows at the latest after so long what a gateway's members have acknowledged."""
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSystem]:
-    """A system of its own: its second gateway comes to harm."""
-    with running_system(tmp_path_factory.mktemp("pair") / "data", gateways=2) as running:
-        yield running
 
 
 class Member:
@@ -58,8 +50,8 @@ class Member:
         self.client.loop_stop()
 
 
-def test_a_killed_gateway_costs_a_share_group_no_message(pair: LocalSystem) -> None:
-    doomed, other = pair.mqtt_port + 1, pair.mqtt_port
+def test_a_killed_gateway_costs_a_share_group_no_message(system: LocalSystem) -> None:
+    doomed, other = system.mqtt_port + 1, system.mqtt_port
     members = [Member(doomed, "m1"), Member(doomed, "m2"), Member(other, "m3")]
     members.append(Member(other, "m4"))
     publisher = mqtt.Client(CallbackAPIVersion.VERSION2, "publisher")
@@ -72,7 +64,7 @@ def test_a_killed_gateway_costs_a_share_group_no_message(pair: LocalSystem) -> N
     killed_at = 0.0
     for number, payload in enumerate(sent):
         if number == KILLED_AFTER:
-            pair.kill("gateway-2")
+            system.kill("gateway-2")
             killed_at = time.monotonic()
         delay = begin + number / RATE - time.monotonic()
         if delay > 0:
@@ -82,16 +74,18 @@ def test_a_killed_gateway_costs_a_share_group_no_message(pair: LocalSystem) -> N
         one.wait_for_publish(30)
     await_condition(lambda: missing(sent, members) == 0, "every message")
     check(members, killed_at)
+    system.await_healthy()
     for member in members:
         member.close()
     publisher.disconnect()
     publisher.loop_stop()
 
 
-def test_a_gateway_that_falls_too_far_behind_costs_a_session_no_message(pair: LocalSystem) -> None:
+def test_a_gateway_that_falls_too_far_behind_costs_a_session_no_message(
+    system: LocalSystem,
+) -> None:
     """It stands still while what it should deliver is removed from the log, all but the end."""
-    pair.await_healthy()
-    servers, log_topic = pair.state().bootstrap_servers, delivery_topic("gateway-2")
+    servers, log_topic = system.state().bootstrap_servers, delivery_topic("gateway-2")
     # Kept to the end: without its client a request of the log's administration gets no answer.
     admin = AdminClient({"bootstrap.servers": servers})
     received: list[bytes] = []
@@ -100,15 +94,15 @@ def test_a_gateway_that_falls_too_far_behind_costs_a_session_no_message(pair: Lo
     subscriber.on_message = lambda _client, _data, message: received.append(bytes(message.payload))
     subscriber.on_subscribe = lambda *_: is_subscribed.set()
     subscriber.reconnect_delay_set(1, 1)
-    subscriber.connect("127.0.0.1", pair.mqtt_port + 1)
+    subscriber.connect("127.0.0.1", system.mqtt_port + 1)
     subscriber.loop_start()
     subscriber.subscribe("late/#", 1)
     assert is_subscribed.wait(60)
     publisher = mqtt.Client(CallbackAPIVersion.VERSION2, "in time")
-    publisher.connect("127.0.0.1", pair.mqtt_port)
+    publisher.connect("127.0.0.1", system.mqtt_port)
     publisher.loop_start()
     begin = offsets(servers, log_topic, END_OFFSETS, 30.0)[0]
-    gateway = pair.process("gateway-2")["pid"]
+    gateway = system.process("gateway-2")["pid"]
     sent = [b"%d" % number for number in range(LATE_MESSAGES)]
     os.kill(gateway, signal.SIGSTOP)
     try:
@@ -124,7 +118,7 @@ def test_a_gateway_that_falls_too_far_behind_costs_a_session_no_message(pair: Lo
         os.kill(gateway, signal.SIGCONT)
     await_condition(lambda: len(set(received)) >= LATE_MESSAGES, "every message")
     assert list(dict.fromkeys(received)) == sent
-    assert "removed deliveries" in pair.process("gateway-2")["last_exit"]
+    assert "removed deliveries" in system.process("gateway-2")["last_exit"]
     for client in (publisher, subscriber):
         client.disconnect()
         client.loop_stop()

@@ -2,11 +2,9 @@
 
 import struct
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from mqlake.local.kafka import running_kafka
 from mqlake.local.testing import await_condition
 from mqlake.poison import Poison
 from mqlake.records import DEAD_LETTERS, INBOUND, RULES, message_key
@@ -17,7 +15,7 @@ from mqlake.rule_records import (
     encode_activation,
     rules_key,
 )
-from tests.integration.test_rules_engine import Engine, a_rule, running_engine
+from tests.integration.engine import Engine, a_rule
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -75,44 +73,47 @@ def rows(engine: Engine, rule: str) -> set[bytes]:
     return {output.row for output in engine.outputs() if output.rule == rule}
 
 
-def test_what_ends_the_engine_twice_is_buried_and_its_rule_is_paused(tmp_path: Path) -> None:
-    # A log of its own: what ends this engine would end those of other tests.
-    with running_kafka(tmp_path / "log") as kafka, running_engine(kafka, tmp_path) as engine:
-        engine.define(a_rule(1, 1, sql='SELECT 1 AS x FROM "poison/1"'))
-        make_stuck(engine, "rule-01", "poison/1")
-        engine.publish("poison/1", b"poison", 1)
-        engine.publish("poison/1", b"fine", 2)
-        assert engine.producer.flush(30) == 0
-        for _ in range(2):
-            await_stuck(engine, "rule-01", "poison/1")
-            engine.kill()
-            engine.start()
-        paused = engine.await_state("rule-01", 1, "paused")
-        assert "the engine ended 2 times" in str(paused.error)
-        await_condition(lambda: b'{"x":"fine"}' in rows(engine, "rule-01"), "the next message")
-        await_condition(lambda: len(letters(engine, "rule-01")) > 0, "the dead letter")
-        letter = letters(engine, "rule-01")[0]
-        assert letter.value == b"poison"
-        assert letter.error.startswith("passed over: the engine has ended")
-        (entry,) = Poison(tmp_path).buried()
-        assert (entry.place.rule, entry.deaths) == ("rule-01", 2)
-
-
-def test_a_deleted_rule_is_out_of_force_for_what_is_evaluated_again(tmp_path: Path) -> None:
-    with running_kafka(tmp_path / "log") as kafka, running_engine(kafka, tmp_path) as engine:
-        engine.define(
-            a_rule(1, 1, sql='SELECT 1 AS x FROM "poison/1"'),
-            a_rule(2, 1, sql='SELECT payload AS y FROM "poison/1"'),
-        )
-        engine.await_state("rule-02", 1, "running")
-        make_stuck(engine, "rule-01", "poison/1")
-        engine.publish("poison/1", b"poison", 1)
-        assert engine.producer.flush(30) == 0
-        await_stuck(engine, "rule-01", "poison/1")
-        engine.delete("rule-01")
+def test_what_ends_the_engine_twice_is_buried_and_its_rule_is_paused(engine: Engine) -> None:
+    engine.define(a_rule(61, 1, sql='SELECT 1 AS x FROM "poison/1"'))
+    make_stuck(engine, "rule-61", "poison/1")
+    engine.publish("poison/1", b"poison", 1)
+    engine.publish("poison/1", b"fine", 2)
+    assert engine.producer.flush(30) == 0
+    for _ in range(2):
+        await_stuck(engine, "rule-61", "poison/1")
         engine.kill()
         engine.start()
-        await_condition(lambda: b'{"y":"poison"}' in rows(engine, "rule-02"), "the other rule")
-        (entry,) = Poison(tmp_path).entries()
-        assert (entry.place.rule, entry.deaths) == ("rule-01", 1)
-        engine.await_state("rule-01", 1, "stopped")
+    paused = engine.await_state("rule-61", 1, "paused")
+    assert "the engine ended 2 times" in str(paused.error)
+    await_condition(lambda: b'{"x":"fine"}' in rows(engine, "rule-61"), "the next message")
+    await_condition(lambda: len(letters(engine, "rule-61")) > 0, "the dead letter")
+    letter = letters(engine, "rule-61")[0]
+    assert letter.value == b"poison"
+    assert letter.error.startswith("passed over: the engine has ended")
+    (deaths,) = [
+        entry.deaths for entry in Poison(engine.folder).buried() if entry.place.rule == "rule-61"
+    ]
+    assert deaths == 2
+    engine.delete("rule-61")
+
+
+def test_a_deleted_rule_is_out_of_force_for_what_is_evaluated_again(engine: Engine) -> None:
+    engine.define(
+        a_rule(62, 1, sql='SELECT 1 AS x FROM "poison/2"'),
+        a_rule(63, 1, sql='SELECT payload AS y FROM "poison/2"'),
+    )
+    engine.await_state("rule-63", 1, "running")
+    make_stuck(engine, "rule-62", "poison/2")
+    engine.publish("poison/2", b"poison", 1)
+    assert engine.producer.flush(30) == 0
+    await_stuck(engine, "rule-62", "poison/2")
+    engine.delete("rule-62")
+    engine.kill()
+    engine.start()
+    await_condition(lambda: b'{"y":"poison"}' in rows(engine, "rule-63"), "the other rule")
+    (deaths,) = [
+        entry.deaths for entry in Poison(engine.folder).entries() if entry.place.rule == "rule-62"
+    ]
+    assert deaths == 1
+    engine.await_state("rule-62", 1, "stopped")
+    engine.delete("rule-63")

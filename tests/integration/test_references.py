@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,10 @@ from api.references.changes import ReferenceChanges
 from api.references.reading import read_upload
 from api.references.tables import ReferenceTables
 from mqlake.clock import SystemClock
-from mqlake.local.kafka import KafkaServer
 from mqlake.local.testing import await_condition
 from mqlake.records import RULES
 from rules.model import Rule
-from tests.integration.test_rules_engine import Engine, running_engine
+from tests.integration.engine import Engine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -55,12 +53,6 @@ class Api:
         await_condition(is_answered, f"{name} is answered")
         assert found is not None
         return found
-
-
-@pytest.fixture(scope="module")
-def engine(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with running_engine(kafka, tmp_path_factory.mktemp("engine")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -1,216 +1,20 @@
 """The rule engine seen from the log: definitions and messages in, outputs out; Spark is killed."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from mqlake.heartbeat import read_heartbeat
-from mqlake.local.kafka import KafkaServer
-from mqlake.local.parts import STOP_TIMEOUT_SECONDS, STREAMING
-from mqlake.local.paths import RUNTIME
-from mqlake.local.ports import free_ports
 from mqlake.local.testing import await_condition
-from mqlake.log.admin import ensure_log_topics
-from mqlake.records import (
-    DEAD_LETTERS,
-    INBOUND,
-    OUTPUTS,
-    RULES,
-    Message,
-    message_headers,
-    message_key,
-)
-from mqlake.rule_records import (
-    Activation,
-    Output,
-    RulesKey,
-    decode_activation,
-    decode_dead_letter,
-    decode_output,
-    rules_key,
-)
-from rules.model import ActionSpec, Rule
+from mqlake.records import DEAD_LETTERS, INBOUND
+from mqlake.rule_records import Output, decode_dead_letter
+from rules.model import ActionSpec
+from tests.integration.engine import Engine, a_rule
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
-PARTITIONS = 4
 RULES_COUNT = 20
-
-
-class Engine:
-    """The streaming application on a log of its own, and what a test does with it."""
-
-    def __init__(self, servers: str, folder: Path) -> None:
-        self.servers = servers
-        self.folder = folder
-        self.producer = Producer(
-            {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0}
-        )
-        (self.connect_port,) = free_ports(1)
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        environment = os.environ | {
-            "MQLAKE_STREAMING_DATA_DIR": str(self.folder),
-            "MQLAKE_STREAMING_JARS_DIR": str(RUNTIME / "jars"),
-            "MQLAKE_STREAMING_LOG__BOOTSTRAP_SERVERS": self.servers,
-            "MQLAKE_STREAMING_CONNECT_PORT": str(self.connect_port),
-            "MQLAKE_STREAMING_CONNECT_TOKEN": "token",
-            "MQLAKE_STREAMING_HEARTBEAT_FILE": str(self._heartbeat),
-            "MQLAKE_STREAMING_ROUTER_BATCH_SECONDS": "5",
-            "MQLAKE_STREAMING_LOG_FILE": str(self.folder / "streaming.log"),
-        }
-        self._heartbeat.unlink(missing_ok=True)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "mqlake", "streaming"], env=environment
-        )
-        await_condition(self._is_healthy, "healthy")
-
-    @property
-    def _heartbeat(self) -> Path:
-        return self.folder / "heartbeat.json"
-
-    def _is_healthy(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, "it ended"
-        beat = read_heartbeat(self._heartbeat)
-        return beat is not None and beat.healthy
-
-    def kill(self) -> None:
-        """Kill Python and Java at once."""
-        assert self.process is not None
-        beat = read_heartbeat(self._heartbeat)
-        assert beat is not None
-        for pid in (beat.figures["java_pid"], self.process.pid):
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-
-    def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(STOP_TIMEOUT_SECONDS[STREAMING])
-
-    def define(self, *rules: Rule) -> None:
-        for rule in rules:
-            key = RulesKey("definition", rule.tenant, rule.id)
-            self.producer.produce(RULES, rule.model_dump_json(), rules_key(key), 0)
-        assert self.producer.flush(30) == 0
-
-    def delete(self, rule: str) -> None:
-        self.producer.produce(RULES, None, rules_key(RulesKey("definition", "default", rule)), 0)
-        assert self.producer.flush(30) == 0
-
-    def read(self, log_topic: str) -> list[Any]:
-        """Return all records of a log topic, in the order of each partition."""
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        count = len(admin.list_topics(log_topic, timeout=60).topics[log_topic].partitions)
-        partitions = [TopicPartition(log_topic, partition, 0) for partition in range(count)]
-        latest: dict[TopicPartition, OffsetSpec] = {
-            TopicPartition(log_topic, p.partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
-            for p in partitions
-        }
-        ends = {
-            asked.partition: future.result(60).offset
-            for asked, future in admin.list_offsets(latest).items()
-        }
-        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "test"})
-        consumer.assign(partitions)
-        found: list[Any] = []
-        deadline = time.monotonic() + 60
-        while any(
-            max(position.offset, 0) < ends[position.partition]
-            for position in consumer.position(partitions)
-        ):
-            assert time.monotonic() < deadline, f"{log_topic} is not read to its end"
-            found += [m for m in consumer.consume(5000, 0.2) if m.error() is None]
-        consumer.close()
-        return sorted(found, key=lambda record: (record.partition(), record.offset()))
-
-    def activations(self) -> dict[str, Activation]:
-        found: dict[str, Activation] = {}
-        for record in self.read(RULES):
-            if record.key().startswith(b"a/"):
-                name = record.key().decode().split("/")[2]
-                if record.value() is None:
-                    found.pop(name, None)
-                else:
-                    found[name] = decode_activation(record.value())
-        return found
-
-    def outputs(self) -> list[Output]:
-        """Return what a reader sees that drops what is not above the last mark."""
-        marks: dict[tuple[str, int], tuple[int, str, int]] = {}
-        kept: list[Output] = []
-        for record in self.read(OUTPUTS):
-            output = decode_output(record.key(), record.value(), record.headers())
-            source = output.position.source, output.position.partition
-            if output.mark > marks.get(source, (-1, "", -1)):
-                marks[source] = output.mark
-                kept.append(output)
-        return kept
-
-    def await_state(self, rule: str, version: int, state: str) -> Activation:
-        found: Activation | None = None
-
-        def is_there() -> bool:
-            nonlocal found
-            found = self.activations().get(rule)
-            return found is not None and (found.version, found.state) == (version, state)
-
-        await_condition(is_there, f"{rule} {version} {state}")
-        assert found is not None
-        return found
-
-    def publish(self, topic: str, payload: bytes, number: int = 0) -> None:
-        message = Message(
-            *("default", topic, payload, 1, False, number.to_bytes(16), "c", 0, "local/g"),
-        )
-        headers: Any = message_headers(message)
-        self.producer.produce(INBOUND, payload, message_key("default", topic), headers=headers)
-
-
-def a_rule(number: int, version: int, **fields: Any) -> Rule:
-    """A rule whose rows say which version made them; each reads a share of the topics."""
-    sql = (
-        f'SELECT payload.n AS n, {version} AS version FROM "load/{number % 4}/#" '
-        f"WHERE payload.n > 0 AND mod(payload.n, {version % 3 + 1}) = 0"
-    )
-    return Rule(
-        id=f"rule-{number:02}",
-        version=version,
-        created_at=1,
-        updated_at=version,
-        **({"sql": sql} | fields),
-    )
-
-
-@contextmanager
-def running_engine(kafka: KafkaServer, folder: Path) -> Iterator[Engine]:
-    ensure_log_topics(
-        kafka.bootstrap_servers,
-        inbound_partitions=PARTITIONS,
-        session_shards=2,
-        retention_bytes=1 << 30,
-        timeout_seconds=30,
-    )
-    engine = Engine(kafka.bootstrap_servers, folder)
-    engine.start()
-    try:
-        yield engine
-    finally:
-        engine.stop()
 
 
 def expected(engine: Engine) -> set[tuple[str, int, int, int, int]]:
@@ -240,95 +44,90 @@ def expected(engine: Engine) -> set[tuple[str, int, int, int, int]]:
     return wanted
 
 
-def test_every_message_is_evaluated_by_the_version_in_force_at_its_offset(
-    kafka: KafkaServer, tmp_path: Path
-) -> None:
-    with running_engine(kafka, tmp_path) as engine:
-        engine.define(*(a_rule(number, 1) for number in range(RULES_COUNT)))
-        for number in range(RULES_COUNT):
-            engine.await_state(f"rule-{number:02}", 1, "running")
+def test_every_message_is_evaluated_by_the_version_in_force_at_its_offset(engine: Engine) -> None:
+    engine.define(*(a_rule(number, 1) for number in range(RULES_COUNT)))
+    for number in range(RULES_COUNT):
+        engine.await_state(f"rule-{number:02}", 1, "running")
 
-        stopping = threading.Event()
-        sent = 0
+    stopping = threading.Event()
+    sent = 0
 
-        def load() -> None:
-            nonlocal sent
-            begin = time.monotonic()
-            while not stopping.is_set():
-                sent += 1
-                engine.publish(f"load/{sent % 4}/{sent % 7}", b'{"n": %d}' % sent, sent)
-                engine.producer.poll(0)
-                stopping.wait(max(0.0, begin + sent / 500 - time.monotonic()))
+    def load() -> None:
+        nonlocal sent
+        begin = time.monotonic()
+        while not stopping.is_set():
+            sent += 1
+            engine.publish(f"load/{sent % 4}/{sent % 7}", b'{"n": %d}' % sent, sent)
+            engine.producer.poll(0)
+            stopping.wait(max(0.0, begin + sent / 500 - time.monotonic()))
 
-        loader = threading.Thread(target=load)
-        loader.start()
-        try:
-            for version in range(2, 5):
-                for number in range(0, RULES_COUNT, version):
-                    engine.define(a_rule(number, version))
-                engine.define(a_rule(19, version, enable=version < 4))
-                if version == 3:
-                    engine.kill()
-                    engine.start()
-                for number in range(0, RULES_COUNT, version):
-                    engine.await_state(f"rule-{number:02}", version, "running")
-        finally:
-            stopping.set()
-            loader.join()
-        assert engine.producer.flush(30) == 0
-        assert sent > 1000
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        for version in range(2, 5):
+            for number in range(0, RULES_COUNT, version):
+                engine.define(a_rule(number, version))
+            engine.define(a_rule(19, version, enable=version < 4))
+            if version == 3:
+                engine.kill()
+                engine.start()
+            for number in range(0, RULES_COUNT, version):
+                engine.await_state(f"rule-{number:02}", version, "running")
+    finally:
+        stopping.set()
+        loader.join()
+    assert engine.producer.flush(30) == 0
+    assert sent > 1000
 
-        wanted = expected(engine)
-        names = {f"rule-{number:02}" for number in range(RULES_COUNT)}
-        outputs: list[Output] = []
+    wanted = expected(engine)
+    names = {f"rule-{number:02}" for number in range(RULES_COUNT)}
+    outputs: list[Output] = []
 
-        def is_complete() -> bool:
-            nonlocal outputs
-            outputs = [o for o in engine.outputs() if o.rule in names]
-            return len(outputs) >= len(wanted)
+    def is_complete() -> bool:
+        nonlocal outputs
+        outputs = [o for o in engine.outputs() if o.rule in names]
+        return len(outputs) >= len(wanted)
 
-        await_condition(is_complete, f"{len(wanted)} outputs")
-        made = [
-            (
-                *(o.rule, o.version, o.position.partition, o.position.offset),
-                json.loads(o.row)["n"],
-            )
-            for o in outputs
-        ]
-        assert len(made) == len(set(made)), "none twice"
-        assert set(made) == wanted
-        assert all(json.loads(o.row)["version"] == o.version for o in outputs)
-
-
-def test_a_rule_that_fails_disturbs_no_other_and_is_paused(
-    kafka: KafkaServer, tmp_path: Path
-) -> None:
-    with running_engine(kafka, tmp_path) as engine:
-        table = ActionSpec(function="table", args={"name": "fine"})
-        engine.define(
-            a_rule(90, 1, sql='SELECT 1 / payload.zero AS x FROM "bad/#"'),
-            a_rule(
-                91, 1, sql='SELECT payload.zero AS zero, clientid FROM "bad/#"', actions=(table,)
-            ),
+    await_condition(is_complete, f"{len(wanted)} outputs")
+    made = [
+        (
+            *(o.rule, o.version, o.position.partition, o.position.offset),
+            json.loads(o.row)["n"],
         )
-        engine.await_state("rule-90", 1, "running")
-        engine.await_state("rule-91", 1, "running")
-        for number in range(300):
-            engine.publish(f"bad/{number}", b'{"zero": 0}', number)
-        assert engine.producer.flush(30) == 0
-        paused = engine.await_state("rule-90", 1, "paused")
-        assert paused.error is not None
-        assert paused.current is None
-        letters = [
-            decode_dead_letter(record.key(), record.value(), record.headers())
-            for record in engine.read(DEAD_LETTERS)
-            if record.key() == b"default/rule-90"
-        ]
-        assert len(letters) >= 100
-        assert letters[0].value == b'{"zero": 0}'
-        fine = [o for o in engine.outputs() if o.rule == "rule-91"]
-        assert len(fine) == 300
-        engine.define(a_rule(90, 2, sql='SELECT payload.zero AS x FROM "bad/#"'))
-        engine.await_state("rule-90", 2, "running")
-        engine.delete("rule-90")
-        engine.await_state("rule-90", 2, "stopped")
+        for o in outputs
+    ]
+    assert len(made) == len(set(made)), "none twice"
+    assert set(made) == wanted
+    assert all(json.loads(o.row)["version"] == o.version for o in outputs)
+    for name in names:
+        engine.delete(name)
+
+
+def test_a_rule_that_fails_disturbs_no_other_and_is_paused(engine: Engine) -> None:
+    table = ActionSpec(function="table", args={"name": "fine"})
+    engine.define(
+        a_rule(90, 1, sql='SELECT 1 / payload.zero AS x FROM "bad/#"'),
+        a_rule(91, 1, sql='SELECT payload.zero AS zero, clientid FROM "bad/#"', actions=(table,)),
+    )
+    engine.await_state("rule-90", 1, "running")
+    engine.await_state("rule-91", 1, "running")
+    for number in range(300):
+        engine.publish(f"bad/{number}", b'{"zero": 0}', number)
+    assert engine.producer.flush(30) == 0
+    paused = engine.await_state("rule-90", 1, "paused")
+    assert paused.error is not None
+    assert paused.current is None
+    letters = [
+        decode_dead_letter(record.key(), record.value(), record.headers())
+        for record in engine.read(DEAD_LETTERS)
+        if record.key() == b"default/rule-90"
+    ]
+    assert len(letters) >= 100
+    assert letters[0].value == b'{"zero": 0}'
+    fine = [o for o in engine.outputs() if o.rule == "rule-91"]
+    assert len(fine) == 300
+    engine.define(a_rule(90, 2, sql='SELECT payload.zero AS x FROM "bad/#"'))
+    engine.await_state("rule-90", 2, "running")
+    engine.delete("rule-90")
+    engine.await_state("rule-90", 2, "stopped")
+    engine.delete("rule-91")

@@ -1,4 +1,4 @@
-"""Rules with memory through the real engine and the log: a change, and kills.
+"""Rules with memory through the real engine and the log: a change, and a kill.
 
 What their queries make of messages is the matter of tests/streaming/test_stateful_query.py.
 """
@@ -6,25 +6,17 @@ What their queries make of messages is the matter of tests/streaming/test_statef
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
-from mqlake.local.kafka import KafkaServer
 from mqlake.local.testing import await_condition
 from mqlake.records import INBOUND
 from rules.model import ActionSpec, Rule
-from tests.integration.test_rules_engine import Engine, running_engine
+from tests.integration.engine import Engine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def engine(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with running_engine(kafka, tmp_path_factory.mktemp("engine")) as running:
-        yield running
 
 
 def sql(engine: Engine, query: str) -> list[Any]:
@@ -96,7 +88,7 @@ def test_each_row_is_in_its_table_once_though_spark_is_killed(engine: Engine) ->
     engine.await_state("kills", 1, "running")
     sent: Counter[int] = Counter()
     total = 0
-    for is_last in (False, False, True):
+    for is_last in (False, True):
         for number in range(400):
             payload = b'{"k": %d, "n": %d}' % (number % 7, number)
             engine.publish(f"kill/{number}", payload, number)
@@ -125,3 +117,4 @@ def test_each_row_is_in_its_table_once_though_spark_is_killed(engine: Engine) ->
     (row,) = found
     assert (row.messages, row.total) == (sent.total(), total)
     assert row.rows == row.windows
+    engine.delete("kills")

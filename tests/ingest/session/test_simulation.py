@@ -32,7 +32,7 @@ Patch = pytest.MonkeyPatch
 
 CHUNKS: Final = 20
 SCHEDULES: Final = schedules_wanted(20_000)
-STRANGERS: Final = schedules_wanted(4_000)
+STRANGERS: Final = schedules_wanted(2_000)
 """Schedules in which other users come, too."""
 CHUNK: Final = 1_000
 
