@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from mqlake import class_archive
+from mqlake.class_archive import ClassArchive
 from mqlake.durable import sync
 from mqlake.errors import OperationalError
 from mqlake.jit import COMPILER_OPTIONS
@@ -150,7 +152,15 @@ class KafkaServer:
 
     def command(self) -> list[str]:
         """Return the command that runs the log; its working directory must be `directory`."""
-        return [*self._java(f"-Xmx{self.heap_mebibytes}m"), "kafka.Kafka", "server.properties"]
+        classes = () if self.classes is None else self.classes.options()
+        java = self._java(f"-Xmx{self.heap_mebibytes}m", *classes)
+        return [*java, "kafka.Kafka", "server.properties"]
+
+    @property
+    def classes(self) -> ClassArchive | None:
+        """The archive of its classes, which it writes when it ends if there is none."""
+        jars = sorted(jar.name for jar in KAFKA_JARS.glob("*.jar"))
+        return ClassArchive.of(KAFKA_JARS.parent / "classes", "kafka", _java(), jars, self.port)
 
     def environment(self) -> dict[str, str]:
         """Return the environment to run the command with."""
@@ -178,7 +188,7 @@ class KafkaServer:
 
     def _java(self, *flags: str) -> list[str]:
         return [
-            str(find_java_home(RUNTIME) / "bin" / "java"),
+            _java(),
             *_JVM_FLAGS,
             *flags,
             f"-XX:ErrorFile={self.logs_dir.resolve()}/kafka-crash.log",
@@ -194,10 +204,13 @@ class KafkaServer:
         shutil.rmtree(unfinished, ignore_errors=True)
         self._write_server_properties(unfinished.name)
         # In one word: one in 64 begins with a hyphen.
+        flags = ["-Xmx128m"]
+        if self.classes is not None and self.classes.is_written:
+            flags += self.classes.options()
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={self.cluster_id}"]
         try:
             result = subprocess.run(
-                [*self._java("-Xmx128m"), *tool, "--config", "server.properties"],
+                [*self._java(*flags), *tool, "--config", "server.properties"],
                 cwd=self.directory,
                 capture_output=True,
                 text=True,
@@ -234,6 +247,10 @@ class KafkaServer:
             max_record_bytes=self.max_record_bytes,
         )
         (self.directory / "server.properties").write_text(text, encoding="utf-8")
+
+
+def _java() -> str:
+    return str(find_java_home(RUNTIME) / "bin" / "java")
 
 
 def check_storage(directory: Path, node_id: int = 1) -> None:
@@ -352,7 +369,7 @@ class Brokers:
         """Have all that run take leave."""
         for process in self._processes.values():
             process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS
+        deadline = time.monotonic() + STOP_TIMEOUT_SECONDS + class_archive.SECONDS
         for process in self._processes.values():
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))

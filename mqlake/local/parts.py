@@ -42,8 +42,9 @@ STOP_TIMEOUT_SECONDS: Final = {
     "gateway": 10.0,
     "haproxy": 5.0,
     "rules": 15.0,
-    "streaming": 75.0,  # once, when it writes the archive of its classes; else a few seconds
-    "log": 30.0,
+    # The last two once, when they write the archive of their classes; else a few seconds.
+    "streaming": 75.0,
+    "log": 75.0,
 }
 """How long a part of each kind may take to stop before it is killed."""
 

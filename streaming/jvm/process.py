@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mqlake import class_archive
+from mqlake.class_archive import ClassArchive
 from mqlake.errors import OperationalError
-from streaming.jvm import archive
-from streaming.jvm.archive import ClassArchive
 from streaming.jvm.jars import PYSPARK_JARS
 
 _MAIN_CLASS: Final = "org.apache.spark.api.python.PythonGatewayServer"
@@ -98,13 +98,11 @@ class Jvm:
         if self.process.stdin is not None:
             self.process.stdin.close()
         if self.archive is not None and not self.archive.is_written:
-            timeout_seconds += archive.SECONDS
+            timeout_seconds += class_archive.SECONDS
         try:
             self.process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             self.kill()
-        if self.archive is not None:
-            self.archive.keep(ended_in_order=self.process.returncode == 0)
 
     def kill(self) -> None:
         """End the JVM at once."""
@@ -133,7 +131,7 @@ def start_jvm(
         OperationalError: It ended or gave no answer; its own words are on standard error.
     """
     java = java_executable()
-    classes = None if archives is None else ClassArchive.of(archives, java, class_path)
+    classes = None if archives is None else ClassArchive.of(archives, "spark", java, class_path)
     with tempfile.TemporaryDirectory(prefix="mqlake-jvm-") as directory:
         connection = Path(directory) / "connection"
         command = [
