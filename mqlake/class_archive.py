@@ -20,6 +20,8 @@ than twenty on busy ones. Without it every later start and every end takes longe
 _SUFFIX: Final = ".jsa"
 _UNFINISHED: Final = ".tmp"
 """Behind the number of the process whose JVM writes it, and which of its JVMs that is."""
+# What does not fit is said at each start, in words that nobody but us could act upon.
+_QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,7 @@ class ClassArchive:
             class_path: In order.
             jvm: Tells the JVMs of one program apart that one process starts.
         """
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError:
-            return None
-        if not os.access(folder, os.W_OK):
+        if not can_write(folder):
             return None
         parts = [os.path.realpath(java), *class_path]
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -82,8 +80,13 @@ class ClassArchive:
                 left.unlink(missing_ok=True)
 
 
-# What does not fit is said at each start, in words that nobody but us could act upon.
-_QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+def can_write(folder: Path) -> bool:
+    """Tell whether files can be made in a folder; make it if it is missing."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
 
 
 def _is_finished(file: Path) -> bool:

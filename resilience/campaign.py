@@ -18,7 +18,7 @@ from resilience.history import Writer
 from resilience.machines.machine import DISK, PROXY, missing
 from resilience.mixed import mixed
 from resilience.plan import Plan, Scenario, Strike, apart, fit
-from resilience.runner import execute
+from resilience.runner import Run, execute
 from resilience.schedule import draw, shrink
 from resilience.workload import some_features
 
@@ -296,7 +296,7 @@ async def _execute(
             stream.flush()
             return is_owing(path)
 
-        return await execute(plan, target, writer, rng, driver, owes)
+        return await execute(Run(plan, target, writer, rng, driver, owes))
 
 
 def _shrink(

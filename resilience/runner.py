@@ -384,17 +384,9 @@ def void(_value: object) -> None:
     """Drop a value."""
 
 
-async def execute(
-    plan: Plan,
-    target: Target,
-    history: Writer,
-    rng: random.Random,
-    driver: str = "raw",
-    owes: Callable[[], bool] = lambda: False,
-) -> list[str]:
+async def execute(run: Run) -> list[str]:
     """Run a plan against a target that is started; return what did not go as planned."""
     with contextlib.suppress(asyncio.CancelledError):
-        run = Run(plan, target, history, rng, driver, owes)
         await run.go()
         return run.problems
     return ["cancelled"]

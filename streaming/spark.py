@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from mqlake.class_archive import can_write
 from mqlake.jit import COMPILER_OPTIONS
 from mqlake.logs import KEPT_LOG_FILES, MAX_LOG_BYTES
 from streaming.jvm.compiler import build_routing_jar
@@ -106,7 +107,7 @@ def start_spark(
     jars = extra_jars(settings.jars_dir.absolute())
     # Beside the other jars if possible: for every data directory the same class path.
     shared = settings.jars_dir.absolute() / "classes"
-    is_shared = _can_write(shared)
+    is_shared = can_write(shared)
     jars.append(build_routing_jar(shared if is_shared else data_dir / "jvm", jars))
     java_options = [
         *_JAVA_OPTIONS,
@@ -209,14 +210,6 @@ _SILENCED: Final = (
     "org.apache.kafka.clients.NetworkClient",
     "org.apache.kafka.clients.producer.internals.Sender",
 )
-
-
-def _can_write(path: Path) -> bool:
-    try:
-        path.mkdir(exist_ok=True)
-    except OSError:
-        return False
-    return os.access(path, os.W_OK)
 
 
 def _directory(path: Path) -> Path:

@@ -152,15 +152,16 @@ class KafkaServer:
 
     def command(self) -> list[str]:
         """Return the command that runs the log; its working directory must be `directory`."""
-        classes = () if self.classes is None else self.classes.options()
-        java = self._java(f"-Xmx{self.heap_mebibytes}m", *classes)
-        return [*java, "kafka.Kafka", "server.properties"]
+        java = str(find_java_home(RUNTIME) / "bin" / "java")
+        archive = self._archive(java)
+        flags = [] if archive is None else archive.options()
+        heap = f"-Xmx{self.heap_mebibytes}m"
+        return [java, *self._options(heap, *flags), "kafka.Kafka", "server.properties"]
 
-    @property
-    def classes(self) -> ClassArchive | None:
-        """The archive of its classes, which it writes when it ends if there is none."""
+    def _archive(self, java: str) -> ClassArchive | None:
+        """Return the archive of its classes, which it writes when it ends if there is none."""
         jars = sorted(jar.name for jar in KAFKA_JARS.glob("*.jar"))
-        return ClassArchive.of(KAFKA_JARS.parent / "classes", "kafka", _java(), jars, self.port)
+        return ClassArchive.of(KAFKA_JARS.parent / "classes", "kafka", java, jars, self.port)
 
     def environment(self) -> dict[str, str]:
         """Return the environment to run the command with."""
@@ -186,9 +187,8 @@ class KafkaServer:
                 raise OperationalError(f"the log did not start: see {self.logs_dir / 'kafka.log'}")
             time.sleep(LOOK_SECONDS)
 
-    def _java(self, *flags: str) -> list[str]:
+    def _options(self, *flags: str) -> list[str]:
         return [
-            _java(),
             *_JVM_FLAGS,
             *flags,
             f"-XX:ErrorFile={self.logs_dir.resolve()}/kafka-crash.log",
@@ -203,14 +203,15 @@ class KafkaServer:
         unfinished = self.directory / "log.new"
         shutil.rmtree(unfinished, ignore_errors=True)
         self._write_server_properties(unfinished.name)
+        java = str(find_java_home(RUNTIME) / "bin" / "java")
+        archive = self._archive(java)
+        # It has too few classes to write the archive.
+        flags = archive.options() if archive is not None and archive.is_written else []
         # In one word: one in 64 begins with a hyphen.
-        flags = ["-Xmx128m"]
-        if self.classes is not None and self.classes.is_written:
-            flags += self.classes.options()
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={self.cluster_id}"]
         try:
             result = subprocess.run(
-                [*self._java(*flags), *tool, "--config", "server.properties"],
+                [java, *self._options("-Xmx128m", *flags), *tool, "--config", "server.properties"],
                 cwd=self.directory,
                 capture_output=True,
                 text=True,
@@ -247,10 +248,6 @@ class KafkaServer:
             max_record_bytes=self.max_record_bytes,
         )
         (self.directory / "server.properties").write_text(text, encoding="utf-8")
-
-
-def _java() -> str:
-    return str(find_java_home(RUNTIME) / "bin" / "java")
 
 
 def check_storage(directory: Path, node_id: int = 1) -> None:

@@ -12,7 +12,7 @@ from resilience.double.loop import run
 from resilience.double.target import DoubleTarget
 from resilience.history import Recorder
 from resilience.plan import Plan, RandomFaults, Strike
-from resilience.runner import execute
+from resilience.runner import Run, execute
 from resilience.schedule import draw
 from resilience.workload import GROUPS, features
 
@@ -61,7 +61,7 @@ async def _record(plan: Plan, target: DoubleTarget, rng: random.Random, seed: in
         {"target": target.name, "seed": seed, "promises": dict(target.promises)},
         asyncio.get_running_loop().time,
     )
-    problems = await execute(plan, target, recorder, rng)
+    problems = await execute(Run(plan, target, recorder, rng))
     recorder.header["problems"] = problems
     return recorder
 

@@ -35,7 +35,7 @@ PARTITIONS = 4
 
 
 class Engine:
-    """The streaming application on a log of its own, and what a test does with it."""
+    """The streaming application on a log, and what a test does with it."""
 
     def __init__(self, servers: str, folder: Path) -> None:
         self.servers = servers

@@ -11,7 +11,7 @@ from resilience.drivers.client import MqttClient
 from resilience.drivers.frames import ConnectOptions, Frame
 from resilience.history import Recorder
 from resilience.plan import ClientPlan, Plan, Step, Strike
-from resilience.runner import execute
+from resilience.runner import Run, execute
 
 SUBSCRIBER = ClientPlan(
     "sub", (Step("connect"), Step("subscribe", {"filter": "t", "qos": 1})), clean=False
@@ -35,7 +35,7 @@ def play(
         target = DoubleTarget(rng)
         prepare(target)
         recorder = Recorder({}, asyncio.get_running_loop().time)
-        problems = await execute(plan, target, recorder, rng, owes=owes)
+        problems = await execute(Run(plan, target, recorder, rng, owes=owes))
         return problems, recorder.operations
 
     return run(main())

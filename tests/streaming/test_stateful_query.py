@@ -362,7 +362,7 @@ def test_windows_on_messages_out_of_order_are_those_of_a_batch_query(
     chance = random.Random(window)
     engine = start(window, WINDOWS[window])
     at = BEGIN
-    left = 280
+    left = 340
     while left:
         # Where a batch ends is nobody's choice: what comes out may not depend on it.
         size = min(left, chance.choice((1, 9, 40, 90, 150)))
