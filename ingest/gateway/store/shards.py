@@ -377,7 +377,7 @@ def _from_claim(claim: Claim | None) -> str | None:
     if claim is None:
         return None
     at = (claim.number, claim.epoch, claim.at_ms, claim.clean_start, claim.goes_on)
-    return json.dumps([*claim.run, *at])
+    return json.dumps([*claim.run, *at, claim.principal])
 
 
 def _to_claim(text: str | None) -> Claim | None:
