@@ -13,6 +13,7 @@ class LinkCounters(BaseModel):
     offered: int = Field(default=0, description="messages of which it was sent the envelope alone")
     expired: int = Field(description="messages that expired before it got them")
     over_hop_limit: int
+    slowed: int = Field(default=0, description="times that its rate held messages back")
     too_large: int = Field(description="larger than it takes; it never gets them")
     malformed: int = Field(description="records whose envelope or properties cannot be read")
 

@@ -58,6 +58,7 @@ def add_site(service: SiteService, families: Families) -> None:
         counters = link.counters
         families.add("mqlake_federation_link_dropped_packets_total", counters.too_large, str(site))
         families.add("mqlake_federation_link_sent_bytes_total", link.sent_bytes, str(site))
+        families.add("mqlake_federation_link_slowed_total", counters.slowed, str(site))
         families.add("mqlake_federation_sent_total", counters.sent)
         families.add("mqlake_federation_offered_total", counters.offered)
         families.add("mqlake_federation_expired_total", counters.expired)

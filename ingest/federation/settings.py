@@ -98,6 +98,21 @@ class NeighborSettings(BrokerSettings):
         default=None, description="between logs: what it may bring; without these as the site's"
     )
 
+    messages_out_per_second: int = Field(
+        default=0, ge=0, description="between logs: that it is sent, as many at once; 0: any number"
+    )
+    bytes_out_per_second: int = Field(
+        default=0, ge=0, description="between logs: of topics and payloads, likewise"
+    )
+    messages_in_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="between logs: that it brings, max_inflight and as many at once; 0: any number",
+    )
+    bytes_in_per_second: int = Field(
+        default=0, ge=0, description="between logs: of topics and payloads, likewise"
+    )
+
     @field_validator("uri")
     @classmethod
     def _check_uri(cls, uri: str) -> str:

@@ -146,6 +146,7 @@ FEDERATION: Final = (
     _counter("federation_offered", "messages offered to neighbours that get them on another path"),
     _counter("federation_asked", "offered messages that did not come and were asked for"),
     _counter("federation_link_sent_bytes", "to a neighbour's federator, all packets", "neighbour"),
+    _counter("federation_link_slowed", "times that its rate held messages back", "neighbour"),
     _counter("federation_delivered", "messages of other sites for local subscribers"),
     _counter("federation_unwanted", "messages that no local subscriber wants"),
     _counter("federation_repaired", "messages sent again to neighbours that missed them"),

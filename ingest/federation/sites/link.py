@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
+from ingest.federation.sites.pace import Pace, size_of
 from mqlake.errors import LogError, OffsetGone
 from mqlake.matching import TopicFilterTrie
 from mqlake.records import INBOUND
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from ingest.federation.settings import FederationSettings, NeighborSettings
     from ingest.federation.sites.connection import Connection
     from ingest.federation.sites.words import Ways
+    from ingest.protocol.packets import Publish
     from mqlake.clock import Clock
     from mqlake.federation_records import LinkPlaces
     from mqlake.log.contract import LogReader, LogRecord
@@ -85,6 +88,12 @@ class SiteLink:
         self._readings: set[asyncio.Task[None]] = set()
         self._is_paused = False
         self._sent_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._out = Pace(neighbour.messages_out_per_second, neighbour.bytes_out_per_second)
+        self._in = Pace(neighbour.messages_in_per_second, neighbour.bytes_in_per_second)
+        self._durable: deque[tuple[int, int]] = deque()
+        """Packet identifiers and sizes that the neighbour is not told of for its rate."""
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     @property
     def sent_bytes(self) -> int:
@@ -152,6 +161,12 @@ class SiteLink:
         reading.add_done_callback(self._readings.discard)
         _logger.info("a link is up", extra={"fields": {"site": self.site}})
 
+    def acknowledge(self, connection: Connection, publish: Publish) -> None:
+        """Tell the neighbour that its message is durable here, when its rate allows another."""
+        if connection is self.connection:
+            self._durable.append((publish.packet_id, size_of(publish)))
+            self._acknowledge()
+
     def acknowledged(self, packet_id: int) -> None:
         """Hear that the neighbour has a message."""
         if self._outlet is not None:
@@ -175,6 +190,10 @@ class SiteLink:
         self.connection, self._outlet = None, None
         self.reason = connection.reason
         connection.on_writable = None
+        self._durable.clear()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
         self.detached.set()
 
     async def close(self) -> None:
@@ -236,15 +255,38 @@ class SiteLink:
         if outlet is None or connection is None or reader is None:
             return
         if not connection.is_paused:
-            for packet_id in connection.publish(outlet.ready()):
+            for packet_id in connection.publish(outlet.ready(self._out, self._loop.time())):
                 self.counters.too_large += 1
                 outlet.acknowledge(packet_id)
+            if outlet.has_more:
+                self._wait_for(self._out, self._send)
         if outlet.is_full != self._is_paused:
             self._is_paused = outlet.is_full
             if self._is_paused:
                 reader.pause()
             else:
                 reader.resume()
+
+    def _acknowledge(self) -> None:
+        now = self._loop.time()
+        while self._durable and self.connection is not None:
+            if self._in.free_at > now:
+                self._wait_for(self._in, self._acknowledge)
+                return
+            packet_id, size = self._durable.popleft()
+            self.connection.acknowledge(packet_id)
+            self._in.note(size, now)
+
+    def _wait_for(self, pace: Pace, action: Callable[[], None]) -> None:
+        """Go on when a rate allows it again, if it does not now; once."""
+        if action in self._timers or pace.free_at <= self._loop.time():
+            return
+
+        def go_on() -> None:
+            del self._timers[action]
+            action()
+
+        self._timers[action] = self._loop.call_at(pace.free_at, go_on)
 
 
 class _Taken:

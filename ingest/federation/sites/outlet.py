@@ -17,6 +17,7 @@ from ingest.federation.envelope import InvalidEnvelope
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.interest import Wanted
 from ingest.federation.sites.log_messages import Carried, of_record, to_offer, to_publish
+from ingest.federation.sites.pace import Pace, size_of
 from ingest.federation.sites.retained import Stamps
 from ingest.protocol.packets import Publish
 from mqlake.errors import InvalidRecord
@@ -55,6 +56,8 @@ class OutletCounters:
     """Messages of which it was sent the envelope alone."""
     expired: int = 0
     over_hop_limit: int = 0
+    slowed: int = 0
+    """Times that its rate was reached with something left to send."""
     too_large: int = 0
     """Larger than the neighbour takes; it never gets them."""
     malformed: int = 0
@@ -121,6 +124,11 @@ class Outlet:
         return len(self._queue) + len(self._unacknowledged)
 
     @property
+    def has_more(self) -> bool:
+        """Whether something could be sent but for the link's rate."""
+        return bool(self._queue) and len(self._unacknowledged) < self._window
+
+    @property
     def is_full(self) -> bool:
         """Whether nothing more should be read for now."""
         return len(self._queue) >= self._window
@@ -169,10 +177,19 @@ class Outlet:
             else:
                 self._settle(partition, end, clock)
 
-    def ready(self) -> list[Publish]:
-        """Return what may be sent now, with packet identifiers."""
+    def ready(self, pace: Pace | None = None, now: float = 0.0) -> list[Publish]:
+        """Return what may be sent now, with packet identifiers.
+
+        Args:
+            pace: Of the link, if it has one. When it lets nothing more through, ask again at
+                `pace.free_at`.
+            now: Of a clock in seconds.
+        """
         found: list[Publish] = []
         while self._queue and len(self._unacknowledged) < self._window:
+            if pace is not None and pace.free_at > now:
+                self._counters.slowed += 1
+                break
             waiting = self._queue.popleft()
             publish, packet_id = waiting.publish, self._next_packet_id()
             if waiting.origin in self._spare:
@@ -184,6 +201,8 @@ class Outlet:
             publish.packet_id = packet_id
             self._unacknowledged[packet_id] = waiting
             found.append(publish)
+            if pace is not None:
+                pace.note(size_of(publish), now)
         return found
 
     def direct(self, spare: Collection[int], whole: Collection[int]) -> None:

@@ -92,7 +92,7 @@ class Taking:
             InvalidEnvelope: It is none.
         """
         carried = of_publish(publish, prefix=self._prefix)
-        acknowledge = bind(connection.acknowledge, publish.packet_id)
+        acknowledge = bind(link.acknowledge, connection, publish)
         counters = self.inlet.counters
         message = carried.message
         counters.received += 1

@@ -393,6 +393,42 @@ async def test_a_link_brings_and_takes_only_its_own_filters(sites: Make) -> None
     await b.stop()
 
 
+@pytest.mark.parametrize(
+    ("at", "rate"),
+    [
+        ("a", "messages_out_per_second"),
+        ("a", "bytes_out_per_second"),
+        ("b", "messages_in_per_second"),
+        ("b", "bytes_in_per_second"),
+    ],
+)
+async def test_a_link_with_a_rate_brings_all_and_no_faster(at: str, rate: str) -> None:
+    a, b = Site(1), Site(2)
+    a.link(b)
+    b.link(a, max_inflight=10)
+    limited = {"a": a, "b": b}[at]
+    (neighbour,) = limited.settings.neighbors
+    # Of 60 messages some 10 may be on their way and a second's rate at once.
+    each = len("federator/routed/f/x") + len(b"00") if rate.startswith("bytes") else 1
+    changed = neighbour.model_copy(update={rate: 40 * each})
+    limited.settings = limited.settings.model_copy(update={"neighbors": (changed,)})
+    await a.start()
+    await b.start()
+    await until(lambda: are_linked(a, b))
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    payloads = [b"%02d" % number for number in range(60)]
+    for one in payloads:
+        await a.publish("f/x", one)
+    await until(lambda: b.have(payloads))
+    assert loop.time() - began_at > (60 - 40 - 10 - 1) / 40
+    assert b.payloads("f/x") == payloads
+    # Control words are no messages: they do not wait.
+    assert (links(a)[0].counters.slowed > 0) == (at == "a")
+    await a.stop()
+    await b.stop()
+
+
 async def test_logs_with_other_numbers_of_partitions_have_each_message_once() -> None:
     a, b, c = ring = [Site(number, partitions=number) for number in (1, 2, 3)]
     a.link(b, c)

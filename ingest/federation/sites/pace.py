@@ -1,0 +1,41 @@
+"""How fast messages may cross a link in one direction: pure, in seconds of a clock of the caller.
+
+Nobody loses anything by a rate. What is not sent waits in the log of the site that sends, and what
+a neighbour brings too fast is acknowledged later, so that its window is full and it waits, too.
+"""
+
+from ingest.protocol.packets import Publish
+from ingest.session.rates import TokenBucket
+
+
+class Pace:
+    """A rate of messages, one of their bytes, or both.
+
+    Args:
+        messages_per_second: On average, and as many at once; 0: any number.
+        bytes_per_second: Likewise of topics and payloads. What is larger is owed.
+
+    Attributes:
+        free_at: When the next message may cross.
+    """
+
+    def __init__(self, messages_per_second: int, bytes_per_second: int) -> None:
+        self.free_at = 0.0
+        self._messages = _bucket(messages_per_second)
+        self._bytes = _bucket(bytes_per_second)
+
+    def note(self, size: int, now: float) -> None:
+        """Hear that a message of so many bytes crosses."""
+        if self._messages is not None:
+            self.free_at = max(self.free_at, now + self._messages.take(1, now))
+        if self._bytes is not None:
+            self.free_at = max(self.free_at, now + self._bytes.take(size, now))
+
+
+def size_of(publish: Publish) -> int:
+    """Return the bytes that count: topic and payload."""
+    return len(publish.topic_name.encode()) + len(publish.payload)
+
+
+def _bucket(per_second: int) -> TokenBucket | None:
+    return TokenBucket(float(per_second), float(per_second)) if per_second else None
