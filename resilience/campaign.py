@@ -105,6 +105,13 @@ class Stage:
             self.close()
         return problems
 
+    def audit(self) -> dict[str, Any] | None:
+        """Let the target be audited; None if it has no audit of its own, or runs no more."""
+        if self._runner is None or self._target is None or not self._definition.system.audit:
+            return None
+        holds, text = self._runner.run(self._target.audit())
+        return {"holds": holds, "text": text}
+
     def close(self) -> None:
         """Stop the target."""
         runner, target = self._runner, self._target
@@ -186,6 +193,9 @@ def run(
         tell(f"{definition.name} {scenario.name} run {number}: {_short(row)}")
         if row["broken"] and row["faults"] and settings.shrinks and scenario.random_faults:
             row["shrunk"] = _shrink(scenario, definition, settings, row, tell, stage)
+    audit = stage.audit() if settings.minutes else None
+    if audit is not None:
+        tell(f"{definition.name} {scenario.name}: its own audit\n{audit['text']}")
     result = {
         "result": 1,
         "scenario": scenario.name,
@@ -200,6 +210,7 @@ def run(
         "driver": settings.driver,
         "scale": settings.scale,
         "runs": rows,
+        "audit": audit,
     }
     (settings.folder / RESULT).write_text(json.dumps(result, indent=1), encoding="utf-8")
     return result
@@ -214,7 +225,7 @@ def _short(row: dict[str, Any]) -> str:
     ]
     problems = [f"problem: {problem}" for problem in row["problems"]]
     said = "; ".join((*found, *problems)) or "nothing found"
-    return f"{measures['rate_per_second']:g} acknowledged/s, {said}"
+    return f"{row['seconds']:.0f} s, {measures['rate_per_second']:g} acknowledged/s, {said}"
 
 
 def make_plan(
@@ -233,7 +244,8 @@ def make_plan(
         generated = WORKLOADS[scenario.generate](kept, nodes, definition.promises)
         plan = replace(plan, clients=generated.scaled(scale).clients)
     if scenario.random_faults is not None:
-        plan = replace(plan, strikes=draw(scenario.random_faults, nodes, rng))
+        strikes = draw(scenario.random_faults, tuple(definition.parts), nodes, rng)
+        plan = replace(plan, strikes=strikes)
     return fit(plan, nodes)
 
 
@@ -261,7 +273,9 @@ def _run_once(
         "promises": promises,
         **scenario.header,
     }
+    begin = time.monotonic()
     problems = stage.run(plan, header, path, seed, settings.driver)
+    seconds = time.monotonic() - begin
     judgement = check_file(path)
     verdicts = [verdict.to_json() for verdict in judgement.verdicts]
     broken = [
@@ -272,6 +286,7 @@ def _run_once(
     return {
         "seed": seed,
         "history": path.name,
+        "seconds": round(seconds, 1),
         "faults": [str(strike) for strike in plan.strikes],
         "problems": problems,
         "broken": broken,

@@ -119,6 +119,8 @@ def _run(options: argparse.Namespace) -> int:
                 )
                 results.append(campaign.run(scenario, definition, settings, _tell, stage))
     broken = any(run["broken"] or run["problems"] for result in results for run in result["runs"])
+    audits = [result["audit"] for result in results if result["audit"]]
+    broken = broken or not all(audit["holds"] for audit in audits)
     _print_report(results, options.out, as_json=options.json)
     return 1 if broken or not results else 0
 

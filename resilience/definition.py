@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -55,6 +55,8 @@ class System:
     Attributes:
         pids: Prints JSON with `processes`, each with `name` and `pid`.
         keeper: The one of these that starts the parts again.
+        audit: Holds what the target itself has recorded against its promises; its exit code is
+            not 0 when one is broken.
         machine: Where it runs, with all its parts.
     """
 
@@ -62,7 +64,34 @@ class System:
     stop: tuple[str, ...] = ()
     pids: tuple[str, ...] = ()
     keeper: str = ""
+    audit: tuple[str, ...] = ()
     machine: str = MACHINE
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """How a target is told what clients may do.
+
+    Attributes:
+        actions: Its words for `publish` and `subscribe`, in place of `{action}`.
+        denied: What stands in its document for each right that is taken away, with `{client_id}`,
+            `{action}` and `{filter}`.
+        others: What allows all the rest, after these.
+        apply: Puts the document `{dir}/rights` in force, and ends when it is.
+    """
+
+    actions: Mapping[str, str] = field(default_factory=dict)
+    denied: str = ""
+    others: str = ""
+    apply: tuple[str, ...] = ()
+
+    def document(self, taken: Iterable[tuple[str, str, str]]) -> str:
+        """Return the document that takes these rights away: client, action and filter of each."""
+        rules = (
+            self.denied.format(client_id=client, action=self.actions[action], filter=topics)
+            for client, action, topics in taken
+        )
+        return "".join((*rules, self.others))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +112,7 @@ class Definition:
     promises: Mapping[str, Any]
     parts: Mapping[str, Part]
     system: System = field(default_factory=System)
+    rights: Rights = field(default_factory=Rights)
     files: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     version: tuple[str, ...] = ()
@@ -123,6 +153,7 @@ def load(name: str) -> Definition:
         system = System(
             **{key: _words(value) for key, value in data.pop("system", {}).items()},
         )
+        rights = Rights(**{key: _words(value) for key, value in data.pop("rights", {}).items()})
         return Definition(
             name=path.stem,
             title=about.pop("title"),
@@ -134,6 +165,7 @@ def load(name: str) -> Definition:
             promises=data.pop("promises", {}),
             parts=parts,
             system=system,
+            rights=rights,
             text=text,
             **data,
         )

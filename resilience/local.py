@@ -31,6 +31,9 @@ START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
 SYSTEM_SECONDS: Final = 300.0
 """How long a system may take to start."""
+AUDIT_SECONDS: Final = 600.0
+RIGHTS_SECONDS: Final = 90.0
+"""How long a change of rights may take, with parts away that have to hear of it."""
 POLL_SECONDS: Final = 0.01
 STATUS_SECONDS: Final = 0.2
 
@@ -74,6 +77,8 @@ class LocalTarget:
         self._ended: dict[str, int] = {}
         """The former process of a part that its system starts again."""
         self._stopped: dict[str, list[int]] = {}
+        self._taken: dict[tuple[str, str, str], None] = {}
+        """Rights that clients do not have: client, action and filter, in the order they went."""
         self._keeper = Keeper()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -272,6 +277,11 @@ class LocalTarget:
             leaders += (await self._pids_of_system()).values()
         return with_descendants(leaders)
 
+    async def audit(self) -> tuple[bool, str]:
+        """Have the target held to what it has recorded; return whether all holds, and its words."""
+        code, said = await self._run(self._definition.system.audit, AUDIT_SECONDS)
+        return not code, said
+
     async def usage(self) -> dict[str, int]:
         """Return what the target takes now: bytes of memory and of its disks, open files."""
         taken = taken_by(await self.pids())
@@ -438,4 +448,27 @@ class LocalTarget:
     async def set_right(
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool
     ) -> None:
-        raise TargetError(f"{self.name} does not say how rights are changed")
+        rights = self._definition.rights
+        if not rights.apply:
+            raise TargetError(f"{self.name} does not say how rights are changed")
+        key = (client_id, action, topic_filter)
+        if allowed:
+            self._taken.pop(key, None)
+        else:
+            self._taken[key] = None
+        (self.folder / "rights").write_text(rights.document(self._taken), encoding="utf-8")
+        await self._until_done(rights.apply, RIGHTS_SECONDS)
+
+    async def _until_done(self, command: Command, seconds: float) -> None:
+        """Run a command until it succeeds: what it asks may be away."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while True:
+            try:
+                await self._command(command, seconds)
+            except TargetError:
+                if loop.time() > end:
+                    raise
+                await asyncio.sleep(STATUS_SECONDS)
+            else:
+                return

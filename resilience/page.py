@@ -106,6 +106,10 @@ def _section(result: report.Result) -> str:
         if row["violations"]:
             lines = "\n".join(json.dumps(operation) for operation in row["witness"])
             parts.append(f"<h3>Witness: {escape(row['name'])}</h3><pre>{escape(lines)}</pre>")
+    if audit := result.get("audit"):
+        word = "holds" if audit["holds"] else "broken"
+        parts.append(f"<h3>Audit of its own records at the end: {word}</h3>")
+        parts.append(f"<pre>{escape(audit['text'])}</pre>")
     for run in result["runs"]:
         if run["faults"] or run["problems"]:
             told = "; ".join((*run["faults"], *run["problems"]))

@@ -162,33 +162,32 @@ def _outage(result: Result) -> str:
 
 def scorecard(results: Sequence[Result]) -> list[list[str]]:
     """Return promise by target: one row for each checker, all scenarios of a target added up."""
-    targets = list(dict.fromkeys(result["target"] for result in results))
-    columns: dict[str, dict[str, Row]] = {}
-    promises: dict[str, dict[str, Any]] = {}
-    for target in targets:
-        mine = [result for result in results if result["target"] == target]
-        promises[target] = mine[0]["promises"]
-        columns[target] = {
-            row["name"]: row for row in merged(row for each in mine for row in verdicts(each))
-        }
+    targets = {
+        name: [result for result in results if result["target"] == name]
+        for name in dict.fromkeys(result["target"] for result in results)
+    }
     rows = [["promise", *targets]]
-    rows.append(
-        ["version", *(_first(results, target, "version") for target in targets)],
-    )
-    rows.append(
-        ["durability", *(str(promises[t].get("durability", "not stated")) for t in targets)],
-    )
-    for name, row in columns[targets[0]].items():
-        cells = [
-            says(columns[target][name], promises[target]) if name in columns[target] else "-"
-            for target in targets
-        ]
-        rows.append([f"{name}: {row['clause']}", *cells])
+    rows.append(["version", *(str(mine[0]["version"]) for mine in targets.values())])
+    durability = (mine[0]["promises"].get("durability", "not stated") for mine in targets.values())
+    rows.append(["durability", *map(str, durability)])
+    for row in merged(row for result in results for row in verdicts(result)):
+        cells = (_says_of_all(row["name"], mine) for mine in targets.values())
+        rows.append([f"{row['name']}: {row['clause']}", *cells])
     return rows
 
 
-def _first(results: Sequence[Result], target: str, key: str) -> str:
-    return next(str(result[key]) for result in results if result["target"] == target)
+def _says_of_all(name: str, results: Sequence[Result]) -> str:
+    """Say what one checker found in all scenarios of a target, each with its own promises."""
+    blamed: list[Row] = []
+    excused: list[Row] = []
+    for result in results:
+        for row in verdicts(result):
+            if row["name"] == name:
+                counts = not row["violations"] or is_promised(result["promises"], row["promise"])
+                (blamed if counts else excused).append(row)
+    found = [says(row, {}) for row in merged(blamed) if row["checked"] or not excused]
+    found += [says(row, {row["promise"]: False}) for row in merged(excused)]
+    return "; ".join(found) or "-"
 
 
 def to_text(results: Sequence[Result]) -> str:
@@ -234,6 +233,7 @@ def to_json(results: Sequence[Result]) -> dict[str, Any]:
                 "driver": result["driver"],
                 "runs": len(result["runs"]),
                 "figures": figures(result),
+                "audit": result.get("audit"),
                 "published": result["published"],
                 "verdicts": verdicts(result),
                 "problems": [problem for run in result["runs"] for problem in run["problems"]],

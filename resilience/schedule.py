@@ -12,13 +12,20 @@ SMALLEST: Final = 0.05
 """Seconds; shorter is not tried."""
 
 
-def draw(wanted: RandomFaults, parts: Sequence[str], rng: random.Random) -> tuple[Strike, ...]:
-    """Draw a schedule; one seed gives one schedule."""
+def draw(
+    wanted: RandomFaults, parts: Sequence[str], nodes: Sequence[str], rng: random.Random
+) -> tuple[Strike, ...]:
+    """Draw a schedule; one seed gives one schedule.
+
+    Faults of processes strike any part, those of connections and machines the nodes alone: the
+    parts to which clients connect.
+    """
     strikes = []
     for _ in range(wanted.count):
         name = rng.choice(wanted.names)
         at = round(rng.uniform(0.0, wanted.within_seconds), 2)
-        strikes.append(Strike(name, rng.choice(parts), at=at, args=FAULTS[name].draw(rng)))
+        part = rng.choice(nodes if FAULTS[name].needs else parts)
+        strikes.append(Strike(name, part, at=at, args=FAULTS[name].draw(rng)))
     return tuple(sorted(strikes, key=lambda strike: strike.at))
 
 

@@ -51,7 +51,7 @@ def history(
         wanted = RandomFaults(FAULTS, rng.choice((0, 0, 1, 2, 4)), 8.0)
         if rng.random() < 0.2:
             wanted = RandomFaults(("reset",), 10, 3.0)
-        strikes = draw(wanted, target.parts, rng)
+        strikes = draw(wanted, target.parts, target.nodes, rng)
     plan = replace(plan, strikes=strikes, quiet_seconds=4.0)
     return run(_record(plan, target, rng, seed))
 

@@ -1,5 +1,6 @@
 """What a campaign keeps of a failure can be run again."""
 
+import json
 import shutil
 import tomllib
 from contextlib import closing
@@ -19,6 +20,7 @@ from resilience.campaign import (
     to_toml,
 )
 from resilience.checkers import check_file
+from resilience.command import main
 from resilience.plan import Scenario, Strike, apart, load, parse
 
 NODES = ("broker",)
@@ -131,6 +133,37 @@ def test_runs_on_one_system_find_nothing_of_each_other(tmp_path: Path) -> None:
     # Messages that were kept for a client of one run are none of the next one's.
     assert (tmp_path / "started").read_text() == "x\n"
     assert (tmp_path / "stopped").read_text() == "x\n"
+
+
+CALM = """
+[scenario]
+title = "nothing fails"
+
+[plan]
+quiet_seconds = 0.5
+
+[[client]]
+name = "pub"
+step = [{ do = "connect" }, { do = "publish", topic = "t", qos = 1, count = 5 }]
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("mosquitto", path="/usr/sbin:/usr/bin") is None, reason="no mosquitto here"
+)
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_soak_ends_with_the_target_s_own_audit(tmp_path: Path, *, holds: bool) -> None:
+    command = f'audit = ["/bin/sh", "-c", "echo audited; {str(holds).lower()}"]\n\n[parts.broker]'
+    listing = SYSTEM.replace("DIR", str(tmp_path)).replace("[parts.broker]", command)
+    (tmp_path / "system.toml").write_text(listing)
+    (tmp_path / "calm.toml").write_text(CALM)
+    words = ["run", str(tmp_path / "calm.toml"), "--target", str(tmp_path / "system.toml")]
+    words += ["--out", str(tmp_path)]
+    assert main([*words, "--minutes", "0.0001"]) == (0 if holds else 1)
+    (result,) = json.loads((tmp_path / "report.json").read_text())["results"]
+    assert result["audit"] == {"holds": holds, "text": "audited\n"}
+    word = "holds" if holds else "broken"
+    assert f"at the end: {word}" in (tmp_path / "report.html").read_text()
 
 
 def test_a_plan_of_its_own_has_other_clients_and_topics() -> None:

@@ -196,3 +196,43 @@ def test_a_second_process_of_a_name_has_to_fail_and_to_say_why(tmp_path: Path) -
     taken = kept(tmp_path, ":", second=0)
     with pytest.raises(TargetError, match="the second engine: expected failure"):
         asyncio.run(use(taken, lambda: test(taken)))
+
+
+RIGHTS = """
+[rights]
+denied = "no {action} of {filter} for {client_id}; "
+others = "else all"
+apply = ["/bin/sh", "-c", '''
+test -e {dir}/heard || { touch {dir}/heard; exit 1; }
+cp {dir}/rights {dir}/in-force
+''']
+
+[rights.actions]
+publish = "write"
+subscribe = "read"
+"""
+
+
+def test_rights_are_a_document_that_is_applied_until_all_have_heard(tmp_path: Path) -> None:
+    path = tmp_path / "kept.toml"
+    path.write_text(KEPT.replace("WORK", ":") + RIGHTS)
+    target = LocalTarget(load(str(path)))
+
+    async def test() -> None:
+        changes = [("a", "publish", False), ("b", "subscribe", False), ("a", "publish", True)]
+        found = []
+        for client, action, allowed in changes:
+            await target.set_right(client, action, "t/#", allowed=allowed)
+            found.append((target.folder / "in-force").read_text())
+        assert found == [
+            "no write of t/# for a; else all",
+            "no write of t/# for a; no read of t/# for b; else all",
+            "no read of t/# for b; else all",
+        ]
+
+    asyncio.run(use(target, test))
+
+
+def test_a_target_that_does_not_say_how_rights_change_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="does not say how rights are changed"):
+        asyncio.run(kept(tmp_path, ":").set_right("a", "publish", "t", allowed=False))

@@ -84,6 +84,21 @@ def test_targets_stand_side_by_side() -> None:
     assert lost[2].startswith("broken")
 
 
+def test_a_promise_is_that_of_each_scenario() -> None:
+    """A power loss takes promises: neither hides another scenario's loss, nor is it blamed."""
+    excused = result(defects=("drop",), promises={"no_loss": False})
+    broken = result(defects=("drop",), scenario="3")
+
+    def lost(*results: dict[str, Any]) -> str:
+        return next(row for row in scorecard(results) if row[0].startswith("lost"))[1]
+
+    assert lost(excused).startswith("not promised: ")
+    assert lost(result(), excused).startswith("holds: 0 of ")
+    assert "; not promised: " in lost(result(), excused)
+    for order in ((excused, broken), (broken, excused)):
+        assert lost(*order) == f"{lost(broken)}; {lost(excused)}"
+
+
 def test_ours_stand_above_the_published_figures() -> None:
     ((title, rows),) = comparison([result("left"), result("right")])
     assert title.startswith("2: ")

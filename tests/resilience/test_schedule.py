@@ -13,11 +13,20 @@ NAMES = ("kill", "pause", "reset", "half-open")
 
 def test_a_seed_draws_one_schedule() -> None:
     wanted = RandomFaults(NAMES, 6, 10.0)
-    first = draw(wanted, ("a", "b"), random.Random(3))
-    assert first == draw(wanted, ("a", "b"), random.Random(3))
-    assert first != draw(wanted, ("a", "b"), random.Random(4))
+    first, again, other = (
+        draw(wanted, ("a", "b"), ("a",), random.Random(seed)) for seed in (3, 3, 4)
+    )
+    assert first == again
+    assert first != other
     assert len(first) == 6
     assert [strike.at for strike in first] == sorted(strike.at for strike in first)
+
+
+def test_processes_are_those_of_all_parts_and_connections_those_of_nodes() -> None:
+    strikes = draw(RandomFaults(NAMES, 40, 10.0), ("node", "log"), ("node",), random.Random(1))
+    parts = {name: {each.part for each in strikes if each.fault == name} for name in NAMES}
+    assert parts["kill"] == parts["pause"] == {"node", "log"}
+    assert parts["reset"] == parts["half-open"] == {"node"}
 
 
 def test_arguments_that_are_drawn_are_those_of_the_fault() -> None:
