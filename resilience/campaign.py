@@ -12,7 +12,7 @@ from typing import Any, Final
 from resilience import definition as definitions
 from resilience import local
 from resilience.checkers import check_file, is_owing
-from resilience.errors import ResilienceError
+from resilience.errors import ResilienceError, TargetError
 from resilience.faults import FAULTS
 from resilience.history import Writer
 from resilience.machines.machine import DISK, PROXY, missing
@@ -78,11 +78,7 @@ class Stage:
     def run(
         self, plan: Plan, header: dict[str, Any], path: Path, seed: int, driver: str
     ) -> list[str]:
-        """Run a plan, and write its history; return what did not go as planned.
-
-        Raises:
-            TargetError: The target does not start.
-        """
+        """Run a plan, and write its history; return what did not go as planned."""
         needs = needed([strike.fault for strike in plan.strikes])
         is_kept = bool(self._definition.system.start) and DISK not in needs
         # Whether clients come through a proxy is decided for each run.
@@ -94,13 +90,23 @@ class Stage:
             self._runner = asyncio.Runner()
             rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
             self._target = local.LocalTarget(self._definition, needs=wanted, rng=rng)
-            self._runner.run(self._target.start())
+            try:
+                self._runner.run(self._target.start())
+            except TargetError as exc:
+                self.close()
+                with path.open("w", encoding="utf-8") as stream:
+                    Writer(stream, header, time.monotonic)
+                return [f"not started: {exc}"]
         self._target.connect(through_proxy=PROXY in needs)
         if is_kept:
             self._count += 1
             plan = apart(plan, f"run-{self._count}")
         problems = self._runner.run(_execute(plan, self._target, header, path, seed, driver))
-        self.usage = self._runner.run(self._target.usage())
+        try:
+            self.usage = self._runner.run(self._target.usage())
+        except TargetError as exc:
+            self.usage = {}
+            problems.append(str(exc))
         if problems or not is_kept:
             self.close()
         return problems
@@ -136,6 +142,8 @@ def promises_in(promises: Mapping[str, Any], faults: Iterable[str]) -> dict[str,
 
 def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
     """Return why a scenario cannot be run against a target here; empty if it can."""
+    if definition.status == "template":
+        return f"a template, not run here: {definition.note}"
     unpromised = [need for need in scenario.needs if not definition.promises.get(need)]
     if unpromised:
         return f"needs {', '.join(unpromised)}, not promised"
@@ -175,11 +183,7 @@ def run(
     tell: Callable[[str], None],
     stage: Stage,
 ) -> dict[str, Any]:
-    """Run a scenario, and keep histories and `result.json` in the folder.
-
-    Raises:
-        TargetError: The target is a template, or does not start.
-    """
+    """Run a scenario, and keep histories and `result.json` in the folder."""
     settings.folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     begin = time.monotonic()
@@ -188,7 +192,7 @@ def run(
         number = len(rows) + 1
         seed = settings.seed + number - 1
         row = _run_once(scenario, definition, settings, seed, f"run-{number:03d}", stage)
-        row["usage"] = {"at": time.monotonic() - begin, **stage.usage}
+        row["usage"] = stage.usage and {"at": time.monotonic() - begin, **stage.usage}
         rows.append(row)
         tell(f"{definition.name} {scenario.name} run {number}: {_short(row)}")
         if row["broken"] and row["faults"] and settings.shrinks and scenario.random_faults:

@@ -166,6 +166,30 @@ def test_a_soak_ends_with_the_target_s_own_audit(tmp_path: Path, *, holds: bool)
     assert f"at the end: {word}" in (tmp_path / "report.html").read_text()
 
 
+def test_a_target_that_does_not_start_is_told_of_and_the_next_one_is_run(tmp_path: Path) -> None:
+    (tmp_path / "calm.toml").write_text(CALM)
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.toml").write_text(
+            SYSTEM.replace("DIR", str(tmp_path)).replace(
+                "/usr/sbin/mosquitto -d", "echo sorry >&2; false"
+            )
+        )
+    targets = [
+        word
+        for name in ("first", "second")
+        for word in ("--target", str(tmp_path / f"{name}.toml"))
+    ]
+    words = ["run", str(tmp_path / "calm.toml"), *targets, "--out", str(tmp_path)]
+    assert main(words) == 1
+    results = json.loads((tmp_path / "report.json").read_text())["results"]
+    assert [result["target"] for result in results] == ["first", "second"]
+    for result in results:
+        (problem,) = result["problems"]
+        assert problem.startswith("not started: ")
+        assert "sorry" in problem
+        assert not any(row["checked"] for row in result["verdicts"])
+
+
 def test_a_plan_of_its_own_has_other_clients_and_topics() -> None:
     data = {
         "scenario": {"title": "x"},
