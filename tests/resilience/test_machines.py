@@ -255,6 +255,20 @@ def test_a_clock_steps_for_those_on_the_machine_alone(folder: Path) -> None:
         process.stdin.close()
 
 
+@pytest.mark.skipif(bool(missing([CLOCK])), reason=missing([CLOCK]) or "-")
+def test_a_sleep_takes_as_long_as_it_does_without_such_a_clock(folder: Path) -> None:
+    """By libfaketime alone `time.sleep` fails: it sleeps until a time of the monotonic clock."""
+    machine = Machine("a", folder, None, disk_mebibytes=1, has_disk=False, has_clock=True)
+    machine.start()
+    machine.set_clock(-3600.0)
+    code = "import time; a = time.monotonic(); time.sleep(0.01); print(time.monotonic() - a)"
+    done = subprocess.run(
+        machine.command([sys.executable, "-c", code]), capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert 0.01 <= float(done.stdout) < 60
+
+
 LOG = """
 [target]
 title = "a log in files"
