@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,12 +20,14 @@ from resilience.double.proof import false_alarms, seeds_until_found
 from resilience.drivers import DRIVERS
 from resilience.errors import ResilienceError
 from resilience.faults import FAULTS
+from resilience.jobs import run_all
 from resilience.page import to_html
 from resilience.report import load, percent, to_json, to_text
 
 ALL = "all"
 SIZES = (0, 100, 1000)
 LOAD_RESULT = "load.json"
+QUICK_JOBS = 2
 BATCH = 50
 """Runs of the double that a process does in one go."""
 
@@ -66,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seed", type=int, default=1, help="of the first run; the next ones count up")
     run.add_argument("--driver", choices=DRIVERS, default="raw")
     run.add_argument("--quick", action="store_true", help="one run, with fewer messages")
+    run.add_argument("--jobs", type=int, help="scenarios side by side: 2 with --quick, else 1")
     run.add_argument("--shrink", action="store_true", help="make a failing random schedule small")
     run.add_argument("--out", type=Path, default=Path("resilience-results"))
     run.add_argument("--json", action="store_true")
@@ -100,29 +102,40 @@ def _run(options: argparse.Namespace) -> int:
     names = plan.names() if options.scenario == [ALL] else options.scenario
     # Those that need the same of the machine follow each other: they can share a system.
     scenarios = sorted(map(plan.load, names), key=campaign.order_of)
-    results = []
+    jobs = options.jobs or (QUICK_JOBS if options.quick else 1)
+    results, missing = [], False
     for name in options.target:
         definition = definitions.load(name)
-        with closing(campaign.Stage(definition)) as stage:
-            for scenario in scenarios:
-                if obstacle := campaign.obstacle(scenario, definition):
-                    _tell(f"{definition.name} {scenario.name}: not run: {obstacle}")
-                    continue
-                settings = campaign.Settings(
-                    folder=options.out / definition.name / f"{scenario.name}-{options.driver}",
-                    runs=options.runs or (1 if options.quick or options.minutes else scenario.runs),
-                    seed=options.seed,
-                    minutes=options.minutes,
-                    driver=options.driver,
-                    scale=scenario.quick if options.quick else 1.0,
-                    shrinks=options.shrink,
-                )
-                results.append(campaign.run(scenario, definition, settings, _tell, stage))
-    broken = any(run["broken"] or run["problems"] for result in results for run in result["runs"])
+        work = []
+        for scenario in scenarios:
+            if obstacle := campaign.obstacle(scenario, definition):
+                _tell(f"{definition.name} {scenario.name}: not run: {obstacle}")
+            else:
+                work.append((scenario, _settings(options, scenario, definition)))
+        found = run_all(definition, work, jobs, _tell)
+        missing = missing or len(found) < len(work)
+        results += found
+    broken = missing or any(
+        run["broken"] or run["problems"] for result in results for run in result["runs"]
+    )
     audits = [result["audit"] for result in results if result["audit"]]
     broken = broken or not all(audit["holds"] for audit in audits)
     _print_report(results, options.out, as_json=options.json)
     return 1 if broken or not results else 0
+
+
+def _settings(
+    options: argparse.Namespace, scenario: plan.Scenario, definition: definitions.Definition
+) -> campaign.Settings:
+    return campaign.Settings(
+        folder=options.out / definition.name / f"{scenario.name}-{options.driver}",
+        runs=options.runs or (1 if options.quick or options.minutes else scenario.runs),
+        seed=options.seed,
+        minutes=options.minutes,
+        driver=options.driver,
+        scale=scenario.quick if options.quick else 1.0,
+        shrinks=options.shrink,
+    )
 
 
 def _clients(text: str) -> int:
