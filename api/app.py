@@ -67,6 +67,7 @@ from api.routes import (
     rules,
     schemas,
     sql,
+    tenants,
     topics,
     tracing,
 )
@@ -79,6 +80,7 @@ from api.settings import ApiSettings
 from api.spans import TracingPublisher
 from api.spark import SparkConnect
 from api.sql.running import QueryRunner
+from api.tenants import TenantBook, TenantChanges
 from api.tracing.scan import KafkaScan
 from mqlake.clock import SystemClock
 from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
@@ -122,6 +124,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.ban_changes = BanChanges(app.state.log, app.state.bans, clock)
     app.state.rights = RightsBook()
     app.state.rights_changes = RightsChanges(app.state.log, app.state.rights, clock)
+    app.state.tenants = TenantBook()
+    app.state.tenant_changes = TenantChanges(app.state.log, app.state.tenants, clock)
     app.state.retained = RetainedTable(settings.data_dir / "tables" / RETAINED.name)
     app.state.message_maker = MessageMaker(settings.site, settings.datacenter, clock)
     tracer = open_tracer(settings.tracing, NAME)
@@ -182,7 +186,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.include_router(live.sockets, prefix=PREFIX)
     modules = (
         *(access, bans, rights, processes, gateways, balancer, federation, clients, retained),
-        *(publish, topics, metrics, live),
+        *(publish, topics, tenants, metrics, live),
         # What is tried by name goes before what is found by identifier.
         *(rule_trials, rule_versions, dead_letters, rules, references, schemas, jobs),
         *(relations, sql, history, replay, tracing),
@@ -227,7 +231,8 @@ def main(settings: ApiSettings) -> int:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state = app.state
-    follower = Follower(state.data_dir, state.cache, state.gateways, state.bans, state.rights)
+    books = state.bans, state.rights, state.tenants
+    follower = Follower(state.data_dir, state.cache, state.gateways, books)
     follower.start()
     rules_follower = RulesFollower(
         state.data_dir, state.rules, state.references, state.rule_metrics

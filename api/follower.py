@@ -3,17 +3,35 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from api.bans import BanBook
 from api.cache import CacheWriter, SessionCache
 from api.following import Followed, LogFollower, Taker
 from api.presence import Gateways
-from api.rights import RightsBook
 from mqlake.errors import InvalidRecord
 from mqlake.records import GATEWAYS, SESSIONS
 
 LOG_TOPICS: Final = (SESSIONS, GATEWAYS)
+
+
+class Book(Protocol):
+    """What stands in `mqlake.gateways` beside the words of gateways."""
+
+    def forget(self) -> None:
+        """Begin anew."""
+        ...
+
+    def take(self, key: bytes, value: bytes | None) -> None:
+        """Take a record; what is something else is passed over.
+
+        Raises:
+            InvalidRecord: It is of another form.
+        """
+        ...
+
+    def complete(self) -> None:
+        """Take it that all has been read."""
+        ...
 
 
 class Follower(LogFollower):
@@ -23,7 +41,7 @@ class Follower(LogFollower):
         data_dir: Of the system.
         cache: Takes the sessions.
         gateways: Take their words.
-        bans: Take what stands beside these; so do `rights`.
+        books: Take what stands beside these.
     """
 
     def __init__(
@@ -31,32 +49,27 @@ class Follower(LogFollower):
         data_dir: Path,
         cache: SessionCache,
         gateways: Gateways,
-        bans: BanBook,
-        rights: RightsBook,
+        books: Sequence[Book],
     ) -> None:
         super().__init__(data_dir, "sessions", LOG_TOPICS)
         self._cache = cache
         self._gateways = gateways
-        self._bans = bans
-        self._rights = rights
+        self._books = books
 
     @contextmanager
     def taking(self) -> Iterator[Taker]:
         self._gateways.forget()
-        self._bans.forget()
-        self._rights.forget()
+        for book in self._books:
+            book.forget()
         with self._cache.writing() as writer:
-            yield _Taker(writer, self._gateways, self._bans, self._rights)
+            yield _Taker(writer, self._gateways, self._books)
 
 
 class _Taker(Taker):
-    def __init__(
-        self, writer: CacheWriter, gateways: Gateways, bans: BanBook, rights: RightsBook
-    ) -> None:
+    def __init__(self, writer: CacheWriter, gateways: Gateways, books: Sequence[Book]) -> None:
         self._writer = writer
         self._gateways = gateways
-        self._bans = bans
-        self._rights = rights
+        self._books = books
 
     def take(self, records: Sequence[Followed], *, is_old: bool) -> list[InvalidRecord]:
         refused: list[InvalidRecord] = []
@@ -64,8 +77,8 @@ class _Taker(Taker):
         for record in records:
             if record.log_topic == GATEWAYS:
                 try:
-                    self._bans.take(record.key, record.value)
-                    self._rights.take(record.key, record.value)
+                    for book in self._books:
+                        book.take(record.key, record.value)
                     self._gateways.receive(
                         record.key, record.value, is_old=is_old, logged_at_ms=record.at_ms
                     )
@@ -77,5 +90,5 @@ class _Taker(Taker):
 
     def complete(self) -> None:
         self._writer.complete()
-        self._bans.complete()
-        self._rights.complete()
+        for book in self._books:
+            book.complete()

@@ -78,6 +78,8 @@ BAN_KEY_PREFIX: Final = b"\0ban/"
 """In `mqlake.gateways`: of the record of a ban, `mqlake.bans`."""
 RIGHTS_KEY: Final = b"\0rights"
 """In `mqlake.gateways`: of the record of the rights in force, `mqlake.rights.applied`."""
+TENANT_KEY_PREFIX: Final = b"\0tenant/"
+"""In `mqlake.gateways`: of the record of a tenant, `mqlake.tenants`."""
 NO_GATEWAY: Final = b"\0"
 """In `mqlake.gateways`: begins the key of what is no word of a gateway."""
 

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, get_args
 from mqlake.errors import InvalidRecord
 from mqlake.record_versions import check_version
 from mqlake.records import RECORD_VERSION
+from mqlake.tenants import DEFAULT_TENANT
 
-DEFAULT_TENANT: Final = "default"
 REFERENCE_TABLE_PREFIX: Final = "reference_"
 UPLOADS: Final = "references"
 """Folder of uploads in the data directory."""

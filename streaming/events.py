@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from mqlake import records as log_records
 from mqlake.audit_records import AUDIT_EVENT
 from mqlake.record_versions import READ_VERSIONS
-from mqlake.reference_records import DEFAULT_TENANT
 from mqlake.tables import AUDIT_LOG, DROPS, EVENTS, Table
+from mqlake.tenants import DEFAULT_TENANT
 from rules.actions.contract import Append
 
 _logger = logging.getLogger(__name__)

@@ -101,6 +101,11 @@ def _rights(state: State, _parameters: Mapping[str, str], _tenant: str) -> Any:
     return None if rights is None else rights.model_dump(mode="json", exclude_defaults=True)
 
 
+def _tenant(state: State, parameters: Mapping[str, str], _of: str) -> Any:
+    tenant = state.tenants.get(parameters["name"])
+    return None if tenant is None else tenant.model_dump(mode="json")
+
+
 def _retention(state: State, _parameters: Mapping[str, str], _tenant: str) -> Any:
     return [asdict(one) for one in read_policies(state.data_dir)]
 
@@ -114,5 +119,6 @@ _READERS: Final[Mapping[str, Reader]] = {
     "/accounts/{name}": _account,
     "/bans/{id}": _ban,
     "/rights": _rights,
+    "/tenants/{name}": _tenant,
     "/retention": _retention,
 }

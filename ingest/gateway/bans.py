@@ -76,14 +76,14 @@ class Bans:
         if self._guesses is not None and address:
             self._guesses.note(network_of(address), self._clock.monotonic())
 
-    def note_connected(self, client_id: str, username: str | None) -> str:
+    def note_connected(self, tenant: str, client_id: str, username: str | None) -> str:
         """Count a client that is about to be let in; return why it is banned all the same, or "".
 
-        It has logged in: nobody gets somebody else banned by his name.
+        It has logged in: nobody gets somebody else banned by his name, or one of another tenant.
         """
         if self._flaps is None:
             return ""
-        now, name = self._clock.monotonic(), f"{username or ''}\0{client_id}"
+        now, name = self._clock.monotonic(), f"{tenant}\0{username or ''}\0{client_id}"
         is_out = self._flaps.is_out(name, now) or self._flaps.note(name, now)
         return _said(FLAPS) if is_out else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.gateway.authentication.certificates import username_of_certificate
@@ -12,6 +13,7 @@ from ingest.gateway.authentication.validity import Validity
 from ingest.gateway.client_socket import HELD_BY_SOCKET, ClientSocket
 from ingest.gateway.connecting import connack_properties, denial_of, keep_alive_of, refusal_of
 from ingest.gateway.limits import ClientLimits
+from ingest.gateway.listeners.tenancy import SEPARATOR, TenantUnclear
 from ingest.gateway.opening import Opening
 from ingest.gateway.receiving import Receiver
 from ingest.gateway.subscribing import Subscriber
@@ -38,6 +40,7 @@ from ingest.protocol.packets import (
 from ingest.protocol.properties import NO_PROPERTIES
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from mqlake.logs import log_often
+from mqlake.tenants import qualified
 
 if TYPE_CHECKING:
     import asyncio
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from ingest.gateway.client_session import ClientSession
     from ingest.gateway.connection_context import ConnectionContext
     from ingest.gateway.listeners.info import ListenerInfo
+    from ingest.gateway.listeners.tenancy import Tenancy
     from ingest.gateway.sending import Sender
     from ingest.protocol.properties import Properties
     from mqlake.credentials import PasswordVerifier
@@ -86,8 +90,9 @@ class ClientConnection(ClientSocket):
     Attributes:
         protocol: The protocol's state of this connection.
         client_id: Empty before CONNECT.
-        tenant: Whose topics the client sees.
+        tenant: Whose topics the client sees; final when the client has logged in.
         username: As whom the client has logged in; until then as whom it wants to; None: as nobody.
+            That of a user of another tenant than the gateway's own begins with the tenant.
         principal: As whom it has logged in; None: nobody has asked it, or it has no name.
         rights: What the client may do, once it is known who it is; None: everything.
         session: From CONNECT to the end of the connection.
@@ -109,6 +114,7 @@ class ClientConnection(ClientSocket):
         "_sender",
         "_silence_limit",
         "_subscriber",
+        "_tenant_is_said",
         "_validity",
         "_verifier",
         "client_id",
@@ -141,6 +147,7 @@ class ClientConnection(ClientSocket):
         self._receiver: Receiver
         self._subscriber: Subscriber
         self._asked_for_expiry = False
+        self._tenant_is_said = False
         self._grants: Grants | None = None  # until it is known who the client is
         self._last_received = 0.0
         limits, loop, counters = settings.limits, context.loop, context.counters
@@ -350,13 +357,20 @@ class ClientConnection(ClientSocket):
 
     def _process_connect(self, connect: Connect) -> None:
         self.client_id = connect.client_id
-        self.username = connect.username
         self._context.counters.connects_received += 1
         context = self._context
+        unclear = None
+        if self.listener.tenancy is not None:
+            try:
+                connect = self._find_tenant(self.listener.tenancy, connect)
+            except TenantUnclear as exc:
+                unclear = ConnackReasonCode.NOT_AUTHORIZED, str(exc)
+        self.username = connect.username
         refusal = (
             context.draining.refusal()
             or context.connect_limit.refusal()
             or self._ban()
+            or unclear
             or refusal_of(connect, context.settings, is_full=context.connections.is_full)
         )
         if refusal is not None:
@@ -377,11 +391,46 @@ class ClientConnection(ClientSocket):
                     self.refuse(ConnackReasonCode.CLIENT_IDENTIFIER_NOT_VALID, reason)
                     return
                 self.client_id = identity
+            identity = qualified(self.user_prefix, identity)
             if ends_at := self._transport.get_extra_info("client_certificate_not_after"):
                 self._end_at(ends_at, "its certificate")
         names = listener.authenticate_by or context.settings.authenticate_by
         self._login = Login(self, context.chain, names, self._address)
         self._login.begin(connect, identity)
+
+    @property
+    def user_prefix(self) -> str:
+        """What the names of the users of its tenant begin with."""
+        return self._context.tenants.prefix_of(self.tenant)
+
+    def _find_tenant(self, tenancy: Tenancy, connect: Connect) -> Connect:
+        """Take the tenant that a connection says; return its CONNECT with the user's full name.
+
+        Raises:
+            TenantUnclear: It says two.
+        """
+        username = connect.username
+        said = tenancy.said(self._transport, username)
+        self._tenant_is_said = said is not None
+        self.tenant = said if said is not None else tenancy.tenant or self.tenant
+        if username is None:
+            return connect
+        prefix = self.user_prefix
+        if not prefix and tenancy.in_username:  # it has said the gateway's own
+            username = username.removeprefix(self.tenant + SEPARATOR)
+        return replace(connect, username=qualified(prefix, username))
+
+    def _settle_tenant(self, accepted: Accepted) -> str:
+        """Take the tenant that a token says; return why a login is not for this tenant, or ""."""
+        if accepted.tenant is not None:
+            if self._tenant_is_said and accepted.tenant != self.tenant:
+                return "its token is not for this tenant"
+            self.tenant = accepted.tenant or self.tenant
+        username, prefix = accepted.username, self.user_prefix
+        if username is not None and not prefix and accepted.is_verified:
+            is_anothers = self._context.tenants.is_anothers(username)
+            return "its user is of another tenant" if is_anothers else ""
+        return ""
 
     def _end_at(self, ends_at: float, what: str) -> None:
         context = self._context
@@ -397,7 +446,16 @@ class ClientConnection(ClientSocket):
             accepted: Who it is.
             extra: Properties of CONNACK that come from its authentication.
         """
-        self.username = username = accepted.username
+        if reason := self._settle_tenant(accepted):
+            self.refuse(ConnackReasonCode.NOT_AUTHORIZED, reason)
+            return
+        username = accepted.username
+        if username is not None:
+            username = qualified(self.user_prefix, username)
+        self.username = username
+        if refusal := self._context.tenants.refusal(self.tenant):
+            self.refuse(*refusal)
+            return
         if accepted.is_verified:
             self.principal = username
         self._verifier = accepted.verifier
@@ -422,7 +480,9 @@ class ClientConnection(ClientSocket):
             self.refuse(*banned)
             return
         self._grants = grants = accepted.grants
-        self.rights = self._context.authorizer.of(self.client_id, self.principal, grants)
+        self.rights = self._context.authorizer.of(
+            self.tenant, self.client_id, self.principal, grants
+        )
         if reason := denial_of(connect, self.rights):
             self.refuse(ConnackReasonCode.NOT_AUTHORIZED, reason)
             return
@@ -476,7 +536,7 @@ class ClientConnection(ClientSocket):
         bans = self._context.bans
         reason = bans.of(self.client_id, self.username, self._address)
         if is_let_in and not reason:
-            reason = bans.note_connected(self.client_id, self.username)
+            reason = bans.note_connected(self.tenant, self.client_id, self.username)
         return (ConnackReasonCode.BANNED, reason) if reason else None
 
     def renew_bans(self) -> None:
@@ -484,6 +544,14 @@ class ClientConnection(ClientSocket):
         if self.protocol.protocol_level and (banned := self._ban()):
             self._context.denials.add(self, "connect", banned[1])
             self.close(DisconnectReasonCode.ADMINISTRATIVE_ACTION, log_reason=banned[1])
+
+    def renew_tenant(self) -> None:
+        """End the connection of a client whose tenant was suspended, or is no more."""
+        if self._grants is None:  # it is asked for when the client has logged in
+            return
+        if refusal := self._context.tenants.refusal(self.tenant):
+            self._context.denials.add(self, "connect", refusal[1])
+            self.close(DisconnectReasonCode.ADMINISTRATIVE_ACTION, log_reason=refusal[1])
 
     def _gone(self) -> str:
         """Return why the login of a user of the credentials file counts no more, or ""."""
@@ -505,7 +573,7 @@ class ClientConnection(ClientSocket):
         if self._grants is None:
             return
         if self.rights is None:  # there were no rules when it came
-            self.rights = authorizer.of(self.client_id, self.principal, self._grants)
+            self.rights = authorizer.of(self.tenant, self.client_id, self.principal, self._grants)
             if self.rights is None:
                 return
             if self.session is not None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ingest.gateway.receiver_context import ReceiverContext
     from ingest.gateway.redirecting import Redirecting
     from ingest.gateway.subscribing import SubscriberContext
+    from ingest.gateway.tenants import Tenants
 
 
 class ConnectionContext:
@@ -29,6 +30,7 @@ class ConnectionContext:
         draining: Says whether clients are let in.
         connect_limit: Says whether there are too many at once.
         bans: Say who is not let in.
+        tenants: Say which there are.
         chain: Says who they are.
         authorizer: Says what they may do.
         redirecting: Says which are to go elsewhere; None: none.
@@ -56,6 +58,7 @@ class ConnectionContext:
         "sessions",
         "settings",
         "subscribers",
+        "tenants",
         "user_limits",
     )
 
@@ -68,6 +71,7 @@ class ConnectionContext:
         connect_limit: ConnectLimit,
         user_limits: UserLimits,
         bans: Bans,
+        tenants: Tenants,
         chain: Chain,
         authorizer: Authorizer,
         redirecting: Redirecting | None,
@@ -87,6 +91,7 @@ class ConnectionContext:
         self.connect_limit = connect_limit
         self.user_limits = user_limits
         self.bans = bans
+        self.tenants = tenants
         self.chain = chain
         self.authorizer = authorizer
         self.redirecting = redirecting

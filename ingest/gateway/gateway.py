@@ -50,6 +50,7 @@ from ingest.gateway.share_settling import ShareSettler
 from ingest.gateway.status import Status
 from ingest.gateway.subscribing import SubscriberContext
 from ingest.gateway.system_topics import Counted, SystemTopics
+from ingest.gateway.tenants import Tenants
 from ingest.gateway.tracing import TracingDelivery
 from ingest.session.share_acts import SHARE
 from mqlake.record_versions import RECORD_VERSION
@@ -156,7 +157,8 @@ class Gateway(Foundation):
         )
         self.bans = Bans(settings.bans_file, self.context, self.connections)
         rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)
-        self.peers.on_other = self.bans.receive, rights.receive
+        self.tenants = Tenants(settings, self.connections, self.loop)
+        self.peers.on_other = self.bans.receive, rights.receive, self.tenants.receive
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
         )
@@ -233,6 +235,7 @@ class Gateway(Foundation):
             ConnectLimit(self.settings.limits, self.loop),
             UserLimits(self.settings.limits),
             self.bans,
+            self.tenants,
             self.chain,
             self.authorizer,
             self.redirecting,

@@ -13,8 +13,8 @@ from ingest.gateway.authentication.tokens import KeysUnusable
 from mqlake.audit_records import AUDIT_EVENT
 from mqlake.bans import BansError
 from mqlake.credentials import CredentialsError
-from mqlake.reference_records import DEFAULT_TENANT
 from mqlake.rights.files import RightsError
+from mqlake.tenants import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -195,7 +195,9 @@ class RetainedScans:
         room = self._recipient.retained_room(scan.qos)
         if not room:
             return False  # goes on by `send_waiting`
-        page = self._sources.system_topics.page(scan.topic_filter, scan.position, room)
+        page = self._sources.system_topics.page(
+            self._recipient.tenant, scan.topic_filter, scan.position, room
+        )
         for message in page.messages:
             if not self._recipient.send_retained(message, scan):
                 return False

@@ -190,8 +190,10 @@ class SystemTopics:
         self._publish_rates(now - self._updated)
         self._updated = now
 
-    def page(self, topic_filter: str, position: str | None, limit: int) -> SystemPage:
-        """Return the next matching messages; the same for all tenants."""
+    def page(self, tenant: str, topic_filter: str, position: str | None, limit: int) -> SystemPage:
+        """Return the next matching messages, for the gateway's own tenant alone."""
+        if tenant != self._context.settings.tenant:
+            return SystemPage([], None)
         scan = FilterScan(topic_filter)
         found = [
             self._messages[name]

@@ -71,7 +71,9 @@ class Wills:
     async def _publish(self, session: SessionRecord, exchange: bytes) -> None:
         will = session.will
         assert will is not None
-        rights = self._authorizer.of(session.client_id, session.principal, _grants(will))
+        rights = self._authorizer.of(
+            session.tenant, session.client_id, session.principal, _grants(will)
+        )
         if rights is not None and not rights.may_publish(will.topic_name, will.qos, will.retain):
             self._drops.add(
                 DropReason.NOT_AUTHORIZED,

@@ -12,6 +12,7 @@ from mqlake.matching import TopicFilterTrie, covers, overlaps
 from mqlake.rights.grants import NO_GRANTS, Grants
 from mqlake.rights.model import Action, RightsFile, Rule
 from mqlake.rights.patterns import ClientIdPattern, TopicPattern
+from mqlake.tenants import DEFAULT_TENANT
 from mqlake.topics import SEPARATOR
 
 MAX_REMEMBERED: Final = 512
@@ -48,12 +49,14 @@ class _Compiled:
         retains = (False, True) if rule.retain is None else (rule.retain,)
         self.kinds = sum(1 << (qos + 3 * retain) for qos in self.qos for retain in retains)
         self._rule = rule
-        whom = (rule.users, rule.roles, rule.client_ids, rule.authenticated)
-        self.is_for_all = whom == (None, None, None, None)
+        whom = (rule.tenants, rule.users, rule.roles, rule.client_ids, rule.authenticated)
+        self.is_for_all = whom == (None, None, None, None, None)
         self._client_ids = [ClientIdPattern(text) for text in rule.client_ids or ()]
 
     def is_for(self, client: "ClientRights") -> bool:
         rule = self._rule
+        if rule.tenants is not None and client.tenant not in rule.tenants:
+            return False
         if rule.authenticated is not None and rule.authenticated != (client.username is not None):
             return False
         if rule.users is not None and client.username not in rule.users:
@@ -61,7 +64,7 @@ class _Compiled:
         if rule.roles is not None and client.roles.isdisjoint(rule.roles):
             return False
         return not self._client_ids or any(
-            one.matches(client.client_id, client.username) for one in self._client_ids
+            one.matches(client.client_id, client.bare_name) for one in self._client_ids
         )
 
 
@@ -97,7 +100,12 @@ class Rights:
                 self._add(_Compiled(number, rule, TopicPattern(text)), rule)
 
     def of(
-        self, client_id: str, username: str | None, grants: Grants = NO_GRANTS
+        self,
+        client_id: str,
+        username: str | None,
+        grants: Grants = NO_GRANTS,
+        *,
+        tenant: str = DEFAULT_TENANT,
     ) -> "ClientRights":
         """Return the rights of somebody.
 
@@ -105,8 +113,9 @@ class Rights:
             client_id: Which the client has.
             username: As whom it has logged in, prepared; None: as nobody.
             grants: What its login has brought along.
+            tenant: Whose it is; its users' names may begin with it and a slash.
         """
-        return ClientRights(self, client_id, username, grants)
+        return ClientRights(self, client_id, username, grants, tenant)
 
     def roles_of(self, username: str | None) -> frozenset[str]:
         return frozenset() if username is None else self._roles.get(username, frozenset())
@@ -129,7 +138,7 @@ class Rights:
                 pattern = rule.pattern
                 if pattern is not None and not pattern.is_plain:
                     names = names or topic.split(SEPARATOR)
-                    if not pattern.fits(names, client.client_id, client.username):
+                    if not pattern.fits(names, client.client_id, client.bare_name):
                         continue
                 found.append(rule)
         if len(found) > 1:
@@ -155,7 +164,7 @@ class Rights:
             if pattern.is_plain:
                 yield rule, pattern.superset
                 continue
-            mine = pattern.of(client.client_id, client.username)
+            mine = pattern.of(client.client_id, client.bare_name)
             if mine is not None and overlaps(mine, topic_filter):
                 yield rule, mine
 
@@ -181,22 +190,28 @@ class ClientRights:
         username: As whom it has logged in; None: as nobody.
         grants: What its login has brought along.
         roles: Of that user, and of that login.
+        tenant: Whose it is.
+        bare_name: The user's without the tenant: `%u`.
     """
 
     __slots__ = (
         "_asked",
         "_publish",
         "_receive",
+        "bare_name",
         "client_id",
         "grants",
         "roles",
+        "tenant",
         "username",
         "whom",
     )
 
     def __init__(
-        self, rights: Rights, client_id: str, username: str | None, grants: Grants
+        self, rights: Rights, client_id: str, username: str | None, grants: Grants, tenant: str
     ) -> None:
+        self.tenant = tenant
+        self.bare_name = None if username is None else username.removeprefix(tenant + SEPARATOR)
         self.client_id = client_id
         self.username = username
         self.grants = grants
@@ -208,7 +223,7 @@ class ClientRights:
         """Go by other rules from now on."""
         self._asked = (rights, *self._asked[1:])
         self.roles = rights.roles_of(self.username) | self.grants.roles
-        self.whom = _whom_of(self.username, self.roles)
+        self.whom = _whom_of(self.tenant, self.username, self.roles)
         self._publish: dict[str, int] = {}
         self._receive: dict[str, bool] = {}
 
@@ -296,10 +311,13 @@ def _whom(rule: Rule) -> Sequence[_Whom]:
         return [("user", name) for name in dict.fromkeys(rule.users)]
     if rule.roles is not None:
         return [("role", name) for name in dict.fromkeys(rule.roles)]
+    if rule.tenants is not None:
+        return [("tenant", name) for name in dict.fromkeys(rule.tenants)]
     return [_EVERYBODY]
 
 
-def _whom_of(username: str | None, roles: Iterable[str]) -> tuple[_Whom, ...]:
+def _whom_of(tenant: str, username: str | None, roles: Iterable[str]) -> tuple[_Whom, ...]:
+    all_of_it = (_EVERYBODY, ("tenant", tenant))
     if username is None:
-        return (_EVERYBODY,)
-    return (_EVERYBODY, ("user", username), *(("role", name) for name in sorted(roles)))
+        return all_of_it
+    return (*all_of_it, ("user", username), *(("role", name) for name in sorted(roles)))

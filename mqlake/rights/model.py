@@ -6,6 +6,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from mqlake.rights.patterns import ClientIdPattern, TopicPattern
 from mqlake.saslprep import UnpreparableText, prepare
+from mqlake.tenants import TenantName
 
 Action: TypeAlias = Literal["connect", "publish", "subscribe", "receive"]
 
@@ -37,6 +38,7 @@ class Rule(BaseModel):
     topics: tuple[Annotated[str, AfterValidator(lambda text: str(TopicPattern(text)))], ...] = ()
     """Topic filters; `%c` and `%u` stand for the client identifier and the user name."""
 
+    tenants: tuple[TenantName, ...] | None = Field(default=None, min_length=1)
     users: tuple[UserName, ...] | None = Field(default=None, min_length=1)
     roles: tuple[RoleName, ...] | None = Field(default=None, min_length=1)
     client_ids: (

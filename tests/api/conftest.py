@@ -36,6 +36,7 @@ from api.rules.changes import Changes
 from api.rules.metrics import MetricsBook
 from api.schemas.changes import SchemaChanges
 from api.settings import ApiSettings
+from api.tenants import TenantBook, TenantChanges
 from mqlake.clock import ManualClock
 from mqlake.credentials import MIN_ITERATIONS
 from mqlake.errors import LogError
@@ -243,6 +244,9 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
     app.state.rights = rights = RightsBook()
     app.state.rights_changes = RightsChanges(log, rights, clock)
     rights.complete()
+    app.state.tenants = tenants = TenantBook()
+    app.state.tenant_changes = TenantChanges(log, tenants, clock)
+    tenants.complete()
     app.state.rules = rules = RuleBook()
     app.state.rule_changes = Changes(log, rules, clock)
     app.state.schema_changes = SchemaChanges(log, rules, clock)

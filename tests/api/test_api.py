@@ -179,6 +179,7 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/metrics",
         "/api/v1/metrics/targets",
         "/api/v1/tenants",
+        "/api/v1/tenants/{name}",
         "/api/v1/live/messages",
         "/api/v1/live/outputs",
         "/api/v1/live/metrics",

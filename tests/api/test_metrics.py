@@ -1,6 +1,5 @@
 import json
 from dataclasses import replace
-from typing import Any
 
 from api.presence import Gateways
 from mqlake.clock import ManualClock
@@ -50,20 +49,6 @@ def test_a_dead_gateway_does_nothing(api: Api) -> None:
     found = api.get("/metrics")
     assert (found["clients"], found["messages_received_per_second"]) == (0, 0)
     assert not found["gateways"][0]["alive"]
-
-
-def test_tenants_are_those_of_whom_something_is_there(api: Api) -> None:
-    api.put_session("c1", tenant="acme")
-    api.put_session("c2")
-    assert api.get("/tenants") == {
-        "items": [
-            {"name": "acme", "sessions": 1, "rules": 0},
-            {"name": "default", "sessions": 1, "rules": 0},
-        ],
-        "next_cursor": None,
-    }
-    page: Any = api.get("/tenants", limit=1)
-    assert api.get("/tenants", cursor=page["next_cursor"])["items"][0]["name"] == "default"
 
 
 def stage(**by_bound: int) -> list[int]:

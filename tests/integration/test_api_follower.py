@@ -35,7 +35,7 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
     (tmp_path / STATE_FILE).unlink()
     cache, gateways = SessionCache(tmp_path / "api"), Gateways(SystemClock())
     bans = BanBook()
-    follower = Follower(tmp_path, cache, gateways, bans, RightsBook())
+    follower = Follower(tmp_path, cache, gateways, (bans, RightsBook()))
     follower.start()  # before it knows where the log is
     replace_file(tmp_path / STATE_FILE, state.to_json())
     ensure_log_topics(
@@ -71,7 +71,7 @@ def test_what_was_in_the_log_and_what_comes_is_read(kafka: KafkaServer, tmp_path
     follower.stop()
     assert not cache.is_complete
 
-    again = Follower(tmp_path, cache, gateways, bans, RightsBook())
+    again = Follower(tmp_path, cache, gateways, (bans, RightsBook()))
     again.start()
     await_condition(lambda: cache.is_complete, "all is read once more")
     assert listed() == ["c1", "c3"]

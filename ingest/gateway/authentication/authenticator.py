@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mqlake.clock import Clock
 
-METHODS: Final[dict[str, Callable[[Credentials], Exchange]]] = {"SCRAM-SHA-256": ScramServer}
+METHODS: Final[dict[str, Callable[[Credentials, str], Exchange]]] = {"SCRAM-SHA-256": ScramServer}
 """Authentication methods by the name they have in CONNECT."""
 
 ANONYMOUS: Final = Refused(ConnackReasonCode.NOT_AUTHORIZED, "anonymous clients are not let in")
@@ -98,14 +98,20 @@ class Authenticator:
             return TOO_MANY_CHECKS
         return self._check(name, prepared, verifier, address)
 
-    def open_exchange(self, method: str, address: str) -> Exchange | Refused:
-        """Open an exchange of enhanced authentication; refuse a method there is not."""
+    def open_exchange(self, method: str, address: str, prefix: str = "") -> Exchange | Refused:
+        """Open an exchange of enhanced authentication; refuse a method there is not.
+
+        Args:
+            method: Of the CONNECT.
+            address: The peer's, without its port.
+            prefix: What the names of those begin with who may log in.
+        """
         opener = METHODS.get(method)
         if opener is None or self._credentials is None:  # [MQTT5-4.12.0-1]
             return NO_SUCH_METHOD
         if self._failures.are_too_many(address):
             return TOO_MANY_FAILURES
-        return opener(self._credentials)
+        return opener(self._credentials, prefix)
 
     def knows(self, username: str | None) -> bool:
         """Tell whether a user is in the file."""

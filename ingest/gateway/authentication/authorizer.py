@@ -39,16 +39,18 @@ class Authorizer:
         return self._rights is not None
 
     def of(
-        self, client_id: str, username: str | None, grants: Grants = NO_GRANTS
+        self, tenant: str, client_id: str, username: str | None, grants: Grants = NO_GRANTS
     ) -> ClientRights | None:
         """Return what a client may do; None: everything.
 
         Args:
+            tenant: Whose it is.
             client_id: Which it has.
             username: As whom it has logged in; None: as nobody.
             grants: What its login has brought along.
         """
-        return None if self._rights is None else self._rights.of(client_id, username, grants)
+        rights = self._rights
+        return None if rights is None else rights.of(client_id, username, grants, tenant=tenant)
 
     def renew(self, rights: ClientRights) -> None:
         """Have what was given go by the rules of now."""

@@ -108,7 +108,7 @@ class Chain:
             if name == CREDENTIALS:
                 verdict = await self._ask_credentials(attempt)
             else:
-                verdict = self._named(name, await self._links[name].check(attempt))
+                verdict = self._named(name, await self._links[name].check(attempt), attempt)
                 if verdict == WRONG_PASSWORD:
                     self._authenticator.note_failure(attempt.address)
             if not isinstance(verdict, Next):
@@ -118,12 +118,13 @@ class Chain:
         self._authenticator.note_failure(attempt.address)
         return WRONG_PASSWORD
 
-    def _named(self, name: str, verdict: Verdict | Next) -> Verdict | Next:
-        """Return what an authenticator says, with the name that its user has at this gateway."""
+    def _named(self, name: str, verdict: Verdict | Next, attempt: Attempt) -> Verdict | Next:
+        """Return what an authenticator says, with the name that its user has in its tenant."""
         prefix = self._prefixes[name]
         if not prefix or not isinstance(verdict, Accepted) or verdict.username is None:
             return verdict
-        return replace(verdict, username=prefix + verdict.username)
+        bare = verdict.username.removeprefix(attempt.user_prefix)
+        return replace(verdict, username=prefix + bare)
 
     async def _ask_credentials(self, attempt: Attempt) -> Verdict | Next:
         if not self._authenticator.knows(attempt.username):

@@ -28,6 +28,7 @@ class EnhancedAuthentication:
         username: Of the CONNECT, None without one; whoever logs in must be that user. From the
             first success on it is the one who has logged in, and stays it.
         address: The peer's, without its port.
+        prefix: What the names of those begin with who may log in.
     """
 
     __slots__ = (
@@ -35,23 +36,30 @@ class EnhancedAuthentication:
         "_authenticator",
         "_exchange",
         "_is_authenticated",
+        "_prefix",
         "_username",
         "method",
     )
 
     def __init__(
-        self, authenticator: Authenticator, method: str, username: str | None, address: str
+        self,
+        authenticator: Authenticator,
+        method: str,
+        username: str | None,
+        address: str,
+        prefix: str = "",
     ) -> None:
         self.method = method
         self._authenticator = authenticator
         self._username = username
         self._address = address
+        self._prefix = prefix
         self._exchange: Exchange | None = None
         self._is_authenticated = False
 
     def begin(self, data: bytes | None) -> Outcome:
         """Begin with the authentication data of the CONNECT, or of the AUTH that asks anew."""
-        opened = self._authenticator.open_exchange(self.method, self._address)
+        opened = self._authenticator.open_exchange(self.method, self._address, self._prefix)
         if isinstance(opened, Refused):
             return opened
         self._exchange = opened

@@ -37,6 +37,8 @@ class Applicant(Client, Protocol):
     Implemented by `ingest.gateway.connection.ClientConnection`, which describes it.
     """
 
+    @property
+    def user_prefix(self) -> str: ...
     def refuse(
         self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
     ) -> None: ...
@@ -98,7 +100,9 @@ class Login:
             if authenticator is None:  # [MQTT5-4.12.0-1]
                 self._process(NO_SUCH_METHOD)
                 return
-            self._enhanced = EnhancedAuthentication(authenticator, method, username, self._address)
+            self._enhanced = EnhancedAuthentication(
+                authenticator, method, username, self._address, self._connection.user_prefix
+            )
             data = connect.properties.get("authentication_data")
             self._process(self._enhanced.begin(data))
             return
@@ -111,6 +115,7 @@ class Login:
             self._connection.client_id,
             self._address,
             connect.protocol_level,
+            self._connection.user_prefix,
         )
         verdict = self._chain.check(attempt, self._names)
         if isinstance(verdict, asyncio.Future):

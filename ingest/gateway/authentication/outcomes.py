@@ -23,6 +23,8 @@ class Accepted:
     """When that is over, and with it its connection, in seconds UTC; None: never."""
     grants: Grants = NO_GRANTS
     """Roles and rules that its login has brought along."""
+    tenant: str | None = None
+    """By a token; "" where it names none. None: its login was asked for by the tenant's name."""
     verifier: PasswordVerifier | None = field(default=None, compare=False, repr=False)
     """Of the credentials file, by which it has shown that; None: it has by something else."""
 
@@ -64,6 +66,8 @@ class Attempt(NamedTuple):
     address: str
     """The peer's, without its port; empty where there is none."""
     protocol_level: int
+    user_prefix: str = ""
+    """Of its tenant: what the names of its users begin with."""
 
 
 class Exchange(Protocol):

@@ -20,6 +20,7 @@ from ingest.gateway.authentication.outcomes import Accepted, Challenge, Outcome,
 from ingest.protocol.reason_codes import ConnackReasonCode
 from mqlake.credentials import Credentials, Verifier
 from mqlake.saslprep import UnpreparableText, prepare
+from mqlake.tenants import qualified
 
 MAX_MESSAGE_BYTES: Final = 8192
 """Of a client's message; a name of the longest kind fits several times."""
@@ -46,12 +47,25 @@ class ScramServer:
 
     Args:
         credentials: The users.
+        prefix: What the names of those begin with who may log in, and need not be said.
         nonce: Our part of the nonce, for a test; a fresh one without it.
     """
 
-    __slots__ = ("_bare", "_credentials", "_first", "_header", "_nonce", "_username", "_verifier")
+    __slots__ = (
+        "_bare",
+        "_credentials",
+        "_first",
+        "_header",
+        "_nonce",
+        "_prefix",
+        "_username",
+        "_verifier",
+    )
 
-    def __init__(self, credentials: Credentials, *, nonce: str | None = None) -> None:
+    def __init__(
+        self, credentials: Credentials, prefix: str = "", *, nonce: str | None = None
+    ) -> None:
+        self._prefix = prefix
         self._credentials = credentials
         self._nonce = nonce or base64.b64encode(secrets.token_bytes(NONCE_BYTES)).decode()
         self._bare = ""
@@ -86,7 +100,7 @@ class ScramServer:
         try:
             name = _unescape(found["name"])
             authzid = _unescape(found["authzid"]) if found["authzid"] else name
-            self._username = prepare(name, "user name")
+            self._username = qualified(self._prefix, prepare(name, "user name"))
         except (ValueError, UnpreparableText):
             return _refused("no user name can be read")
         if authzid != name:

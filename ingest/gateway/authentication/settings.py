@@ -162,6 +162,13 @@ class JwtAuthenticatorSettings(WebServerSettings):
         "rights_file",
     )
 
+    tenant_claim: str | None = Field(
+        default=None,
+        min_length=1,
+        description="claim with the name of the tenant whose the client is; without it a token is "
+        "for the tenant of the listener, and for none that the client chooses",
+    )
+
     @property
     def brings_rights(self) -> bool:
         """Whether a login brings roles or rules along, for which `rights_file` is needed."""

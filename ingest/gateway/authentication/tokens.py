@@ -150,6 +150,9 @@ class Tokens:
             username = prepare(name, "user name")
         except UnpreparableText as exc:
             raise TokenRefused(f"its claim {settings.username_claim} is no user name") from exc
+        tenant = _claim(claims, settings.tenant_claim) if settings.tenant_claim else None
+        if tenant is not None and (type(tenant) is not str or not tenant):
+            raise TokenRefused(f"its claim {settings.tenant_claim} is no tenant")
         end = claims["exp"]
         if type(end) not in {int, float} or not -_FAR < end < _FAR:
             raise TokenRefused("its claim exp is no time")
@@ -159,7 +162,8 @@ class Tokens:
             )
         except GrantsError as exc:
             raise TokenRefused("its roles or rules are none (docs/rights.md)") from exc
-        return Accepted(username, ends_at=end + settings.leeway_seconds, grants=grants)
+        ends_at = end + settings.leeway_seconds
+        return Accepted(username, ends_at=ends_at, grants=grants, tenant=tenant or "")
 
 
 _FAR: Final = 2.0**53

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ingest.gateway.listeners.settings import Identity
+from ingest.gateway.listeners.tenancy import Tenancy
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class ListenerInfo:
     """Which name in a certificate that is."""
     authenticate_by: tuple[str, ...] = ()
     """Who is asked who a client is; empty: as the gateway says."""
+    tenancy: Tenancy | None = None
+    """How its clients' tenants are found; None: all are the gateway's own."""
 
 
 MakeConnection: TypeAlias = Callable[[ListenerInfo], asyncio.Protocol]

@@ -23,6 +23,7 @@ from ingest.gateway.listeners.settings import (
     address_of,
 )
 from ingest.gateway.listeners.sockets import BACKLOG, open_sockets, open_unix_socket
+from ingest.gateway.listeners.tenancy import tenancy_of
 from ingest.gateway.listeners.websocket import WebSocket, WebSocketRules
 from ingest.protocol.packets import MQTT_3_1
 from mqlake.errors import OperationalError
@@ -99,6 +100,7 @@ class Listeners:
             settings.use_identity_as_client_id,
             settings.identity,
             settings.authenticate_by,
+            tenancy_of(settings),
         )
         certificates = None
         if isinstance(settings, (TlsListener, SecureWebSocketListener)):

@@ -66,6 +66,16 @@ class _Listener(SettingsGroup):
         "subject, or its only DNS name, e-mail address or URI among the alternative names",
     )
 
+    tenant: str = Field(
+        default="",
+        pattern=r"^([a-z0-9][a-z0-9_-]{0,62})?$",
+        description="tenant of its clients, where nothing else says it; empty: the gateway's",
+    )
+    tenant_in_username: bool = Field(
+        default=False,
+        description="acme/ann is ann of the tenant acme; a user name without a slash says none",
+    )
+
     @model_validator(mode="after")
     def _identities_can_be_had(self) -> Self:
         shows_certificate = getattr(self, "client_certificates", "none") != "none"
@@ -82,6 +92,13 @@ class _Listener(SettingsGroup):
             raise ValueError(
                 "use_identity_as_username is set, client_certificates (or proxy_protocol) is not"
             )
+        chooses = self.tenant_in_username or bool(getattr(self, "tenant_server_names", ""))
+        says = getattr(self, "tenant_certificate_field", "")
+        if self.use_identity_as_username and chooses and not says:
+            raise ValueError(
+                "use_identity_as_username is set, so that a client could choose its tenant: set "
+                "tenant_certificate_field, too"
+            )
         return self
 
 
@@ -94,6 +111,19 @@ class _Network(_Listener):
 
 
 class _Tls(SettingsGroup):
+    tenant_server_names: str = Field(
+        default="",
+        pattern=r"^([a-z0-9-]+(\.[a-z0-9-]+)*)?$",
+        description="domain, mqtt.example.org: who asks for acme.mqtt.example.org in TLS (SNI) is "
+        "of the tenant acme; empty: host names say none",
+    )
+    tenant_certificate_field: Literal["", "common_name", "organization", "organizational_unit"] = (
+        Field(
+            default="",
+            description="field of the subject of a client's certificate that names its tenant; who "
+            "shows one without it is refused; empty: certificates say none",
+        )
+    )
     certificate: Path = Field(description="PEM file: the server's certificate, then its chain")
     key: Path = Field(description="PEM file: the certificate's private key")
     key_password: SecretStr | None = Field(default=None, description="of an encrypted key")
@@ -120,6 +150,8 @@ class _Tls(SettingsGroup):
             )
         if self.revoked_certificates is not None and self.client_certificates == "none":
             raise ValueError("revoked_certificates is set, client_certificates is not")
+        if self.tenant_certificate_field and self.client_certificates == "none":
+            raise ValueError("tenant_certificate_field is set, client_certificates is not")
         return self
 
 

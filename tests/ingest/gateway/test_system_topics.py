@@ -208,7 +208,7 @@ async def test_slow_subscribers_get_their_values_in_pages() -> None:
         names: list[str] = []
         position = None
         while True:
-            page = topics.page("$SYS/#", position, 10)
+            page = topics.page("default", "$SYS/#", position, 10)
             names += [message.topic_name for message in page.messages]
             position = page.position
             if position is None:

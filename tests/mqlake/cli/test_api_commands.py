@@ -13,6 +13,7 @@ from mqlake.cli.app import mqlake
 from mqlake.errors import OperationalError
 from mqlake.local.testing import await_condition
 from mqlake.rights.files import RightsError
+from mqlake.tenants import TenantsError
 from tests.api.conftest import Api, MemoryMessageFeed, api
 from tests.api.live.records import message
 from tests.mqlake.test_api_client import served
@@ -44,6 +45,31 @@ def test_a_key_is_made_listed_and_revoked(served: Api) -> None:
     assert role_of(served, key)[0] == 401
     with pytest.raises(ApiError, match="there is no key"):
         run(served, "keys", "revoke", listed["id"])
+
+
+def test_tenants_are_created_suspended_and_applied(served: Api, tmp_path: Path) -> None:
+    def states() -> dict[str, Any]:
+        found = json.loads(run(served, "tenants", "list", "--json").stdout)
+        return {one["name"]: one["state"] for one in found}
+
+    run(served, "tenants", "create", "acme", "--description", "Acme Inc.")
+    assert "Acme Inc." in run(served, "tenants", "list").stdout
+    run(served, "tenants", "suspend", "acme")
+    assert states() == {"acme": "suspended", "default": None}
+    run(served, "tenants", "resume", "acme")
+    assert states()["acme"] == "active"
+    with pytest.raises(OperationalError, match="already"):
+        run(served, "tenants", "create", "acme")
+    with pytest.raises(OperationalError, match="no tenant"):
+        run(served, "tenants", "suspend", "beta")
+    file = tmp_path / "tenants.toml"
+    file.write_text('[tenants.acme]\nstate = "suspended"\n[tenants.beta]\n')
+    run(served, "tenants", "apply", str(file))
+    assert states() == {"acme": "suspended", "beta": "active", "default": None}
+    assert not run(served, "tenants", "apply", str(file)).stderr, "nothing to change"
+    file.write_text('[tenants.acme]\nstate = "gone"\n')
+    with pytest.raises(TenantsError, match=r"tenants: acme\.state|tenants: acme: state"):
+        run(served, "tenants", "apply", str(file))
 
 
 def test_somebody_is_banned_and_let_in_again(served: Api) -> None:

@@ -30,12 +30,14 @@ class Authority:
         """Return the TLS keys of a listener."""
         return {"certificate": self.certificate, "key": self.key, **more}
 
-    def client_context(self, common_name: str | None = None) -> ssl.SSLContext:
+    def client_context(
+        self, common_name: str | None = None, organization: str = "Press"
+    ) -> ssl.SSLContext:
         """Return the context of a client, with a certificate when it has a name."""
         context = ssl.create_default_context(cafile=self.ca_certificates)
         if common_name is not None:
             certificate = self._ca.issue_cert(
-                "client@example.org", common_name=common_name, organization_name="Press"
+                "client@example.org", common_name=common_name, organization_name=organization
             )
             certificate.configure_cert(context)
         return context

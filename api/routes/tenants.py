@@ -1,0 +1,108 @@
+"""Tenants: whose clients gateways let in."""
+
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Path, Request
+from pydantic import BaseModel, Field
+
+from api.authentication import CurrentCaller, needs
+from api.dependencies import Book, Cache, State, refuse_part, unavailable
+from api.jobs import to_time
+from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, read_cursor, to_page
+from api.problems import Problem, ProblemDetails
+from api.tenants import TenantBook, TenantChanges, TooManyTenants
+from mqlake.records import GATEWAYS
+from mqlake.tenants import TENANT_PATTERN, KeptTenant, Tenant
+
+router = APIRouter(tags=["tenants"], responses={503: {"model": ProblemDetails}})
+
+
+def _known_tenants(request: Request) -> TenantBook:
+    book: TenantBook = request.app.state.tenants
+    refuse_part(book, GATEWAYS)
+    return book
+
+
+def _changes(request: Request) -> TenantChanges:
+    _known_tenants(request)
+    changes: TenantChanges = request.app.state.tenant_changes
+    return changes
+
+
+Tenants = Annotated[TenantBook, Depends(_known_tenants)]
+Changes = Annotated[TenantChanges, Depends(_changes)]
+Name = Annotated[str, Path(pattern=TENANT_PATTERN)]
+
+
+class TenantView(BaseModel):
+    name: str
+    state: Literal["active", "suspended"] | None = Field(
+        description="null: it was not created, and only gateways whose own tenant it is let its "
+        "clients in"
+    )
+    description: str
+    created_at: datetime | None
+    changed_at: datetime | None
+    changed_by: str | None
+    sessions: int = Field(description="that outlive their connection, or have a will")
+    rules: int
+
+
+@router.get("/tenants")
+def get_tenants(
+    cache: Cache, rules: Book, tenants: Tenants, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[TenantView]:
+    """List by name tenants that were created, or have sessions or rules, and `default`."""
+    (after,) = read_cursor(cursor, 1)
+    with unavailable():
+        sessions = cache.tenants()
+    kept = tenants.all()
+    names = sorted({DEFAULT_TENANT, *sessions, *rules.tenants(), *kept})
+    found = [
+        _view(name, kept.get(name), sessions.get(name, 0), len(rules.all(name)))
+        for name in [one for one in names if one > after][: limit + 1]
+    ]
+    return to_page(found, limit, lambda one: (one.name,))
+
+
+@router.put(
+    "/tenants/{name}",
+    openapi_extra=needs("admin"),
+    responses={409: {"model": ProblemDetails}, 422: {"model": ProblemDetails}},
+)
+def put_tenant(
+    state: State,
+    caller: CurrentCaller,
+    cache: Cache,
+    rules: Book,
+    changes: Changes,
+    name: Name,
+    wanted: Tenant,
+) -> TenantView:
+    """Create a tenant, or suspend or resume it.
+
+    Clients of a suspended one are cut off by all gateways, and none is let in.
+    """
+    with unavailable():
+        sessions = cache.tenants()
+    try:
+        with unavailable():
+            kept = changes.put(state.bootstrap_servers, name, wanted, caller.name)
+    except TooManyTenants as exc:
+        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+    return _view(name, kept, sessions.get(name, 0), len(rules.all(name)))
+
+
+def _view(name: str, kept: KeptTenant | None, sessions: int, rules: int) -> TenantView:
+    return TenantView(
+        name=name,
+        state=None if kept is None else kept.state,
+        description="" if kept is None else kept.description,
+        created_at=None if kept is None else to_time(kept.created_at),
+        changed_at=None if kept is None else to_time(kept.at),
+        changed_by=None if kept is None else kept.by,
+        sessions=sessions,
+        rules=rules,
+    )

@@ -1,0 +1,96 @@
+"""Tenants: records of `mqlake.gateways` that the API writes and every gateway follows.
+
+A tenant has a namespace of its own: client identifiers, sessions, subscriptions, retained messages,
+rules, tables. A gateway's own tenant (`tenant` of its settings) needs no record.
+"""
+
+import json
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from mqlake.errors import MqlakeError
+from mqlake.operator_files import parse_operator_file
+from mqlake.record_models import decode_model
+from mqlake.record_versions import RECORD_VERSION
+from mqlake.records import TENANT_KEY_PREFIX
+
+DEFAULT_TENANT: Final = "default"
+TENANT_PATTERN: Final = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+"""A part of keys of the log and a value of tables: no slash, one spelling, a label of DNS."""
+
+TenantName: TypeAlias = Annotated[str, StringConstraints(pattern=TENANT_PATTERN)]
+
+
+class TenantsError(MqlakeError):
+    """A file of tenants that cannot be used."""
+
+
+class Tenant(BaseModel):
+    """What an operator says of a tenant."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    state: Literal["active", "suspended"] = "active"
+    """Of a suspended one no client is let in, and those that are there are cut off."""
+    description: str = Field(default="", max_length=200)
+
+
+class KeptTenant(Tenant):
+    """A tenant in `mqlake.gateways`."""
+
+    created_at: int
+    """UTC epoch in milliseconds; as `at`."""
+    at: int
+    """When it was changed last."""
+    by: str
+    """Who changed it last: a caller of the API."""
+
+
+class TenantsFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tenants: dict[TenantName, Tenant] = {}
+
+
+def tenant_key(name: str) -> bytes:
+    return TENANT_KEY_PREFIX + name.encode()
+
+
+def tenant_of(key: bytes) -> str | None:
+    """Undo `tenant_key`; None for the key of something else."""
+    if not key.startswith(TENANT_KEY_PREFIX):
+        return None
+    return key.removeprefix(TENANT_KEY_PREFIX).decode(errors="replace")
+
+
+def encode_tenant(tenant: KeptTenant) -> bytes:
+    return json.dumps({"v": RECORD_VERSION, **tenant.model_dump(mode="json")}).encode()
+
+
+def decode_tenant(value: bytes) -> KeptTenant:
+    """Undo `encode_tenant`.
+
+    Raises:
+        InvalidRecord: Not JSON, another version, or no tenant.
+    """
+    return decode_model(KeptTenant, value, "tenant")
+
+
+def parse_tenants(text: str) -> dict[str, Tenant]:
+    """Return what the text of a file says, by name.
+
+    Raises:
+        TenantsError: It is no TOML, or a tenant is none; says which.
+    """
+    return parse_operator_file(text, TenantsFile, TenantsError, "").tenants
+
+
+def qualified(prefix: str, username: str) -> str:
+    """Return the name that a user has everywhere: of one of `acme` it begins with `acme/`.
+
+    Args:
+        prefix: Of the tenant; empty for a gateway's own, whose users have bare names.
+        username: May begin with it already.
+    """
+    return username if username.startswith(prefix) else prefix + username

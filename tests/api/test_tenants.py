@@ -1,0 +1,104 @@
+"""Tenants over the API: records of the log, which every gateway follows."""
+
+import json
+from typing import Any
+
+import pytest
+
+from api.tenants import TenantBook
+from mqlake.errors import InvalidRecord
+from mqlake.records import GATEWAYS
+from mqlake.tenants import decode_tenant, tenant_key
+from tests.api.conftest import Api
+from tests.api.test_access import bearer, make_key
+
+ACME = {"state": "active", "description": "Acme Inc."}
+MADE = {"created_at": "2020-09-13T12:26:40Z", "changed_by": "api-token"}
+
+
+def put(api: Api, name: str = "acme", **fields: Any) -> Any:
+    answer = api.request("PUT", f"/tenants/{name}", json=fields)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_tenant_is_created_suspended_and_shown(api: Api) -> None:
+    made = put(api, **ACME)
+    assert made == {
+        "name": "acme",
+        **ACME,
+        **MADE,
+        "changed_at": MADE["created_at"],
+        "sessions": 0,
+        "rules": 0,
+    }
+    (record,) = api.log.records
+    assert (record.log_topic, record.key) == (GATEWAYS, tenant_key("acme"))
+    api.clock.advance(60)
+    suspended = put(api, **{**ACME, "state": "suspended"})
+    assert suspended["created_at"] < suspended["changed_at"]
+    assert decode_tenant(api.log.records[-1].value or b"").state == "suspended"
+    assert api.get("/tenants")["items"][0] == suspended
+
+
+def test_tenants_are_those_that_were_created_or_of_whom_something_is_there(api: Api) -> None:
+    api.put_session("c1", tenant="beta")
+    api.put_session("c2")
+    put(api, **ACME)
+    found = api.get("/tenants")["items"]
+    assert [(one["name"], one["state"], one["sessions"]) for one in found] == [
+        ("acme", "active", 0),
+        ("beta", None, 1),
+        ("default", None, 1),
+    ]
+    page: Any = api.get("/tenants", limit=2)
+    assert api.get("/tenants", cursor=page["next_cursor"])["items"] == found[2:]
+
+
+@pytest.mark.parametrize("name", ["Acme", "-a", "a.b", "a" * 64, "a%00", "a%20b"])
+def test_a_name_is_a_label(api: Api, name: str) -> None:
+    assert api.request("PUT", f"/tenants/{name}", json={}).status_code == 422
+    assert not api.log.records
+
+
+@pytest.mark.parametrize(
+    "fields", [{"state": "gone"}, {"description": "x" * 201}, {"suspended": True}]
+)
+def test_what_is_no_tenant_is_refused(api: Api, fields: dict[str, Any]) -> None:
+    assert api.request("PUT", "/tenants/acme", json=fields).status_code == 422
+    assert not api.log.records
+
+
+def test_there_are_only_so_many(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.tenants.MAX_TENANTS", 1)
+    put(api)
+    put(api, state="suspended")
+    assert api.request("PUT", "/tenants/beta", json={}).status_code == 409
+
+
+@pytest.mark.parametrize("role", ["viewer", "editor"])
+def test_administrators_alone_create_tenants(api: Api, role: str) -> None:
+    key = make_key(api, role)["key"]
+    assert api.request("GET", "/tenants", bearer(key)).status_code == 200
+    assert api.request("PUT", "/tenants/acme", bearer(key), json={}).status_code == 403
+
+
+def test_a_change_is_audited_with_what_was_before(api: Api) -> None:
+    put(api, **ACME)
+    put(api, state="suspended")
+    row = json.loads(api.audited.records[-1].value or b"")
+    assert (row["before"]["state"], row["after"]["state"]) == ("active", "suspended")
+
+
+def test_nothing_is_said_before_all_was_read(api: Api) -> None:
+    api.client.app.state.tenants.forget()
+    assert api.request("GET", "/tenants").status_code == 503
+    assert api.request("PUT", "/tenants/acme", json={}).status_code == 503
+
+
+def test_a_record_of_another_form_is_refused() -> None:
+    book = TenantBook()
+    book.take(b"gateway-1", b"{}")
+    with pytest.raises(InvalidRecord, match="tenant"):
+        book.take(tenant_key("acme"), b"{}")
+    assert book.all() == {}
