@@ -3,11 +3,13 @@
 Each has a log of its own (an embedded Kafka) and a federator process; there are no gateways and no
 Spark. A client appends to the log of site 1 what a gateway would; who follows the logs of all three
 sees when a message is there. The time of a hop is from when a consumer of site 1's log has a
-message to when one of the next site's log has it.
+message to when one of the next site's log has it. A hop goes through a log, so beside it stands
+how long a log takes by itself: from the append at site 1 to its consumer there. As many messages
+as are measured go ahead of them at the same rate, as logs that have just started are slow.
 
 For the outage the federator of site 2 is killed (SIGKILL) and started again when the messages of
 the outage are in the log of site 1. Then sites 1 and 3 become neighbours, too, and the bytes are
-counted that come to site 3 on both paths.
+counted that come on two paths to one of them.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ TOPICS: Final = 20
 PAYLOAD_BYTES: Final = 64
 START_SECONDS: Final = 60.0
 WARM_UP: Final = 50
+"""At least."""
 MOST_QUEUED: Final = 20_000
 SLOWEST_A_SECOND: Final = 500
 """Messages of an outage that must be made up for in this time at least."""
@@ -230,19 +233,16 @@ async def _measure(row: Row, messages: int, rate: float, outage: int) -> dict[st
         for follower in followers.values():
             await follower.start()
         await _until(row.are_linked, "the sites are linked")
-        for number in range(WARM_UP):
-            publish(f"warm-up {number}")
+        warm_up = await _publish_all(publish, "warm-up", max(WARM_UP, messages), rate)
         await _until(
-            lambda: all(len(one.arrivals) >= WARM_UP for one in followers.values()),
+            lambda: _have(followers, [*warm_up]),
             "the first messages are at all sites",
             lambda: (row.are_linked(), {s: len(one.arrivals) for s, one in followers.items()}),
         )
-        begin = time.perf_counter()
-        names = []
-        for number in range(messages):
-            await asyncio.sleep(max(0.0, begin + number / rate - time.perf_counter()))
-            names.append(publish(f"message {number}"))
-        await _until(lambda: _have(followers, names), "all messages are at all sites")
+        names = await _publish_all(publish, "message", messages, rate)
+        await _until(lambda: _have(followers, [*names]), "all messages are at all sites")
+        at_first = followers[SITES[0]].arrivals
+        log = summary([1000 * (at_first[one] - appended) for one, appended in names.items()])
         hops = {
             f"site {site} to {site + 1}": summary(
                 [
@@ -274,6 +274,7 @@ async def _measure(row: Row, messages: int, rate: float, outage: int) -> dict[st
             "paths": paths,
             "messages": messages,
             "rate": rate,
+            "log": log,
             "hops": hops,
             "outage": {
                 "messages": outage,
@@ -288,6 +289,19 @@ async def _measure(row: Row, messages: int, rate: float, outage: int) -> dict[st
             await follower.close()
 
 
+async def _publish_all(
+    publish: Callable[[str], bytes], name: str, messages: int, rate: float
+) -> dict[bytes, float]:
+    """Publish evenly; return when each payload was appended."""
+    begin = time.perf_counter()
+    appended = {}
+    for number in range(messages):
+        await asyncio.sleep(max(0.0, begin + number / rate - time.perf_counter()))
+        now = time.perf_counter()
+        appended[publish(f"{name} {number}")] = now
+    return appended
+
+
 async def _measure_paths(
     row: Row,
     followers: Mapping[int, Follower],
@@ -295,45 +309,59 @@ async def _measure_paths(
     messages: int,
     rate: float,
 ) -> dict[str, Any]:
-    """Count the bytes that come to site 3 from each neighbour while it is told the same by both."""
+    """Count the bytes that come to a site from each neighbour while it is told the same by both.
+
+    In the triangle it is site 2 or site 3: the other one then gets all from it or from site 1, and
+    which of them that is follows from who was first once.
+    """
     row.link(1, 3)
     await _until(row.are_linked, "all three sites are linked")
+    deadline = time.monotonic() + START_SECONDS
     probes = 0
-    while not any(link["offered"] for link in _to_last(row).values()):
+    while (twice_told := _twice_told(row)) is None:
+        if time.monotonic() > deadline:
+            raise OperationalError(f"not within {START_SECONDS:g} s: one path offers messages only")
         probes += 1
         probe = publish(f"probe {probes}")
         await _until(lambda: _have(followers, [probe]), "a probe is at all sites")  # noqa: B023
         await asyncio.sleep(1 / rate)
-    before = await _fresh(row)
-    names = []
-    begin = time.perf_counter()
-    for number in range(messages):
-        await asyncio.sleep(max(0.0, begin + number / rate - time.perf_counter()))
-        names.append(publish(f"both {number}"))
-    await _until(lambda: _have(followers, names), "all messages are at all sites")
-    after = await _fresh(row)
+    before = await _fresh(row, twice_told)
+    names = await _publish_all(publish, "both", messages, rate)
+    await _until(lambda: _have(followers, [*names]), "all messages are at all sites")
+    after = await _fresh(row, twice_told)
     carried = {site: after[site]["bytes"] - before[site]["bytes"] for site in after}
     return {
+        "to": twice_told,
         "bytes": carried,
         "whole": {site: after[site]["sent"] - before[site]["sent"] for site in after},
         "times_one_path": sum(carried.values()) / max(carried.values()),
     }
 
 
-def _to_last(row: Row, after: float = 0.0) -> dict[int, dict[str, int]]:
-    """Return what the neighbours of site 3 have sent it; without those that say nothing."""
+def _twice_told(row: Row) -> int | None:
+    """Return the site that one of its neighbours only offers messages; None: not yet."""
+    for site in SITES[1:]:
+        if any(link["offered"] for link in _sent_to(row, site).values()):
+            return site
+    return None
+
+
+def _sent_to(row: Row, site: int, after: float = 0.0) -> dict[int, dict[str, int]]:
+    """Return what its neighbours have sent a site; without those that say nothing."""
     found = {}
-    for site in SITES[:-1]:
-        for link in (row.figures(site, after) or {}).get("links", []):
-            if link["site"] == SITES[-1]:
-                found[site] = {"bytes": link["bytes"], **link["counters"]}
+    for neighbour in SITES:
+        for link in (row.figures(neighbour, after) or {}).get("links", []):
+            if link["site"] == site:
+                found[neighbour] = {"bytes": link["bytes"], **link["counters"]}
     return found
 
 
-async def _fresh(row: Row) -> dict[int, dict[str, int]]:
+async def _fresh(row: Row, site: int) -> dict[int, dict[str, int]]:
     now = time.time()
-    await _until(lambda: len(_to_last(row, now)) == len(SITES) - 1, "the federators say something")
-    return _to_last(row, now)
+    await _until(
+        lambda: len(_sent_to(row, site, now)) == len(SITES) - 1, "the federators say something"
+    )
+    return _sent_to(row, site, now)
 
 
 def _publisher(writer: KafkaLogWriter) -> Callable[[str], bytes]:
@@ -393,7 +421,7 @@ def _fail(error: LogError) -> None:
 def to_lines(result: Mapping[str, Any]) -> list[str]:
     """Return the result for people."""
     lines = [f"{result['messages']} messages, {result['rate']:g} a second; milliseconds:"]
-    for hop, found in result["hops"].items():
+    for hop, found in {"a log by itself": result["log"], **result["hops"]}.items():
         lines.append(
             f"  {hop}: mean {found['mean']:.2f} ± {found['deviation']:.2f}, "
             f"median {found['p50']:.2f}, p99 {found['p99']:.2f}"
@@ -406,6 +434,7 @@ def to_lines(result: Mapping[str, Any]) -> list[str]:
     paths = result["paths"]
     each = ", ".join(f"{count} from site {site}" for site, count in paths["bytes"].items())
     lines.append(
-        f"two paths to site 3: bytes {each}; together {paths['times_one_path']:.2f} times one path"
+        f"two paths to site {paths['to']}: bytes {each}; "
+        f"together {paths['times_one_path']:.2f} times one path"
     )
     return lines
