@@ -189,7 +189,8 @@ class Scenario:
         workload_seed: Draws that workload always by this seed; a shrunk schedule needs it.
         needs: Promises that a target must make, else the scenario does not apply to it.
         quick: The counts of messages are multiplied by that in a quick run.
-        published: Figures of others, one mapping each: `broker` and what was measured.
+        published: Figures of others, one mapping each: `broker`, what was measured, `delay_ms` of
+            a delivery.
         header: Further fields for the headers of the histories.
     """
 

@@ -126,7 +126,7 @@ def comparison(results: Sequence[Result]) -> list[tuple[str, list[list[str]]]]:
                 f"published: {row['broker']}",
                 "",
                 *(_shown(row.get(key)) for key in FIGURES),
-                "",
+                f"{row['delay_ms']:g} ms" if "delay_ms" in row else "",
                 "",
             ]
             for row in published

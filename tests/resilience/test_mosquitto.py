@@ -29,9 +29,17 @@ def verdict(result: dict[str, Any], name: str) -> dict[str, Any]:
     return next(row for row in result["verdicts"] if row["name"] == name)
 
 
-@pytest.mark.parametrize("driver", ["raw", "paho"])
-def test_a_killed_broker_comes_back_and_its_sessions_with_it(tmp_path: Path, driver: str) -> None:
-    _, result = run(tmp_path, "2", "--target", "mosquitto", "--quick", "--driver", driver)
+@pytest.mark.parametrize(
+    ("scenario", "driver", "most"), [("2", "raw", 1), ("2-at-rest", "paho", 0)]
+)
+def test_a_killed_broker_comes_back_and_its_sessions_with_it(
+    tmp_path: Path, scenario: str, driver: str, most: int
+) -> None:
+    """Mosquitto writes its file after PUBACK: the message whose PUBACK is the last may be gone.
+
+    Killed when nothing is under way it loses nothing, which is its published figure.
+    """
+    _, result = run(tmp_path, scenario, "--target", "mosquitto", "--quick", "--driver", driver)
     assert result["problems"] == []
     assert "2.0" in result["version"]
     (row,) = json.loads(next(tmp_path.rglob("result.json")).read_text())["runs"]
@@ -40,8 +48,7 @@ def test_a_killed_broker_comes_back_and_its_sessions_with_it(tmp_path: Path, dri
     assert row["usage"]["disk"] > 0
     lost = verdict(result, "lost")
     assert lost["checked"] == 1_000
-    # Mosquitto writes its file after PUBACK: the message whose PUBACK is the last may be gone.
-    assert lost["violations"] <= 1
+    assert lost["violations"] <= most
     for name in ("never-acknowledged", "phantom", "order", "session-present", "packet-id"):
         assert (verdict(result, name)["violations"], verdict(result, name)["unknown"]) == (0, 0)
         assert verdict(result, name)["checked"]

@@ -32,7 +32,9 @@ def result(target: str = "left", *, defects: tuple[str, ...] = (), **more: Any) 
         "scenario": "2",
         "title": "a <title> & more",
         "source": "",
-        "published": [{"broker": "EMQX", "rate_per_second": 400, "lost_percent": 1.75}],
+        "published": [
+            {"broker": "EMQX", "rate_per_second": 400, "lost_percent": 1.75, "delay_ms": 8.25}
+        ],
         "target": target,
         "target_title": target,
         "version": "1.0",
@@ -104,6 +106,7 @@ def test_ours_stand_above_the_published_figures() -> None:
     assert title.startswith("2: ")
     assert [row[0] for row in rows[1:]] == ["left (raw)", "right (raw)", "published: EMQX"]
     assert rows[3][2:4] == ["400", "1.75"]
+    assert rows[3][-2:] == ["8.25 ms", ""]
     assert len({len(row) for row in rows}) == 1
     assert figures(result())["lost_percent"] == 0
 
