@@ -86,6 +86,7 @@ def _section(result: report.Result) -> str:
         _delays(worst["measures"]),
         "<h3>Longest gap in the service of each client</h3>",
         _gaps(worst["measures"]),
+        _faults(worst["measures"]),
     ]
     series = [run["usage"] for run in result["runs"] if run.get("usage")]
     if len(series) > 1:
@@ -117,6 +118,19 @@ def _section(result: report.Result) -> str:
             small = f" Smallest that fails: {escape(shrunk)}." if shrunk else ""
             parts.append(f"<p>Seed {run['seed']}: {escape(told)}.{small}</p>")
     return "".join(parts)
+
+
+def _faults(measures: dict[str, Any]) -> str:
+    """Return a table of the faults of a run: how long each took, and what came after it began."""
+    if not measures["faults"]:
+        return ""
+    rows = [["fault", "part", "at", "took", "first delivery of a message published after it began"]]
+    for fault in measures["faults"]:
+        spans = (fault["at"], fault["seconds"], fault["first_delivery_after"])
+        seconds = ("-" if span is None else f"{span:.2f} s" for span in spans)
+        rows.append([fault["fault"], fault["part"], *seconds])
+    rate = f"<p>At {measures['rate_per_second']:g} acknowledged messages a second.</p>"
+    return f"<h3>Faults</h3>{rate}{_table(rows)}"
 
 
 def _delays(measures: dict[str, Any]) -> str:

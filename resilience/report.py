@@ -18,6 +18,8 @@ FIGURES: Final[dict[str, str]] = {
 }
 """What published figures and ours are compared by."""
 
+RECOVERY: Final = "first delivery after a fault, p50 / longest"
+
 Result = dict[str, Any]
 Row = dict[str, Any]
 
@@ -108,7 +110,7 @@ def comparison(results: Sequence[Result]) -> list[tuple[str, list[list[str]]]]:
     for name in dict.fromkeys(result["scenario"] for result in results):
         mine = [result for result in results if result["scenario"] == name]
         published = mine[0]["published"]
-        head = ["target", "runs", *FIGURES.values(), "delay p50 / p99", "longest outage"]
+        head = ["target", "runs", *FIGURES.values(), "delay p50 / p99", "longest outage", RECOVERY]
         rows = [head]
         for result in mine:
             values = figures(result)
@@ -119,6 +121,7 @@ def comparison(results: Sequence[Result]) -> list[tuple[str, list[list[str]]]]:
                     *(_shown(values[key]) for key in FIGURES),
                     _delays(result),
                     _outage(result),
+                    _recovery(result),
                 ]
             )
         rows.extend(
@@ -127,6 +130,7 @@ def comparison(results: Sequence[Result]) -> list[tuple[str, list[list[str]]]]:
                 "",
                 *(_shown(row.get(key)) for key in FIGURES),
                 f"{row['delay_ms']:g} ms" if "delay_ms" in row else "",
+                "",
                 "",
             ]
             for row in published
@@ -158,6 +162,17 @@ def _outage(result: Result) -> str:
         default=0.0,
     )
     return f"{longest:.2f} s"
+
+
+def _recovery(result: Result) -> str:
+    """Say how long after a fault something came that was published after its beginning."""
+    found = sorted(
+        fault["first_delivery_after"]
+        for run in result["runs"]
+        for fault in run["measures"]["faults"]
+        if fault["first_delivery_after"] is not None
+    )
+    return f"{found[len(found) // 2]:.2f} / {found[-1]:.2f} s" if found else "-"
 
 
 def scorecard(results: Sequence[Result]) -> list[list[str]]:

@@ -101,12 +101,24 @@ def test_a_promise_is_that_of_each_scenario() -> None:
         assert lost(*order) == f"{lost(broken)}; {lost(excused)}"
 
 
+def test_the_time_until_something_comes_after_a_fault_is_told() -> None:
+    made = result()
+    for run, seconds in zip(made["runs"], (0.5, 2.0), strict=True):
+        fault = {"fault": "kill", "part": "a", "at": 1.0, "seconds": 0.7}
+        run["measures"]["faults"] = [{**fault, "first_delivery_after": seconds}]
+    ((_, rows),) = comparison([made])
+    assert rows[1][-1] == "2.00 / 2.00 s"
+    page = to_html([made])
+    assert "<td>kill</td><td>a</td><td>1.00 s</td><td>0.70 s</td><td>0.50 s</td>" in page
+    assert f"At {made['runs'][0]['measures']['rate_per_second']:g} acknowledged messages" in page
+
+
 def test_ours_stand_above_the_published_figures() -> None:
     ((title, rows),) = comparison([result("left"), result("right")])
     assert title.startswith("2: ")
     assert [row[0] for row in rows[1:]] == ["left (raw)", "right (raw)", "published: EMQX"]
     assert rows[3][2:4] == ["400", "1.75"]
-    assert rows[3][-2:] == ["8.25 ms", ""]
+    assert rows[3][-3:] == ["8.25 ms", "", ""]
     assert len({len(row) for row in rows}) == 1
     assert figures(result())["lost_percent"] == 0
 
