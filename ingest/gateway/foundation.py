@@ -1,4 +1,4 @@
-"""The lower parts of a gateway: the log, its own name, and where messages go in."""
+"""The lower parts of a gateway: the log, its own name, where messages go in, what is retained."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from ingest.gateway.overload import OverloadMeter
 from ingest.gateway.peers import Peers
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.retained import Retained
+from ingest.gateway.retained_questions import RetainedAnswers, RetainedQuestions
+from ingest.gateway.retained_shards import RetainedShards
 from ingest.gateway.routes import Routes
 from ingest.gateway.share_log import ShareLog
 from ingest.gateway.store.database import Database
@@ -117,6 +119,7 @@ class Foundation:
         self.share_log = ShareLog(writer, me, lease, self.ending, partitions.sessions)
         self.overload = OverloadMeter(writer.queued, self.log_room.__len__)
         self._make_publishing(tracer)
+        self._make_retained()
 
     def _make_publishing(self, tracer: Tracer | None) -> None:
         """Make what messages go through on their way in."""
@@ -142,3 +145,13 @@ class Foundation:
         self.authorizer = Authorizer(settings.rights_file)
         self.wills = Wills(self.publisher, context.origin, self.authorizer, self.drops)
         self.disk = DiskWatch(settings, self.publisher)
+
+    def _make_retained(self) -> None:
+        """Make what keeps retained messages, and asks other gateways for theirs."""
+        name, retained, inbound = self.settings.name, self.retained, self.partitions.inbound
+        sources, clock = (self.log.ranges, self.lake, self.routes), self.context.clock
+        self.retained_shards = shards = RetainedShards(
+            name, retained, self.peers, *sources, inbound, clock
+        )
+        self.retained_questions = RetainedQuestions(self.me, self.writer, retained, shards, clock)
+        self.retained_answers = RetainedAnswers(name, self.writer, retained, self.loop)

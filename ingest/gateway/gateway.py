@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.gateway.agent_check import AgentCheck
 from ingest.gateway.applied_rights import AppliedRightsFollower
 from ingest.gateway.authentication.authenticator import Authenticator
-from ingest.gateway.authentication.chain import Chain
-from ingest.gateway.authentication.links import open_link
+from ingest.gateway.authentication.links import open_chain
 from ingest.gateway.bans import Bans
 from ingest.gateway.catching_up import CatchingUp
 from ingest.gateway.connection import ClientConnection
@@ -36,9 +35,7 @@ from ingest.gateway.redirecting import Redirecting
 from ingest.gateway.reloading import Reloading
 from ingest.gateway.renewal import Renewal
 from ingest.gateway.resuming import Resumer
-from ingest.gateway.retained_questions import RetainedAnswers, RetainedQuestions
 from ingest.gateway.retained_scans import RetainedSources
-from ingest.gateway.retained_shards import RetainedShards
 from ingest.gateway.sender_context import SenderContext
 from ingest.gateway.session_context import SessionContext
 from ingest.gateway.session_log import SessionLog
@@ -83,7 +80,6 @@ class Gateway(Foundation):
         lost = self._suspend
         super().__init__(settings, log, partitions, stop, clock, tracer, host, records, lost)
         self._make_sessions()
-        self._make_retained()
         self._make_doors()
         self._make_delivery(tracer)
         self._make_clients()
@@ -121,18 +117,8 @@ class Gateway(Foundation):
         )
         logs = self.session_log, self.share_log
         self.sessions = Sessions(context, *logs, shards, groups, delivered, self.peers, lease)
-
-    def _make_retained(self) -> None:
-        """Make what keeps retained messages, those of the gateway itself too."""
-        name, retained, inbound = self.settings.name, self.retained, self.partitions.inbound
-        self.counted = Counted(self.sessions, self.subscriptions, retained)
-        self.system_topics = SystemTopics(self.context, self.counted, self.overload)
-        sources, clock = (self.log.ranges, self.lake, self.routes), self.context.clock
-        self.retained_shards = shards = RetainedShards(
-            name, retained, self.peers, *sources, inbound, clock
-        )
-        self.retained_questions = RetainedQuestions(self.me, self.writer, retained, shards, clock)
-        self.retained_answers = RetainedAnswers(name, self.writer, retained, self.loop)
+        self.counted = Counted(self.sessions, subscriptions, self.retained)
+        self.system_topics = SystemTopics(context, self.counted, self.overload)
 
     def _make_doors(self) -> None:
         """Make what says who comes in, and who is in."""
@@ -146,14 +132,11 @@ class Gateway(Foundation):
             failed_logins_per_minute=settings.failed_logins_per_minute,
             clock=clock,
         )
-        passwords = self.authenticator.passwords
-        links = {
-            name: open_link(name, one, clock, passwords)
-            for name, one in settings.authenticators.items()
-        }
-        prefixes = {name: one.username_prefix for name, one in settings.authenticators.items()}
-        self.chain = Chain(
-            self.authenticator, links, prefixes, allow_anonymous=settings.lets_anybody_in
+        self.chain = open_chain(
+            self.authenticator,
+            settings.authenticators,
+            clock,
+            allow_anonymous=settings.lets_anybody_in,
         )
         self.bans = Bans(settings.bans_file, self.context, self.connections)
         rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)

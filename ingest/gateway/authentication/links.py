@@ -1,9 +1,10 @@
-"""The kinds of authenticators that settings may name."""
+"""The kinds of authenticators that settings may name, and the chain of those that they do name."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ingest.gateway.authentication.chain import Chain
 from ingest.gateway.authentication.http_authenticator import HttpAuthenticator
 from ingest.gateway.authentication.jwt_authenticator import JwtAuthenticator
 from ingest.gateway.authentication.ldap_authenticator import LdapAuthenticator
@@ -15,10 +16,37 @@ from ingest.gateway.authentication.settings import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ingest.gateway.authentication.authenticator import Authenticator
     from ingest.gateway.authentication.chain import Link
     from ingest.gateway.authentication.passwords import PasswordChecks
     from ingest.gateway.authentication.settings import AuthenticatorSettings
     from mqlake.clock import Clock
+
+
+def open_chain(
+    authenticator: Authenticator,
+    named: Mapping[str, AuthenticatorSettings],
+    clock: Clock,
+    *,
+    allow_anonymous: bool,
+) -> Chain:
+    """Return all authenticators of a gateway; those with names have asked nobody yet.
+
+    Args:
+        authenticator: Of the credentials file.
+        named: The settings of the others.
+        clock: How long things count.
+        allow_anonymous: See `Chain`.
+
+    Raises:
+        KeysUnusable: A file of keys cannot be used.
+    """
+    passwords = authenticator.passwords
+    links = {name: open_link(name, one, clock, passwords) for name, one in named.items()}
+    prefixes = {name: one.username_prefix for name, one in named.items()}
+    return Chain(authenticator, links, prefixes, allow_anonymous=allow_anonymous)
 
 
 def open_link(
