@@ -4,8 +4,8 @@ A million sessions are rows, not Python objects; a shard that is let go of is a 
 dropped. Progress is apart from its session: it changes a hundred times as often.
 
 What is written waits in memory until so much of it has come together that it is written at once, or
-somebody asks for more than one client: rows cost a third then, and progress that is overtaken
-before is never written.
+somebody asks for more than one client: rows cost a third then. Progress waits then, too, for nobody
+asks for that of more than one: what is overtaken is never written.
 """
 
 from __future__ import annotations
@@ -306,14 +306,11 @@ class SqliteShardStore:
 
     def _flush(self) -> None:
         """Write what has come together."""
-        rows, values, subscriptions = self._rows, self._values, self._subscriptions
-        if not rows and not values and not subscriptions:
+        values, subscriptions = self._values, self._subscriptions
+        if not self._rows and not values and not subscriptions:
             return
         with self._database.batch():
-            put_rows = (_to_database(row) for row in rows.values() if row is not None)
-            self._database.write_many(self._put, put_rows)
-            gone = [key for key, row in rows.items() if row is None]
-            self._database.write_many(self._delete, gone)
+            self._flush_rows()
             put = ((*key, value) for key, value in values.items() if value is not None)
             self._database.write_many(self._put_progress, put)
             gone = [key for key, value in values.items() if value is None]
@@ -322,12 +319,24 @@ class SqliteShardStore:
             self._database.write_many(self._put_subscription, filters)
             over = [at for at, row in subscriptions.items() if row is None]
             self._database.write_many(self._delete_subscription, over)
-        self._rows, self._values, self._subscriptions, self._had = {}, {}, {}, {}
+        self._values, self._subscriptions = {}, {}
+
+    def _flush_rows(self) -> None:
+        """Write what is looked for in its order; progress, which comes most often, waits."""
+        rows = self._rows
+        if not rows:
+            return
+        with self._database.batch():
+            put = (_to_database(row) for row in rows.values() if row is not None)
+            self._database.write_many(self._put, put)
+            gone = [key for key, row in rows.items() if row is None]
+            self._database.write_many(self._delete, gone)
+        self._rows, self._had = {}, {}
         if len(self._epochs) > _MOST_EPOCHS:
             self._epochs = {}
 
     def holders(self) -> list[Run]:
-        self._flush()
+        self._flush_rows()
         runs: list[Run] = []
         # A run without a name holds what only progress is known of: it comes before all.
         if self._database.row(self._held_by, ("", "", 1)) is not None:
@@ -339,15 +348,15 @@ class SqliteShardStore:
         return runs
 
     def held_by(self, run: Run, limit: int | None = None) -> list[Key]:
-        self._flush()
+        self._flush_rows()
         return _keys(self._database.rows(self._held_by, (*run, -1 if limit is None else limit)))
 
     def waiting(self) -> list[Key]:
-        self._flush()
+        self._flush_rows()
         return _keys(self._database.rows(self._waiting))
 
     def due(self, now_ms: int, limit: int) -> list[Key]:
-        self._flush()
+        self._flush_rows()
         return _keys(self._database.rows(self._due, (now_ms, limit)))
 
     def count(self) -> int:
