@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,10 +20,10 @@ class MemoryShardStore:
 
     def get(self, key: Key) -> Entry | None:
         entry = self._entries.get(key)
-        return None if entry is None else replace(entry)
+        return None if entry is None else entry.copy()
 
     def put(self, key: Key, entry: Entry) -> None:
-        self._entries[key] = replace(entry)
+        self._entries[key] = entry.copy()
 
     def delete(self, key: Key) -> None:
         self._entries.pop(key, None)

@@ -132,18 +132,20 @@ class LeasedNode(Node):
         self.tick_sessions()
 
     def hear(self) -> None:
-        beats, now = self.world.beats, self.world.now
-        while self.beats < len(beats) and beats[self.beats].lands <= now:
-            beat = beats[self.beats]
-            self.beats += 1
-            latest = self.latest.get(beat.run.gateway)
-            if beat.run == self.me:
+        beats, now, local = self.world.beats, self.world.now, self.local_ms
+        at, end, heard = self.beats, len(self.world.beats), self.heard
+        while at < end and beats[at].lands <= now:
+            lands, run, sent = beats[at]
+            at += 1
+            if run is self.me:
                 self.may_deliver()  # that it was not heard is not to be missed
-                self.leased_from = max(self.leased_from, beat.sent)
-                self.log_clock.heard(START_MS + beat.lands)
-            if latest is None or beat.run == latest or beat.run not in self.heard:
-                self.latest[beat.run.gateway] = beat.run
-                self.heard[beat.run] = self.local_ms
+                self.leased_from = max(self.leased_from, sent)
+                self.log_clock.heard(START_MS + lands)
+            latest = self.latest.get(run.gateway)
+            if latest is None or run is latest or run not in heard:
+                self.latest[run.gateway] = run
+                heard[run] = local
+        self.beats = at
 
     def is_silent_for(self, run: Run, ms: int) -> bool:
         now = self.local_ms

@@ -59,6 +59,7 @@ class Node:
         self.me = me
         self.random = Random(world.schedule.seed * 101 + len(world.processes))
         self.clock = SimClock(world, *world.schedule.clocks[slot])
+        self.rate = self.clock.rate
         self.is_alive = True
         self.paused_until = 0
         self.deaf_until = 0
@@ -84,7 +85,7 @@ class Node:
     @property
     def local_ms(self) -> int:
         """Time since the world began, by this machine."""
-        return int(self.world.now * self.clock.rate)
+        return int(self.world.now * self.rate)
 
     @property
     def is_unsure(self) -> bool:
