@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -76,6 +77,7 @@ from api.rules.changes import Changes
 from api.rules.follower import RulesFollower
 from api.rules.metrics import MetricsBook
 from api.schemas.changes import SchemaChanges
+from api.served_certificate import ServedCertificate
 from api.settings import ApiSettings
 from api.spans import TracingPublisher
 from api.spark import SparkConnect
@@ -103,7 +105,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     """Return the application.
 
     Raises:
-        OperationalError: The token file cannot be used.
+        OperationalError: The token file or the certificate cannot be used.
     """
     app = FastAPI(
         title="mqlake",
@@ -116,6 +118,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.settings = settings
     app.state.prefix = PREFIX
     app.state.data_dir = settings.data_dir
+    app.state.certificate = ServedCertificate(settings) if settings.certificate else None
     clock = SystemClock()
     app.state.log = LogAppender()
     app.state.cache = SessionCache(settings.data_dir / "api")
@@ -201,27 +204,43 @@ def create_app(settings: ApiSettings) -> FastAPI:
     return app
 
 
+class Server(uvicorn.Server):
+    """A server that ends although clients do not close what it has closed."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        # The loop would wait at its end for who does not answer that TLS is over.
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """Return how an application is served."""
+    settings: ApiSettings = app.state.settings
+    certificate: ServedCertificate | None = app.state.certificate
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
+        http=TimedProtocol,
+        ws="wsproto",
+        ws_max_size=MAX_FRAME_BYTES,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        # What anybody may say of himself would get round the limits of logins.
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=settings.trusted_proxies,
+        timeout_graceful_shutdown=3,
+    )
+
+
 def main(settings: ApiSettings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code."""
     set_up_logging(settings.log_level, settings.log_file, settings.log_format, NAME)
     app = create_app(settings)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            http=TimedProtocol,
-            ws="wsproto",
-            ws_max_size=MAX_FRAME_BYTES,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            # What anybody may say of himself would get round the limits of logins.
-            proxy_headers=bool(settings.trusted_proxies),
-            forwarded_allow_ips=settings.trusted_proxies,
-            timeout_graceful_shutdown=3,
-        )
-    )
+    server = Server(server_config(app))
     app.state.is_stopping = lambda: server.should_exit
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again at its end
         server.run()
@@ -242,15 +261,18 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     jobs_follower.start()
     access_follower = AccessFollower(state.data_dir, state.access)
     access_follower.start()
-    beat = asyncio.create_task(_beat(state.settings, state.cache))
+    tasks = [asyncio.create_task(_beat(state.settings, state.cache))]
+    if state.certificate is not None:
+        tasks.append(asyncio.create_task(state.certificate.follow()))
     served = MetricsServer(
         state.settings.metrics,
         new_registry(NAME, lambda: state.cache.is_complete, partial(_add_metrics, app)),
     )
     yield
-    beat.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await beat
+    for task in tasks:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
     await asyncio.to_thread(served.close)
     state.password_checks.close()
     await asyncio.to_thread(state.jobs.close)
@@ -274,7 +296,8 @@ def _add_metrics(app: FastAPI, families: Families) -> None:
 async def _beat(settings: ApiSettings, cache: SessionCache) -> None:
     if settings.heartbeat_file is None:
         return
-    address = f"serving http://{settings.host}:{settings.port}"
+    scheme = "https" if settings.certificate else "http"
+    address = f"serving {scheme}://{settings.host}:{settings.port}"
     is_complete = False
     while True:
         is_complete = is_complete or cache.is_complete

@@ -1,11 +1,13 @@
 """Settings of the API process (`mqlake api`); `conf/api.toml` shows every key."""
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from mqlake.settings import ProcessSettings, TracingSettings
+from mqlake.tls import TlsVersion
 from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
 
 
@@ -18,6 +20,15 @@ class ApiSettings(ProcessSettings):
 
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8080, ge=1, le=65535, description="TCP port to listen on")
+    certificate: Path | None = Field(
+        default=None,
+        description="PEM file: the server's certificate, then its chain; None: no TLS",
+    )
+    key: Path | None = Field(default=None, description="PEM file: the certificate's private key")
+    key_password: SecretStr | None = Field(
+        default=None, description="of the key; best given by the environment"
+    )
+    minimum_tls_version: TlsVersion = Field(default="1.2", description="older ones are refused")
     site: str = Field(
         default="local",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
@@ -64,3 +75,9 @@ class ApiSettings(ProcessSettings):
         default=3600.0, gt=0, description="a live stream ends then; its reader comes again"
     )
     access_log: bool = Field(default=False, description="a line in the log for each request")
+
+    @model_validator(mode="after")
+    def _certificate_has_a_key(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key: set both, or none")
+        return self

@@ -1,4 +1,4 @@
-"""Which addresses a request on behalf of a rule may go to.
+"""Which addresses a request on behalf of a rule may go to, and which are this machine's alone.
 
 Whoever may write rules must not thereby reach what only this machine can reach: the metadata
 service of a cloud, a database that trusts its network, the log itself.
@@ -73,6 +73,14 @@ def is_public(address: str, allowed: Sequence[IPv4Network | IPv6Network] = ()) -
     except ValueError:
         return False
     return _is_public(parsed, allowed)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches a host, which is an address or a name."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _is_public(

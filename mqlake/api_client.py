@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from mqlake.errors import OperationalError
-from mqlake.status import read_state
+from mqlake.status import SystemState, read_state
+from mqlake.tls import pinned_context
 
 PREFIX: Final = "/api/v1"
 TIMEOUT_SECONDS: Final = 30.0
@@ -34,6 +36,15 @@ class ApiError(OperationalError):
         self.status = status
 
 
+def api_context(state: SystemState) -> ssl.SSLContext | None:
+    """Return how the API of a system is asked; None: without TLS.
+
+    Raises:
+        OperationalError: Its certificate cannot be read.
+    """
+    return pinned_context(Path(state.api_certificate)) if state.api_certificate else None
+
+
 class ApiClient:
     """The API of the system on a data directory.
 
@@ -41,11 +52,13 @@ class ApiClient:
         data_dir: Where the system runs; its state says where the API is, its token lets us in.
 
     Raises:
-        OperationalError: No system runs there, or its token cannot be read.
+        OperationalError: No system runs there, or its token or certificate cannot be read.
     """
 
     def __init__(self, data_dir: Path) -> None:
-        self._url = read_state(data_dir).api_url + PREFIX
+        state = read_state(data_dir)
+        self._url = state.api_url + PREFIX
+        self._context = api_context(state)
         path = data_dir / TOKEN_FILE
         try:
             self._token = path.read_text(encoding="ascii").strip()
@@ -86,7 +99,7 @@ class ApiClient:
         """
         request = self._request("POST", path, parameters, body)
         try:
-            with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:  # noqa: S310
+            with self._open(request, timeout_seconds) as answer:
                 yield answer
         except urllib.error.HTTPError as exc:
             raise ApiError(_problem(exc), exc.code) from exc
@@ -115,7 +128,7 @@ class ApiClient:
         request = self._request("GET", path, parameters)
         try:
             # A stream says something every 15 seconds.
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+            with self._open(request) as answer:
                 name = ""
                 for line in answer:
                     field, _, text = line.decode().rstrip("\n").partition(": ")
@@ -127,6 +140,14 @@ class ApiClient:
             raise ApiError(_problem(exc), exc.code) from exc
         except (OSError, ValueError, http.client.HTTPException) as exc:
             raise OperationalError(f"the API at {self._url} does not answer: {exc}") from exc
+
+    def _open(
+        self, request: urllib.request.Request, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> http.client.HTTPResponse:
+        answer: http.client.HTTPResponse = urllib.request.urlopen(  # noqa: S310 - our own system
+            request, timeout=timeout_seconds, context=self._context
+        )
+        return answer
 
     def _request(
         self,
@@ -156,7 +177,7 @@ class ApiClient:
     ) -> Any:
         request = self._request(method, path, parameters, body, content_type)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+            with self._open(request) as answer:
                 found = answer.read()
                 return json.loads(found) if found else None
         except urllib.error.HTTPError as exc:

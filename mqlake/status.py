@@ -88,6 +88,8 @@ class SystemState:
     """URLs at which clients connect to be placed over the gateways; none: they choose one."""
     durability: str = "D1"
     """Class of `mqlake.log.durability` that the log was set to."""
+    api_certificate: str = ""
+    """File with the certificate that the API shows; empty: it has no TLS."""
 
     @property
     def is_alive(self) -> bool:

@@ -238,7 +238,7 @@ async def live(socket: WebSocket) -> None:
             await asyncio.gather(sending, receiving, return_exceptions=True)
         _close(socket, reader, caller)
         if socket.application_state == WebSocketState.CONNECTED:
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(RuntimeError, WebSocketDisconnect):
                 await socket.close()
 
 

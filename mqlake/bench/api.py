@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from mqlake.api_client import TOKEN_FILE
+from mqlake.api_client import TOKEN_FILE, api_context
 from mqlake.bench.figures import Figures, percentiles
 from mqlake.bench.loader import Latency
 from mqlake.bench.system import Bench
@@ -125,6 +125,9 @@ def _open(bench: Bench) -> tuple[http.client.HTTPConnection, dict[str, str]]:
     address = urlsplit(bench.state.api_url)
     token = Path(bench.data_dir / TOKEN_FILE).read_text(encoding="ascii").strip()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    context = api_context(bench.state)
+    if context is not None:
+        return http.client.HTTPSConnection(address.netloc, timeout=30, context=context), headers
     return http.client.HTTPConnection(address.netloc, timeout=30), headers
 
 

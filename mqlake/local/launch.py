@@ -44,6 +44,7 @@ from mqlake.status import (
     start_ticks,
     url_host,
 )
+from mqlake.tls import server_context
 from rules.runner.settings import RulesSettings
 from streaming.settings import StreamingSettings
 
@@ -207,6 +208,7 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
     api = load(ApiSettings, _file(options, "api"))
     streaming = load(StreamingSettings, _file(options, "streaming"), connect_token="unused")  # noqa: S106
     rules = load(RulesSettings, _file(options, "rules"))
+    api_certificate = _check_certificate(api, data)
     find_java_home(RUNTIME)
     preflight.check_contents(data, embedded=not settings.log_servers)
     available = preflight.read_available_memory()
@@ -316,13 +318,29 @@ def _plan(options: Options, data: DataDirectory, previous: SystemState | None) -
         metrics,
         balancing,
         options.federation,
+        api_certificate,
     )
+
+
+def _check_certificate(api: ApiSettings, data: DataDirectory) -> Path | None:
+    """Return where the API, which runs in the data directory, finds its certificate.
+
+    Raises:
+        OperationalError: It cannot be used.
+    """
+    if api.certificate is None or api.key is None:
+        return None
+    password = api.key_password.get_secret_value() if api.key_password else ""
+    certificate = data.root / api.certificate
+    server_context(certificate, data.root / api.key, password, api.minimum_tls_version)
+    return certificate
 
 
 def _supervise(plan: Plan, progress: Progress) -> None:
     ticks = start_ticks(os.getpid())
     assert ticks is not None
-    api_url = f"http://{url_host(plan.api_host)}:{plan.api_port}"
+    scheme = "http" if plan.api_certificate is None else "https"
+    api_url = f"{scheme}://{url_host(plan.api_host)}:{plan.api_port}"
     state = SystemState(
         pid=os.getpid(),
         start_ticks=ticks,
@@ -338,6 +356,7 @@ def _supervise(plan: Plan, progress: Progress) -> None:
         metrics={name: metrics_url(one.host, one.port) for name, one in plan.metrics.items()},
         entrances=() if plan.balancing is None else plan.balancing.entrances,
         durability=plan.settings.durability,
+        api_certificate="" if plan.api_certificate is None else str(plan.api_certificate),
     )
     last = [state]
 

@@ -99,6 +99,8 @@ class Plan:
     """How clients are placed over the gateways; None: they choose one themselves."""
     federation: Path | None = None
     """Settings of the federator; None: there is none."""
+    api_certificate: Path | None = None
+    """That the API shows; None: it has no TLS."""
 
     @property
     def bootstrap_servers(self) -> str:

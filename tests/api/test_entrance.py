@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 
 import api.entrance as module
-from api.entrance import MAX_LOGIN_BYTES, TimedProtocol
+from api.app import Server, server_config
+from api.entrance import MAX_LOGIN_BYTES
 from mqlake.local.testing import await_condition
 from tests.api.conftest import AUTHORIZED, Api
 
@@ -111,10 +111,10 @@ def test_the_body_of_a_login_is_small(api: Api) -> None:
 @contextmanager
 def served(made: Api) -> Iterator[int]:
     """Serve as `api.app.main` does; yield the port."""
-    config = uvicorn.Config(
-        made.client.app, port=0, http=TimedProtocol, ws="wsproto", log_config=None
-    )
-    server = uvicorn.Server(config)
+    config = server_config(made.client.app)
+    config.port = 0
+    server = Server(config)
+    made.client.app.state.is_stopping = lambda: server.should_exit
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import paho.mqtt.client as mqtt
 import pytest
+import trustme
 from confluent_kafka import Consumer, TopicPartition
 from paho.mqtt.enums import CallbackAPIVersion
 
@@ -40,6 +41,15 @@ def inbound_payloads(bootstrap_servers: str) -> list[bytes]:
                 payloads.append(value)
     consumer.close()
     return payloads
+
+
+def write_certificate(folder: Path) -> dict[str, str]:
+    """Write a certificate for the API; return what in the environment names it."""
+    issued = trustme.CA().issue_cert("api.example")
+    certificate, key = folder / "api.pem", folder / "api.key"
+    issued.cert_chain_pems[0].write_to_path(str(certificate))
+    issued.private_key_pem.write_to_path(str(key))
+    return {"MQLAKE_API_CERTIFICATE": str(certificate), "MQLAKE_API_KEY": str(key)}
 
 
 def stored_payloads(system: LocalSystem) -> Counter[bytes]:
@@ -172,6 +182,13 @@ class TestRefusals:
         assert "of memory are available, 100000.0 GB are needed" in result.stderr
         assert result.stderr.count("\n") == 1
 
+    def test_a_certificate_that_is_none_is_refused(self, tmp_path: Path) -> None:
+        files = write_certificate(tmp_path)
+        Path(files["MQLAKE_API_KEY"]).write_text("nothing")
+        result = LocalSystem.in_folder(tmp_path / "data", environment=files).run("up")
+        assert result.returncode == 1
+        assert result.stderr.startswith("mqlake: certificate ")
+
     def test_java_too_old_is_refused(self, tmp_path: Path) -> None:
         old = tmp_path / "jdk-11"
         (old / "bin").mkdir(parents=True)
@@ -207,9 +224,12 @@ class TestRefusals:
 def test_killed_supervisor_leaves_no_process_and_the_next_one_finds_everything(
     system: LocalSystem, tmp_path: Path
 ) -> None:
-    """It runs beside another system all the while."""
-    mine = LocalSystem.in_folder(tmp_path / "a folder, with blanks")
-    assert mine.up() == f"ready mqtt://127.0.0.1:{mine.mqtt_port} {mine.api_url}"
+    """It runs beside another system all the while, and its API by TLS."""
+    files = write_certificate(tmp_path)
+    mine = LocalSystem.in_folder(tmp_path / "a folder, with blanks", environment=files)
+    assert mine.up() == (
+        f"ready mqtt://127.0.0.1:{mine.mqtt_port} https://127.0.0.1:{mine.api_port}"
+    )
     kept = [b"before the end %d" % number for number in range(3_000)]
     publish(mine.mqtt_port, "kept/1", *kept)
     os.kill(mine.state().pid, signal.SIGKILL)

@@ -1,12 +1,13 @@
 """Who else is asked who a client is; `conf/gateway.toml` shows every key."""
 
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Discriminator, Field, SecretStr, Tag, model_validator
 
+from mqlake.addresses import is_loopback
 from mqlake.rights.model import RoleName
 from mqlake.settings import PostgresSettings, SettingsGroup
 
@@ -227,7 +228,7 @@ class PostgresAuthenticatorSettings(NamingSettings, PostgresSettings):
 
     @model_validator(mode="after")
     def _is_who_it_says(self) -> Self:
-        if self.host.startswith("/") or _is_loopback(self.host):
+        if self.host.startswith("/") or is_loopback(self.host):
             return self
         if self.tls not in {"verify-ca", "verify-full"} or self.ca_certificates is None:
             raise ValueError(
@@ -305,7 +306,7 @@ class LdapAuthenticatorSettings(NamingSettings):
 
     @model_validator(mode="after")
     def _is_safe(self) -> Self:
-        if not self.is_tls and not _is_loopback(self.host):
+        if not self.is_tls and not is_loopback(self.host):
             raise ValueError(
                 f"url is {self.url!r}: passwords would go to another machine in the clear, "
                 "expected ldaps"
@@ -336,11 +337,4 @@ AuthenticatorSettings = Annotated[
 def _is_readable(url: str) -> bool:
     """Tell whether others can read and change what goes to and from there."""
     parts = urlsplit(url)
-    return parts.scheme == "http" and not _is_loopback(parts.hostname or "")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return parts.scheme == "http" and not is_loopback(parts.hostname or "")

@@ -8,6 +8,7 @@ from typing import Final
 
 from ingest.gateway.listeners.settings import SecureWebSocketListener, TlsSettings
 from mqlake.errors import OperationalError
+from mqlake.tls import reason_of, server_context
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +17,6 @@ _CLIENT_CERTIFICATES: Final = {
     "optional": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
-_MINIMUM_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class Certificates:
@@ -58,25 +58,17 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     Raises:
         OperationalError: A file cannot be read or holds something else; names it.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _MINIMUM_VERSIONS[settings.minimum_tls_version]
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    # Nobody is there to type the password of a key: without this OpenSSL would ask the terminal.
     password = settings.key_password.get_secret_value() if settings.key_password else ""
-    try:
-        context.load_cert_chain(settings.certificate, settings.key, password)
-    except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
-        raise OperationalError(
-            f"certificate {settings.certificate} with key {settings.key} cannot be used: "
-            f"{_reason(exc)}"
-        ) from exc
+    context = server_context(
+        settings.certificate, settings.key, password, settings.minimum_tls_version
+    )
     context.verify_mode = _CLIENT_CERTIFICATES[settings.client_certificates]
     if settings.ca_certificates is not None:
         try:
             context.load_verify_locations(settings.ca_certificates)
         except (OSError, ValueError) as exc:
             raise OperationalError(
-                f"ca_certificates {settings.ca_certificates} cannot be used: {_reason(exc)}"
+                f"ca_certificates {settings.ca_certificates} cannot be used: {reason_of(exc)}"
             ) from exc
     if settings.revoked_certificates is not None:
         _load_revoked(context, settings.revoked_certificates)
@@ -93,7 +85,7 @@ def _load_revoked(context: ssl.SSLContext, file: Path) -> None:
         context.load_verify_locations(file)
     except (OSError, ValueError) as exc:
         raise OperationalError(
-            f"revoked_certificates {file} cannot be used: {_reason(exc)}"
+            f"revoked_certificates {file} cannot be used: {reason_of(exc)}"
         ) from exc
     after = context.cert_store_stats()
     # A certificate in this file would be trusted as an authority.
@@ -110,9 +102,3 @@ def _remember_server_name(
     ssl_object: ssl.SSLObject | ssl.SSLSocket, name: str | None, _context: ssl.SSLContext
 ) -> None:
     ssl_object.sni = name  # type: ignore[union-attr]
-
-
-def _reason(exc: Exception) -> str:
-    if isinstance(exc, ssl.SSLError):
-        return exc.reason or "not PEM, or the key is of another certificate"
-    return getattr(exc, "strerror", None) or str(exc)

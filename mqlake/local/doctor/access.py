@@ -1,4 +1,4 @@
-"""Who may come to the gateways, and do what."""
+"""Who may come to the gateways and the API, and do what."""
 
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from mqlake.addresses import is_loopback
 from mqlake.local.doctor.contract import Finding, Patient, ok, warning
 
 
@@ -42,6 +43,13 @@ def look_at_access(patient: Patient) -> Iterator[Finding]:
             yield ok("access", f"{gateway.name} asks all who they are, and goes by rules")
     if closed:
         yield ok("access", f"other machines do not reach {closed} gateways")
+    url = patient.running.api_url
+    if not patient.running.api_certificate and not is_loopback(urlsplit(url).hostname or ""):
+        yield warning(
+            "access",
+            f"the API: other machines reach {url}, passwords and keys go there unencrypted",
+            "set certificate and key in conf/api.toml; or listen on 127.0.0.1",
+        )
 
 
 def _is_reachable(url: str, listening: Iterable[tuple[str, int]]) -> bool:

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from mqlake.api_client import api_context
 from mqlake.control_socket import ask_balancer
 from mqlake.errors import OperationalError
 from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
@@ -334,7 +335,10 @@ def _await(event: threading.Event, what: str) -> None:
 def _ask(patient: Patient, path: str, token: str) -> Any:
     url = f"{patient.running.api_url}/api/v1{path}"
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310
+    context = api_context(patient.running)
+    with urllib.request.urlopen(  # noqa: S310
+        request, timeout=ANSWER_SECONDS, context=context
+    ) as answer:
         return json.load(answer)
 
 

@@ -411,6 +411,15 @@ def test_who_is_let_in_from_other_machines_is_found(
             assert not any(details.values())
 
 
+def test_an_api_without_tls_that_other_machines_reach_is_found(tmp_path: Path) -> None:
+    url = "http://192.0.2.7:8080"
+    (warning,) = found(access.look_at_access, patient(tmp_path, api_url=url))[Level.WARNING]
+    assert "go there unencrypted" in warning
+    for more in ({"api_certificate": "/a.pem"}, {"api_url": "http://[::1]:8080"}):
+        one = patient(tmp_path, **{"api_url": url, **more})
+        assert not any(found(access.look_at_access, one).values())
+
+
 def test_a_gateway_that_other_machines_do_not_reach_may_be_open(tmp_path: Path) -> None:
     address = (GatewayAddress("gateway-1", "127.0.0.1", 1883),)
     report = gateway_of([], asks_who=False, has_rights=False)
