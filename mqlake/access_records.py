@@ -52,6 +52,8 @@ class Account:
     created_by: str
     password_changed_at: int
     """Sessions that began before are over."""
+    topic_filters: tuple[str, ...] | None = None
+    """As of a key."""
 
 
 @dataclass(slots=True, frozen=True)

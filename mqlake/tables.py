@@ -252,8 +252,14 @@ TABLES: Final = (
     *(MESSAGES, RETAINED, SESSIONS, SUBSCRIPTIONS),
     *(EVENTS, DROPS, DEAD_LETTERS, LATE, RULES, AUDIT_LOG),
 )
-OF_TOPICS: Final = (MESSAGES.name, RETAINED.name)
-"""Tables of which who has rights to some topics sees the rows of these."""
+OF_TOPICS: Final = {
+    MESSAGES.name: "topic",
+    RETAINED.name: "topic",
+    DROPS.name: "topic",
+    EVENTS.name: "filter",
+}
+"""Tables of which who has rights to some topics sees the rows of these, with the column that names
+the topic: of `events` a topic filter, or the topic that somebody was denied."""
 FOR_ADMINISTRATORS: Final = frozenset({AUDIT_LOG.name})
 """Tables that queries of nobody else may name."""
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from api.access.book import AccessBook
 from api.access.tokens import KEY_PREFIX, SESSION_PREFIX, Secret, read_secret
-from mqlake.access_records import ROLES, LoginSession, Role, SubjectKind
+from mqlake.access_records import ROLES, Account, LoginSession, Role, SubjectKind
 from mqlake.clock import Clock
 from mqlake.errors import OperationalError
 from mqlake.matching import covers
@@ -48,6 +48,11 @@ class Caller:
         """Tell whether all that a valid topic filter, or topic name, matches is his to have."""
         known = self.topic_filters
         return known is None or any(covers(one, topic_filter) for one in known)
+
+
+def of_account(name: str, account: Account) -> Caller:
+    """Return who has logged in with an account's password."""
+    return Caller(name, account.role, "account", topic_filters=account.topic_filters)
 
 
 class Callers:
@@ -116,7 +121,7 @@ class Callers:
             found = self._of_key(caller.subject)
         else:
             return True
-        return found is not None
+        return found is not None and found.topic_filters == caller.topic_filters
 
     def _of_subject(self, session: LoginSession) -> Caller | None:
         if session.subject_kind == "token":  # a session of another token has ended with it
@@ -127,7 +132,7 @@ class Callers:
         account = self._book.account(session.subject)
         if account is None or session.created_at < account.password_changed_at:
             return None
-        return Caller(session.subject, account.role, "account")
+        return of_account(session.subject, account)
 
     def _of_key(self, key_id: str) -> Caller | None:
         key = self._book.key(key_id)

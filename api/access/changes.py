@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from api.access.book import AccessBook
 from api.access.callers import TOKEN_NAME, Caller
@@ -37,6 +37,8 @@ MAX_SESSIONS: Final = 10_000
 MAX_SESSIONS_OF_ONE: Final = 20
 """Of one key, account or token: with another one the oldest of them ends."""
 
+ALL_TOPICS: Final = "topic_filters: an administrator has all topics, expected null"
+
 _HEADERS: Final[Headers] = [VERSION_HEADER]
 
 _Change = tuple[AccessKind, str, AccessValue | None]
@@ -48,6 +50,10 @@ class Taken(MqlakeError):  # noqa: N818 - it names what is in the way
 
 class Unknown(MqlakeError):  # noqa: N818
     """There is none of this name."""
+
+
+class ForAllTopics(MqlakeError):  # noqa: N818
+    """An administrator has all topics."""
 
 
 class AccessChanges:
@@ -107,7 +113,13 @@ class AccessChanges:
             self._write(servers, [("key", key_id, None), *self._sessions_of("key", key_id)])
 
     def create_account(
-        self, servers: str, name: str, role: Role, password: str, by: Caller
+        self,
+        servers: str,
+        name: str,
+        role: Role,
+        password: str,
+        by: Caller,
+        topic_filters: tuple[str, ...] | None = None,
     ) -> Account:
         """Make an account.
 
@@ -117,7 +129,7 @@ class AccessChanges:
         """
         verifier = make_verifier(password, iterations=self._rounds)
         now_ms = self._clock.now_ms()
-        account = Account(role, str(verifier), now_ms, by.name, now_ms)
+        account = Account(role, str(verifier), now_ms, by.name, now_ms, topic_filters)
         with self._lock:
             if name == TOKEN_NAME or self._book.account(name) is not None:
                 raise Taken(f"there is an account {name!r}: change it with PUT")
@@ -127,12 +139,18 @@ class AccessChanges:
         return account
 
     def change_account(
-        self, servers: str, name: str, role: Role | None, password: str | None
+        self,
+        servers: str,
+        name: str,
+        role: Role | None,
+        password: str | None,
+        topic_filters: tuple[str, ...] | Literal["same"] | None = "same",
     ) -> Account:
-        """Give an account another role or password; with a new password its sessions end.
+        """Give an account another role, password or topics; a new password ends its sessions.
 
         Raises:
             Unknown: There is none.
+            ForAllTopics: It would be an administrator with some topics alone.
             UnpreparableText: The password is none.
         """
         verifier = None if password is None else make_verifier(password, iterations=self._rounds)
@@ -140,7 +158,10 @@ class AccessChanges:
             old = self._book.account(name)
             if old is None:
                 raise Unknown(f"there is no account {name!r}")
-            account = replace(old, role=role or old.role)
+            filters = old.topic_filters if topic_filters == "same" else topic_filters
+            account = replace(old, role=role or old.role, topic_filters=filters)
+            if account.role == "admin" and filters is not None:
+                raise ForAllTopics(ALL_TOPICS)
             ended: list[_Change] = []
             if verifier is not None:
                 # A session of the same millisecond must not outlive the old password.

@@ -10,6 +10,7 @@ from starlette.datastructures import State
 from api.references.views import view_reference
 from api.rules.changes import body_of
 from api.rules.views import masked_body
+from mqlake.access_records import Account, ApiKey
 from mqlake.errors import MqlakeError
 from mqlake.reference_records import reference_table
 from mqlake.retention import read_policies
@@ -80,15 +81,26 @@ def _key(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
     key = state.access.key(parameters["id"])
     if key is None:
         return None
-    filters = None if key.topic_filters is None else list(key.topic_filters)
-    return {"role": key.role, "description": key.description, "topic_filters": filters}
+    return {
+        "role": key.role,
+        "description": key.description,
+        "topic_filters": _filters(key),
+    }
+
+
+def _filters(subject: ApiKey | Account) -> list[str] | None:
+    return None if subject.topic_filters is None else list(subject.topic_filters)
 
 
 def _account(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
     account = state.access.account(parameters["name"])
     if account is None:
         return None
-    return {"role": account.role, "password_changed_at": account.password_changed_at}
+    return {
+        "role": account.role,
+        "password_changed_at": account.password_changed_at,
+        "topic_filters": _filters(account),
+    }
 
 
 def _ban(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:

@@ -106,7 +106,7 @@ class Replay:
         for row in read_rows(result):
             done += 1
             try:
-                message = read_row(row, self._order.prefix, self._most_bytes)
+                message = read_row(row, self._order, self._most_bytes)
             except RowError as exc:
                 self._refused += 1
                 self._reason = self._reason or str(exc)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.sql.checking import CheckedQuery, check
+from mqlake.matching import covers
 
 COLUMNS: Final = (
     *("topic", "payload_bytes", "qos", "retain", "properties", "client_id", "id", "ts"),
@@ -27,6 +28,7 @@ class Order:
         limit: Messages, at most; None: more than the API's limit are refused.
         keep_retain: The RETAIN flag is kept; else nothing that is retained changes.
         username: Who has asked: of published messages the user name.
+        topic_filters: Of whose topics messages are read, and to which they go; None: of all.
     """
 
     tenant: str
@@ -38,6 +40,7 @@ class Order:
     limit: int | None
     keep_retain: bool
     username: str
+    topic_filters: tuple[str, ...] | None = None
 
     @classmethod
     def from_request(cls, tenant: str, request: Mapping[str, Any]) -> "Order":
@@ -47,7 +50,18 @@ class Order:
             QueryError: The query is refused.
         """
         fields = dict(request)
-        return cls(tenant=tenant, query=check(fields.pop("query"), tenant), **fields)
+        filters = fields.pop("topic_filters", None)
+        return cls(
+            tenant=tenant,
+            query=check(fields.pop("query"), tenant, topic_filters=filters),
+            topic_filters=None if filters is None else tuple(filters),
+            **fields,
+        )
+
+    def may_go_to(self, topic_name: str) -> bool:
+        """Tell whether who has asked may send a message to a topic."""
+        known = self.topic_filters
+        return known is None or any(covers(one, topic_name) for one in known)
 
 
 @dataclass(frozen=True, slots=True)

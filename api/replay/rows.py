@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from api.replay.order import COLUMNS, Place
+from api.replay.order import COLUMNS, Order, Place
 from api.sql.results import Result
 from mqlake.errors import InvalidRecord, InvalidTopic, MqlakeError
 from mqlake.records import Properties, decode_properties
@@ -52,7 +52,7 @@ def _rows(batch: "pa.RecordBatch") -> Iterator[dict[str, Any]]:
         yield dict(zip(COLUMNS, values, strict=True))
 
 
-def read_row(row: dict[str, Any], prefix: str, most_bytes: int) -> StoredMessage:
+def read_row(row: dict[str, Any], order: Order, most_bytes: int) -> StoredMessage:
     """Return the message of a row, under its new name.
 
     Raises:
@@ -61,7 +61,7 @@ def read_row(row: dict[str, Any], prefix: str, most_bytes: int) -> StoredMessage
     topic, payload = row["topic"], row["payload_bytes"]
     if not isinstance(topic, str) or not isinstance(payload, bytes | None):
         raise RowError("topic is no text, or payload_bytes no binary")
-    name = prefix + topic
+    name = order.prefix + topic
     try:
         validate_topic_name(name)
         properties = row["properties"]
@@ -70,6 +70,8 @@ def read_row(row: dict[str, Any], prefix: str, most_bytes: int) -> StoredMessage
         raise RowError(str(exc)) from exc
     if is_system(name):
         raise RowError(f"topic {name[:100]!r}: those below $SYS are the gateways' own")
+    if not order.may_go_to(name):
+        raise RowError(f"{order.username} has no right to {name[:100]!r}")
     if payload is not None and len(payload) > most_bytes:
         raise RowError(f"a payload has {len(payload)} bytes, {most_bytes} at most")
     at, qos = row["ts"], row["qos"]

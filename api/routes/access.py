@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import (
@@ -21,8 +21,8 @@ from pydantic import (
 )
 
 from api.access.book import AccessBook
-from api.access.callers import Caller
-from api.access.changes import AccessChanges, Taken, Unknown
+from api.access.callers import Caller, of_account
+from api.access.changes import ALL_TOPICS, AccessChanges, ForAllTopics, Taken, Unknown
 from api.access.tokens import SESSION_PREFIX, Secret
 from api.audit.trail import begin_attempt, known_as
 from api.authentication import (
@@ -112,6 +112,9 @@ class SessionView(BaseModel):
         description="send it as X-CSRF-Token; null for who has not come by a cookie"
     )
     expires_at: datetime | None = Field(description="when the session or the key ends")
+    topic_filters: list[str] | None = Field(
+        description="of what one may read and publish; null: of all topics, and more than topics"
+    )
 
 
 class NewPassword(BaseModel):
@@ -121,26 +124,29 @@ class NewPassword(BaseModel):
     new_password: Password
 
 
-class NewKey(BaseModel):
+class _ForTopics(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    description: str = Field(min_length=1, max_length=200, description="what it is for")
     role: Role
-    expires_at: Annotated[AwareDatetime, Field(gt=_EARLIEST, lt=_LATEST)] | None = Field(
-        default=None, description="null: it never does"
-    )
     topic_filters: list[TopicFilter] | None = Field(
         default=None,
         max_length=MAX_TOPIC_FILTERS,
-        description="whoever has the key may read and publish what these match, and ask for "
-        "nothing else; null: all topics. Not for the role admin",
+        description="whoever has it may read and publish what these match, and ask for nothing "
+        "else; null: all topics. Not for the role admin",
     )
 
     @model_validator(mode="after")
-    def _is_no_administrators(self) -> "NewKey":
+    def _is_no_administrators(self) -> Self:
         if self.role == "admin" and self.topic_filters is not None:
-            raise ValueError("topic_filters: an administrator has all topics, expected null")
+            raise ValueError(ALL_TOPICS)
         return self
+
+
+class NewKey(_ForTopics):
+    description: str = Field(min_length=1, max_length=200, description="what it is for")
+    expires_at: Annotated[AwareDatetime, Field(gt=_EARLIEST, lt=_LATEST)] | None = Field(
+        default=None, description="null: it never does"
+    )
 
 
 class KeyView(BaseModel):
@@ -158,11 +164,8 @@ class CreatedKey(KeyView):
     key: str = Field(description="the key itself: it is shown now and never again")
 
 
-class NewAccount(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewAccount(_ForTopics):
     name: AccountName
-    role: Role
     password: Password
 
 
@@ -171,11 +174,17 @@ class ChangedAccount(BaseModel):
 
     role: Role | None = Field(default=None, description="null: as it is")
     password: Password | None = Field(default=None, description="null: as it is")
+    topic_filters: list[TopicFilter] | None = Field(
+        default=None,
+        max_length=MAX_TOPIC_FILTERS,
+        description="left out: as they are; null: all topics",
+    )
 
 
 class AccountView(BaseModel):
     name: str
     role: Role
+    topic_filters: list[str] | None = Field(description="that it is for; null: all topics")
     created_at: datetime | None
     created_by: str
     password_changed_at: datetime | None
@@ -248,7 +257,7 @@ def post_logout(
 @router.post(
     "/session/password",
     status_code=HTTPStatus.NO_CONTENT,
-    openapi_extra={**needs("viewer"), **audited()},
+    openapi_extra={**needs("viewer"), **audited(), **for_topics()},
     responses={code: {"model": ProblemDetails} for code in (401, 409)},
 )
 async def post_password(
@@ -296,7 +305,7 @@ def post_key(
             new.description,
             expires_at,
             caller,
-            None if new.topic_filters is None else tuple(new.topic_filters),
+            _filters(new),
         )
     _log(request, caller, "key made", key=key_id, role=new.role)
     return CreatedKey(**_key(key_id, key).model_dump(), key=text)
@@ -357,7 +366,12 @@ def post_account(
     """Make an account: somebody may log in with this name and password."""
     with _refused(), unavailable():
         account = changes.create_account(
-            state.bootstrap_servers, new.name, new.role, new.password.get_secret_value(), caller
+            state.bootstrap_servers,
+            new.name,
+            new.role,
+            new.password.get_secret_value(),
+            caller,
+            _filters(new),
         )
     _log(request, caller, "account made", account=new.name, role=new.role)
     return _account(new.name, account)
@@ -385,10 +399,19 @@ def put_account(
     name: NamePath,
     changed: ChangedAccount,
 ) -> AccountView:
-    """Give an account another role, at once; or another password, which ends its sessions."""
+    """Give an account another role or other topics, at once; or another password.
+
+    Another password ends its sessions, other topics its live streams.
+    """
     password = None if changed.password is None else changed.password.get_secret_value()
     with _refused(), unavailable():
-        account = changes.change_account(state.bootstrap_servers, name, changed.role, password)
+        account = changes.change_account(
+            state.bootstrap_servers,
+            name,
+            changed.role,
+            password,
+            _filters(changed) if "topic_filters" in changed.model_fields_set else "same",
+        )
     _log(request, caller, "account changed", account=name, role=account.role)
     return _account(name, account)
 
@@ -432,7 +455,7 @@ async def _known(request: Request, changes: AccessChanges, login: Login) -> Call
     account: Account | None = request.app.state.access.account(login.username)
     if account is None:
         raise _wrong("user name or password are wrong")  # deleted this moment
-    return Caller(login.username, account.role, "account")
+    return of_account(login.username, account)
 
 
 async def _check_password(
@@ -468,7 +491,16 @@ def _session(caller: Caller) -> SessionView:
         kind=caller.kind,
         csrf_token=caller.csrf_token,
         expires_at=to_time(caller.expires_at),
+        topic_filters=_listed(caller),
     )
+
+
+def _filters(asked: _ForTopics | ChangedAccount) -> tuple[str, ...] | None:
+    return None if asked.topic_filters is None else tuple(asked.topic_filters)
+
+
+def _listed(found: Caller | ApiKey | Account) -> list[str] | None:
+    return None if found.topic_filters is None else list(found.topic_filters)
 
 
 def _key(key_id: str, key: ApiKey) -> KeyView:
@@ -477,7 +509,7 @@ def _key(key_id: str, key: ApiKey) -> KeyView:
         id=key_id,
         description=key.description,
         role=key.role,
-        topic_filters=None if key.topic_filters is None else list(key.topic_filters),
+        topic_filters=_listed(key),
         created_at=to_time(key.created_at),
         created_by=key.created_by,
         expires_at=expires_at,
@@ -489,6 +521,7 @@ def _account(name: str, account: Account) -> AccountView:
     return AccountView(
         name=name,
         role=account.role,
+        topic_filters=_listed(account),
         created_at=to_time(account.created_at),
         created_by=account.created_by,
         password_changed_at=to_time(account.password_changed_at),
@@ -504,7 +537,7 @@ def _refused() -> Iterator[None]:
         raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
     except Taken as exc:
         raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
-    except UnpreparableText as exc:
+    except (ForAllTopics, UnpreparableText) as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
 
 

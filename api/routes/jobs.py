@@ -5,7 +5,8 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query
 
-from api.authentication import CurrentCaller
+from api.access.callers import Caller
+from api.authentication import CurrentCaller, for_topics
 from api.dependencies import RunningJobs
 from api.jobs import Job, JobElsewhere
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
@@ -25,19 +26,24 @@ JobId = Annotated[str, Path(alias="id", description="identifier of a job")]
 _clock = SystemClock()
 
 
-@router.get("/jobs")
+@router.get("/jobs", openapi_extra=for_topics())
 def get_jobs(
     jobs: RunningJobs,
+    caller: CurrentCaller,
     rule_id: Annotated[str | None, Query(description="only those of this rule")] = None,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Page[JobView]:
-    """List jobs, the newest first. Those that have ended are kept for a day."""
+    """List jobs, the newest first. Those that have ended are kept for a day.
+
+    Who is for some topics alone is shown, and may end, what he has begun.
+    """
     made_at, last_id = read_cursor(cursor, 2)
     found = [
         job
         for job in jobs.all()
-        if (rule_id is None or job.rule_id == rule_id)
+        if _is_shown(job, caller)
+        and (rule_id is None or job.rule_id == rule_id)
         and (cursor is None or _place(job) < (made_at, last_id))
     ]
     found.sort(key=_place, reverse=True)
@@ -46,11 +52,11 @@ def get_jobs(
     return Page(items=[_view(job, with_result=False) for job in shown], next_cursor=more)
 
 
-@router.get("/jobs/{id}", responses={404: {"model": ProblemDetails}})
-def get_job(jobs: RunningJobs, job_id: JobId) -> JobView:
+@router.get("/jobs/{id}", responses={404: {"model": ProblemDetails}}, openapi_extra=for_topics())
+def get_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobView:
     """Show a job: how far it is, and its result once it has one."""
     job = jobs.get(job_id)
-    if job is None:
+    if job is None or not _is_shown(job, caller):
         raise unknown_job(job_id)
     return _view(job, with_result=True)
 
@@ -59,6 +65,7 @@ def get_job(jobs: RunningJobs, job_id: JobId) -> JobView:
     "/jobs/{id}",
     status_code=HTTPStatus.ACCEPTED,
     responses={code: {"model": ProblemDetails} for code in (403, 404, 409)},
+    openapi_extra=for_topics(),
 )
 def delete_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobView:
     """End a job; one that has ended is forgotten. It has ended when its `state` says so.
@@ -66,6 +73,8 @@ def delete_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobVi
     A job that only an administrator may begin only an administrator may end.
     """
     known = jobs.get(job_id)
+    if known is not None and not _is_shown(known, caller):
+        raise unknown_job(job_id)
     if known is not None and known.kind in _ADMINS and not caller.may("admin"):
         raise Problem(
             HTTPStatus.FORBIDDEN,
@@ -79,6 +88,11 @@ def delete_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobVi
     if job is None:
         raise unknown_job(job_id)
     return _view(job, with_result=False)
+
+
+def _is_shown(job: Job, caller: Caller) -> bool:
+    begun_by = (job.request or {}).get("username")
+    return caller.topic_filters is None or begun_by == caller.name
 
 
 def _view(job: Job, *, with_result: bool) -> JobView:

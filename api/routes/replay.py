@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from api.authentication import CurrentCaller
+from api.authentication import CurrentCaller, for_topics
 from api.dependencies import RunningJobs, State, unavailable
 from api.jobs import TooManyJobs
 from api.pages import DEFAULT_TENANT, Tenant
@@ -105,6 +105,7 @@ class NewReplay(BaseModel):
         **{code: {"model": ProblemDetails} for code in (409, 429, 503)},
     },
     response_model=JobView,
+    openapi_extra=for_topics(),
 )
 def post_replay(
     request: Request,
@@ -128,6 +129,7 @@ def post_replay(
         **asked.model_dump(),
         "rate": asked.rate or (DEFAULT_RATE if asked.client_id is None else CLIENT_RATE),
         "username": caller.name,
+        "topic_filters": None if caller.topic_filters is None else list(caller.topic_filters),
     }
     parts = Parts.of(request, state.bootstrap_servers)
     try:

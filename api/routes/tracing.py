@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 
+from api.authentication import CurrentCaller, for_topics
 from api.dependencies import Connect, Heard, State, unavailable
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails
@@ -19,9 +20,11 @@ router = APIRouter(tags=["history"])
 @router.get(
     "/messages/{id}/trace",
     responses={code: {"model": ProblemDetails} for code in (404, 503)},
+    openapi_extra=for_topics(),
 )
 def get_trace(
     request: Request,
+    caller: CurrentCaller,
     state: State,
     connect: Connect,
     gateways: Heard,
@@ -41,7 +44,8 @@ def get_trace(
     """Show what became of a message: accepted, routed, delivered or not and why, what rules made.
 
     `basis` says of each part whether it was recorded, or is recomputed from what was in force at
-    the message's place in the log; `not_known` says what nobody recorded.
+    the message's place in the log; `not_known` says what nobody recorded. Who is for some topics
+    alone is shown no rules: their rows may be of other messages too.
     """
     scan = request.app.state.open_scan(state.bootstrap_servers)
     tracer = Tracer(
@@ -51,6 +55,7 @@ def get_trace(
         book=request.app.state.rules,
         gateways=[one.name for one in gateways.all()],
         tenant=tenant,
+        caller=caller,
     )
     with closing(scan), unavailable():
         found = tracer.trace(message_id, client_id, limit)

@@ -258,6 +258,18 @@ def _translated(text: str, error: ParseError) -> QueryError:
     return QueryError(detail, line, max(1, column - max(0, len(highlight) - 1)))
 
 
+def _within(column: str, topic_filter: str) -> str:
+    """Return the condition that all that a topic name, or filter, stands for is of a filter.
+
+    Read as a name, a filter is matched by those that cover it, but for one that ends on `#`, a
+    level that a `+` would match.
+    """
+    matches = f"{CATALOG_SCHEMA}.{TOPIC_MATCHES}({column}, {quoted(topic_filter)})"
+    if topic_filter.endswith("#"):
+        return matches
+    return f"({matches} AND right({column}, 1) <> '#')"
+
+
 @dataclass(slots=True)
 class _Checker:
     text: str
@@ -336,8 +348,7 @@ class _Checker:
             if not is_ours or name not in OF_TOPICS:
                 words = f"with rights to some topics alone one may query {', '.join(OF_TOPICS)}"
                 self._refuse(table.this, words)
-            function = f"{CATALOG_SCHEMA}.{TOPIC_MATCHES}"
-            allowed = [f"{function}(topic, {quoted(one)})" for one in self.topic_filters]
+            allowed = [_within(OF_TOPICS[name], one) for one in self.topic_filters]
             mine += f" AND ({' OR '.join(['false', *allowed])})"
         if is_ours and name in FOR_ADMINISTRATORS and not self.is_administrator:
             self._refuse(table.this, f"the table {name} is for administrators")

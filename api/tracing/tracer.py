@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from api.access.callers import Caller
 from api.cache import SessionCache
 from api.rules.book import RuleBook
 from api.spark import EvaluationError, SparkAway
@@ -56,6 +57,7 @@ class Tracer:
         book: Knows the rules.
         gateways: Names of those that are there.
         tenant: Whose message.
+        caller: Who asks; None: somebody who has all topics.
         not_known: What could not be found out, in words.
     """
 
@@ -65,10 +67,11 @@ class Tracer:
     book: RuleBook
     gateways: list[str]
     tenant: str
+    caller: Caller | None = None
     not_known: list[str] = field(default_factory=list)
 
     def trace(self, message_id: str, client_id: str | None, limit: int) -> Trace | None:
-        """Return what is known of a message; None when there is none.
+        """Return what is known of a message; None when there is none that the caller may have.
 
         Args:
             message_id: 32 hexadecimal digits.
@@ -80,7 +83,8 @@ class Tracer:
             SparkAway: Neither has the log the message, nor does Spark answer.
         """
         accepted = self._find(message_id, identifier_ms(bytes.fromhex(message_id)))
-        if accepted is None:
+        caller = self.caller
+        if accepted is None or not (caller is None or caller.may_have(accepted.topic_name)):
             return None
         traced = Traced(
             message_id=message_id,
@@ -92,7 +96,11 @@ class Tracer:
             offset=accepted.offset,
         )
         subscribers, gateways = self._subscribers(traced, client_id, limit)
-        rules = self._rules(traced)
+        rules = None
+        if caller is None or caller.topic_filters is None:
+            rules = self._rules(traced)
+        else:
+            self.not_known.append("rules are not shown to who is for some topics alone")
         return Trace(
             message_id=message_id,
             tenant=self.tenant,
@@ -100,7 +108,7 @@ class Tracer:
             accepted=accepted,
             routed=self._routed(traced, gateways),
             subscribers=subscribers,
-            rules=rules,
+            rules=rules or [],
             recording=self._recording(),
             not_known=self.not_known,
         )
@@ -373,7 +381,7 @@ _GOT: Final = frozenset(_ORDER[:8])
 
 
 def _summary(
-    subscribers: list[SubscriberTrace], rules: list[RuleTrace], client_id: str | None
+    subscribers: list[SubscriberTrace], rules: list[RuleTrace] | None, client_id: str | None
 ) -> str:
     """Say the most important in a sentence."""
     counts: dict[str, int] = {}
@@ -383,6 +391,8 @@ def _summary(
     whose = "no subscription" if client_id is None else f"no subscription of {client_id!r}"
     who = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
     found = f"subscribers: {who}" if who else f"{whose} matched it when it was accepted"
+    if rules is None:
+        return f"accepted; {found}"
     rows = sum(len(one.outputs) for one in rules)
     letters = sum(len(one.dead_letters) for one in rules)
     return f"accepted; {found}; rules: {len(rules)}, {rows} rows, {letters} dead letters"

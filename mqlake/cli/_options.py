@@ -21,3 +21,11 @@ config: _Decorator = click.option(
     default=None,
     help="Settings file (TOML); the environment wins over it.",
 )
+
+topics: _Decorator = click.option(
+    "--topic",
+    "topics",
+    metavar="FILTER",
+    multiple=True,
+    help="Topics that it is for, and nothing else.  [default: all, and all else]",
+)

@@ -22,3 +22,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def shown_topics(topic_filters: Sequence[str] | None) -> str:
+    """Return in a cell which topics a key or an account is for."""
+    return "all" if topic_filters is None else " ".join(topic_filters)

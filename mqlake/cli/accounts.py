@@ -3,6 +3,7 @@
 import json
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,7 +11,7 @@ from mqlake.access_records import ROLES
 from mqlake.api_client import ApiClient
 from mqlake.cli import _options
 from mqlake.cli._passwords import read_password
-from mqlake.cli._tables import print_table
+from mqlake.cli._tables import print_table, shown_topics
 
 
 @click.group()
@@ -26,9 +27,15 @@ def command() -> None:
 @click.argument("name")
 @_options.data_dir
 @click.option("--role", type=click.Choice(ROLES), default="viewer", help="What it may do.")
-def add(name: str, data_dir: Path, role: str) -> None:
+@_options.topics
+def add(name: str, data_dir: Path, role: str, topics: tuple[str, ...]) -> None:
     """Add an account."""
-    body = {"name": name, "role": role, "password": read_password()}
+    body = {
+        "name": name,
+        "role": role,
+        "password": read_password(),
+        "topic_filters": list(topics) or None,
+    }
     ApiClient(data_dir).post("/accounts", body)
     click.echo(f"account {name} added", err=True)
 
@@ -38,9 +45,22 @@ def add(name: str, data_dir: Path, role: str) -> None:
 @_options.data_dir
 @click.option("--role", type=click.Choice(ROLES), help="Give it another role.")
 @click.option("--password", is_flag=True, help="Give it another password; it is asked for.")
-def change(name: str, data_dir: Path, role: str | None, password: bool) -> None:
+@click.option("--topic", "topics", metavar="FILTER", multiple=True, help="Give it other topics.")
+@click.option("--all-topics", is_flag=True, help="Give it all topics, and all else.")
+def change(
+    name: str,
+    data_dir: Path,
+    role: str | None,
+    password: bool,
+    topics: tuple[str, ...],
+    all_topics: bool,
+) -> None:
     """Change an account."""
-    body = {"role": role, "password": read_password() if password else None}
+    if topics and all_topics:
+        raise click.UsageError("--topic and --all-topics exclude each other")
+    body: dict[str, Any] = {"role": role, "password": read_password() if password else None}
+    if topics or all_topics:
+        body["topic_filters"] = list(topics) or None
     ApiClient(data_dir).put(f"/accounts/{name}", body)
     click.echo(f"account {name} changed", err=True)
 
@@ -55,9 +75,8 @@ def list_accounts(data_dir: Path, limit: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        names = ("name", "role", "created_at", "created_by", "password_changed_at")
-        titles = ("name", "role", "made", "by", "password from")
-        print_table(titles, (tuple(one[name] for name in names) for one in found))
+        titles = ("name", "role", "topics", "made", "by", "password from")
+        print_table(titles, map(_row, found))
 
 
 @command.command("remove")
@@ -67,3 +86,12 @@ def remove(name: str, data_dir: Path) -> None:
     """Remove an account; its sessions end."""
     ApiClient(data_dir).delete(f"/accounts/{name}")
     click.echo(f"account {name} removed", err=True)
+
+
+def _row(account: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        account["name"],
+        account["role"],
+        shown_topics(account["topic_filters"]),
+        *(account[name] for name in ("created_at", "created_by", "password_changed_at")),
+    )

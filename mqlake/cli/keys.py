@@ -11,7 +11,7 @@ from mqlake.access_records import ROLES
 from mqlake.api_client import ApiClient
 from mqlake.cli import _options
 from mqlake.cli._spans import time_after
-from mqlake.cli._tables import print_table
+from mqlake.cli._tables import print_table, shown_topics
 
 
 @click.group()
@@ -27,13 +27,7 @@ def command() -> None:
 @_options.data_dir
 @click.option("--role", type=click.Choice(ROLES), default="viewer", help="What it may do.")
 @click.option("--expires", metavar="SPAN", help="When it ends: 12h, 30d, 8w.  [default: never]")
-@click.option(
-    "--topic",
-    "topics",
-    metavar="FILTER",
-    multiple=True,
-    help="Topics that it is for, and nothing else.  [default: all, and all else]",
-)
+@_options.topics
 def create(
     description: str, data_dir: Path, role: str, expires: str | None, topics: tuple[str, ...]
 ) -> None:
@@ -75,7 +69,7 @@ def _row(key: dict[str, Any]) -> tuple[str, ...]:
     return (
         key["id"],
         key["role"],
-        "all" if key["topic_filters"] is None else " ".join(key["topic_filters"]),
+        shown_topics(key["topic_filters"]),
         key["description"],
         key["created_at"],
         key["created_by"],

@@ -85,6 +85,7 @@ def test_a_key_lets_in_and_is_shown_once(api: Api) -> None:
         "role": "viewer",
         "kind": "key",
         "csrf_token": None,
+        "topic_filters": None,
         "expires_at": None,
     }
     (listed,) = api.get("/keys")["items"]
@@ -317,7 +318,8 @@ def test_accounts_are_listed_made_once_and_never_show_a_password(api: Api) -> No
     assert [one["name"] for one in page["items"]] == ["ann"]
     (bob,) = api.get("/accounts", cursor=page["next_cursor"])["items"]
     assert bob == api.get("/accounts/bob")
-    assert set(bob) == {"name", "role", "created_at", "created_by", "password_changed_at"}
+    times = {"created_at", "created_by", "password_changed_at"}
+    assert set(bob) == {"name", "role", "topic_filters", *times}
     body = {"name": "ann", "role": "viewer", "password": PASSWORD}
     assert code_of(api.request("POST", "/accounts", json=body)) == (409, "conflict")
     body["name"] = "api-token"

@@ -1,17 +1,22 @@
 """A key for some topics: it may have what is of them, and asks for nothing else."""
 
 import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from api.replay.order import Order
+from api.replay.rows import RowError, read_row
 from api.sql.checking import check
 from api.sql.errors import QueryError
 from tests.api.conftest import Api
 from tests.api.live.records import message
 from tests.api.live.test_routes import events_of, feed_of, give, short_api
 from tests.api.live.websocket import Socket
-from tests.api.test_access import bearer, make_key, session_of
+from tests.api.test_access import PASSWORD, bearer, make_key, session_of
 from tests.api.test_retained import put, topics
 
 __all__ = ["short_api"]  # a fixture of others
@@ -20,6 +25,8 @@ OBEYING = {
     *("GET /session", "POST /logout"),
     *("POST /publish", "POST /publish/bulk", "GET /topics", "GET /live/messages", "POST /sql"),
     *("GET /retained", "GET /retained/{topic}", "DELETE /retained/{topic}"),
+    *("GET /messages/{id}/trace", "POST /replay", "POST /session/password"),
+    *("GET /jobs", "GET /jobs/{id}", "DELETE /jobs/{id}"),
 }
 FILTERS = ["plant/+/temperature", "lab/#"]
 
@@ -164,14 +171,88 @@ def test_queries_see_rows_of_ones_own_topics() -> None:
         topic_filters=["lab/#", hostile],
     )
     matches = "spark_catalog.default.topic_matches"
-    allowed = f"({matches}(topic, 'lab/#') OR {matches}(topic, 'a\\') OR true OR (\\''))"
-    mine = f"tenant = 't' AND (false OR {allowed[1:]}"
-    assert checked.sql.count(mine) == 2
+    lab = f"{matches}(topic, 'lab/#')"
+    other = f"({matches}(topic, 'a\\') OR true OR (\\'') AND right(topic, 1) <> '#')"
+    assert checked.sql.count(f"tenant = 't' AND (false OR {lab} OR {other})") == 2
+    events = check("SELECT * FROM events", "t", topic_filters=["lab/#"]).sql
+    assert f"tenant = 't' AND (false OR {matches}(filter, 'lab/#'))" in events
+
+
+def test_an_account_for_some_topics_has_them_alone(api: Api) -> None:
+    body = {"name": "ann", "role": "editor", "password": PASSWORD, "topic_filters": FILTERS}
+    assert api.request("POST", "/accounts", json=body).json()["topic_filters"] == FILTERS
+    headers, said = session_of(api)
+    assert said["topic_filters"] == FILTERS
+    for topic, status in (("lab/1", 200), ("other", 403)):
+        one = {"topic_name": topic, "payload": "x"}
+        assert api.request("POST", "/publish", headers, json=one).status_code == status
+    assert api.request("GET", "/clients", headers).status_code == 403
+    changed = api.request("PUT", "/accounts/ann", json={"role": "viewer"}).json()
+    assert (changed["role"], changed["topic_filters"]) == ("viewer", FILTERS)
+    wrong = api.request("PUT", "/accounts/ann", json={"role": "admin"})
+    assert (wrong.status_code, "has all topics" in wrong.json()["detail"]) == (422, True)
+    api.request("PUT", "/accounts/ann", json={"topic_filters": ["other"]})
+    found = api.request("GET", "/retained", headers, params={"topic_filter": "lab/#"})
+    assert found.status_code == 403
+    api.request("PUT", "/accounts/ann", json={"topic_filters": None, "role": "admin"})
+    assert api.request("GET", "/keys", headers).status_code == 200
+    assert api.request("POST", "/accounts", json={**body, "role": "admin"}).status_code == 422
+
+
+def test_live_streams_end_when_the_topics_of_an_account_change(api: Api) -> None:
+    body = {"name": "ann", "role": "viewer", "password": PASSWORD}
+    api.request("POST", "/accounts", json=body)
+    headers, _ = session_of(api)
+    callers = api.client.app.state.doorkeeper.callers
+    caller = callers.by_session(headers["Cookie"].partition("=")[2])
+    assert caller is not None
+    assert callers.is_current(caller)
+    api.request("PUT", "/accounts/ann", json={"topic_filters": ["a"]})
+    assert not callers.is_current(caller)
+
+
+def test_a_replay_reads_and_sends_ones_own_topics(api: Api, tmp_path: Path) -> None:
+    key = key_for(api)
+    asked = {"query": "SELECT * FROM messages"}
+    started = api.request("POST", "/replay", key, json=asked)
+    assert started.status_code == 202, started.text
+    job = started.json()["id"]
+    kept = api.client.app.state.jobs.get(job).request
+    order = Order.from_request("default", kept)
+    assert "topic_matches(topic, 'lab/#')" in order.query.sql
+    refused = api.request("POST", "/replay", key, json={"query": "SELECT * FROM subscriptions"})
+    assert refused.status_code == 422
+    row = {
+        "topic": "other",
+        "payload_bytes": b"1",
+        "qos": 0,
+        "retain": False,
+        "properties": None,
+        "client_id": "a",
+        "id": "b",
+        "ts": datetime.now(UTC),
+        "log_partition": 0,
+        "log_offset": 1,
+    }
+    with pytest.raises(RowError, match="has no right to 'other'"):
+        read_row(row, order, 100)
+    elsewhere = replace(order, prefix="copy/")
+    with pytest.raises(RowError, match="has no right to 'copy/lab/1'"):
+        read_row({**row, "topic": "lab/1"}, elsewhere, 100)
+    assert read_row({**row, "topic": "lab/1"}, order, 100).topic_name == "lab/1"
+
+    stranger = key_for(api)
+    assert [one["id"] for one in api.request("GET", "/jobs", key).json()["items"]] == [job]
+    assert api.request("GET", "/jobs", stranger).json()["items"] == []
+    for method in ("GET", "DELETE"):
+        assert api.request(method, f"/jobs/{job}", stranger).status_code == 404
+    assert api.request("GET", f"/jobs/{job}", key).status_code == 200
+    assert api.request("DELETE", f"/jobs/{job}", key).status_code == 202
 
 
 @pytest.mark.parametrize(
-    "name", ["drops", "events", "sessions", "subscriptions", "rules", "rule_x", "reference_x"]
+    "name", ["dead_letters", "late", "sessions", "subscriptions", "rules", "rule_x", "reference_x"]
 )
 def test_queries_name_no_other_table(name: str) -> None:
-    with pytest.raises(QueryError, match="one may query messages, retained"):
+    with pytest.raises(QueryError, match="one may query messages, retained, drops, events"):
         check(f"SELECT * FROM messages, {name}", "t", topic_filters=["#"])

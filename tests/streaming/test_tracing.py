@@ -122,7 +122,7 @@ def test_a_replay_reads_its_messages_in_order_and_from_its_place(
     def read(before_ms: int, after: Place | None) -> list[int]:
         query = ordered_query(order, before_ms, after)
         with queries.run(query, "parquet", limits) as result:
-            found = [read_row(row, order.prefix, 1_000) for row in read_rows(result)]
+            found = [read_row(row, order, 1_000) for row in read_rows(result)]
         assert {one.topic_name for one in found} <= {"x/again/a"}
         return [int(one.payload) for one in found]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from api.access.callers import Caller
 from api.following import Followed
 from api.tracing.tables import TraceTables
 from api.tracing.tracer import Tracer
@@ -105,12 +106,32 @@ def trace(
 
 
 def look(
-    api: Api, scan: TraceScan, client_id: str | None = None, tenant: str = "default"
+    api: Api,
+    scan: TraceScan,
+    client_id: str | None = None,
+    tenant: str = "default",
+    caller: Caller | None = None,
 ) -> Trace | None:
     state = api.client.app.state
     tables = TraceTables(state.spark, tenant)
-    tracer = Tracer(scan, tables, state.cache, api.rules, ["gateway-1", "gateway-2"], tenant)
+    names = ["gateway-1", "gateway-2"]
+    tracer = Tracer(scan, tables, state.cache, api.rules, names, tenant, caller)
     return tracer.trace(ID.hex(), client_id, 100)
+
+
+def test_who_is_for_some_topics_is_shown_messages_of_these_and_no_rules(
+    api: Api, scan: TraceScan
+) -> None:
+    scan.subscriber("other", "plant/#")
+    stranger = Caller("key:1", "viewer", "key", topic_filters=("lab/#", "plant/+/x"))
+    assert look(api, scan, caller=stranger) is None
+    own = Caller("key:2", "viewer", "key", topic_filters=("plant/+",))
+    found = look(api, scan, caller=own)
+    assert found is not None
+    assert [one.client_id for one in found.subscribers] == ["other"]
+    assert found.rules == []
+    assert "rules" not in found.summary
+    assert "rules are not shown to who is for some topics alone" in found.not_known
 
 
 def outcomes(found: Trace) -> dict[str, tuple[str, str]]:
