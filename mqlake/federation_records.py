@@ -121,6 +121,29 @@ def decode_latest(data: bytes) -> list[Any]:
     return list(latest)
 
 
+def encode_reach(routes_offset: int) -> bytes:
+    """Return the value of the record that answers gateways which ask whether other sites know.
+
+    Args:
+        routes_offset: Of `mqlake.routes`; all that can be reached know what is wanted up to there.
+    """
+    return json.dumps({"v": RECORD_VERSION, "routes": routes_offset}).encode()
+
+
+def decode_reach(data: bytes) -> int:
+    """Undo `encode_reach`.
+
+    Raises:
+        InvalidRecord: Not of a version that this release reads, or malformed.
+    """
+    try:
+        found = json.loads(data)
+        check_version(found["v"], "reach of the federation")
+        return int(found["routes"])
+    except (KeyError, TypeError, ValueError) as exc:
+        raise InvalidRecord(f"reach of the federation is malformed: {exc!r}") from exc
+
+
 def needed(links: Iterable[LinkPlaces]) -> Offsets:
     """Return the first offsets that some neighbour may not have."""
     found: Offsets = {}

@@ -44,6 +44,8 @@ HEADER_SOURCE: Final = "source"
 HEADER_EXCHANGE: Final = "exchange"
 HEADER_BY: Final = "by"
 HEADER_NUMBER: Final = "number"
+HEADER_REACH: Final = "reach"
+"""Of a route: its gateway waits until other sites know of it."""
 HEADER_PEERHOST: Final = "peerhost"
 HEADER_TRACEPARENT: Final = "traceparent"
 # Of rules, see `mqlake.rule_records`.
@@ -80,6 +82,8 @@ RIGHTS_KEY: Final = b"\0rights"
 """In `mqlake.gateways`: of the record of the rights in force, `mqlake.rights.applied`."""
 TENANT_KEY_PREFIX: Final = b"\0tenant/"
 """In `mqlake.gateways`: of the record of a tenant, `mqlake.tenants`."""
+REACH_KEY: Final = b"\0reach"
+"""In `mqlake.gateways`: of the record by which the federator answers `HEADER_REACH`."""
 NO_GATEWAY: Final = b"\0"
 """In `mqlake.gateways`: begins the key of what is no word of a gateway."""
 
@@ -354,18 +358,20 @@ def question_key(gateway: str) -> bytes:
     return QUESTION_KEY_PREFIX + gateway.encode("ascii")
 
 
-def route_headers(incarnation: str, number: int) -> Headers:
+def route_headers(incarnation: str, number: int, *, asks_sites: bool = False) -> Headers:
     """Return the headers of a record of a gateway's own.
 
     Args:
         incarnation: Run of the gateway.
         number: Of its route records, the first being 1.
+        asks_sites: It waits until other sites know of it.
     """
-    return [
+    headers = [
         VERSION_HEADER,
         (HEADER_BY, incarnation.encode()),
         (HEADER_NUMBER, b"%d" % number),
     ]
+    return [*headers, (HEADER_REACH, b"")] if asks_sites else headers
 
 
 def decode_route_key(key: bytes) -> Route:

@@ -26,6 +26,7 @@ from ingest.gateway.log_room import LogRoom
 from ingest.gateway.overload import OverloadMeter
 from ingest.gateway.peers import Peers
 from ingest.gateway.publishing import Publisher
+from ingest.gateway.reach import Reach
 from ingest.gateway.retained import Retained
 from ingest.gateway.retained_questions import RetainedAnswers, RetainedQuestions
 from ingest.gateway.retained_shards import RetainedShards
@@ -115,6 +116,7 @@ class Foundation:
             events, writer, counters, settings.delivery_events_per_second, loop
         )
         self.wanted_events = WantedEvents(log.open_reader(), lambda: told.want(self.wanted_events))
+        self.reach = Reach(settings.suback_sites_seconds, loop)
         self.log_room = LogRoom(loop)
         self.share_log = ShareLog(writer, me, lease, self.ending, partitions.sessions)
         self.overload = OverloadMeter(writer.queued, self.log_room.__len__)
@@ -134,6 +136,7 @@ class Foundation:
             clock=context.clock,
             may_count=self.share_log.counts,
             share_strategy=settings.share_strategy,
+            asks_sites=settings.suback_sites_seconds > 0,
         )
         identifiers = MessageIdentifiers(
             context.clock, datacenter=settings.datacenter, machine=machine_number()

@@ -141,7 +141,12 @@ class Gateway(Foundation):
         self.bans = Bans(settings.bans_file, self.context, self.connections)
         rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)
         self.tenants = Tenants(settings, self.connections, self.loop)
-        self.peers.on_other = self.bans.receive, rights.receive, self.tenants.receive
+        self.peers.on_other = (
+            self.bans.receive,
+            rights.receive,
+            self.tenants.receive,
+            self.reach.receive,
+        )
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
         )
@@ -225,7 +230,14 @@ class Gateway(Foundation):
             OpeningContext(context, of_session, sessions, self.resumer),
             ReceiverContext(context, publisher, self.lookup, self.log_room),
             SubscriberContext(
-                context, self.tasks, self.routes, groups, histories, publisher, delivered
+                context,
+                self.tasks,
+                self.routes,
+                self.reach,
+                groups,
+                histories,
+                publisher,
+                delivered,
             ),
         )
         self.make_connection = partial(ClientConnection, of_connection)

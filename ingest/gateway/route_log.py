@@ -57,18 +57,28 @@ class RouteLog:
         incarnation: Of this run of the gateway.
         log: The writer of this gateway's messages.
         partitions: Of `mqlake.inbound`.
+        asks_sites: Routes ask the federator whether other sites know of them.
 
     Attributes:
         last_number: Of the last route record that was made.
         proven_number: Of the last one that the router is known to have.
     """
 
-    def __init__(self, gateway: str, incarnation: str, log: LogWriter, partitions: int) -> None:
+    def __init__(
+        self,
+        gateway: str,
+        incarnation: str,
+        log: LogWriter,
+        partitions: int,
+        *,
+        asks_sites: bool = False,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._gateway = gateway
         self._incarnation = incarnation
         self._log = log
         self._partitions = partitions
+        self._asks_sites = asks_sites
         self._unwritten: deque[_Record] = deque()
         self.last_number = 0
         self.proven_number = 0
@@ -91,6 +101,11 @@ class RouteLog:
         for partition in range(self._partitions):
             self._unwritten.append(_Record(INBOUND, key, b"", _HEADERS, partition, on_reported))
         return barrier
+
+    @property
+    def end(self) -> int:
+        """Offset of the last route record that the log has, `NO_ROUTES` without any."""
+        return self._routes_offset
 
     def __len__(self) -> int:
         """Return how many records were made and not written."""
@@ -175,5 +190,5 @@ class RouteLog:
                 self._routes_offset = max(self._routes_offset, offset)
             on_reported(partition, offset, error)
 
-        headers = route_headers(self._incarnation, number)
+        headers = route_headers(self._incarnation, number, asks_sites=self._asks_sites)
         return _Record(ROUTES, route_key(route), value, headers, 0, report)

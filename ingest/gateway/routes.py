@@ -63,6 +63,7 @@ class Routes:
         clock: For both.
         may_count: Tells whether nobody else can have withdrawn routes of share groups meanwhile.
         share_strategy: How share groups want their messages spread.
+        asks_sites: Routes ask the federator whether other sites know of them.
 
     Attributes:
         is_due: Something waits that must be in the log before any later message: `flush` first.
@@ -81,6 +82,7 @@ class Routes:
         clock: Clock,
         may_count: Callable[[], bool],
         share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN,
+        asks_sites: bool = False,
     ) -> None:
         self.is_due = False
         self._loop = asyncio.get_running_loop()
@@ -89,7 +91,7 @@ class Routes:
         self._partitions = partitions
         self._barrier_timeout_seconds = barrier_timeout_seconds
         self._clock = clock
-        self._log = RouteLog(gateway, incarnation, log, partitions)
+        self._log = RouteLog(gateway, incarnation, log, partitions, asks_sites=asks_sites)
         self._members = RouteMembers(linger_seconds, clock, may_count, share_strategy)
         self._next_round = self._new_round(0)
         self._flushing: asyncio.Handle | None = None
@@ -111,6 +113,11 @@ class Routes:
         for round_ in self._open_rounds.values():
             return self._clock.monotonic() - round_.sent_at
         return 0.0
+
+    @property
+    def end(self) -> int:
+        """Offset in `mqlake.routes` of the last record that the log has of this gateway."""
+        return self._log.end
 
     def __len__(self) -> int:
         return len(self._members.entries)

@@ -219,6 +219,13 @@ class GatewaySettings(ProcessSettings):
         le=300,
         description="after this long without an answer from the router a barrier is repeated",
     )
+    suback_sites_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=60,
+        description="with a federation: how long SUBACK waits until all sites that can be reached "
+        "send what is subscribed; 0: it speaks of this site alone",
+    )
 
     credentials_file: Path | None = Field(
         default=None,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ingest.gateway.delivered import Delivered
     from ingest.gateway.histories import Histories, History, Wish
     from ingest.gateway.publishing import Publisher
+    from ingest.gateway.reach import Reach
     from ingest.gateway.routes import Routes
     from ingest.gateway.sending import Sender
     from ingest.gateway.share_groups import ShareGroups
@@ -46,6 +47,10 @@ logger = logging.getLogger(__name__)
 HELD_BY_SUBSCRIBE: Final = "subscribe"
 
 
+UNREACHED: Final = "not all sites of the federation may know of it yet"
+"""Reason string of a SUBACK that has waited for them as long as it may."""
+
+
 class SubscriberContext:
     """What all subscribers of a gateway use.
 
@@ -53,6 +58,7 @@ class SubscriberContext:
         context: Of the gateway.
         tasks: Owns what waits for the log and the router.
         routes: Of the gateway.
+        reach: Knows whether other sites know of them.
         share_groups: The share groups that it has members of.
         histories: Reads history for those who ask for it.
         publisher: Knows what the log has confirmed.
@@ -66,6 +72,7 @@ class SubscriberContext:
         "histories",
         "loop",
         "publisher",
+        "reach",
         "routes",
         "settings",
         "share_groups",
@@ -77,6 +84,7 @@ class SubscriberContext:
         context: Context,
         tasks: Tasks,
         routes: Routes,
+        reach: Reach,
         share_groups: ShareGroups,
         histories: Histories,
         publisher: Publisher,
@@ -88,6 +96,7 @@ class SubscriberContext:
         self.denials = context.denials
         self.tasks = tasks
         self.routes = routes
+        self.reach = reach
         self.share_groups = share_groups
         self.histories = histories
         self.publisher = publisher
@@ -197,7 +206,8 @@ class Subscriber:
         It counts from barriers that go to the log after it came and before anything that this
         gateway accepts later: what was acknowledged before is below them, by whichever gateway.
         SUBACK waits for the log to have the session as it is now, and for the router to have the
-        routes, unless it had them already. Retained messages and history follow when the barriers
+        routes, unless it had them already; if that is set, for other sites to know of them, too.
+        Retained messages and history follow when the barriers
         are back: by then the store has all that was accepted before the SUBSCRIBE.
 
         Args:
@@ -215,6 +225,7 @@ class Subscriber:
         is_taken_up = wish is None
         try:
             starts = await request.counted
+            routes_end = self._context.routes.end
             if not is_taken_up:
                 is_taken_up = True
                 self._take_up(new, starts)
@@ -239,6 +250,8 @@ class Subscriber:
         if not was_routed:
             await request.routed
         reason = "" if wish is None else wish.reason
+        if not await self._context.reach.wait(routes_end):
+            reason = reason or UNREACHED
         self._answer(subscribe.packet_id, codes(asked, refusals), reason)
         await request.routed
         for scan in scans:

@@ -121,6 +121,14 @@ class Interest:
                     told[site] = best
         return news
 
+    def version(self, site: int) -> int:
+        """Return the number of what is known of a site's interest; 0: nothing is."""
+        if site == self._site:
+            return self.own.version
+        return max(
+            (heard[site].version for heard in self._heard.values() if site in heard), default=0
+        )
+
     def knows(self, neighbour: int) -> bool:
         """Tell whether a neighbour has ever said what it wants."""
         return neighbour in self._heard

@@ -23,7 +23,7 @@ from ingest.federation.sites.recovery import recover
 from ingest.federation.sites.retaining import Retaining
 from ingest.federation.sites.spreading import Spreading
 from ingest.federation.sites.taking import Taking
-from ingest.federation.sites.words import Hello, InvalidWord, Ways, decode
+from ingest.federation.sites.words import Hello, InvalidWord, Reached, Ways, decode
 from mqlake.errors import LogError, OperationalError
 from mqlake.federation_records import (
     FEDERATION,
@@ -337,9 +337,13 @@ class SiteService:
             if publish.packet_id:
                 connection.acknowledge(publish.packet_id)
 
-    def _hear(self, link: SiteLink, connection: Connection, word: Hello | News | Ways) -> None:
+    def _hear(
+        self, link: SiteLink, connection: Connection, word: Hello | News | Reached | Ways
+    ) -> None:
         if isinstance(word, Ways):
             link.direct(word)
+        elif isinstance(word, Reached):
+            self.spreading.hear_reached(link, word)
         elif not isinstance(word, Hello):
             self.spreading.hear(link, word)
         elif word.site != link.site:

@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation.packets import CONTROL
 from ingest.federation.sites.interest import Interest, News, Wanted, common
+from ingest.federation.sites.reach import OURSELVES, Reach
 from ingest.federation.sites.subscriptions import LOG_TOPICS, Subscriptions
-from ingest.federation.sites.words import Hello, encode_hello, encode_news
+from ingest.federation.sites.words import (
+    Hello,
+    Reached,
+    encode_hello,
+    encode_news,
+    encode_reached,
+)
 from ingest.protocol.packets import Publish
 from mqlake.errors import OffsetGone
+from mqlake.federation_records import encode_reach
+from mqlake.records import GATEWAYS, HEADER_REACH, REACH_KEY, ROUTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +47,9 @@ NARROW_SECONDS: Final = 5.0
 """Likewise what is wanted no longer; it costs little until then."""
 NARROW_PAUSES: Final = 20
 """Of the time that it took to look at all filters, so many are waited until the next time."""
+
+
+NO_ROUTE: Final = -1
 
 
 class Spreading:
@@ -87,6 +99,12 @@ class Spreading:
         self._timer: asyncio.TimerHandle | None = None
         self._narrowing: asyncio.Task[None] | None = None
         self._narrowing_took = 0.0
+        self._reach = Reach()
+        self._asked = self._owed = NO_ROUTE
+        """Offsets of the last route whose gateway asks whether others know, and of the last one
+        that waits for their answers."""
+        self._routes: dict[int, int] = {}
+        """By number of the own interest, the offset that it answers."""
 
     async def start(self, known: Any) -> None:
         """Learn what is wanted here, and follow it.
@@ -107,6 +125,7 @@ class Spreading:
 
             async def take(records: list[LogRecord], log_topic: str = log_topic) -> None:
                 self.subscriptions.take(log_topic, records)
+                self._note_asked(log_topic, records)
 
             ranges = {partition: (0, end) for partition, end in ends.items()}
             await self._log.ranges.read_range(log_topic, ranges, take)
@@ -138,6 +157,7 @@ class Spreading:
     def open(self, link: SiteLink, connection: Connection) -> None:
         """Say all that is wanted, and then what the neighbour may bring."""
         self.interest.open(link.site)
+        self._reach.open(link.site)
         self._tell(link.site, connection)
         hello = encode_hello(Hello(self._site, tuple(link.allows)))
         connection.publish([Publish(self._topic, hello)])
@@ -146,13 +166,24 @@ class Spreading:
     def close(self, link: SiteLink) -> None:
         """Hear that a neighbour is away."""
         self.interest.close(link.site)
+        self._reach.close(link.site)
         self._schedule(SPREAD_SECONDS)
 
     def hear(self, link: SiteLink, news: News) -> None:
         """Hear what is wanted behind a neighbour."""
+        known = self._reach.take(link.site, news, self.interest.version)
+        if known:
+            self._answer(link.site, known)
+        if self._reach.is_owing:
+            self._schedule(SPREAD_SECONDS)
         if self.interest.hear(link.site, news) and link.is_up:
             self.wanted.want(link.site, self.interest.behind(link.site))
             self._change()
+
+    def hear_reached(self, link: SiteLink, reached: Reached) -> None:
+        """Hear who knows what is wanted."""
+        self._reach.hear(link.site, reached.versions)
+        self._settle()
 
     def complete(self, link: SiteLink, hello: Hello) -> None:
         """Hear that the neighbour has said all that is wanted behind it, and what it takes."""
@@ -166,7 +197,7 @@ class Spreading:
         self._schedule(SPREAD_SECONDS)
 
     def _take(self, log_topic: str, records: list[LogRecord]) -> None:
-        if self.subscriptions.take(log_topic, records):
+        if self._note_asked(log_topic, records) | self.subscriptions.take(log_topic, records):
             self._schedule(SPREAD_SECONDS)
         if self.subscriptions.has_less and self._narrowing is None:
             self._narrowing = asyncio.create_task(self._narrow())
@@ -205,11 +236,57 @@ class Spreading:
         self._timer = None
         if self.interest.want(self.subscriptions.summary(), self._clock.now_ms()):
             self._on_change()
+        if self._asked > self._owed:
+            self._owed = self._routes[self.interest.own.version] = self._asked
+            self._reach.owe(OURSELVES, self._site, self.interest.own.version)
         for site, link in self._links.items():
             if link.connection is not None and link.connection.is_open:
                 self._tell(site, link.connection)
+        self._reach.all_are_told()
+        self._settle()
 
     def _tell(self, site: int, connection: Connection) -> None:
         news = self.interest.news_for(site)
+        self._reach.tell(site, news)
         connection.publish(Publish(self._topic, one) for one in encode_news(news))
         self.sent += len(news)
+
+    # Who knows.
+
+    def _note_asked(self, log_topic: str, records: list[LogRecord]) -> bool:
+        """Note the last route whose gateway asks; return whether there is one."""
+        if log_topic != ROUTES:
+            return False
+        asking = [
+            record.offset
+            for record in records
+            if any(name == HEADER_REACH for name, _ in record.headers)
+        ]
+        self._asked = max(self._asked, *asking) if asking else self._asked
+        return bool(asking)
+
+    def _settle(self) -> None:
+        """Tell whoever waits for it that all who can be reached know."""
+        told: dict[int, dict[int, int]] = {}
+        for asker, site, version in self._reach.settled():
+            known = told.setdefault(asker, {})
+            known[site] = max(version, known.get(site, 0))
+        ours = told.pop(OURSELVES, None)
+        if ours is not None:
+            reached = [one for one in self._routes if one <= ours[self._site]]
+            end = max(self._routes.pop(one) for one in reached)
+            self._log.writer.append(GATEWAYS, REACH_KEY, encode_reach(end), [], _appended)
+        for neighbour, known in told.items():
+            self._answer(neighbour, known)
+
+    def _answer(self, neighbour: int, known: dict[int, int]) -> None:
+        link = self._links.get(neighbour)
+        if link is not None and link.connection is not None:
+            link.connection.publish([Publish(self._topic, encode_reached(Reached(known)))])
+            self.sent += 1
+
+
+def _appended(_partition: int, _offset: int, error: LogError | None) -> None:
+    if error is not None:  # gateways that wait do so for as long as they are set to
+        fields = {"reason": str(error)}
+        _logger.warning("gateways are not told who knows", extra={"fields": fields})

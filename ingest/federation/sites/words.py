@@ -43,6 +43,18 @@ class Ways(NamedTuple):
     """Origins of which they are to come whole again; neither: of all."""
 
 
+class Reached(NamedTuple):
+    """All that can be reached behind the one that says it know what a site wants."""
+
+    versions: dict[int, int]
+    """By site, up to which number."""
+
+
+def encode_reached(reached: Reached) -> bytes:
+    """Return the payload that says who is known of."""
+    return _encode({"reached": reached.versions})
+
+
 def encode_ways(ways: Ways) -> bytes:
     """Return the payload that tells a neighbour how to send."""
     return _encode({"spare": ways.spare, "whole": ways.whole})
@@ -59,8 +71,8 @@ def encode_news(news: News) -> Iterator[bytes]:
         yield _encode({"interest": {site: entry}})
 
 
-def decode(payload: bytes) -> Hello | News | Ways:
-    """Undo `encode_hello`, `encode_news` and `encode_ways`.
+def decode(payload: bytes) -> Hello | News | Reached | Ways:
+    """Undo `encode_hello`, `encode_news`, `encode_reached` and `encode_ways`.
 
     Raises:
         InvalidWord: It is none of these.
@@ -71,6 +83,11 @@ def decode(payload: bytes) -> Hello | News | Ways:
             raise InvalidWord(f"packet of version {found['v']!r}, expected {VERSION}")
         if "interest" in found:
             return read_news(found["interest"])
+        if "reached" in found:
+            versions = {int(site): one for site, one in found["reached"].items()}
+            if any(type(one) is not int for one in versions.values()):
+                raise InvalidWord(f"numbers that are none: {versions!r}")
+            return Reached(versions)
         if "spare" in found:
             told = Ways(*(tuple(found[name]) for name in Ways._fields))
             if any(type(one) is not int for numbers in told for one in numbers):

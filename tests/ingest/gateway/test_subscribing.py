@@ -1,5 +1,6 @@
 import pytest
 
+from ingest.gateway.subscribing import UNREACHED
 from ingest.protocol.packets import (
     Connack,
     Connect,
@@ -16,7 +17,8 @@ from ingest.protocol.reason_codes import (
     UnsubackReasonCode,
 )
 from mqlake.errors import LogError
-from mqlake.records import ROUTES
+from mqlake.federation_records import encode_reach
+from mqlake.records import GATEWAYS, HEADER_REACH, REACH_KEY, ROUTES
 from tests.ingest.gateway.harness import (
     PARTITIONS,
     Client,
@@ -51,6 +53,31 @@ async def test_suback_waits_for_the_router() -> None:
         await until(lambda: harness.gateway.routes.oldest_wait_seconds > 0)
         harness.router.resume_routes()
         await client.expect(Suback)
+
+
+async def test_suback_waits_for_other_sites_if_that_is_set() -> None:
+    async with running_gateway(suback_sites_seconds=60) as harness:
+        client = await Client.connect(harness.port, "alice")
+        client.send(Subscribe(1, [Subscription("a", 1)]))
+        await client.expect_nothing()
+        (route,) = [one for one in harness.log.records(ROUTES) if one.key == b"gateway-1/default/a"]
+        assert (HEADER_REACH, b"") in route.headers
+        for said in (b"{}", encode_reach(route.offset - 1), encode_reach(route.offset)):
+            await client.expect_nothing()
+            harness.log.store(GATEWAYS, REACH_KEY, said, [], 1, 0)
+        assert await client.expect(Suback) == Suback(1, [GRANTED[1]])
+        # Who knows of it already is not asked again.
+        client.send(Subscribe(2, [Subscription("a", 2)]))
+        assert await client.expect(Suback) == Suback(2, [GRANTED[2]])
+
+
+async def test_suback_says_when_other_sites_may_not_know() -> None:
+    async with running_gateway(suback_sites_seconds=0.01) as harness:
+        client = await Client.connect(harness.port, "alice")
+        client.send(Subscribe(1, [Subscription("a", 1)]))
+        suback = await client.expect(Suback)
+        assert suback.reason_codes == [GRANTED[1]]
+        assert suback.properties == {"reason_string": UNREACHED}
 
 
 async def test_a_filter_subscribed_again_at_once_waits_for_the_router_too() -> None:

@@ -15,6 +15,7 @@ from mqlake.local.ports import free_ports
 from mqlake.log.contract import LogAccess, settle
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.records import (
+    GATEWAYS,
     INBOUND,
     ROUTES,
     RULES,
@@ -24,6 +25,7 @@ from mqlake.records import (
     decode_message,
     message_headers,
     message_key,
+    route_headers,
     route_key,
 )
 from mqlake.rule_records import (
@@ -66,7 +68,7 @@ class Site:
         (self.port,) = free_ports(1)
         self.log = MemoryLog()
         self.log.create(INBOUND, partitions)
-        for log_topic in (FEDERATION, ROUTES, SESSIONS, RULES):
+        for log_topic in (FEDERATION, GATEWAYS, ROUTES, SESSIONS, RULES):
             self.log.create(log_topic, 1)
         self.settings = FederationSettings()
         self.service: SiteService | None = None
@@ -153,11 +155,18 @@ class Site:
         self._clients.append(INBOUND, key, payload, message_headers(message), partial(settle, done))
         return message.message_id, done
 
-    async def subscribe(self, topic_filter: str, members: int = 1) -> None:
-        """Do what a gateway does when so many of its clients have subscribed."""
+    async def subscribe(
+        self, topic_filter: str, members: int = 1, *, asks_sites: bool = False
+    ) -> int:
+        """Do what a gateway does when so many of its clients have subscribed.
+
+        Returns:
+            The offset of the route.
+        """
         key = route_key(Route("gateway-1", TENANT, topic_filter))
         value = b"%d" % members if members else None
-        await self._clients.append_durably(ROUTES, key, value, [])
+        headers = route_headers("i", 1, asks_sites=asks_sites)
+        return (await self._clients.append_durably(ROUTES, key, value, headers))[1]
 
     async def store_session(self, client_id: str, *filters: str) -> None:
         """Do what a gateway does when a client with a session has gone."""

@@ -13,8 +13,8 @@ from ingest.federation.sites import spreading
 from ingest.federation.sites.log_messages import place_of
 from ingest.federation.sites.retained import Retained
 from mqlake.errors import LogError, OperationalError
-from mqlake.federation_records import FEDERATION, KEY, decode_checkpoint
-from mqlake.records import INBOUND, Message
+from mqlake.federation_records import FEDERATION, KEY, decode_checkpoint, decode_reach
+from mqlake.records import GATEWAYS, INBOUND, REACH_KEY, Message
 from tests.ingest.federation.sites.harness import Site, are_linked, until
 
 pytestmark = pytest.mark.anyio
@@ -130,6 +130,35 @@ async def test_only_what_somebody_wants_crosses(sites: Make) -> None:
     assert {one.payload for one in b.messages()} == {b"f/1", b"f/2", b"f/2/x"}
     assert {one.payload for one in c.messages()} == {b"f/1", b"f/2"}
     assert {one.payload for one in d.messages()} == {b"f/2", b"f/2/x"}
+
+
+async def test_a_gateway_is_answered_when_the_farthest_site_knows(
+    sites: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So slow that an answer which does not wait for the others comes before them.
+    monkeypatch.setattr(spreading, "SPREAD_SECONDS", 0.1)
+    a, b, c, d = await sites(4, (1, 2), (2, 3), (3, 4), interests=())
+    offset = await d.subscribe("f/1", asks_sites=True)
+    await until(lambda: answers(d))
+    assert answers(d) == [offset]
+    for site, neighbour in ((a, 2), (b, 3), (c, 4)):
+        assert site.service is not None
+        assert site.service.spreading.wanted.of(neighbour) == {"f/1"}
+    await a.publish("f/1", b"at once")
+    await until(lambda: d.have([b"at once"]))
+    # What is covered already is answered, too; who does not ask is not.
+    await d.subscribe("f/2")
+    offset = await d.subscribe("f/1", 2, asks_sites=True)
+    await until(lambda: answers(d)[-1] == offset)
+    assert len(answers(d)) == 2
+    # A site that is away is not waited for, and one that begins anew answers what was asked.
+    await c.kill()
+    offset = await d.subscribe("f/3", asks_sites=True)
+    await until(lambda: answers(d)[-1] == offset)
+    await d.stop()
+    offset = await d.subscribe("f/4", asks_sites=True)
+    await d.start()
+    await until(lambda: answers(d)[-1] == offset)
 
 
 async def test_what_is_wanted_no_longer_crosses_no_longer(
@@ -592,6 +621,12 @@ async def test_random_faults_lose_and_repeat_nothing(sites: Make, seed: int) -> 
                     if message.origin.startswith(f"site-{origin.number}/")
                 ]
                 assert all(before < after for before, after in pairwise(order))
+
+
+def answers(site: Site) -> list[int]:
+    """Return up to where the site's gateways have been told that all know."""
+    records = site.log.records(GATEWAYS)
+    return [decode_reach(one.value or b"") for one in records if one.key == REACH_KEY]
 
 
 def links(site: Site) -> list:  # type: ignore[type-arg]

@@ -5,7 +5,15 @@ import json
 import pytest
 
 from ingest.federation.sites.interest import Entry, News
-from ingest.federation.sites.words import Hello, InvalidWord, decode, encode_hello, encode_news
+from ingest.federation.sites.words import (
+    Hello,
+    InvalidWord,
+    Reached,
+    decode,
+    encode_hello,
+    encode_news,
+    encode_reached,
+)
 
 
 def test_a_hello_comes_back() -> None:
@@ -23,6 +31,11 @@ def test_interest_comes_back_site_by_site() -> None:
     assert found == news
 
 
+def test_who_is_known_of_comes_back() -> None:
+    reached = Reached({3: 17, 4: 1})
+    assert decode(encode_reached(reached)) == reached
+
+
 @pytest.mark.parametrize(
     "found",
     [
@@ -32,6 +45,9 @@ def test_interest_comes_back_site_by_site() -> None:
         {"v": 1, "from": 1, "allows": ["a/#/b"]},
         {"v": 1, "from": 1, "allows": [5]},
         {"v": 1, "from": 1},
+        {"v": 1, "reached": [3]},
+        {"v": 1, "reached": {"x": 3}},
+        {"v": 1, "reached": {"3": "x"}},
         {"v": 1, "interest": 5},
         {"v": 1, "interest": {"x": None}},
         {"v": 1, "interest": {"3": [1, [3], []]}},

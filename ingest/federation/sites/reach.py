@@ -1,0 +1,108 @@
+"""How far it is known what a site wants: a subscription may be acknowledged when all others know.
+
+Each number of a site's interest (`interest.Entry.version`) is answered by who hears of it. The
+neighbour from whom it was heard first is *owed* the answer until all have answered who were told of
+it from here; whoever else tells of it is answered at once, so nobody waits in circles. That is the
+diffusing computation of Dijkstra and Scholten (1980). A neighbour whose link ends is not waited
+for: it cannot be reached, and hears of it when it is back.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from ingest.federation.sites.interest import News
+
+OURSELVES: Final = -1
+"""In the place of a neighbour: who subscribes here waits for it."""
+
+
+class Debt(NamedTuple):
+    """That somebody is to be told when all behind this site know."""
+
+    asker: int
+    """A neighbour, or `OURSELVES`."""
+    site: int
+    """That wants."""
+    version: int
+    """Of its filters."""
+
+
+class Reach:
+    """What one site waits for. Nothing outlives a connection."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, dict[int, int]] = {}
+        """By neighbour and site, the number that it was told last."""
+        self._known: dict[int, dict[int, int]] = {}
+        """Likewise up to which number all behind it know."""
+        self._heard: list[Debt] = []
+        """Neighbours have not been told yet."""
+        self._debts: list[Debt] = []
+
+    def open(self, neighbour: int) -> None:
+        """Hear that there is a new connection."""
+        self.close(neighbour)
+        self._told[neighbour], self._known[neighbour] = {}, {}
+
+    def close(self, neighbour: int) -> None:
+        """Hear that a neighbour is away."""
+        self._told.pop(neighbour, None)
+        self._known.pop(neighbour, None)
+        self._heard = [one for one in self._heard if one.asker != neighbour]
+        self._debts = [one for one in self._debts if one.asker != neighbour]
+
+    def take(self, neighbour: int, news: News, version_of: Callable[[int], int]) -> dict[int, int]:
+        """Hear what a neighbour tells; return what it is answered at once, by site.
+
+        Args:
+            neighbour: It is owed an answer for the rest.
+            news: Not taken up yet.
+            version_of: Returns the number that is known of a site's interest.
+        """
+        known = {}
+        for site, entry in news.items():
+            if entry is None:
+                continue
+            if entry.version > version_of(site):
+                self.owe(neighbour, site, entry.version)
+            else:
+                known[site] = entry.version
+        return known
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether something has come of which neighbours have not been told."""
+        return bool(self._heard)
+
+    def owe(self, asker: int, site: int, version: int) -> None:
+        """Hear of a number that is new here; it counts when all have been told."""
+        self._heard.append(Debt(asker, site, version))
+
+    def tell(self, neighbour: int, news: News) -> None:
+        """Hear what a neighbour is told."""
+        told = self._told.setdefault(neighbour, {})
+        told.update({site: entry.version for site, entry in news.items() if entry is not None})
+
+    def all_are_told(self) -> None:
+        """Hear that all neighbours have been told what there was to tell."""
+        self._debts += self._heard
+        self._heard.clear()
+
+    def hear(self, neighbour: int, known: Mapping[int, int]) -> None:
+        """Hear up to which number of which site all behind a neighbour know."""
+        before = self._known.setdefault(neighbour, {})
+        before.update({site: max(one, before.get(site, 0)) for site, one in known.items()})
+
+    def settled(self) -> list[Debt]:
+        """Return, once, who is to be told now."""
+        paid = [one for one in self._debts if not self._is_awaited(one)]
+        if paid:
+            self._debts = [one for one in self._debts if one not in paid]
+        return paid
+
+    def _is_awaited(self, debt: Debt) -> bool:
+        return any(
+            told.get(debt.site, 0) >= debt.version > self._known[neighbour].get(debt.site, 0)
+            for neighbour, told in self._told.items()
+            if neighbour != debt.asker
+        )
