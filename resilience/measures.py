@@ -16,11 +16,10 @@ SAMPLES: Final = 4_000
 class _Fault:
     name: str
     part: str
-    line: int
     time: int
     end: int | None = None
-    first_delivery: int | None = None
-    """When a message came that was published after the fault."""
+    silence: int | None = None
+    """The longest time in which nobody was delivered anything, begun before the fault was over."""
 
 
 @dataclass(slots=True)
@@ -52,6 +51,8 @@ class Measures:
         self._seen = 0
         self._first: int | None = None
         self._last = 0
+        self._delivered = 0
+        """When a message came last."""
         self.faults: list[_Fault] = []
         self._work: dict[str, _Work] = {}
         self.clients_away = 0
@@ -111,8 +112,11 @@ class Measures:
         elif self._world.arrivals == 1 and not message.is_will:
             self._delay(now, now - message.time)
         for fault in self.faults:
-            if fault.first_delivery is None and message.line > fault.line:
-                fault.first_delivery = now
+            # It strikes some time after its line: only the silence tells when.
+            if fault.end is None or self._delivered < fault.end:
+                since = max(self._delivered, fault.time)
+                fault.silence = max(fault.silence or 0, now - since)
+        self._delivered = now
 
     def _delay(self, now: int, delay: int) -> None:
         self._seen += 1
@@ -123,7 +127,7 @@ class Measures:
 
     def on_fault_invoke(self, op: Operation) -> None:
         world = self._world
-        self.faults.append(_Fault(op["fault"], op.get("part", ""), world.line, world.time))
+        self.faults.append(_Fault(op["fault"], op.get("part", ""), world.time))
 
     def on_fault_ok(self, op: Operation) -> None:
         for fault in reversed(self.faults):
@@ -211,9 +215,7 @@ class Measures:
                     "part": fault.part,
                     "at": (fault.time - start) / 1e6,
                     "seconds": None if fault.end is None else (fault.end - fault.time) / 1e6,
-                    "first_delivery_after": None
-                    if fault.first_delivery is None
-                    else (fault.first_delivery - fault.time) / 1e6,
+                    "silence": None if fault.silence is None else fault.silence / 1e6,
                 }
                 for fault in self.faults
             ],

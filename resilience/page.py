@@ -121,12 +121,12 @@ def _section(result: report.Result) -> str:
 
 
 def _faults(measures: dict[str, Any]) -> str:
-    """Return a table of the faults of a run: how long each took, and what came after it began."""
+    """Return a table of the faults of a run: how long each took, and how long nothing came."""
     if not measures["faults"]:
         return ""
-    rows = [["fault", "part", "at", "took", "first delivery of a message published after it began"]]
+    rows = [["fault", "part", "at", "took", "longest time without a delivery"]]
     for fault in measures["faults"]:
-        spans = (fault["at"], fault["seconds"], fault["first_delivery_after"])
+        spans = (fault["at"], fault["seconds"], fault["silence"])
         seconds = ("-" if span is None else f"{span:.2f} s" for span in spans)
         rows.append([fault["fault"], fault["part"], *seconds])
     rate = f"<p>At {measures['rate_per_second']:g} acknowledged messages a second.</p>"

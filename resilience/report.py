@@ -18,7 +18,7 @@ FIGURES: Final[dict[str, str]] = {
 }
 """What published figures and ours are compared by."""
 
-RECOVERY: Final = "first delivery after a fault, p50 / longest"
+SILENCE: Final = "nothing delivered at a fault, p50 / longest"
 
 Result = dict[str, Any]
 Row = dict[str, Any]
@@ -110,7 +110,7 @@ def comparison(results: Sequence[Result]) -> list[tuple[str, list[list[str]]]]:
     for name in dict.fromkeys(result["scenario"] for result in results):
         mine = [result for result in results if result["scenario"] == name]
         published = mine[0]["published"]
-        head = ["target", "runs", *FIGURES.values(), "delay p50 / p99", "longest outage", RECOVERY]
+        head = ["target", "runs", *FIGURES.values(), "delay p50 / p99", "longest outage", SILENCE]
         rows = [head]
         for result in mine:
             values = figures(result)
@@ -121,7 +121,7 @@ def comparison(results: Sequence[Result]) -> list[tuple[str, list[list[str]]]]:
                     *(_shown(values[key]) for key in FIGURES),
                     _delays(result),
                     _outage(result),
-                    _recovery(result),
+                    _silence(result),
                 ]
             )
         rows.extend(
@@ -164,13 +164,13 @@ def _outage(result: Result) -> str:
     return f"{longest:.2f} s"
 
 
-def _recovery(result: Result) -> str:
-    """Say how long after a fault something came that was published after its beginning."""
+def _silence(result: Result) -> str:
+    """Say how long it took until something came again when a fault had struck."""
     found = sorted(
-        fault["first_delivery_after"]
+        fault["silence"]
         for run in result["runs"]
         for fault in run["measures"]["faults"]
-        if fault["first_delivery_after"] is not None
+        if fault["silence"] is not None
     )
     return f"{found[len(found) // 2]:.2f} / {found[-1]:.2f} s" if found else "-"
 

@@ -101,11 +101,11 @@ def test_a_promise_is_that_of_each_scenario() -> None:
         assert lost(*order) == f"{lost(broken)}; {lost(excused)}"
 
 
-def test_the_time_until_something_comes_after_a_fault_is_told() -> None:
+def test_the_time_until_something_comes_again_at_a_fault_is_told() -> None:
     made = result()
     for run, seconds in zip(made["runs"], (0.5, 2.0), strict=True):
         fault = {"fault": "kill", "part": "a", "at": 1.0, "seconds": 0.7}
-        run["measures"]["faults"] = [{**fault, "first_delivery_after": seconds}]
+        run["measures"]["faults"] = [{**fault, "silence": seconds}]
     ((_, rows),) = comparison([made])
     assert rows[1][-1] == "2.00 / 2.00 s"
     page = to_html([made])
