@@ -214,16 +214,22 @@ class Peers:
         return not self.is_dead(Run(gateway, incarnation))
 
     def is_dead(self, run: Run) -> bool:
-        """Tell whether a run has left, or its lease is over. Nobody is before all was read."""
-        return self._is_unheard(run, self._lease.seconds + GRACE_SECONDS)
+        """Tell whether a run has left, or its lease is over. Nobody is before all was read.
+
+        A process that has certainly ended serves nobody: its lease is not waited for.
+        """
+        if self._is_unheard(run, self._lease.seconds + GRACE_SECONDS):
+            return True
+        return self.is_silent(run) and self._host.is_gone(self._peers[run.gateway].identity)
 
     def is_spent(self, run: Run) -> bool:
         """Tell whether nothing of a dead run can come into the log any more.
 
         What it had handed to its client library while it held its lease is sent when it goes on,
-        unless that gives it up before. A process that has certainly ended sends nothing.
+        unless that gives it up before. A process that has certainly ended sends nothing; what it
+        has sent comes before its lease is over.
         """
-        if not self.is_dead(run):
+        if not self._is_unheard(run, self._lease.seconds + GRACE_SECONDS):
             return False
         peer = self._peers.get(run.gateway)
         if peer is None or peer.incarnation != run.incarnation:

@@ -110,7 +110,8 @@ class GatewaySettings(ProcessSettings):
         ge=2,
         le=300,
         description="after so long without a word from a gateway the others take its sessions "
-        "over, and publish wills; all gateways of a site need the same",
+        "over, and publish wills; after 3 s when they see that its process has ended, on the same "
+        "machine; all gateways of a site need the same",
     )
     limits: LimitSettings = LimitSettings()
 

@@ -134,14 +134,21 @@ async def test_what_a_dead_gateway_had_handed_over_may_come_until_it_is_given_up
         assert clock.monotonic() - dead_at == pytest.approx(DELIVERY_SECONDS, abs=0.5)
 
 
-async def test_a_process_that_has_certainly_ended_sends_nothing_more() -> None:
+async def test_a_process_that_has_certainly_ended_is_dead_when_it_is_silent() -> None:
     async with gateways(ONE, TWO) as (clock, _, (one, two)):
         two.host.kill()
-        assert not one.peers.is_spent(TWO)
-        while not one.peers.is_dead(TWO):
-            clock.advance(0.5)
+        for passed in range(1, 12):
+            clock.advance(1)
             await one.beat()
-        assert one.peers.is_spent(TWO)
+            assert one.peers.is_dead(TWO) == (passed >= SILENT_SECONDS)
+            assert one.peers.is_spent(TWO) == (passed >= LEASE_SECONDS + GRACE_SECONDS)
+
+
+async def test_nobody_is_silent_while_the_log_is() -> None:
+    async with gateways(ONE, TWO) as (clock, _, (one, two)):
+        two.host.kill()
+        clock.advance(5)
+        assert not one.peers.is_dead(TWO)
 
 
 async def test_who_has_left_is_dead_at_once() -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.ingest.session.simulation.families import (
     change_owners,
     crash_at_each_event,
+    keep_on_disk,
     lose_the_answer,
     move_while_messages_come,
     outlast_a_stranger,
@@ -17,7 +18,7 @@ from tests.ingest.session.simulation.families import (
 )
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.planted import MUTANTS
-from tests.ingest.session.simulation.schedule import make_schedule, with_strangers
+from tests.ingest.session.simulation.schedule import make_schedule, on_one_machine, with_strangers
 from tests.ingest.session.simulation.search import explain, schedules_wanted, search
 from tests.ingest.session.simulation.world import World
 
@@ -35,6 +36,8 @@ SCHEDULES: Final = schedules_wanted(20_000)
 STRANGERS: Final = schedules_wanted(2_000)
 """Schedules in which other users come, too."""
 CHUNK: Final = 1_000
+ENDINGS: Final = schedules_wanted(1_000)
+"""Schedules in which gateways see that another one has ended."""
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -50,8 +53,17 @@ def test_no_stranger_gets_a_session(chunk: int) -> None:
     assert found is None, explain(with_strangers(found[0]))
 
 
+def test_who_has_ended_is_not_waited_for_and_breaks_nothing() -> None:
+    found = search(range(ENDINGS), on_one_machine)
+    assert found is None, explain(on_one_machine(found[0]))
+
+
 def test_a_stranger_is_refused_whatever_compaction_leaves() -> None:
     assert not [found for found in outlast_a_stranger() if found is not None]
+
+
+def test_what_a_gateway_has_on_disk_is_what_it_knows() -> None:
+    assert not [found for found in keep_on_disk() if found is not None]
 
 
 def test_a_message_that_comes_when_its_gateway_goes_on_is_stored_once() -> None:

@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from mqlake.session_records import NEVER_EXPIRES
+from tests.ingest.session.simulation.on_disk import WorldOnDisk
 from tests.ingest.session.simulation.schedule import (
     CLIENTS,
     LATE_MS,
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 STRANGERS: Final = 400
 """Schedules in which other users come with the identifiers of clients."""
 
+KEPT: Final = 100
+"""Of these schedules, how many with shards on disk."""
+
 FREE: Final = 300
 """Schedules in which sessions that no record tells of change their gateway."""
 
@@ -32,6 +36,12 @@ def strangers_come() -> Iterator[Violation | None]:
     """Have other users come with the identifiers of clients."""
     for seed in range(STRANGERS):
         yield run(with_strangers(seed))
+
+
+def keep_on_disk() -> Iterator[Violation | None]:
+    """Have other users come while gateways write and read back what they know."""
+    for seed in range(KEPT):
+        yield run(with_strangers(seed), WorldOnDisk)
 
 
 def outlast_a_stranger() -> Iterator[Violation | None]:

@@ -170,19 +170,22 @@ class LeasedNode(Node):
             return True
         if latest is not None and latest != run and self.heard[latest] > self.started:
             return True  # an earlier one, over before the one that speaks now has begun
-        return self.is_silent_for(run, LEASE_MS + MARGIN_MS)
+        ms = SILENCE_MS if run in self.world.ended else LEASE_MS + MARGIN_MS
+        return self.is_silent_for(run, ms)
 
     def is_spent(self, run: Run) -> bool:
         if not self.is_dead(run):
             return False
         if self.latest.get(run.gateway) != run:
             return True
-        return self.is_silent_for(run, LEASE_MS + MARGIN_MS + DELIVERY_MS)
+        ms = 0 if run in self.world.ended else DELIVERY_MS
+        return self.is_silent_for(run, LEASE_MS + MARGIN_MS + ms)
 
     def place(self) -> None:
-        heard = {self.me.gateway}
+        heard, now, since = {self.me.gateway}, self.local_ms, self.started
+        is_deaf = now - self.leased_from > SILENCE_MS
         for run in self.latest.values():
-            if not self.is_silent_for(run, SILENCE_MS):
+            if is_deaf or now - self.heard.get(run, since) < SILENCE_MS:
                 heard.add(run.gateway)
         for number, where in enumerate(_placed(len(self.shards), tuple(sorted(heard)))):
             shard = self.shards[number]

@@ -6,7 +6,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.session.effects import ShardRecord
-from ingest.session.memory_shards import MemoryShardStore
 from ingest.session.ownership import Shard
 from mqlake.shard_records import shard_of
 from tests.ingest.session.simulation.log import START_MS
@@ -73,7 +72,7 @@ class Node:
         """What would land later is lost with the process."""
         self.lands_before: dict[object, int] = {}
         shards = world.schedule.shards
-        self.shards = [Shard(n, MemoryShardStore(), me, self.start) for n in range(shards)]
+        self.shards = [Shard(n, world.open_store(), me, self.start) for n in range(shards)]
         self.ends = [log.next_offset for log in world.logs]
         self.inbound = len(world.inbound)
         self.is_reading: set[object] = set()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from ingest.gateway.progress import Progress
+from ingest.gateway.store import shards
 from ingest.session import acts, ownership, stored_sessions
 from ingest.session.catch_up import Missed
 from ingest.session.effects import Append, PublishWills, Tell
@@ -30,6 +31,7 @@ from tests.ingest.session.simulation.clients import TENANT
 from tests.ingest.session.simulation.families import (
     change_owners,
     crash_at_each_event,
+    keep_on_disk,
     lose_the_answer,
     move_while_messages_come,
     outlast_a_stranger,
@@ -442,6 +444,17 @@ def hear_nobody_in_progress(patch: Patch) -> None:
     patch.setattr(SessionsOfShard, "learn_epoch", learn_epoch)
 
 
+def forget_whose_a_claim_is(patch: Patch) -> None:
+    """A claim that comes back from disk is anybody's."""
+    from_disk = shards._to_claim
+
+    def to_claim(text: str | None) -> Claim | None:
+        claim = from_disk(text)
+        return None if claim is None else replace(claim, principal=ANYBODY)
+
+    patch.setattr(shards, "_to_claim", to_claim)
+
+
 def go_by_the_calendar(patch: Patch) -> None:
     """An owner takes the calendar of its machine for the log's time."""
     patch.setattr(LogClock, "now_ms", lambda self: self._clock.now_ms())
@@ -501,5 +514,6 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (end_what_was_taken, strangers_come),
     (displace_who_waits, strangers_come),
     (hear_nobody_in_progress, strangers_come),
+    (forget_whose_a_claim_is, keep_on_disk),
 ]
 """Planted faults, and what finds each: seeds around the first that does, or some schedules."""

@@ -81,6 +81,17 @@ class Schedule:
     faults: tuple[Fault, ...]
     clocks: tuple[tuple[int, float], ...] = ((0, 1.0),) * 4
     """By slot: how far the calendar of its machine is ahead, in ms, and how fast its clocks are."""
+    is_one_machine: bool = False
+    """Whether gateways see that the process of another one has ended."""
+
+
+def on_one_machine(seed: int) -> Schedule:
+    """Return the schedule of a seed on one machine, where one more gateway ends."""
+    schedule, random = make_schedule(seed), Random(f"machine {seed}")
+    event = random.randint(5, 40 + 18 * len(schedule.steps))
+    faults = (*schedule.faults, Fault(event, "crash", None))
+    faults = tuple(sorted(faults, key=lambda fault: fault.event))
+    return replace(schedule, faults=faults, is_one_machine=True)
 
 
 def with_strangers(seed: int) -> Schedule:

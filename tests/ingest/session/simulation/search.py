@@ -61,11 +61,13 @@ def explain(schedule: Schedule, world: type[World] = World) -> str:
 
 
 def search(
-    seeds: range, make: Callable[[int], Schedule] = make_schedule
+    seeds: range,
+    make: Callable[[int], Schedule] = make_schedule,
+    world: type[World] = World,
 ) -> tuple[int, Violation] | None:
     """Return the first seed whose schedule breaks a promise, and which."""
     for seed in seeds:
-        found = run(make(seed))
+        found = run(make(seed), world)
         if found is not None:
             return seed, found
     return None

@@ -6,6 +6,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from ingest.session.memory_shards import MemoryShardStore
 from mqlake.session_records import NEVER_EXPIRES
 from mqlake.shard_records import Run
 from tests.ingest.session.simulation.clients import Client
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ingest.session.effects import Find, ShardRecord
+    from ingest.session.entries import ShardStore
 
 
 class World:
@@ -47,10 +49,16 @@ class World:
         self.inbound: list[Message] = []
         self.beats: list[Beat] = []
         self.processes: list[Process] = []
+        # Of which everybody sees that they have ended.
+        self.ended: set[Run] = set()
         self.judge = Judge(self)
         self.clients = [Client(self, n, f"c{n}", f"u{n}") for n in range(CLIENTS)]
         self.clients += [Client(self, CLIENTS + n, f"c{n}", "stranger") for n in range(CLIENTS)]
         self.names = 0
+
+    def open_store(self) -> ShardStore:
+        """Return where a process keeps what it reads of a shard."""
+        return MemoryShardStore()
 
     def note(self, who: object, what: str) -> None:
         if self.transcript is not None:
@@ -161,6 +169,8 @@ class World:
         self.note(process, "is gone")
         was_leased = process.is_leased
         process.is_alive = False
+        if self.schedule.is_one_machine:
+            self.ended.add(process.me)
         process.lost_after = self.now + self.random.choice((0, 2, LATE_MS))
         for client in self.clients:
             for connection in client.connections:
