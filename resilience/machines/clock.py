@@ -68,4 +68,6 @@ class Clock:
             f"FAKETIME_TIMESTAMP_FILE={self._file}",
             "FAKETIME_NO_CACHE=1",
             "FAKETIME_DONT_FAKE_MONOTONIC=1",
+            # Else waits until a time of the monotonic clock end at once: Java turns in circles.
+            "FAKETIME_FORCE_MONOTONIC_FIX=0",
         ]

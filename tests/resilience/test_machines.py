@@ -17,6 +17,7 @@ from resilience.definition import load
 from resilience.errors import TargetError
 from resilience.faults import strike
 from resilience.local import LocalTarget
+from resilience.machines.clock import COMPILER
 from resilience.machines.machine import CLOCK, DISK, PACKETS, Machine, missing
 from resilience.machines.switch import CLEAR, CLIENTS, Conditions, Switch
 from resilience.machines.volume import Volume
@@ -267,6 +268,50 @@ def test_a_sleep_takes_as_long_as_it_does_without_such_a_clock(folder: Path) -> 
     )
     assert done.stderr == ""
     assert 0.01 <= float(done.stdout) < 60
+
+
+WAIT = """
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+int main(void)
+{
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_condattr_t steady;
+    pthread_cond_t never;
+    struct timespec begin, until, end;
+    pthread_condattr_init(&steady);
+    pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
+    pthread_cond_init(&never, &steady);
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    until = begin;
+    until.tv_sec += 1;
+    pthread_mutex_lock(&mutex);
+    while (!pthread_cond_timedwait(&never, &mutex, &until))
+        ;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    printf("%f\\n", end.tv_sec - begin.tv_sec + (end.tv_nsec - begin.tv_nsec) / 1e9);
+}
+"""
+
+
+@pytest.mark.skipif(bool(missing([CLOCK])), reason=missing([CLOCK]) or "-")
+def test_a_wait_for_another_thread_takes_as_long_as_it_does_without_such_a_clock(
+    folder: Path,
+) -> None:
+    """As Java waits: it ended at once, and Kafka turned in circles until it was given up."""
+    (folder / "wait.c").write_text(WAIT)
+    subprocess.run(
+        [COMPILER, "-o", folder / "wait", folder / "wait.c", "-lpthread"], check=True, timeout=60
+    )
+    machine = Machine("a", folder, None, disk_mebibytes=1, has_disk=False, has_clock=True)
+    machine.start()
+    machine.set_clock(-3600.0)
+    done = subprocess.run(
+        machine.command([str(folder / "wait")]), capture_output=True, text=True, check=True
+    )
+    assert 1 <= float(done.stdout) < 60
 
 
 LOG = """
