@@ -8,7 +8,7 @@ as the user has to log in as one of that tenant.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mqlake.errors import MqlakeError
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 SEPARATOR: Final = "/"
 """Between tenant and user."""
 
-_FACTS: Final = {
-    "common_name": "client_certificate_common_names",
-    "organization": "client_certificate_organizations",
-    "organizational_unit": "client_certificate_organizational_units",
+_FIELDS: Final = {
+    "common_name": "commonName",
+    "organization": "organizationName",
+    "organizational_unit": "organizationalUnitName",
 }
 
 
@@ -75,11 +75,12 @@ class Tenancy:
             return None
         if transport.get_extra_info("client_certificate_not_after") is None:
             return None  # it has shown none
-        names: list[Any] = transport.get_extra_info(_FACTS[self.certificate_field]) or []
+        fields: list[tuple[str, str]] = transport.get_extra_info("client_certificate_fields") or []
+        names = [name for field, name in fields if field == _FIELDS[self.certificate_field]]
         if len(names) != 1:
             words = self.certificate_field.replace("_", " ")
             raise TenantUnclear(f"its certificate has {len(names)} names as {words}, expected one")
-        return str(names[0])
+        return names[0]
 
 
 def tenancy_of(settings: ListenerSettings) -> Tenancy | None:

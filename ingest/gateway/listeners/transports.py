@@ -11,8 +11,7 @@ Beside the names that asyncio knows:
     sni                              host name that the client asked for in TLS, or None
     client_certificate_subject       RFC 4514 text such as `CN=press-7,O=Example`, or None
     client_certificate_common_name   or None; behind a proxy what the proxy has verified
-    client_certificate_common_names  all of its subject; likewise `…_organizations` and
-                                     `…_organizational_units`
+    client_certificate_fields        of its subject, `("organizationName", "Example")`, or None
     client_certificate_names         its alternative names, `("URI", "spiffe://…")`, or None
     client_certificate_not_after     when it ends, in seconds UTC, or None
     websocket_path                   target of the client's request, with its query
@@ -120,18 +119,12 @@ def certificate_facts(certificate: dict[str, Any] | None) -> Facts:
     certificate = certificate or {}
     subject = certificate.get("subject", ())
     names = [pair for relative_name in subject for pair in relative_name]
-
-    def named(wanted: str) -> list[str]:
-        return [value for kind, value in names if kind == wanted]
-
-    common_names = named("commonName")
+    common_names = [value for kind, value in names if kind == "commonName"]
     return {
         "client_certificate_subject": _to_rfc4514(subject) or None,
         # The last is the most specific.
         "client_certificate_common_name": common_names[-1] if common_names else None,
-        "client_certificate_common_names": common_names,
-        "client_certificate_organizations": named("organizationName"),
-        "client_certificate_organizational_units": named("organizationalUnitName"),
+        "client_certificate_fields": names or None,
         "client_certificate_names": certificate.get("subjectAltName") or None,
         "client_certificate_not_after": _seconds(certificate.get("notAfter")),
     }
