@@ -26,6 +26,23 @@ class TenantsError(MqlakeError):
     """A file of tenants that cannot be used."""
 
 
+class TenantLimits(BaseModel):
+    """What all clients of a tenant share, at all gateways together; 0: any number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    messages_per_second: int = Field(default=0, ge=0, description="that they publish")
+    bytes_per_second: int = Field(default=0, ge=0, description="that they send, at least 1024")
+    connections: int = Field(default=0, ge=0)
+
+    @property
+    def has_rates(self) -> bool:
+        return bool(self.messages_per_second or self.bytes_per_second)
+
+
+NO_LIMITS: Final = TenantLimits()
+
+
 class Tenant(BaseModel):
     """What an operator says of a tenant."""
 
@@ -34,6 +51,7 @@ class Tenant(BaseModel):
     state: Literal["active", "suspended"] = "active"
     """Of a suspended one no client is let in, and those that are there are cut off."""
     description: str = Field(default="", max_length=200)
+    limits: TenantLimits = NO_LIMITS
 
 
 class KeptTenant(Tenant):

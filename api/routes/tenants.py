@@ -14,7 +14,7 @@ from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, read_c
 from api.problems import Problem, ProblemDetails
 from api.tenants import TenantBook, TenantChanges, TooManyTenants
 from mqlake.records import GATEWAYS
-from mqlake.tenants import TENANT_PATTERN, KeptTenant, Tenant
+from mqlake.tenants import NO_LIMITS, TENANT_PATTERN, KeptTenant, Tenant, TenantLimits
 
 router = APIRouter(tags=["tenants"], responses={503: {"model": ProblemDetails}})
 
@@ -43,6 +43,7 @@ class TenantView(BaseModel):
         "clients in"
     )
     description: str
+    limits: TenantLimits
     created_at: datetime | None
     changed_at: datetime | None
     changed_by: str | None
@@ -81,7 +82,7 @@ def put_tenant(
     name: Name,
     wanted: Tenant,
 ) -> TenantView:
-    """Create a tenant, or suspend or resume it.
+    """Create a tenant, suspend or resume it, or give it other limits.
 
     Clients of a suspended one are cut off by all gateways, and none is let in.
     """
@@ -100,6 +101,7 @@ def _view(name: str, kept: KeptTenant | None, sessions: int, rules: int) -> Tena
         name=name,
         state=None if kept is None else kept.state,
         description="" if kept is None else kept.description,
+        limits=NO_LIMITS if kept is None else kept.limits,
         created_at=None if kept is None else to_time(kept.created_at),
         changed_at=None if kept is None else to_time(kept.at),
         changed_by=None if kept is None else kept.by,

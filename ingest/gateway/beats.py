@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ingest.gateway.shared_limits import Told, read_told
 from mqlake.errors import InvalidRecord
 from mqlake.record_versions import RECORD_VERSION
 
@@ -32,6 +33,8 @@ class Peer:
     identity: str = ""
     read_at_ms: int | None = None
     """By the log's time, of a word that is older than our own first one."""
+    shared: Told = field(default_factory=dict)
+    """What it wants of the limits that all gateways share."""
 
 
 def encode_beat(
@@ -86,6 +89,7 @@ def decode_beat(value: bytes | None, heard_at: float, read_at_ms: int | None) ->
             {str(kind): str(one) for kind, one in found.get("addresses", {}).items()},
             str(found.get("process", "")),
             read_at_ms,
+            read_told(found.get("shared")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise InvalidRecord(f"the word of a gateway is malformed: {exc!r}") from exc

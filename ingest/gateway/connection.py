@@ -150,10 +150,7 @@ class ClientConnection(ClientSocket):
         self._tenant_is_said = False
         self._grants: Grants | None = None  # until it is known who the client is
         self._last_received = 0.0
-        limits, loop, counters = settings.limits, context.loop, context.counters
-        self._limits = (
-            ClientLimits(limits, self, loop, counters, self._heard) if limits.has_rates else None
-        )
+        self._limits = self._make_limits() if settings.limits.has_rates else None
         self._login: Login | None = None
         self._number = 0
         self._validity: Validity | None = None
@@ -172,6 +169,8 @@ class ClientConnection(ClientSocket):
         self.is_closing = True
         self._context.deadlines.forget(self)
         self._buffer.clear()
+        if self._grants is not None:
+            self._context.shared_limits.left(self.tenant)
         if self._login is not None:
             self._login.cancel()
         if self._validity is not None:
@@ -462,8 +461,6 @@ class ClientConnection(ClientSocket):
         if reason := self._gone():  # the file was read again meanwhile
             self.refuse(ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD, reason)
             return
-        if self._limits is not None:
-            self._limits.user = self._context.user_limits.of(self.principal)
         if accepted.ends_at is not None:
             self._end_at(accepted.ends_at, "its login")
         if self._login is not None and self._login.is_over:
@@ -479,7 +476,12 @@ class ClientConnection(ClientSocket):
         if banned := self._ban(is_let_in=True):
             self.refuse(*banned)
             return
+        if refusal := self._shared_refusal():
+            self.refuse(*refusal)
+            return
+        self._context.shared_limits.entered(self.tenant)
         self._grants = grants = accepted.grants
+        self._share_limits()
         self.rights = self._context.authorizer.of(
             self.tenant, self.client_id, self.principal, grants
         )
@@ -552,6 +554,28 @@ class ClientConnection(ClientSocket):
         if refusal := self._context.tenants.refusal(self.tenant):
             self._context.denials.add(self, "connect", refusal[1])
             self.close(DisconnectReasonCode.ADMINISTRATIVE_ACTION, log_reason=refusal[1])
+        else:
+            self._share_limits()
+
+    def _make_limits(self) -> ClientLimits:
+        context = self._context
+        settings, loop, counters = context.settings.limits, context.loop, context.counters
+        return ClientLimits(settings, self, loop, counters, self._heard)
+
+    def _share_limits(self) -> None:
+        """Take from what its user and its tenant have, as it is now."""
+        shared = self._context.shared_limits.of(self.tenant, self.principal)
+        if shared and self._limits is None:
+            self._limits = self._make_limits()
+        if self._limits is not None:
+            self._limits.shared = shared
+
+    def _shared_refusal(self) -> tuple[ConnackReasonCode, str] | None:
+        """Return why its tenant may have no further connection, or None."""
+        context = self._context
+        if context.sessions.is_connected(self.tenant, self.client_id):
+            return None  # it takes the place of another one
+        return context.shared_limits.refusal(self.tenant)
 
     def _gone(self) -> str:
         """Return why the login of a user of the credentials file counts no more, or ""."""

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from ingest.gateway.context import Context
     from ingest.gateway.deadlines import Deadlines
     from ingest.gateway.draining import Draining
-    from ingest.gateway.limits import ConnectLimit, UserLimits
+    from ingest.gateway.limits import ConnectLimit
     from ingest.gateway.opening import OpeningContext
     from ingest.gateway.receiver_context import ReceiverContext
     from ingest.gateway.redirecting import Redirecting
+    from ingest.gateway.shared_limits import SharedLimits
     from ingest.gateway.subscribing import SubscriberContext
     from ingest.gateway.tenants import Tenants
 
@@ -29,6 +30,7 @@ class ConnectionContext:
         deadlines: Say when one is to be looked at.
         draining: Says whether clients are let in.
         connect_limit: Says whether there are too many at once.
+        shared_limits: What users and tenants share.
         bans: Say who is not let in.
         tenants: Say which there are.
         chain: Says who they are.
@@ -57,9 +59,9 @@ class ConnectionContext:
         "redirecting",
         "sessions",
         "settings",
+        "shared_limits",
         "subscribers",
         "tenants",
-        "user_limits",
     )
 
     def __init__(
@@ -69,7 +71,7 @@ class ConnectionContext:
         deadlines: Deadlines,
         draining: Draining,
         connect_limit: ConnectLimit,
-        user_limits: UserLimits,
+        shared_limits: SharedLimits,
         bans: Bans,
         tenants: Tenants,
         chain: Chain,
@@ -89,7 +91,7 @@ class ConnectionContext:
         self.deadlines = deadlines
         self.draining = draining
         self.connect_limit = connect_limit
-        self.user_limits = user_limits
+        self.shared_limits = shared_limits
         self.bans = bans
         self.tenants = tenants
         self.chain = chain

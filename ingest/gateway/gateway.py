@@ -26,7 +26,7 @@ from ingest.gateway.ended import Ended
 from ingest.gateway.foundation import Foundation
 from ingest.gateway.gaps import Gaps
 from ingest.gateway.histories import Histories
-from ingest.gateway.limits import ConnectLimit, UserLimits
+from ingest.gateway.limits import ConnectLimit
 from ingest.gateway.listeners.listeners import Listeners
 from ingest.gateway.lookup import Lookup
 from ingest.gateway.opening import OpeningContext
@@ -44,6 +44,7 @@ from ingest.gateway.shard_acts import Actions
 from ingest.gateway.shards import Shards
 from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.share_settling import ShareSettler
+from ingest.gateway.shared_limits import SharedLimits
 from ingest.gateway.status import Status
 from ingest.gateway.subscribing import SubscriberContext
 from ingest.gateway.system_topics import Counted, SystemTopics
@@ -140,7 +141,11 @@ class Gateway(Foundation):
         )
         self.bans = Bans(settings.bans_file, self.context, self.connections)
         rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)
-        self.tenants = Tenants(settings, self.connections, self.loop)
+        limits = settings.limits
+        self.shared_limits = shared = SharedLimits(
+            limits.user_messages_per_second, limits.user_bytes_per_second, self.loop, self.peers.shared
+        )
+        self.tenants = Tenants(settings, self.connections, shared, self.loop)
         self.peers.on_other = (
             self.bans.receive,
             rights.receive,
@@ -182,9 +187,8 @@ class Gateway(Foundation):
         inward = self.publisher, self.wills, self.routes
         doors = self.connections, self.listeners, self.draining
         load = self.authorizer, self.latencies, self.overload
-        self.status = Status(
-            context, self.writer, self.counted, *doors, *inward, shards, self.peers, *load
-        )
+        below = self.context, self.writer, self.counted
+        self.status = Status(*below, *doors, *inward, shards, self.peers, *load, self.shared_limits)
 
     def _make_clients(self) -> None:
         """Make what each client's connection and session are made with."""
@@ -221,7 +225,7 @@ class Gateway(Foundation):
             self.deadlines,
             self.draining,
             ConnectLimit(self.settings.limits, self.loop),
-            UserLimits(self.settings.limits),
+            self.shared_limits,
             self.bans,
             self.tenants,
             self.chain,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
-from weakref import WeakValueDictionary
 
 from pydantic import Field
 
+from ingest.gateway.shared_limits import LEAST_BYTES_PER_SECOND
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.rates import SlidingWindowCounter, TokenBucket
 from mqlake.settings import SettingsGroup
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
     from ingest.gateway.client import Client
     from ingest.gateway.counters import Counters
+    from ingest.gateway.shared_limits import SharedRates
 
 HELD_BY_LIMIT: Final = "limit"
-
-LEAST_BYTES_PER_SECOND: Final = 1024
 
 
 class LimitSettings(SettingsGroup):
@@ -46,13 +45,13 @@ class LimitSettings(SettingsGroup):
     user_messages_per_second: int = Field(
         default=0,
         ge=0,
-        description="that all connections of one user publish here; as many at once",
+        description="that all connections of one user publish, at all gateways together (within "
+        "10 %); as many at once; all gateways of a site need the same",
     )
     user_bytes_per_second: int = Field(
         default=0,
         ge=0,
-        description="that all connections of one user send here, at least "
-        f"{LEAST_BYTES_PER_SECOND}; as many at once",
+        description=f"that these send, at least {LEAST_BYTES_PER_SECOND}; as many at once",
     )
     when_too_fast: Literal["wait", "disconnect"] = Field(
         default="wait",
@@ -84,17 +83,9 @@ class LimitSettings(SettingsGroup):
 
     @property
     def has_rates(self) -> bool:
-        """Whether there is a rate for each client, or each user."""
-        of_client = self.messages_per_second or self.bytes_per_second or self.filters_per_second
-        return bool(of_client or self.has_user_rates)
+        """Whether there is a rate for each client."""
+        return bool(self.messages_per_second or self.bytes_per_second or self.filters_per_second)
 
-    @property
-    def has_user_rates(self) -> bool:
-        return bool(self.user_messages_per_second or self.user_bytes_per_second)
-
-
-MAX_RECENT_USERS: Final = 10_000
-_OF_USER: Final = "the connections of a user"
 
 FILTERS_AT_ONCE: Final = 10
 """Seconds of `filters_per_second`: a client that connects names all of its filters."""
@@ -125,60 +116,23 @@ class ConnectLimit:
         return None
 
 
-class UserRates:
-    """What is left to the connections of one user: who takes from it later waits longer."""
-
-    __slots__ = ("__weakref__", "bytes", "messages")
-
-    def __init__(self, settings: LimitSettings) -> None:
-        self.messages = _bucket(settings.user_messages_per_second, 1)
-        self.bytes = _bucket(settings.user_bytes_per_second, LEAST_BYTES_PER_SECOND)
-
-
-class UserLimits:
-    """The rates of the users that are connected, and of those that have been lately.
-
-    Args:
-        settings: Of the gateway.
-    """
-
-    def __init__(self, settings: LimitSettings) -> None:
-        self._settings = settings
-        self._rates: WeakValueDictionary[str, UserRates] = WeakValueDictionary()
-        # Who comes back at once owes what he owed.
-        self._recent: dict[str, UserRates] = {}
-
-    def of(self, user: str | None) -> UserRates | None:
-        """Return what connections of a user share; None: nothing, for it is nobody's."""
-        if user is None or not self._settings.has_user_rates:
-            return None
-        rates = self._rates.get(user)
-        if rates is None:
-            rates = self._rates[user] = UserRates(self._settings)
-        self._recent.pop(user, None)
-        if len(self._recent) >= MAX_RECENT_USERS:
-            del self._recent[next(iter(self._recent))]
-        self._recent[user] = rates
-        return rates
-
-
 def _bucket(per_second: int, least: int) -> TokenBucket | None:
     rate = float(max(per_second, least))
     return TokenBucket(rate, rate) if per_second else None
 
 
 class ClientLimits:
-    """The rates of one connection, and of the user whose it is.
+    """The rates of one connection, and of the user and the tenant whose it is.
 
     Args:
-        settings: At least one rate.
+        settings: Those of one connection.
         connection: Is read no further, or closed.
         loop: Its clock counts.
         counters: Of the gateway.
         released: Called before the client is read again.
 
     Attributes:
-        user: What it shares with other connections of its user, once it is known who that is.
+        shared: What it shares with other connections, once it is known who its client is.
     """
 
     __slots__ = (
@@ -192,7 +146,7 @@ class ClientLimits:
         "_timer",
         "_until",
         "_waits",
-        "user",
+        "shared",
     )
 
     def __init__(
@@ -213,7 +167,7 @@ class ClientLimits:
         self._bytes = _bucket(settings.bytes_per_second, LEAST_BYTES_PER_SECOND)
         rate = float(settings.filters_per_second)
         self._filters = TokenBucket(rate, FILTERS_AT_ONCE * rate) if rate else None
-        self.user: UserRates | None = None
+        self.shared: tuple[SharedRates, ...] = ()
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -223,10 +177,9 @@ class ClientLimits:
             wait = self._bytes.take(count, self._loop.time())
             if wait:
                 self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "bytes")
-        if self.user is not None and self.user.bytes is not None:
-            wait = self.user.bytes.take(count, self._loop.time())
-            if wait:
-                self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "bytes", _OF_USER)
+        for rates in self.shared:
+            if rates.bytes is not None and (wait := rates.bytes.take(count, self._loop.time())):
+                self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "bytes", rates.whose)
 
     def published(self) -> None:
         """Count a PUBLISH; it may be taken unless the connection is closed then."""
@@ -240,11 +193,10 @@ class ClientLimits:
                 counter.count(now)
             if wait:
                 self._slow_down(wait, DisconnectReasonCode.MESSAGE_RATE_TOO_HIGH, "messages")
-        if self.user is not None and self.user.messages is not None:
-            wait = self.user.messages.take(1, self._loop.time())
-            if wait:
+        for rates in self.shared:
+            if rates.messages is not None and (wait := rates.messages.take(1, self._loop.time())):
                 reason_code = DisconnectReasonCode.MESSAGE_RATE_TOO_HIGH
-                self._slow_down(wait, reason_code, "messages", _OF_USER)
+                self._slow_down(wait, reason_code, "messages", rates.whose)
 
     def named(self, filters: int) -> None:
         """Count the filters of a SUBSCRIBE or UNSUBSCRIBE, as `published`."""

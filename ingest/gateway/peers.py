@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from ingest.gateway.hosts import Host
     from ingest.gateway.lease import Lease
+    from ingest.gateway.shared_limits import Told
     from mqlake.clock import Clock
     from mqlake.log.contract import LogReader
 
@@ -208,6 +209,14 @@ class Peers:
         if peer is None or self.is_silent(Run(gateway, peer.incarnation)):
             return ""
         return peer.addresses.get(listener_kind, "")
+
+    def shared(self) -> list[Told]:
+        """Return what each other gateway that is heard wants of the limits that all share."""
+        return [
+            peer.shared
+            for name, peer in self._peers.items()
+            if not self.is_silent(Run(name, peer.incarnation))
+        ]
 
     def is_alive(self, gateway: str, incarnation: str) -> bool:
         """Tell whether that run of a gateway has been heard of within its lease."""

@@ -128,6 +128,10 @@ class Sessions:
         senders = [session.sender for session in self._sessions.values()]
         return sum(sender.queued_count + sender.inflight_count for sender in senders)
 
+    def is_connected(self, tenant: str, client_id: str) -> bool:
+        """Tell whether a client of this identifier is here."""
+        return (tenant, client_id) in self._sessions
+
     def get(self, tenant: str, client_id: str) -> ClientSession:
         """Return the session of a connected client.
 

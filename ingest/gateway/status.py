@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ingest.gateway.publishing import Publisher
     from ingest.gateway.routes import Routes
     from ingest.gateway.shards import Shards
+    from ingest.gateway.shared_limits import SharedLimits
     from ingest.gateway.system_topics import Counted
     from ingest.gateway.wills import Wills
     from mqlake.log.contract import LogWriter
@@ -46,6 +47,7 @@ class Status:
         authorizer: Goes by rights.
         latencies: How long messages take.
         overload: How much there is to do.
+        shared_limits: What is wanted of those of all gateways.
 
     Attributes:
         problem: Why nothing flows just now, or "".
@@ -68,6 +70,7 @@ class Status:
         authorizer: Authorizer,
         latencies: GatewayLatencies,
         overload: OverloadMeter,
+        shared_limits: SharedLimits,
     ) -> None:
         self.problem = "starting"
         self.bug = ""
@@ -86,6 +89,7 @@ class Status:
         self._peers = peers
         self._authorizer = authorizer
         self._overload = overload
+        self._shared_limits = shared_limits
 
     def health(self) -> tuple[bool, str]:
         """Return whether messages flow, and one line about it."""
@@ -159,6 +163,7 @@ class Status:
             "addresses": advertised(settings.all_listeners, settings.advertised_host),
             "overload": self._overload.level,
             "rights": self._authorizer.version,
+            "shared": self._shared_limits.word(),
             "metrics_port": settings.metrics.port,
             "shards": self._shards.owned,
             "shard_count": self._shards.count,

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 from ingest.gateway.listeners.tenancy import SEPARATOR, tenancy_of
 from ingest.protocol.reason_codes import ConnackReasonCode
 from mqlake.errors import InvalidRecord
-from mqlake.tenants import TENANT_PATTERN, decode_tenant, tenant_of
+from mqlake.tenants import NO_LIMITS, TENANT_PATTERN, decode_tenant, tenant_of
 
 if TYPE_CHECKING:
     import asyncio
 
     from ingest.gateway.connections import Connections
     from ingest.gateway.settings import GatewaySettings
+    from ingest.gateway.shared_limits import SharedLimits
     from mqlake.records import LogRecord
     from mqlake.tenants import KeptTenant
 
@@ -31,21 +32,27 @@ class Tenants:
 
     Args:
         settings: Of the gateway; its own tenant is there without a record.
-        connections: Of clients whose tenant may be suspended, or go.
+        connections: Of clients whose tenant may be suspended, or go, or have other limits.
+        limits: Those of tenants.
         loop: Of the gateway.
     """
 
     def __init__(
-        self, settings: GatewaySettings, connections: Connections, loop: asyncio.AbstractEventLoop
+        self,
+        settings: GatewaySettings,
+        connections: Connections,
+        limits: SharedLimits,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._own = settings.tenant
         self._has_others = any(map(tenancy_of, settings.all_listeners)) or any(
             getattr(one, "tenant_claim", None) for one in settings.authenticators.values()
         )
         self._connections = connections
+        self._limits = limits
         self._loop = loop
         self._kept: dict[str, KeptTenant] = {}
-        self._is_cutting = False
+        self._is_renewing = False
 
     def prefix_of(self, tenant: str) -> str:
         """Return what the names of its users begin with."""
@@ -70,7 +77,7 @@ class Tenants:
         return tenant in self._kept or (self._has_others and _NAME.match(tenant) is not None)
 
     def receive(self, record: LogRecord) -> None:
-        """Take a record of `mqlake.gateways`, and cut off those whom it keeps out."""
+        """Take a record of `mqlake.gateways`; connections go by it at once."""
         name = tenant_of(record.key or b"")
         if name is None:
             return
@@ -82,11 +89,13 @@ class Tenants:
             except InvalidRecord as exc:
                 logger.warning("tenant ignored", extra={"fields": {"reason": str(exc)}})
                 return
-        if not self._is_cutting and self.refusal(name) is not None:  # once for all that come
-            self._is_cutting = True
-            self._loop.call_soon(self._cut)
+        kept = self._kept.get(name)
+        self._limits.set_limits(name, NO_LIMITS if kept is None else kept.limits)
+        if not self._is_renewing:  # once for all that come together
+            self._is_renewing = True
+            self._loop.call_soon(self._renew)
 
-    def _cut(self) -> None:
-        self._is_cutting = False
+    def _renew(self) -> None:
+        self._is_renewing = False
         for connection in list(self._connections):
             connection.renew_tenant()

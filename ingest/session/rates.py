@@ -87,6 +87,12 @@ class TokenBucket:
         self._at = max(now, self._at)
         return 0.0 if self._level >= 0 else -self._level / self._per_second
 
+    def set_rate(self, per_second: float, now: float) -> None:
+        """Have so much flow in from now on, and hold what flows in a second."""
+        self.take(0.0, now)
+        self._per_second = self._most = per_second
+        self._level = min(self._level, self._most)
+
 
 class Strikes:
     """Puts out for a time who does something too often.

@@ -12,6 +12,7 @@ from mqlake.tenants import decode_tenant, tenant_key
 from tests.api.conftest import Api
 from tests.api.test_access import bearer, make_key
 
+NO_LIMITS = {"messages_per_second": 0, "bytes_per_second": 0, "connections": 0}
 ACME = {"state": "active", "description": "Acme Inc."}
 MADE = {"created_at": "2020-09-13T12:26:40Z", "changed_by": "api-token"}
 
@@ -29,6 +30,7 @@ def test_a_tenant_is_created_suspended_and_shown(api: Api) -> None:
         **ACME,
         **MADE,
         "changed_at": MADE["created_at"],
+        "limits": NO_LIMITS,
         "sessions": 0,
         "rules": 0,
     }
@@ -39,6 +41,12 @@ def test_a_tenant_is_created_suspended_and_shown(api: Api) -> None:
     assert suspended["created_at"] < suspended["changed_at"]
     assert decode_tenant(api.log.records[-1].value or b"").state == "suspended"
     assert api.get("/tenants")["items"][0] == suspended
+
+
+def test_a_tenant_has_limits(api: Api) -> None:
+    limits = {**NO_LIMITS, "connections": 10}
+    assert put(api, limits={"connections": 10})["limits"] == limits
+    assert decode_tenant(api.log.records[-1].value or b"").limits.connections == 10
 
 
 def test_tenants_are_those_that_were_created_or_of_whom_something_is_there(api: Api) -> None:
@@ -62,7 +70,13 @@ def test_a_name_is_a_label(api: Api, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"state": "gone"}, {"description": "x" * 201}, {"suspended": True}]
+    "fields",
+    [
+        {"state": "gone"},
+        {"description": "x" * 201},
+        {"suspended": True},
+        {"limits": {"connections": -1}},
+    ],
 )
 def test_what_is_no_tenant_is_refused(api: Api, fields: dict[str, Any]) -> None:
     assert api.request("PUT", "/tenants/acme", json=fields).status_code == 422

@@ -1,12 +1,12 @@
 """How much one client may do: what is beyond it waits, is refused or ends the connection."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ingest.gateway import limits as module
-from ingest.gateway.limits import UserLimits
+from ingest.gateway import shared_limits as module
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.packets import (
     Connack,
@@ -177,14 +177,14 @@ async def test_clients_of_nobody_share_nothing() -> None:
         assert not harness.counters.clients_too_fast
 
 
-def test_users_who_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_RECENT_USERS", 2)
-    users = UserLimits(limits(user_messages_per_second=1)["limits"])
-    connected = users.of("ann")
+async def test_users_who_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RECENT", 2)
+    users = module.SharedLimits(1, 0, asyncio.get_running_loop(), list)
+    (connected,) = users.of("default", "ann")
     for name in ("bob", "eve", "mallory"):
-        users.of(name)
-    assert users.of("ann") is connected
-    assert set(users._rates) == {"ann", "mallory"}
+        users.of("default", name)
+    assert users.of("default", "ann") == (connected,)
+    assert set(users._users) == {"ann", "mallory"}
 
 
 async def test_who_publishes_too_fast_is_disconnected_where_that_is_set() -> None:

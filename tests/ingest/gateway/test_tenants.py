@@ -1,20 +1,31 @@
 """Two tenants at one gateway: each door between them is tried, and stays shut."""
 
+import contextlib
 import json
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ingest.gateway.settings import GatewaySettings
-from ingest.protocol.packets import Connack, Connect, Suback, Subscribe, Subscription, Will
+from ingest.protocol.packets import (
+    Connack,
+    Connect,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+    Will,
+)
 from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from mqlake.credentials import make_verifier, set_user
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
 from mqlake.records import EVENTS, GATEWAYS, SESSIONS
-from mqlake.tenants import KeptTenant, encode_tenant, tenant_key
+from mqlake.tenants import NO_LIMITS, KeptTenant, TenantLimits, encode_tenant, tenant_key
 from tests.ingest.gateway.authentication.signing import AUDIENCE, ISSUER, SECRET, token
 from tests.ingest.gateway.harness import (
     NAME,
@@ -27,6 +38,7 @@ from tests.ingest.gateway.harness import (
 )
 from tests.ingest.gateway.test_authentication import ScramLogin
 from tests.ingest.gateway.test_draining import ask
+from tests.ingest.gateway.test_survival import FIRST, SECOND, site
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,9 +51,16 @@ ACME, BETA = "acme", "beta"
 SUBSCRIBED = ("#", "+/+", "plant/#", "$share/group/plant/#", "acme/#", "+/plant/#", "/#")
 
 
-def say(log: MemoryLog, name: str, state: Any = "active", *, gone: bool = False) -> None:
+def say(
+    log: MemoryLog,
+    name: str,
+    state: Any = "active",
+    *,
+    limits: TenantLimits = NO_LIMITS,
+    gone: bool = False,
+) -> None:
     """Write what the API writes of a tenant."""
-    tenant = KeptTenant(state=state, created_at=0, at=0, by="olga")
+    tenant = KeptTenant(state=state, limits=limits, created_at=0, at=0, by="olga")
     value = None if gone else encode_tenant(tenant)
     MemoryLogWriter(log).append(GATEWAYS, tenant_key(name), value, [], lambda *_: None, partition=0)
 
@@ -348,6 +367,74 @@ async def test_sessions_are_written_with_their_tenant() -> None:
         keys = [one.key or b"" for one in harness.log.records(SESSIONS)]
         assert [one for one in keys if b"pump" in one]
         assert all(b"acme/pump" in one for one in keys if b"pump" in one)
+
+
+# What tenants have
+
+
+def limited(log: MemoryLog, name: str, **limits: int) -> None:
+    say(log, name, limits=TenantLimits(**limits))
+
+
+async def test_a_tenants_clients_share_a_rate_from_when_it_is_said() -> None:
+    async with two() as (harness, acme, beta):
+        clients = [await Client.connect(acme, f"c{number}") for number in range(2)]
+        limited(harness.log, ACME, messages_per_second=10)
+        shared = harness.gateway.shared_limits
+        await until(lambda: shared.of(ACME, None))
+        await until(lambda: all(one._limits for one in harness.connections()))
+        for client in clients:
+            client.send(*(Publish("a", b"", qos=1, packet_id=number) for number in range(1, 9)))
+        await until(lambda: any(one._held for one in harness.connections()))
+        other = await Client.connect(beta, "c")
+        await other.publish("a", b"", 1)  # nobody else waits
+        for client in clients:
+            for number in range(1, 9):
+                assert (await client.expect(Puback)).packet_id == number
+        limited(harness.log, ACME)
+        await until(lambda: not shared.of(ACME, None))
+
+
+@pytest.mark.parametrize("level", [4, 5])
+async def test_a_tenant_has_no_more_connections_than_it_may(level: int) -> None:
+    async with two() as (harness, acme, beta):
+        limited(harness.log, ACME, connections=2)
+        shared = harness.gateway.shared_limits
+        await until(lambda: shared._limits)
+        kept = [await Client.connect(acme, f"c{number}", level=level) for number in range(2)]
+        refused = await answer(acme, "c2", level=level)
+        full = ConnackReasonCode.QUOTA_EXCEEDED
+        of_3 = ConnackReasonCode.SERVER_UNAVAILABLE
+        assert refused.reason_code is (full if level == 5 else of_3)
+        assert (await answer(beta, "c2", level=level)).reason_code == 0
+        # Who comes back is no further one.
+        assert (await answer(acme, "c1", level=level)).reason_code == 0
+        await kept[0].disconnect()
+        await until(lambda: shared._connections[ACME] == 1)
+        assert (await answer(acme, "c2", level=level)).reason_code == 0
+
+
+async def test_two_gateways_share_what_a_tenant_may() -> None:
+    async with site() as (log, router):
+        say(log, ACME, limits=TenantLimits(connections=3, messages_per_second=100))
+        ports, opened = (free_port(), free_port()), []
+        async with contextlib.AsyncExitStack() as stack:
+            for name, port in zip((FIRST, SECOND), ports, strict=True):
+                listeners = [{"kind": "tcp", "port": port, "tenant": ACME}]
+                running = running_gateway(log=log, router=router, name=name, listeners=listeners)
+                opened.append((await stack.enter_async_context(running)).gateway)
+            first, second = opened
+            for number in range(2):
+                await Client.connect(ports[0], f"a{number}")
+            await Client.connect(ports[1], "b0")
+            for one in opened:
+                await until(partial(one.shared_limits.refusal, ACME))
+            assert (await answer(ports[1], "b1")).reason_code is ConnackReasonCode.QUOTA_EXCEEDED
+            # Who publishes as fast as it may at one of them has all but what is kept for others.
+            busy = await Client.connect(ports[0], "a0")
+            busy.send(*(Publish("a", b"") for _ in range(150)))
+            await until(lambda: any(one["t/acme"][0] >= 100 for one in second.peers.shared()))
+            assert first.shared_limits.of(ACME, None)
 
 
 # By tokens

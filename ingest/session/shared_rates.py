@@ -1,0 +1,83 @@
+"""What part of a limit that all gateways share is one gateway's: pure.
+
+Gateways tell each other twice a second how much they want of a limit, and each works out its own
+part from the same numbers: the parts of all make the limit. Who wants less than an even part leaves
+the rest to the others; what nobody wants is divided evenly. A small part of the limit is for all
+alike, so that a client that comes to a gateway which wanted nothing is not stopped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ingest.session.rates import TokenBucket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+RESERVED: Final = 0.05
+"""Of a limit, divided evenly."""
+HEADROOM: Final = 1.05
+"""A gateway wants so many times what it has used."""
+FADING: Final = 0.7
+"""A word later, of what it wanted so much is wanted still, so that a pause of a second is none."""
+
+
+def allotment(limit: float, mine: float, others: Iterable[float]) -> float:
+    """Return how much of a limit a gateway may use.
+
+    Args:
+        limit: Of all.
+        mine: What it wants; the limit or more: all that there is.
+        others: What each of the other gateways wants.
+    """
+    wants = sorted([mine, *others])
+    count = len(wants)
+    left = limit * (1 - RESERVED)
+    part = 0.0
+    for number, want in enumerate(wants):
+        got = min(want, left / (count - number))
+        left -= got
+        if want == mine:
+            part = got
+    return limit * RESERVED / count + part + max(left, 0.0) / count
+
+
+class SharedRate:
+    """One gateway's part of a rate that all gateways share.
+
+    Args:
+        limit: A second, of all gateways; as much at once.
+
+    Attributes:
+        limit: May be changed; counts from the next `share` on.
+        wanted: A second, by the last word: what others are told.
+    """
+
+    __slots__ = ("_bucket", "_taken", "_was_short", "limit", "wanted")
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._bucket = TokenBucket(limit, limit)
+        self._taken = 0.0
+        self._was_short = False
+        self.wanted = 0.0
+
+    def take(self, amount: float, now: float) -> float:
+        """Take an amount, there or not; return in how many seconds nothing is owed."""
+        self._taken += amount
+        wait = self._bucket.take(amount, now)
+        if wait:
+            self._was_short = True
+        return wait
+
+    def measure(self, seconds: float) -> None:
+        """Work out what is wanted, by what was taken in the last seconds."""
+        used = self._taken / seconds * HEADROOM
+        now = self.limit if self._was_short else min(used, self.limit)
+        self.wanted = max(now, self.wanted * FADING)
+        self._taken, self._was_short = 0.0, False
+
+    def share(self, others: Iterable[float], now: float) -> None:
+        """Go by what the other gateways want."""
+        self._bucket.set_rate(allotment(self.limit, self.wanted, others), now)
