@@ -120,16 +120,24 @@ class LeasedNode(Node):
             world.beats.append(Beat(now + 5, self.me, local))
         if now >= max(self.deaf_until, self.unheard_until):
             self.hear()
+        unheard = local - self.leased_from
+        if unheard < SURE_MS and self.is_sure and not self.is_isolated:
+            self.place()  # as most of the time, and fast
+        else:
+            self.look_at_lease(unheard)
+        for shard in self.shards if unheard < LEASE_MS else ():
+            shard.tick(self.log_clock.now_ms(), self.is_dead, self.is_silent, self.is_spent)
+        self.tick_sessions()
+
+    def look_at_lease(self, unheard: int) -> None:
+        """Do what follows when the lease is over, or is there again."""
         self.may_act()
-        if self.is_isolated and not self.is_confirming and local - self.leased_from < LEASE_MS:
+        if self.is_isolated and not self.is_confirming and unheard < LEASE_MS:
             self.renew()
         if self.is_heard():
             self.become_sure()
         if self.has_lease():
             self.place()
-        for shard in self.shards if local - self.leased_from < LEASE_MS else ():
-            shard.tick(self.log_clock.now_ms(), self.is_dead, self.is_silent, self.is_spent)
-        self.tick_sessions()
 
     def hear(self) -> None:
         beats, now, local = self.world.beats, self.world.now, self.local_ms
