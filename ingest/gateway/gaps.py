@@ -69,19 +69,24 @@ class Gap:
         return self.whom.is_ended
 
     def subscriptions(self) -> Iterator[ClientSubscription[Any]]:
-        """Yield what counts, from the cursor on, or later where it began later.
+        """Yield what counts, from the cursor on, or later where it began later."""
+        for one in self._missing():
+            yield replace(one, starts=latest(self.missed.cursor, one.starts))
 
-        Not what it shares: others of its group have got that; nor what gets its history first.
+    def filters(self) -> list[str]:
+        return [one.topic_filter for one in self._missing()]
+
+    def _missing(self) -> Iterator[ClientSubscription[Any]]:
+        """Yield all but those it shares, for others of their groups have got what came.
+
+        Also left out are those that get their history first.
         """
         for one in self.whom.subscriptions.values():
             topic_filter = one.topic_filter
             if not (
                 split_shared(topic_filter).share_name or self.whom.is_catching_up(topic_filter)
             ):
-                yield replace(one, starts=latest(self.missed.cursor, one.starts))
-
-    def filters(self) -> list[str]:
-        return [one.topic_filter for one in self.subscriptions()]
+                yield one
 
 
 class Gaps:
