@@ -129,6 +129,10 @@ class FakeHost:
         """Be gone, as everybody on the machine can see."""
         self._gone.add(self.identity)
 
+    def hide(self) -> None:
+        """Have been on another machine: nobody can see it."""
+        self._gone.discard(self.identity)
+
     def is_gone(self, identity: str) -> bool:
         return identity in self._gone
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from ingest.gateway.lease import SILENT_SECONDS
 from ingest.gateway.peers import GRACE_SECONDS
 from ingest.protocol.packets import (
     Connack,
@@ -137,9 +138,11 @@ async def publish(harness: Harness, *payloads: bytes, qos: int = 1) -> None:
     await harness.delivered()
 
 
-async def die_out(clock: ManualClock, *living: Harness) -> None:
+async def die_out(
+    clock: ManualClock, *living: Harness, seconds: float = LEASE_SECONDS + GRACE_SECONDS
+) -> None:
     """Let the time pass after which who has said nothing is dead; the living hear each other."""
-    for _ in range(round(LEASE_SECONDS + GRACE_SECONDS) + 1):
+    for _ in range(round(seconds) + 1):
         await seconds_pass(clock, *living)
 
 
@@ -270,7 +273,14 @@ async def test_many_takeovers_at_once_leave_one_connection() -> None:
         assert sum(one.connected_count for one in sessions) == 1
 
 
-async def test_the_session_of_a_gateway_that_has_died_is_found() -> None:
+@pytest.mark.parametrize(
+    ("is_seen", "seconds"),
+    [(True, SILENT_SECONDS), (False, LEASE_SECONDS + GRACE_SECONDS)],
+    ids=["on this machine", "elsewhere"],
+)
+async def test_the_session_of_a_gateway_that_has_died_is_found(
+    is_seen: bool, seconds: float
+) -> None:
     clock = ManualClock()
     async with (
         site() as (log, router),
@@ -284,9 +294,11 @@ async def test_the_session_of_a_gateway_that_has_died_is_found() -> None:
             await client.expect(Publish)
             await first.saved()
             await first.kill()
+            if not is_seen:
+                first.host.hide()
         new = await Client.open(second.port)
         new.send(Connect("alice", 5, clean_start=False, properties=NEVER))
-        await die_out(clock, second)
+        await die_out(clock, second, seconds=seconds)
         assert (await new.expect(Connack)).session_present
         assert (await new.message()).dup
 
