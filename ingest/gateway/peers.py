@@ -227,9 +227,11 @@ class Peers:
 
         A process that has certainly ended serves nobody: its lease is not waited for.
         """
+        if not self.is_silent(run):  # no lease is shorter
+            return False
         if self._is_unheard(run, self._lease.seconds + GRACE_SECONDS):
             return True
-        return self.is_silent(run) and self._host.is_gone(self._peers[run.gateway].identity)
+        return self._host.is_gone(self._peers[run.gateway].identity)
 
     def is_spent(self, run: Run) -> bool:
         """Tell whether nothing of a dead run can come into the log any more.
