@@ -17,6 +17,7 @@ from api.access.callers import Callers
 from api.access.changes import AccessChanges
 from api.access.follower import AccessFollower
 from api.access.passwords import PasswordChecks
+from api.access.provider import Provider
 from api.audit.trail import AuditLog, AuditTrail
 from api.authentication import Doorkeeper, authorize, read_token
 from api.balancing import BalancerLink
@@ -67,6 +68,7 @@ from api.routes import (
     rule_versions,
     rules,
     schemas,
+    sign_on,
     sql,
     tenants,
     topics,
@@ -167,6 +169,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.state.is_stopping = lambda: False
     app.state.access = AccessBook()
     app.state.access_changes = AccessChanges(app.state.log, app.state.access, clock)
+    app.state.provider = None if settings.oidc is None else Provider(settings.oidc, PREFIX, clock)
     app.state.password_checks = PasswordChecks()
     app.state.doorkeeper = Doorkeeper.make(
         Callers(read_token(settings.token_file), app.state.access, clock),
@@ -186,6 +189,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.include_router(dashboard.router)
     app.include_router(health.router, prefix=PREFIX)
     app.include_router(access.public, prefix=PREFIX, max_body_size=settings.max_body_bytes)
+    app.include_router(sign_on.router, prefix=PREFIX)
     app.include_router(live.sockets, prefix=PREFIX)
     modules = (
         *(access, bans, rights, processes, gateways, balancer, federation, clients, retained),

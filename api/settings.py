@@ -1,14 +1,51 @@
 """Settings of the API process (`mqlake api`); `conf/api.toml` shows every key."""
 
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from mqlake.settings import ProcessSettings, TracingSettings
+from mqlake.addresses import is_loopback
+from mqlake.settings import ProcessSettings, SettingsGroup, TracingSettings
 from mqlake.tls import TlsVersion
 from mqlake.topics import DEFAULT_MAX_LEVELS, MAX_TOPIC_BYTES
+
+
+class OidcSettings(SettingsGroup):
+    """The identity provider at which browsers may log in (OpenID Connect)."""
+
+    name: str = Field(default="single sign-on", min_length=1, description="for the login page")
+    issuer: str = Field(
+        pattern=r"^https?://[^\s/?#@]+(/\S*)?$", description="as its tokens name it"
+    )
+    client_id: str = Field(min_length=1, description="as the provider knows this API")
+    client_secret: SecretStr | None = Field(
+        default=None, description="best given by the environment; None: a public client"
+    )
+    public_url: str = Field(
+        pattern=r"^https?://[^\s/?#@]+/?$", description="at which browsers reach this API"
+    )
+    scope: str = Field(default="openid", pattern=r"^openid( \S+)*$", description="asked for")
+    username_claim: str = Field(
+        default="sub", min_length=1, description="that names the account; not what users may change"
+    )
+    ca_certificates: Path | None = Field(
+        default=None, description="PEM file: further authorities for the provider's certificate"
+    )
+    allowed_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
+        default=(), description="where the provider may be though they are not public"
+    )
+    timeout_seconds: float = Field(default=10.0, gt=0.0, le=60.0, description="of one answer")
+
+    @model_validator(mode="after")
+    def _nobody_reads_along(self) -> Self:
+        parts = urlsplit(self.issuer)
+        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+            raise ValueError("issuer: expected https://")
+        return self
 
 
 class ApiSettings(ProcessSettings):
@@ -17,6 +54,7 @@ class ApiSettings(ProcessSettings):
     model_config = SettingsConfigDict(env_prefix="MQLAKE_API_")
 
     tracing: TracingSettings = TracingSettings()
+    oidc: OidcSettings | None = None
 
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8080, ge=1, le=65535, description="TCP port to listen on")

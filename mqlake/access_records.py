@@ -47,7 +47,7 @@ class Account:
 
     role: Role
     verifier: str
-    """As in a credentials file, see `mqlake.credentials`."""
+    """As in a credentials file, see `mqlake.credentials`; empty: there is no password."""
     created_at: int
     created_by: str
     password_changed_at: int

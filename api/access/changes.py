@@ -117,19 +117,21 @@ class AccessChanges:
         servers: str,
         name: str,
         role: Role,
-        password: str,
+        password: str | None,
         by: Caller,
         topic_filters: tuple[str, ...] | None = None,
     ) -> Account:
-        """Make an account.
+        """Make an account; without a password nobody logs in with one.
 
         Raises:
             Taken: The name is, or there are too many.
             UnpreparableText: The password is none.
         """
-        verifier = make_verifier(password, iterations=self._rounds)
+        verifier = ""
+        if password is not None:
+            verifier = str(make_verifier(password, iterations=self._rounds))
         now_ms = self._clock.now_ms()
-        account = Account(role, str(verifier), now_ms, by.name, now_ms, topic_filters)
+        account = Account(role, verifier, now_ms, by.name, now_ms, topic_filters)
         with self._lock:
             if name == TOKEN_NAME or self._book.account(name) is not None:
                 raise Taken(f"there is an account {name!r}: change it with PUT")
@@ -185,12 +187,13 @@ class AccessChanges:
     def accepts(self, name: str, password: str) -> bool:
         """Tell whether this is an account's password; takes as long when there is no account."""
         account = self._book.account(name)
-        verifier = self._nobody if account is None else read_verifier(account.verifier)
+        kept = "" if account is None else account.verifier
+        verifier = read_verifier(kept) if kept else self._nobody
         try:
             prepared = prepare(password, "password")
         except UnpreparableText:
             prepared = "\0"  # nobody's, since it cannot be prepared either
-        return verifier.accepts(prepared.encode()) and account is not None
+        return verifier.accepts(prepared.encode()) and kept != ""
 
     def open_session(self, servers: str, caller: Caller, lifetime_seconds: float) -> Secret:
         """Remember that somebody has logged in; return the secret of the session.

@@ -41,6 +41,7 @@ from mqlake.access_records import Account, ApiKey, Role, SubjectKind
 from mqlake.errors import InvalidTopic
 from mqlake.records import ACCESS
 from mqlake.saslprep import UnpreparableText
+from mqlake.status import SystemState
 from mqlake.topics import split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
@@ -166,7 +167,9 @@ class CreatedKey(KeyView):
 
 class NewAccount(_ForTopics):
     name: AccountName
-    password: Password
+    password: Password | None = Field(
+        default=None, description="null: it logs in at the identity provider alone"
+    )
 
 
 class ChangedAccount(BaseModel):
@@ -220,16 +223,7 @@ async def post_login(
         await begin_attempt(request, login.username or "", None, means)
         caller = await _known(request, changes, login)
     known_as(request, caller.name, caller.role)
-    lifetime_seconds: float = request.app.state.settings.session_hours * 3600.0
-    with _refused(), unavailable():
-        secret = await asyncio.to_thread(
-            changes.open_session, state.bootstrap_servers, caller, lifetime_seconds
-        )
-    _log(request, caller, "login")
-    opened = doorkeeper_of(request).callers.by_session(secret.text(SESSION_PREFIX))
-    assert opened is not None
-    _set_cookie(request, response, secret, round(lifetime_seconds))
-    return _session(opened)
+    return _session(await open_session(request, response, changes, state, caller))
 
 
 @router.get("/session", openapi_extra=for_topics())
@@ -363,13 +357,13 @@ def post_account(
     caller: CurrentCaller,
     new: NewAccount,
 ) -> AccountView:
-    """Make an account: somebody may log in with this name and password."""
+    """Make an account: somebody may log in with this name."""
     with _refused(), unavailable():
         account = changes.create_account(
             state.bootstrap_servers,
             new.name,
             new.role,
-            new.password.get_secret_value(),
+            None if new.password is None else new.password.get_secret_value(),
             caller,
             _filters(new),
         )
@@ -436,6 +430,22 @@ def delete_account(
     _log(request, caller, "account deleted", account=name)
 
 
+async def open_session(
+    request: Request, response: Response, changes: AccessChanges, state: SystemState, caller: Caller
+) -> Caller:
+    """Open the session of somebody who has shown who he is; its cookie is the answer's."""
+    lifetime_seconds: float = request.app.state.settings.session_hours * 3600.0
+    with _refused(), unavailable():
+        secret = await asyncio.to_thread(
+            changes.open_session, state.bootstrap_servers, caller, lifetime_seconds
+        )
+    _log(request, caller, "login")
+    opened = doorkeeper_of(request).callers.by_session(secret.text(SESSION_PREFIX))
+    assert opened is not None
+    _set_cookie(request, response, secret, round(lifetime_seconds))
+    return opened
+
+
 async def _known(request: Request, changes: AccessChanges, login: Login) -> Caller:
     """Return who logs in.
 
@@ -447,14 +457,14 @@ async def _known(request: Request, changes: AccessChanges, login: Login) -> Call
         with unavailable():
             caller = callers.by_token(login.token.get_secret_value())
         if caller is None:
-            raise _wrong("the token is not one that counts")
+            raise wrong("the token is not one that counts")
         return caller
     assert login.username is not None
     assert login.password is not None
     await _check_password(request, changes, login.username, login.password)
     account: Account | None = request.app.state.access.account(login.username)
     if account is None:
-        raise _wrong("user name or password are wrong")  # deleted this moment
+        raise wrong("user name or password are wrong")  # deleted this moment
     return of_account(login.username, account)
 
 
@@ -465,10 +475,10 @@ async def _check_password(
     with unavailable():
         is_right = await checks.run(partial(changes.accepts, name, password.get_secret_value()))
     if not is_right:
-        raise _wrong("user name or password are wrong")
+        raise wrong("user name or password are wrong")
 
 
-def _wrong(detail: str) -> Problem:
+def wrong(detail: str) -> Problem:
     return Problem(HTTPStatus.UNAUTHORIZED, detail, code="wrong_credentials")
 
 

@@ -28,12 +28,13 @@ def command() -> None:
 @_options.data_dir
 @click.option("--role", type=click.Choice(ROLES), default="viewer", help="What it may do.")
 @_options.topics
-def add(name: str, data_dir: Path, role: str, topics: tuple[str, ...]) -> None:
+@click.option("--no-password", is_flag=True, help="It logs in at the identity provider alone.")
+def add(name: str, data_dir: Path, role: str, topics: tuple[str, ...], no_password: bool) -> None:
     """Add an account."""
     body = {
         "name": name,
         "role": role,
-        "password": read_password(),
+        "password": None if no_password else read_password(),
         "topic_filters": list(topics) or None,
     }
     ApiClient(data_dir).post("/accounts", body)

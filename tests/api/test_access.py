@@ -199,7 +199,8 @@ def test_only_health_and_login_are_for_everybody(document: dict[str, Any]) -> No
         for path, methods in paths.items()
         if any("security" not in operation for operation in methods.values())
     }
-    assert free == {"/api/v1/live", "/api/v1/ready", "/api/v1/login"}
+    logins = {"/login", "/login/oidc", "/login/oidc/callback"}
+    assert free == {f"/api/v1{path}" for path in ("/live", "/ready", *logins)}
 
 
 def test_login_opens_a_session(api: Api) -> None:

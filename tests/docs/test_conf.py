@@ -69,6 +69,7 @@ SHOWN_BY_EXAMPLE = {
     "neighbors",
     "prefixes",
     "nodes",
+    "oidc",
     "predicted",
     "history",
     "probe",

@@ -44,6 +44,17 @@ export function login(api, said, done) {
   );
   const submit = h("button.primary", { type: "submit" }, "Log in");
 
+  const elsewhere = h("p.elsewhere", { hidden: true });
+  // Who cannot be asked has none to offer.
+  api.get("/login", { tenant: null }).then(
+    ({ oidc }) => {
+      if (oidc === null) return;
+      fill(elsewhere, h("a", { href: "/api/v1/login/oidc" }, `Log in with ${oidc}`));
+      elsewhere.hidden = false;
+    },
+    () => {},
+  );
+
   function way(value, label, isChosen) {
     const radio = h("input", {
       type: "radio",
@@ -101,6 +112,7 @@ export function login(api, said, done) {
       accountFields,
       wrong,
       submit,
+      elsewhere,
     ),
   );
 }

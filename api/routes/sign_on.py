@@ -1,0 +1,121 @@
+"""Logging in at an identity provider (OpenID Connect), for browsers."""
+
+import hmac
+import secrets
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Cookie, Query, Request
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel, Field
+
+from api.access.callers import of_account
+from api.access.provider import CALLBACK, LoginRefused, Provider, derived
+from api.audit.trail import begin_attempt, known_as
+from api.authentication import doorkeeper_of
+from api.dashboard.serving import PATH
+from api.dependencies import State, unavailable
+from api.problems import Problem, ProblemDetails
+from api.routes.access import Book, Changes, open_session, wrong
+
+router = APIRouter(tags=["access"])
+
+SEED_COOKIE: Final = "mqlake_login"
+SEED_SECONDS: Final = 600
+"""For a login at the provider."""
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    code: {"model": ProblemDetails} for code in (401, 404, 429, 503)
+}
+
+
+class LoginWays(BaseModel):
+    oidc: str | None = Field(
+        description="name of the identity provider, to which GET /login/oidc leads; null: none"
+    )
+
+
+@router.get("/login")
+def get_login(request: Request) -> LoginWays:
+    """Show how one may log in, beside the token and passwords."""
+    settings = request.app.state.settings.oidc
+    return LoginWays(oidc=None if settings is None else settings.name)
+
+
+@router.get(
+    "/login/oidc",
+    status_code=HTTPStatus.SEE_OTHER,
+    response_class=RedirectResponse,
+    responses=_ERRORS,
+)
+async def get_login_oidc(request: Request) -> RedirectResponse:
+    """Send a browser to the identity provider."""
+    provider = _provider(request)
+    seed = secrets.token_urlsafe(32)
+    with unavailable():
+        url = await provider.login_url(seed)
+    answer = RedirectResponse(url, HTTPStatus.SEE_OTHER)
+    answer.set_cookie(
+        SEED_COOKIE,
+        seed,
+        max_age=SEED_SECONDS,
+        path=_cookie_path(request),
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="lax",  # the provider's page sends the browser back
+    )
+    return answer
+
+
+@router.get(
+    CALLBACK,
+    status_code=HTTPStatus.SEE_OTHER,
+    response_class=RedirectResponse,
+    responses={**_ERRORS, 409: {"model": ProblemDetails}},
+)
+async def get_login_oidc_callback(
+    request: Request,
+    book: Book,
+    changes: Changes,
+    system: State,
+    code: Annotated[str, Query(max_length=4096)] = "",
+    state: Annotated[str, Query(max_length=256)] = "",
+    error: Annotated[str, Query(max_length=256, description="of the provider's")] = "",
+    seed: Annotated[str, Cookie(alias=SEED_COOKIE, max_length=256)] = "",
+) -> RedirectResponse:
+    """Take a browser back from the identity provider, and open its session.
+
+    The provider says who somebody is; what he may do, the account of that name says.
+    """
+    provider = _provider(request)
+    request.scope["query_string"] = b""  # the code is nobody else's to read
+    with doorkeeper_of(request).counting_login(request, ""):
+        await begin_attempt(request, "", None, "oidc")
+        if not seed or not hmac.compare_digest(state.encode(), derived(seed, "state").encode()):
+            raise wrong("this browser has not begun that login, or too long ago: begin anew")
+        if error or not code:
+            raise wrong(f"the identity provider refuses: {error[:100] or 'no code'}")
+        try:
+            with unavailable():
+                name = await provider.username(seed, code)
+        except LoginRefused as exc:
+            raise wrong(str(exc)) from exc
+        account = book.account(name)
+        if account is None:
+            raise wrong(f"there is no account {name[:64]!r}: an administrator makes it")
+    caller = of_account(name, account)
+    known_as(request, caller.name, caller.role)
+    answer = RedirectResponse(PATH, HTTPStatus.SEE_OTHER)
+    await open_session(request, answer, changes, system, caller)
+    answer.delete_cookie(SEED_COOKIE, path=_cookie_path(request), httponly=True, samesite="lax")
+    return answer
+
+
+def _provider(request: Request) -> Provider:
+    provider: Provider | None = request.app.state.provider
+    if provider is None:
+        raise Problem(HTTPStatus.NOT_FOUND, "no identity provider is set")
+    return provider
+
+
+def _cookie_path(request: Request) -> str:
+    return f"{request.app.state.prefix}/login/oidc"
