@@ -56,7 +56,7 @@ class Provider:
 
     Args:
         settings: Which.
-        callback_url: Where it sends browsers back to, as it knows it.
+        prefix: Of the API's paths, below which it sends browsers back.
         clock: For how long its keys count.
     """
 
