@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -247,7 +246,7 @@ def _run(
         routing = not trouble and (routing or queries.is_processing(router.NAME))
         figures = {"java_pid": jvm.process.pid, "queries": measured.latest}
         figures["rules_with_memory"] = memory.figures()
-        figures |= asdict(measured.heap) | retention_figures(retention)
+        figures |= measured.heap.figures | retention_figures(retention)
         waiting = undelivered_figures(measured.undelivered, clock.now_ms())
         figures["undelivered"] = waiting
         detail = trouble or (well if routing else "starting the queries")

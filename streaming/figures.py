@@ -56,6 +56,11 @@ class Heap:
     """What was garbage already is among it."""
     max_bytes: int = 0
 
+    @property
+    def figures(self) -> dict[str, int]:
+        """Return what a heartbeat says of it, as `bin/mqlake doctor` reads it."""
+        return {"heap_used_bytes": self.used_bytes, "heap_max_bytes": self.max_bytes}
+
 
 @dataclass(slots=True)
 class _Rate:

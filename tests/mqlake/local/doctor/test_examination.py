@@ -21,6 +21,7 @@ from mqlake.local.doctor.examination import CHECKS, examine, new_patient, worst
 from mqlake.local.paths import DataDirectory
 from mqlake.local.ports import free_ports
 from mqlake.status import STATE_FILE, GatewayAddress, ProcessReport, SystemState, replace_file
+from streaming.figures import Heap
 from tests.ingest.balancer.serving import served_plane
 from tests.ingest.gateway.harness import running_gateway
 from tests.mqlake.test_status import make_state
@@ -157,7 +158,7 @@ def test_queries_that_have_just_begun_to_start_are_no_error(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("used", "level"), [(10, Level.OK), (97, Level.WARNING)])
 def test_a_heap_that_is_full_is_found(tmp_path: Path, used: int, level: Level) -> None:
-    full = engine({}, heap_used_bytes=used << 20, heap_max_bytes=100 << 20)
+    full = engine({}, **Heap(used << 20, 100 << 20).figures)
     details = found(processes.look_at_java, patient(tmp_path, full))
     assert f"heap of the engine: {used} of 100 MiB in use" in details[level]
 
