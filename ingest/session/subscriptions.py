@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import randrange
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+from ingest.session.plans import Plans
 from mqlake.matching import TopicFilterTrie
 from mqlake.sharing import ShareStrategy, choose_member
 from mqlake.topics import split_shared
@@ -28,9 +29,6 @@ ANY_MEMBER: Final = NOT_YET - 1
 
 _FREE_STRATEGIES: Final = frozenset({ShareStrategy.ROUND_ROBIN, ShareStrategy.RANDOM})
 """With these any member may get any message."""
-
-MAX_CACHED_PLANS: Final = 20_000
-"""Distinct topics whose plan is kept; the cache starts anew when it is full."""
 
 
 class Subscriber(Protocol):
@@ -138,8 +136,10 @@ class Subscriptions(Generic[Client]):
         self._share_strategy = share_strategy
         self._tries: dict[str, TopicFilterTrie[ClientSubscription[Client]]] = {}
         self._groups: dict[tuple[str, str], _ShareGroup[Client]] = {}
-        self._plans: dict[tuple[str, str], _Plan[Client]] = {}
-        self._settling: dict[ClientSubscription[Client], None] = {}
+        self._plans: Plans[_Plan[Client]] = Plans()
+        self._plan_of = self._plans.of_topic.get
+        # With their tenants.
+        self._settling: dict[ClientSubscription[Client], str] = {}
         self._count = 0
         self._shared_count = 0
 
@@ -167,9 +167,9 @@ class Subscriptions(Generic[Client]):
             if trie is None:
                 trie = self._tries[tenant] = TopicFilterTrie()
             trie.insert(plain, subscription)
-            self._plans.clear()
+            self._plans.forget(tenant, plain)
         if subscription.starts is not None:
-            self._settling[subscription] = None
+            self._settling[subscription] = tenant
         self._count += 1
 
     def remove(self, tenant: str, subscription: ClientSubscription[Client]) -> None:
@@ -188,7 +188,7 @@ class Subscriptions(Generic[Client]):
                 del self._groups[key]
         else:
             self._tries[tenant].remove(plain, subscription)
-            self._plans.clear()
+            self._plans.forget(tenant, plain)
         if subscription.starts is not None:
             del self._settling[subscription]
         self._count -= 1
@@ -197,23 +197,24 @@ class Subscriptions(Generic[Client]):
         """Make subscriptions unconditional whose starts lie at or below what has been seen."""
         if not self._settling:
             return
-        waiting: dict[ClientSubscription[Client], None] = {}
-        for subscription in self._settling:
+        waiting: dict[ClientSubscription[Client], str] = {}
+        for subscription, tenant in self._settling.items():
             starts = subscription.starts
             assert starts is not None
             if all(mark >= start - 1 for mark, start in zip(high_water_marks, starts, strict=True)):
                 subscription.starts = None
+                share_name, plain = split_shared(subscription.topic_filter)
+                if not share_name:
+                    self._plans.forget(tenant, plain)
             else:
-                waiting[subscription] = None
-        if len(waiting) < len(self._settling):
-            self._plans.clear()
-            self._settling = waiting
+                waiting[subscription] = tenant
+        self._settling = waiting
 
     def copies(
         self, tenant: str, topic_name: str, partition: int, offset: int, publisher: str
     ) -> list[Copy[Client]]:
         """Return the copies of a message at this place of the log, share groups not counted."""
-        plan = self._plans.get((tenant, topic_name))
+        plan = self._plan_of((tenant, topic_name))
         if plan is None:
             plan = self._make_plan(tenant, topic_name)
         if not plan.conditional:
@@ -311,9 +312,7 @@ class Subscriptions(Generic[Client]):
                 plan.conditional.append(group)
             else:
                 plan.copies.append(_merge(group))
-        if len(self._plans) >= MAX_CACHED_PLANS:
-            self._plans.clear()
-        self._plans[tenant, topic_name] = plan
+        self._plans.put(tenant, topic_name, plan)
         return plan
 
 

@@ -66,6 +66,9 @@ GOALS: Final[Mapping[str, tuple[float, bool]]] = {
         for filters in (100_000, 1_000_000)
         for what, goal in _OF_ROUTES.items()
     },
+    "gateway's tree, 10,000 subscriptions, match of a topic seen before": (0.5, False),
+    "gateway's tree, 10,000 subscriptions, match while others subscribe": (1.5, False),
+    "gateway's tree, 10,000 subscriptions, match while others subscribe with #": (1.5, False),
     "balancing by predicted, deviation of CPU, all three": (14, False),
     "placing by predicted, deviation of CPU, all three": (14, False),
     "CONNECT to CONNACK, HAProxy adds, p50": (1, False),

@@ -28,6 +28,7 @@ from mqlake.bench.rules import (
     measure_rules_latency,
 )
 from mqlake.bench.starting import measure_cold_start
+from mqlake.bench.subscribing import measure_gateway_match
 from mqlake.bench.system import Bench
 from mqlake.errors import OperationalError
 
@@ -242,6 +243,7 @@ def times(count: int, take: Callable[[Bench], Figures]) -> Measurement:
 
 WITHOUT_SYSTEM: Final[Mapping[str, Callable[[], Sequence[Figures]]]] = {
     "codec": lambda: [measure_codec() for _ in range(CODEC_REPETITIONS)],
+    "gateway-match": lambda: [measure_gateway_match() for _ in range(CODEC_REPETITIONS)],
     "route-match": lambda: [measure_route_match()],
     "balancing": lambda: [measure_balancing(seed) for seed in range(balancing.RUNS)],
 }

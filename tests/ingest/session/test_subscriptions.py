@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.session import subscriptions as module
+from ingest.session import plans
 from ingest.session.subscriptions import NOT_YET, ClientSubscription, Copy, Subscriptions
 from mqlake.matching import filter_matches
 from mqlake.sharing import ShareStrategy
@@ -20,8 +20,11 @@ class Client:
 
 ALICE, BOB, CAROL = Client("alice"), Client("bob"), Client("carol")
 CLIENTS = (ALICE, BOB, CAROL)
-FILTERS = ("a", "a/b", "a/+", "a/#", "+/b", "+", "#", "$SYS/#", "/", "+/+")
-TOPICS = ("a", "a/b", "a/b/c", "b", "$SYS/b", "/", "/b", "$SYS")
+FILTERS = (
+    *("a", "a/b", "a/+", "a/#", "+/b", "+", "#", "$SYS/#", "/", "+/+", "/+", "/b/#"),
+    *("a/b/c/#", "a/b/c/+", "a/b/c/d/+", "a/b/c/d/e/#", "a/b/+/d"),
+)
+TOPICS = ("a", "a/b", "a/b/c", "a/b/c/d", "a/b/c/d/e", "b", "$SYS/b", "/", "/b", "$SYS")
 OFFSETS = st.integers(0, 4)
 SUBSCRIPTIONS = st.builds(
     ClientSubscription,
@@ -256,7 +259,7 @@ def test_share_groups_hold_exactly_the_members_added(steps: list[tuple[int, bool
 
 
 def test_plans_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_CACHED_PLANS", 2)
+    monkeypatch.setattr(plans, "MAX_PLANS", 2)
     subscriptions: Subscriptions[Client] = Subscriptions()
     subscriptions.add("t", ClientSubscription(ALICE, "#", 1))
     for topic_name in ("a", "b", "c", "a", "b"):
