@@ -37,7 +37,7 @@ from mqlake.local.ports import free_ports
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import END
 from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
-from mqlake.records import INBOUND, Message, message_headers, message_key
+from mqlake.records import EVENTS, INBOUND, Message, message_headers, message_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -104,6 +104,7 @@ class Row:
                 admin.ensure(INBOUND, {"segment.bytes": str(64 * 1024 * 1024)}, PARTITIONS)
                 for log_topic in LOG_TOPICS:
                     admin.ensure(log_topic, {"cleanup.policy": "compact"})
+                admin.ensure(EVENTS, {})
             row = cls(folder, servers)
             stack.callback(row.stop)
             for site in SITES:

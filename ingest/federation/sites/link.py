@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from ingest.federation.sites.events import LINK_DOWN, LINK_UP, RECORDS_GONE
 from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.pace import Pace, size_of
 from mqlake.errors import LogError, OffsetGone
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from ingest.federation.settings import FederationSettings, NeighborSettings
     from ingest.federation.sites.connection import Connection
+    from ingest.federation.sites.events import LinkEvents
     from ingest.federation.sites.words import Ways
     from ingest.protocol.packets import Publish
     from mqlake.clock import Clock
@@ -44,6 +46,7 @@ class SiteLink:
         open_reader: Of the log.
         clock: For the age of messages.
         retained: Returns the latest retained messages of the site, for one that is new.
+        events: Of the site's links.
 
     Attributes:
         connection: The one there is.
@@ -61,6 +64,7 @@ class SiteLink:
         open_reader: Callable[[], LogReader],
         clock: Clock,
         retained: Callable[[], Awaitable[list[LogRecord]]],
+        events: LinkEvents,
     ) -> None:
         self.neighbour = neighbour
         self.site = neighbour.id
@@ -83,6 +87,7 @@ class SiteLink:
         self._open_reader = open_reader
         self._clock = clock
         self._retained = retained
+        self._events = events
         self._outlet: Outlet | None = None
         self._reader: LogReader | None = None
         self._readings: set[asyncio.Task[None]] = set()
@@ -160,6 +165,7 @@ class SiteLink:
         self._readings.add(reading)
         reading.add_done_callback(self._readings.discard)
         _logger.info("a link is up", extra={"fields": {"site": self.site}})
+        self._events.add(LINK_UP, self.site)
 
     def acknowledge(self, connection: Connection, publish: Publish) -> None:
         """Tell the neighbour that its message is durable here, when its rate allows another."""
@@ -186,6 +192,7 @@ class SiteLink:
         if self._outlet is not None:
             fields = {"site": self.site, "reason": connection.reason}
             _logger.warning("a link is down", extra={"fields": fields})
+            self._events.add(LINK_DOWN, self.site, connection.reason)
         self._sent_bytes += connection.sent_bytes
         self.connection, self._outlet = None, None
         self.reason = connection.reason
@@ -247,6 +254,7 @@ class SiteLink:
             self.gone += 1
             outlet.skip()
             _logger.error("the log has no more what a neighbour misses", extra={"fields": fields})
+            self._events.add(RECORDS_GONE, self.site, str(error))
         elif outlet is self._outlet:
             _logger.warning("the log does not answer", extra={"fields": fields})
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.federation.envelope import ROUTING, InvalidEnvelope
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.connections import Connections
+from ingest.federation.sites.events import LinkEvents
 from ingest.federation.sites.figures import figures_of
 from ingest.federation.sites.link import SiteLink
 from ingest.federation.sites.outlet import SiteLog
@@ -96,6 +97,7 @@ class SiteService:
             lambda topic, message: self.retaining.retained.is_latest(topic, message),
             self._fail,
         )
+        self._events = LinkEvents(log.writer, settings.tenant, self.site, clock)
         self._run = clock.now_ms()
         self._written = b""
         self._written_at = NOWHERE
@@ -177,6 +179,7 @@ class SiteService:
             self._log.open_reader,
             self._clock,
             self.retaining.all,
+            self._events,
         )
         self.spreading.add(link)
         self.retaining.allow((*link.allows, *link.allowed))

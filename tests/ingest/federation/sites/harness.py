@@ -1,6 +1,7 @@
 """Federated sites in one process: real services, real sockets, a log in memory for each."""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,6 +16,7 @@ from mqlake.local.ports import free_ports
 from mqlake.log.contract import LogAccess, settle
 from mqlake.log.memory import MemoryLog, MemoryLogReader, MemoryLogWriter, MemoryRangeReader
 from mqlake.records import (
+    EVENTS,
     GATEWAYS,
     INBOUND,
     ROUTES,
@@ -68,7 +70,7 @@ class Site:
         (self.port,) = free_ports(1)
         self.log = MemoryLog()
         self.log.create(INBOUND, partitions)
-        for log_topic in (FEDERATION, GATEWAYS, ROUTES, SESSIONS, RULES):
+        for log_topic in (FEDERATION, GATEWAYS, EVENTS, ROUTES, SESSIONS, RULES):
             self.log.create(log_topic, 1)
         self.settings = FederationSettings()
         self.service: SiteService | None = None
@@ -196,6 +198,11 @@ class Site:
         value = encode_activation(Activation(TENANT, rule, "running", 1, 1, spans=(span,)))
         key = rules_key(RulesKey("activation", TENANT, rule))
         await self._clients.append_durably(RULES, key, value, [])
+
+    def events(self) -> list[tuple[str, int, str | None]]:
+        """Return what became of its links: event, neighbour and reason."""
+        found = [json.loads(one.value or b"{}") for one in self.log.records(EVENTS)]
+        return [(one["event"], one["neighbour"], one["reason"]) for one in found]
 
     def messages(self, topic: str | None = None) -> list[Message]:
         """Return what its log has, partition by partition."""

@@ -399,6 +399,23 @@ async def test_what_the_log_has_no_more_is_said(sites: Make) -> None:
     await until(lambda: b.have([b"3"]))
     assert b.payloads("f/x") == [b"2", b"3"]
     assert [link.gone for link in links(a)] == [1]
+    assert [event for event, _, _ in a.events()].count("federation.records_gone") == 1
+
+
+async def test_what_becomes_of_links_is_told_as_events(sites: Make) -> None:
+    a, b, c = await sites(3, (1, 2), (1, 3))
+    assert {(event, site) for event, site, _ in a.events()} == {
+        ("federation.link_up", 2),
+        ("federation.link_up", 3),
+    }
+    await b.stop()
+    await until(lambda: not are_linked(a, c))
+    event, site, reason = a.events()[-1]
+    assert (event, site) == ("federation.link_down", 2)
+    assert reason
+    await b.start()
+    await until(lambda: are_linked(a, b, c))
+    assert a.events()[-1] == ("federation.link_up", 2, None)
 
 
 async def test_a_link_brings_and_takes_only_its_own_filters(sites: Make) -> None:
