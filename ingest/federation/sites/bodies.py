@@ -4,8 +4,10 @@ On redundant paths each message would come once for each path. A neighbour whose
 told that it is *spare* for that origin: from then on it offers messages, by their places alone, and
 gets its acknowledgement when the message has come whole from another. When that does not come in
 time, or cannot because a neighbour is away, the spare one is told to send whole again, beginning
-with what it has offered and what is not acknowledged: so each path keeps its order. This is the
-eager and lazy push of Plumtree (Leitão, Pereira and Rodrigues, 2007), with an offset behind it.
+with what it has offered and what is not acknowledged: so each path keeps its order. One whose
+offers are there before the messages, time after time, is the faster path: it is told so, too. This
+is the eager and lazy push of Plumtree (Leitão, Pereira and Rodrigues, 2007) and its optimization of
+the tree, with an offset behind it.
 """
 
 from collections.abc import Callable
@@ -18,6 +20,8 @@ PATIENCE_SECONDS: Final = 0.5
 """How long what is offered may take by the other path before it is asked for."""
 STEADY_SECONDS: Final = 60.0
 """How long a neighbour that had to be asked stays no spare: other paths may lack filters."""
+EARLIER: Final = 20
+"""Offers in a row that were there before the message: the path of the offers is the faster one."""
 
 Number = tuple[StreamKey, int]
 
@@ -44,6 +48,10 @@ class Bodies:
         """Origin -> the neighbour that has brought its last message first."""
         self._steady: dict[tuple[int, int], float] = {}
         self._offers: dict[Number, list[_Offer]] = {}
+        self._earlier: dict[tuple[int, int], int] = {}
+        """Offers in a row that came before the message."""
+        self._chosen_at: dict[int, float] = {}
+        """When a faster path was chosen for an origin."""
 
     @property
     def waiting(self) -> int:
@@ -55,6 +63,7 @@ class Bodies:
         self._first = {origin: one for origin, one in self._first.items() if one != neighbour}
         told = {one for one, _ in self._spare if one != neighbour}
         self._spare.clear()
+        self._earlier.clear()
         self._drop(lambda offer, _: offer.neighbour == neighbour or offer.neighbour in told)
         return told
 
@@ -83,6 +92,28 @@ class Bodies:
         """Hear of a message that a neighbour has and this site has not."""
         offer = _Offer(neighbour, acknowledge, now + PATIENCE_SECONDS)
         self._offers.setdefault(number, []).append(offer)
+        way = (neighbour, number[0].origin)
+        self._earlier[way] = self._earlier.get(way, 0) + 1
+
+    def offered_late(self, neighbour: int, origin: int) -> None:
+        """Hear of the offer of a message that this site has, or is about to have."""
+        self._earlier[neighbour, origin] = 0
+
+    def is_faster(self, neighbour: int, origin: int, now: float) -> bool:
+        """Tell, once, that a spare neighbour is to send whole, as it is faster than the other.
+
+        The other one's copies come late then, so it becomes spare. Paths that take the same time
+        are not changed again and again: once in a while for each origin.
+        """
+        way = (neighbour, origin)
+        chosen_at = self._chosen_at.get(origin, -STEADY_SECONDS)
+        if self._earlier.get(way, 0) < EARLIER or now < chosen_at + STEADY_SECONDS:
+            return False
+        self._chosen_at[origin] = now
+        self._earlier[way] = 0
+        self._spare.discard(way)
+        self._drop(lambda offer, number: (offer.neighbour, number[0].origin) == way)
+        return True
 
     def had(self, number: Number) -> None:
         """Acknowledge what is offered: the log has it."""

@@ -126,13 +126,18 @@ class Taking:
         if number[0].origin == self._site:
             acknowledge()
             return
+        origin = number[0].origin
         verdict = self.inlet.hear_offer(number, acknowledge)
-        if verdict is Verdict.DUPLICATE:
-            acknowledge()
-        elif verdict is Verdict.NEW:
-            now = self._clock.monotonic()
-            self.bodies.offer(link.site, number, acknowledge, now)
-            self._schedule()
+        if verdict is not Verdict.NEW:
+            self.bodies.offered_late(link.site, origin)
+            if verdict is Verdict.DUPLICATE:
+                acknowledge()
+            return
+        now = self._clock.monotonic()
+        self.bodies.offer(link.site, number, acknowledge, now)
+        if self.bodies.is_faster(link.site, origin, now):
+            self._tell(link.site, Ways(whole=(origin,)))
+        self._schedule()
 
     def _append(self, link: SiteLink, carried: Carried) -> None:
         carried.message.hops += 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ingest.federation.sites.bodies import PATIENCE_SECONDS, STEADY_SECONDS, Bodies
+from ingest.federation.sites.bodies import EARLIER, PATIENCE_SECONDS, STEADY_SECONDS, Bodies
 from ingest.federation.sites.streams import StreamKey
 
 ORIGIN, FAST, SLOW, OTHER = 1, 2, 3, 4
@@ -75,3 +75,47 @@ def test_when_one_goes_the_others_send_all_of_it_at_once() -> None:
     assert bodies.close(FAST) == {SLOW}
     assert bodies.waiting == 0
     assert bodies.close(FAST) == set()
+
+
+def offers(bodies: Bodies, count: int, now: float, first: int = 0) -> list[bool]:
+    """Return after each of so many offers, before the messages, whether the path is the faster."""
+    found = []
+    for number in range(first, first + count):
+        bodies.offer(SLOW, (STREAM, number), lambda: None, now)
+        found.append(bodies.is_faster(SLOW, ORIGIN, now))
+        bodies.had((STREAM, number))
+        bodies.brought(FAST, ORIGIN)
+    return found
+
+
+def test_whose_offers_are_always_there_first_is_to_send_whole() -> None:
+    bodies = Bodies()
+    bodies.brought(FAST, ORIGIN)
+    assert bodies.repeated(SLOW, ORIGIN, 0.0)
+    assert offers(bodies, EARLIER, 0.0) == [False] * (EARLIER - 1) + [True]
+    bodies.brought(SLOW, ORIGIN)
+    assert bodies.repeated(FAST, ORIGIN, 0.0)  # now the other one is spare
+
+
+def test_one_late_offer_begins_the_count_anew() -> None:
+    bodies = Bodies()
+    assert not any(offers(bodies, EARLIER - 1, 0.0))
+    bodies.offered_late(SLOW, ORIGIN)
+    assert not any(offers(bodies, EARLIER - 1, 0.0))
+
+
+def test_paths_are_not_changed_again_and_again() -> None:
+    bodies = Bodies()
+    assert any(offers(bodies, EARLIER, 0.0))
+    assert not any(offers(bodies, 3 * EARLIER, STEADY_SECONDS / 2))
+    assert any(offers(bodies, EARLIER, 2 * STEADY_SECONDS))
+
+
+def test_what_the_faster_path_has_offered_it_sends_whole() -> None:
+    bodies, told = Bodies(), Told()
+    for number in range(EARLIER):
+        bodies.offer(SLOW, (STREAM, number), told.by(number), 0.0)
+    assert bodies.is_faster(SLOW, ORIGIN, 0.0)
+    assert bodies.waiting == 0
+    bodies.had((STREAM, 0))
+    assert told.packets == []

@@ -9,6 +9,7 @@ from ingest.federation.sites import bodies
 from ingest.federation.sites.bodies import Bodies
 from ingest.federation.sites.outlet import Outlet
 from ingest.federation.sites.taking import Taking
+from ingest.federation.sites.words import Ways
 from mqlake.records import INBOUND
 from tests.ingest.federation.sites import harness
 from tests.ingest.federation.sites.harness import Site, are_linked, until
@@ -81,6 +82,28 @@ async def test_a_path_that_breaks_is_made_up_for_at_once() -> None:
     a.service.reload(a.settings.neighbors)
     await publish(a, range(1_000, 1_050), b, c)
     assert c.repeated() == []
+    await stop(*ring)
+
+
+async def test_a_message_comes_by_the_shortest_path_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bodies, "PATIENCE_SECONDS", 60.0)  # nobody is asked for it
+    a, b, c = ring = (Site(1), Site(2), Site(3))
+    await start(*ring)
+    # By chance a message has come to b by way of c first: so it would stay.
+    assert a.service is not None
+    assert b.service is not None
+    b.service.taking.bodies._spare.add((a.number, a.number))
+    b.service.taking._tell(a.number, Ways(spare=(a.number,)))
+    for number in range(1_000):
+        await publish(a, [number], b, c)
+        if offered(c, b):
+            break
+    before = a.service.links[b.number].counters.sent
+    await publish(a, range(1_000, 1_050), b, c)
+    assert a.service.links[b.number].counters.sent == before + 50
+    assert b.repeated() == c.repeated() == []
     await stop(*ring)
 
 
