@@ -2,7 +2,7 @@
 
 import ssl
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -83,6 +83,14 @@ class BrokerSettings(SettingsGroup):
         return 5 if self.protocol == "5.0" else 4
 
 
+RATES: Final = (
+    "messages_out_per_second",
+    "bytes_out_per_second",
+    "messages_in_per_second",
+    "bytes_in_per_second",
+)
+
+
 class NeighborSettings(BrokerSettings):
     """A site that this one has a link to."""
 
@@ -112,6 +120,11 @@ class NeighborSettings(BrokerSettings):
     bytes_in_per_second: int = Field(
         default=0, ge=0, description="between logs: of topics and payloads, likewise"
     )
+
+    @property
+    def rates(self) -> dict[str, int]:
+        """The rates of the link, by name."""
+        return {name: getattr(self, name) for name in RATES}
 
     @field_validator("uri")
     @classmethod

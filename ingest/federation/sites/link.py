@@ -94,8 +94,7 @@ class SiteLink:
         self._is_paused = False
         self._sent_bytes = 0
         self._loop = asyncio.get_running_loop()
-        self._out = Pace(neighbour.messages_out_per_second, neighbour.bytes_out_per_second)
-        self._in = Pace(neighbour.messages_in_per_second, neighbour.bytes_in_per_second)
+        self._out, self._in = _paces(neighbour)
         self._durable: deque[tuple[int, int]] = deque()
         """Packet identifiers and sizes that the neighbour is not told of for its rate."""
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
@@ -120,6 +119,19 @@ class SiteLink:
         """Records of the log that it may not have, as of the last look."""
         cursor = self.places.cursor
         return sum(max(end - cursor.get(p, end), 0) for p, end in self.ends.items())
+
+    def take_rates(self, neighbour: NeighborSettings) -> bool:
+        """Go by new settings if nothing but rates is new in them; else return False."""
+        if neighbour == self.neighbour:
+            return True
+        if neighbour.model_copy(update=self.neighbour.rates) != self.neighbour:
+            return False
+        self.neighbour = neighbour
+        self._out, self._in = _paces(neighbour)
+        self._stop_waiting()
+        self._acknowledge()
+        self._send()
+        return True
 
     def may_bring(self, topic: str) -> bool:
         """Tell whether messages of a topic of the federation may come over this link."""
@@ -198,9 +210,7 @@ class SiteLink:
         self.reason = connection.reason
         connection.on_writable = None
         self._durable.clear()
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self._stop_waiting()
         self.detached.set()
 
     async def close(self) -> None:
@@ -285,6 +295,11 @@ class SiteLink:
             self.connection.acknowledge(packet_id)
             self._in.note(size, now)
 
+    def _stop_waiting(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
     def _wait_for(self, pace: Pace, action: Callable[[], None]) -> None:
         """Go on when a rate allows it again, if it does not now; once."""
         if action in self._timers or pace.free_at <= self._loop.time():
@@ -309,6 +324,14 @@ class _Taken:
 
     def error(self, error: LogError) -> None:
         self._link.lose(self._outlet, error)
+
+
+def _paces(neighbour: NeighborSettings) -> tuple[Pace, Pace]:
+    """Return how fast messages may go out, and come in."""
+    return (
+        Pace(neighbour.messages_out_per_second, neighbour.bytes_out_per_second),
+        Pace(neighbour.messages_in_per_second, neighbour.bytes_in_per_second),
+    )
 
 
 def _or(own: tuple[str, ...] | None, common: tuple[str, ...]) -> tuple[str, ...]:

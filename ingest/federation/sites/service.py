@@ -152,19 +152,20 @@ class SiteService:
             ended.result()
 
     def reload(self, neighbours: tuple[NeighborSettings, ...]) -> None:
-        """Take other neighbours; links to those that stay as they are are not cut."""
+        """Take other neighbours; links are not cut to those of which nothing but rates is new."""
         wanted = {one.id: one for one in neighbours}
         for site, link in list(self.links.items()):
-            if wanted.get(site) != link.neighbour:
-                if link.connection is not None:
-                    link.connection.close("the neighbour's settings have changed")
-                del self.links[site]
-                if site in wanted:
-                    self._add(wanted[site], link.places)
-                    continue
-                self.spreading.remove(site)
-                if site in self._connecting:
-                    self._connecting.pop(site).cancel()
+            if site in wanted and link.take_rates(wanted[site]):
+                continue
+            if link.connection is not None:
+                link.connection.close("the neighbour's settings have changed")
+            del self.links[site]
+            if site in wanted:
+                self._add(wanted[site], link.places)
+                continue
+            self.spreading.remove(site)
+            if site in self._connecting:
+                self._connecting.pop(site).cancel()
         for site, one in wanted.items():
             if site not in self.links:
                 self._add(one, self._places_at(self._ends))

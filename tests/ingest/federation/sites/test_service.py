@@ -555,6 +555,31 @@ async def test_neighbours_are_read_again_without_cutting_links(sites: Make) -> N
     await c.stop()
 
 
+async def test_rates_are_read_again_without_cutting_the_link(sites: Make) -> None:
+    a, b = await sites(2, (1, 2))
+    assert a.service is not None
+    (to_b,) = links(a)
+    connection = to_b.connection
+    (neighbour,) = a.settings.neighbors
+
+    def set_rate(per_second: int) -> None:
+        changed = neighbour.model_copy(update={"messages_out_per_second": per_second})
+        assert a.service is not None
+        a.service.reload((changed,))
+
+    set_rate(1)
+    payloads = [b"%d" % number for number in range(200)]
+    for one in payloads:
+        await a.publish("f/x", one)
+    await until(lambda: to_b.counters.slowed)
+    set_rate(0)  # at one a second the rest would take minutes
+    await until(lambda: b.have(payloads))
+    assert b.payloads("f/x") == payloads
+    assert to_b.connection is connection
+    set_rate(0)
+    assert links(a) == [to_b]
+
+
 async def test_who_does_not_know_the_password_is_refused(sites: Make) -> None:
     a, b = Site(1), Site(2)
     a.link(b, connects=False)
