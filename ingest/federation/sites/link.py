@@ -301,8 +301,8 @@ class SiteLink:
         self._timers.clear()
 
     def _wait_for(self, pace: Pace, action: Callable[[], None]) -> None:
-        """Go on when a rate allows it again, if it does not now; once."""
-        if action in self._timers or pace.free_at <= self._loop.time():
+        """Go on when a rate allows it again, once; at once if it does so by now."""
+        if action in self._timers:
             return
 
         def go_on() -> None:
