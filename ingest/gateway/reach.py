@@ -29,6 +29,8 @@ class Reach:
         self._seconds = seconds
         self._loop = loop
         self._end = -1
+        self._is_silent = False
+        """That nobody answers has been logged: once until somebody does."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def receive(self, record: LogRecord) -> None:
@@ -40,6 +42,7 @@ class Reach:
         except InvalidRecord as exc:
             logger.warning("reach ignored", extra={"fields": {"reason": str(exc)}})
             return
+        self._is_silent = False
         for routes_offset, reached in self._waiting:
             if routes_offset <= self._end and not reached.done():
                 reached.set_result(None)
@@ -61,6 +64,8 @@ class Reach:
                     return True
         finally:
             self._waiting.remove(waiting)
-        fields = {"waited_seconds": self._seconds}
-        logger.warning("other sites do not say that they know", extra={"fields": fields})
+        if not self._is_silent:
+            self._is_silent = True
+            fields = {"waited_seconds": self._seconds}
+            logger.warning("other sites do not say that they know", extra={"fields": fields})
         return False
