@@ -143,7 +143,10 @@ class Gateway(Foundation):
         rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)
         limits = settings.limits
         self.shared_limits = shared = SharedLimits(
-            limits.user_messages_per_second, limits.user_bytes_per_second, self.loop, self.peers.shared
+            limits.user_messages_per_second,
+            limits.user_bytes_per_second,
+            self.loop,
+            self.peers.shared,
         )
         self.tenants = Tenants(settings, self.connections, shared, self.loop)
         self.peers.on_other = (
