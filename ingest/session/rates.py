@@ -89,7 +89,7 @@ class TokenBucket:
 
     def set_rate(self, per_second: float, now: float) -> None:
         """Have so much flow in from now on, and hold what flows in a second."""
-        self.take(0.0, now)
+        TokenBucket.take(self, 0.0, now)
         self._per_second = self._most = per_second
         self._level = min(self._level, self._most)
 

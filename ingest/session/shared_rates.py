@@ -43,7 +43,7 @@ def allotment(limit: float, mine: float, others: Iterable[float]) -> float:
     return limit * RESERVED / count + part + max(left, 0.0) / count
 
 
-class SharedRate:
+class SharedRate(TokenBucket):
     """One gateway's part of a rate that all gateways share.
 
     Args:
@@ -54,11 +54,11 @@ class SharedRate:
         wanted: A second, by the last word: what others are told.
     """
 
-    __slots__ = ("_bucket", "_taken", "_was_short", "limit", "wanted")
+    __slots__ = ("_taken", "_was_short", "limit", "wanted")
 
     def __init__(self, limit: float) -> None:
+        super().__init__(limit, limit)
         self.limit = limit
-        self._bucket = TokenBucket(limit, limit)
         self._taken = 0.0
         self._was_short = False
         self.wanted = 0.0
@@ -66,7 +66,7 @@ class SharedRate:
     def take(self, amount: float, now: float) -> float:
         """Take an amount, there or not; return in how many seconds nothing is owed."""
         self._taken += amount
-        wait = self._bucket.take(amount, now)
+        wait = super().take(amount, now)
         if wait:
             self._was_short = True
         return wait
@@ -80,4 +80,4 @@ class SharedRate:
 
     def share(self, others: Iterable[float], now: float) -> None:
         """Go by what the other gateways want."""
-        self._bucket.set_rate(allotment(self.limit, self.wanted, others), now)
+        self.set_rate(allotment(self.limit, self.wanted, others), now)

@@ -121,3 +121,12 @@ def test_another_limit_counts_from_the_next_word_on() -> None:
     rate.measure(0.5)
     rate.share([], 0.0)
     assert sum(not rate.take(1, 1.0) for _ in range(900)) == 900
+
+
+def test_what_is_owed_is_no_new_want() -> None:
+    rate = SharedRate(10.0)
+    rate.take(1000, 0.0)
+    for _ in range(30):
+        rate.measure(0.5)
+        rate.share([], 0.0)
+    assert rate.wanted < 0.01
