@@ -34,6 +34,7 @@ from mqlake.records import EVENTS
 from mqlake.rights.files import RightsError
 from mqlake.settings import load
 from tests.ingest.gateway.harness import NAME, Client, Harness, running_gateway, turns, until
+from tests.ingest.gateway.test_redelivery import deliver, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -377,6 +378,59 @@ async def test_a_session_that_comes_back_gets_what_it_may_have_now(
         deny = '[[rules]]\neffect = "deny"\nactions = ["receive"]\ntopics = ["plant/secret/#"]\n'
         await reload(harness, rights, deny + OPEN, caplog)
         otto = await connect(harness, "otto", clean_start=False, properties=kept)
+        assert (await otto.message()).payload == b"open"
+        await otto.expect_nothing()
+        assert dropped(harness) == 1
+
+
+DENIED = '[[rules]]\neffect = "deny"\nactions = ["receive"]\ntopics = ["plant/secret/#"]\n' + OPEN
+
+
+async def test_history_is_asked_for_when_it_is_sent(
+    rights: Path, credentials: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(rights, OPEN)
+    async with gateway_with(rights, credentials) as harness:
+        olga = await connect(harness, "olga")
+        await olga.publish("plant/secret/1", b"hidden", 1)
+        await olga.publish("plant/open/1", b"open", 1)
+        await harness.delivered_count(2)
+        await reload(harness, rights, DENIED, caplog)
+        otto = await connect(harness, "otto")
+        since: Any = {"user_property": [("mqlake-from", "2020-01-01T00:00:00Z")]}
+        otto.send(Subscribe(1, [Subscription("plant/#", 1)], since))
+        await otto.expect(Suback)
+        assert (await otto.message()).payload == b"open"
+        await otto.expect_nothing()
+        assert dropped(harness) == 1
+
+
+async def test_a_share_group_asks_for_the_rights_of_now(
+    rights: Path, credentials: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(rights, OPEN)
+    async with gateway_with(rights, credentials) as harness:
+        otto, olga = await connect(harness, "otto"), await connect(harness, "olga")
+        await otto.subscribe("$share/g/plant/#", 1)
+        await reload(harness, rights, DENIED, caplog)
+        await olga.publish("plant/secret/1", b"hidden", 1)
+        await olga.publish("plant/open/1", b"open", 1)
+        assert (await otto.message()).payload == b"open"
+        await harness.delivered_count(2)
+        await otto.expect_nothing()
+        assert dropped(harness) == 1
+
+
+async def test_a_replay_asks_for_the_rights_of_now(
+    rights: Path, credentials: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(rights, OPEN)
+    async with gateway_with(rights, credentials) as harness:
+        otto = await connect(harness, "otto")
+        await otto.subscribe("plant/#", 1)
+        await reload(harness, rights, DENIED, caplog)
+        again = stored(b"hidden", "plant/secret/1"), stored(b"open", "plant/open/1")
+        deliver(harness, *again, client_id="otto")
         assert (await otto.message()).payload == b"open"
         await otto.expect_nothing()
         assert dropped(harness) == 1
