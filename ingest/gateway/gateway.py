@@ -119,7 +119,7 @@ class Gateway(Foundation):
         logs = self.session_log, self.share_log
         self.sessions = Sessions(context, *logs, shards, groups, delivered, self.peers, lease)
         self.counted = Counted(self.sessions, subscriptions, self.retained)
-        self.system_topics = SystemTopics(context, self.counted, self.overload)
+        self.system_topics = SystemTopics(context, self.counted, self.overload, self._clients_of)
 
     def _make_doors(self) -> None:
         """Make what says who comes in, and who is in."""
@@ -253,6 +253,9 @@ class Gateway(Foundation):
 
     def _suspend(self) -> None:
         self.shards.suspend()
+
+    def _clients_of(self, tenant: str) -> int:
+        return self.shared_limits.connections_of(tenant)
 
     def _is_idle(self) -> bool:
         """Tell whether no client is here and the log has everything of those that were."""

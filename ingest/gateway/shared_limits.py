@@ -120,6 +120,10 @@ class SharedLimits:
             return None
         return ConnackReasonCode.QUOTA_EXCEEDED, FULL
 
+    def connections_of(self, tenant: str) -> int:
+        """Return how many clients of a tenant are connected here."""
+        return self._connections[tenant]
+
     def entered(self, tenant: str) -> None:
         """Count a connection whose client was let in."""
         self._connections[tenant] += 1

@@ -1,7 +1,8 @@
 """What a gateway tells of itself below `$SYS/broker`, under the names that Mosquitto uses.
 
 The values are the gateway's own: they go to its own clients, not through the log, and another
-gateway has others. To a client they are retained messages of QoS 0.
+gateway has others. To a client they are retained messages of QoS 0. Clients of another tenant than
+the gateway's are told of their own tenant alone.
 """
 
 from __future__ import annotations
@@ -157,13 +158,23 @@ class SystemTopics:
         context: Of the gateway, which tells of itself.
         counted: What it has.
         overload: How much there is to do.
+        clients: Returns how many clients of a tenant are connected.
     """
 
-    def __init__(self, context: Context, counted: Counted, overload: OverloadMeter) -> None:
+    def __init__(
+        self,
+        context: Context,
+        counted: Counted,
+        overload: OverloadMeter,
+        clients: Callable[[str], int],
+    ) -> None:
         self._context = context
         self._overload = overload
         self._has = counted
-        self._messages: dict[str, OutboundMessage] = {}
+        self._clients = clients
+        self._own = context.settings.tenant
+        # By tenant and name; of other tenants those who have asked.
+        self._messages: dict[str, dict[str, OutboundMessage]] = {self._own: {}}
         self._started = context.clock.monotonic()
         self._updated = self._started
         self._due = self._started
@@ -189,15 +200,23 @@ class SystemTopics:
             self._publish(name, str(count(self._context.counters)))
         self._publish_rates(now - self._updated)
         self._updated = now
+        for tenant in [one for one in self._messages if one != self._own]:
+            if not self._clients(tenant):
+                del self._messages[tenant]
+                continue
+            for name, text in self._of_tenant(tenant).items():
+                self._publish(name, text, tenant)
 
     def page(self, tenant: str, topic_filter: str, position: str | None, limit: int) -> SystemPage:
-        """Return the next matching messages, for the gateway's own tenant alone."""
-        if tenant != self._context.settings.tenant:
-            return SystemPage([], None)
+        """Return the next matching messages that are a tenant's."""
+        if tenant not in self._messages and self._context.settings.sys_interval_seconds:
+            for name, text in self._of_tenant(tenant).items():
+                self._keep(tenant, PREFIX + name, text.encode())
+        messages = self._messages.get(tenant, {})
         scan = FilterScan(topic_filter)
         found = [
-            self._messages[name]
-            for name in sorted(self._messages)
+            messages[name]
+            for name in sorted(messages)
             if (position is None or name >= position) and scan.seek(name) == name
         ]
         if len(found) <= limit:
@@ -223,19 +242,37 @@ class SystemTopics:
                 self._publish(f"{name}/{window}", f"{average.per_minute:.2f}")
             self._counted[name] = total
 
-    def _publish(self, name: str, text: str) -> None:
-        """Keep a value and send it to its subscribers, unless it is what it was."""
-        topic_name = PREFIX + name
-        payload = text.encode()
-        known = self._messages.get(topic_name)
-        if known is not None and known.payload == payload:
+    def _of_tenant(self, tenant: str) -> dict[str, str]:
+        """Return what another tenant is told."""
+        return {
+            "version": f"mqlake version {VERSION}",
+            "clients/connected": str(self._clients(tenant)),
+        }
+
+    def _publish(self, name: str, text: str, tenant: str = "") -> None:
+        """Keep a value and send it to its subscribers, unless it is what it was.
+
+        Args:
+            name: Of the topic, behind the prefix.
+            text: The value.
+            tenant: Whose it is; empty: the gateway's own.
+        """
+        message = self._keep(tenant or self._own, PREFIX + name, text.encode())
+        if message is None:
             return
-        context = self._context
-        now_ms = context.clock.now_ms()
-        message = OutboundMessage(topic_name, payload, 0, True, NO_PROPERTIES, now_ms, LOCAL, 0)
-        self._messages[topic_name] = message
         copies = self._has.subscriptions.copies(
-            context.settings.tenant, topic_name, LOCAL, _ANY_OFFSET, ""
+            tenant or self._own, message.topic_name, LOCAL, _ANY_OFFSET, ""
         )
         for copy in copies:
-            copy.client.deliver(message, copy, now_ms)
+            copy.client.deliver(message, copy, message.received_at_ms)
+
+    def _keep(self, tenant: str, topic_name: str, payload: bytes) -> OutboundMessage | None:
+        """Keep a value; return its message, None: it is what it was."""
+        messages = self._messages.setdefault(tenant, {})
+        known = messages.get(topic_name)
+        if known is not None and known.payload == payload:
+            return None
+        now_ms = self._context.clock.now_ms()
+        message = OutboundMessage(topic_name, payload, 0, True, NO_PROPERTIES, now_ms, LOCAL, 0)
+        messages[topic_name] = message
+        return message

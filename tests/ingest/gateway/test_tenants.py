@@ -22,6 +22,8 @@ from ingest.protocol.packets import (
 )
 from ingest.protocol.properties import Properties
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+from mqlake import VERSION
+from mqlake.clock import ManualClock
 from mqlake.credentials import make_verifier, set_user
 from mqlake.log.memory import MemoryLog, MemoryLogWriter
 from mqlake.records import EVENTS, GATEWAYS, SESSIONS
@@ -193,10 +195,24 @@ async def test_history_subscriptions() -> None:
 
 
 async def test_what_the_gateway_tells_of_itself() -> None:
-    async with two(sys_interval_seconds=30) as (harness, acme, _):
+    clock = ManualClock()
+    async with two(sys_interval_seconds=30, clock=clock) as (harness, acme, beta):
         ours = await Client.connect(acme, "c")
         await ours.subscribe("$SYS/#", 0)
-        await ours.expect_nothing()
+        told = [await ours.message() for _ in range(2)]
+        assert [(one.topic_name, one.payload) for one in told] == [
+            ("$SYS/broker/clients/connected", b"1"),
+            ("$SYS/broker/version", f"mqlake version {VERSION}".encode()),
+        ]
+        for number in range(2):
+            await Client.connect(beta, f"c{number}")
+        harness.gateway.system_topics._due = clock.monotonic()
+        harness.gateway.system_topics.process_due()
+        await ours.expect_nothing()  # its own tenant has no more
+        await Client.connect(acme, "another")
+        harness.gateway.system_topics._due = clock.monotonic()
+        harness.gateway.system_topics.process_due()
+        assert (await ours.message()).payload == b"2"
         own = await Client.connect(harness.port, "c")
         await own.subscribe("$SYS/broker/version", 0)
         assert (await own.message()).topic_name == "$SYS/broker/version"
