@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 Patch = pytest.MonkeyPatch
 
 CHUNKS: Final = 20
-SCHEDULES: Final = schedules_wanted(20_000)
+SCHEDULES: Final = schedules_wanted(17_000)
+"""With those of the two kinds below there are 20,000."""
 STRANGERS: Final = schedules_wanted(2_000)
 """Schedules in which other users come, too."""
 CHUNK: Final = 1_000

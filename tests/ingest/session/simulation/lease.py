@@ -195,7 +195,7 @@ class LeasedNode(Node):
         for run in self.latest.values():
             if is_deaf or now - self.heard.get(run, since) < SILENCE_MS:
                 heard.add(run.gateway)
-        for number, where in enumerate(_placed(len(self.shards), tuple(sorted(heard)))):
+        for number, where in enumerate(_placed(len(self.shards), frozenset(heard))):
             shard = self.shards[number]
             is_read = shard.next_offset >= self.ends[number]
             if where.owner == self.me.gateway and shard.owner != self.me and is_read:
@@ -222,5 +222,5 @@ class LeasedNode(Node):
 
 
 @cache
-def _placed(shards: int, gateways: tuple[str, ...]) -> list[Place]:
-    return place(shards, gateways)
+def _placed(shards: int, gateways: frozenset[str]) -> list[Place]:
+    return place(shards, sorted(gateways))
