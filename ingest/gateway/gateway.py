@@ -127,34 +127,22 @@ class Gateway(Foundation):
         self.connections = Connections(self.counters, settings.max_connections)
         self.draining = Draining(self.context, self.connections, self._is_idle)
         clock = self.context.clock
+        lets_in = settings.lets_anybody_in
         self.authenticator = Authenticator(
             settings.credentials_file,
-            allow_anonymous=settings.lets_anybody_in,
+            allow_anonymous=lets_in,
             failed_logins_per_minute=settings.failed_logins_per_minute,
             clock=clock,
         )
-        self.chain = open_chain(
-            self.authenticator,
-            settings.authenticators,
-            clock,
-            allow_anonymous=settings.lets_anybody_in,
-        )
+        named = settings.authenticators
+        self.chain = open_chain(self.authenticator, named, clock, allow_anonymous=lets_in)
         self.bans = Bans(settings.bans_file, self.context, self.connections)
         rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)
-        limits = settings.limits
-        self.shared_limits = shared = SharedLimits(
-            limits.user_messages_per_second,
-            limits.user_bytes_per_second,
-            self.loop,
-            self.peers.shared,
-        )
-        self.tenants = Tenants(settings, self.connections, shared, self.loop)
-        self.peers.on_other = (
-            self.bans.receive,
-            rights.receive,
-            self.tenants.receive,
-            self.reach.receive,
-        )
+        most = settings.limits.user_messages_per_second, settings.limits.user_bytes_per_second
+        self.shared_limits = SharedLimits(*most, self.loop, self.peers.shared)
+        self.tenants = Tenants(settings, self.connections, self.shared_limits, self.loop)
+        followers = self.bans, rights, self.tenants, self.reach
+        self.peers.on_other = [one.receive for one in followers]
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
         )
@@ -162,10 +150,8 @@ class Gateway(Foundation):
         self.agent_check = AgentCheck(
             settings.host, settings.agent_check_port, lambda: draining.state, lambda: overload.level
         )
-        asked = self.chain, self.authorizer, self.bans
-        self.reloading = Reloading(
-            self.listeners, *asked, self.connections, self.tasks, self.context
-        )
+        read = self.listeners, self.chain, self.authorizer, self.bans
+        self.reloading = Reloading(*read, self.connections, self.tasks, self.context)
         address, shards = self.peers.address, self.shards
         elsewhere = Redirecting(settings.name, lambda: shards.places, address, clock)
         self.redirecting = elsewhere if settings.redirect_clients else None
@@ -222,6 +208,7 @@ class Gateway(Foundation):
             self.share_log,
             sessions.release_if_stored,
         )
+        routed = self.tasks, self.routes, self.reach
         of_connection = ConnectionContext(
             context,
             self.connections,
@@ -236,16 +223,7 @@ class Gateway(Foundation):
             self.redirecting,
             OpeningContext(context, of_session, sessions, self.resumer),
             ReceiverContext(context, publisher, self.lookup, self.log_room),
-            SubscriberContext(
-                context,
-                self.tasks,
-                self.routes,
-                self.reach,
-                groups,
-                histories,
-                publisher,
-                delivered,
-            ),
+            SubscriberContext(context, *routed, groups, histories, publisher, delivered),
         )
         self.make_connection = partial(ClientConnection, of_connection)
 
