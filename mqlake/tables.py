@@ -231,7 +231,7 @@ AUDIT_LOG: Final = Table(
             "caller", "string", "api-token, key:<id>, an account, file; of a failed login its name"
         ),
         Column("role", "string", "viewer, editor or admin; null for who has not logged in"),
-        Column("credential", "string", "token, key, session, password, oidc or file"),
+        Column("credential", "string", "token, key, session, password, oidc, shell or file"),
         Column("address", "string", "address of the caller; empty for a file"),
         Column("agent", "string", "which program asked, as it says itself"),
         Column("request_id", "string", "X-Request-ID of the answer"),

@@ -9,8 +9,10 @@ from pathlib import Path
 import click
 
 from mqlake.cli import _options
+from mqlake.cli._audit_log import tell
 from mqlake.cli._tables import print_table
 from mqlake.poison import Place, Poison
+from mqlake.tenants import DEFAULT_TENANT
 
 
 @click.group()
@@ -59,6 +61,7 @@ def skip(rule_id: str, record: str, data_dir: Path, tenant: str) -> None:
     The engine takes it up within seconds, or when it starts again.
     """
     Poison(data_dir).skip(Place.of(tenant, rule_id, record), time.time_ns() // 1_000_000)
+    tell(data_dir, "poison skip", tenant, {"rule": rule_id, "record": record})
     click.echo(f"{tenant}/{rule_id} passes over {record}")
 
 
@@ -66,4 +69,6 @@ def skip(rule_id: str, record: str, data_dir: Path, tenant: str) -> None:
 @_options.data_dir
 def forget(data_dir: Path) -> None:
     """Evaluate again, when they come again, all records that were passed over."""
-    click.echo(f"{Poison(data_dir).forget()} places forgotten")
+    count = Poison(data_dir).forget()
+    tell(data_dir, "poison forget", DEFAULT_TENANT, {"places": count})
+    click.echo(f"{count} places forgotten")

@@ -1,17 +1,23 @@
 """What an engine that died was about: counted, buried, skipped and forgotten."""
 
+import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from api.log import LogAppender
+from mqlake.audit_records import AUDIT_EVENT
 from mqlake.cli.app import mqlake
 from mqlake.errors import OperationalError
 from mqlake.local.doctor.contract import Level, Patient
 from mqlake.local.doctor.processes import look_at_poison
 from mqlake.local.paths import DataDirectory
 from mqlake.poison import MOST_ENTRIES, Place, Poison
+from mqlake.records import EVENTS
+from tests.api.test_api import write_state
 
 PLACE = Place("default", "r", "i", 3, 17)
 
@@ -94,6 +100,37 @@ def test_an_operator_lists_skips_and_forgets(tmp_path: Path) -> None:
     assert '"offset": 17' in run("list", "--json")
     assert "1 places forgotten" in run("forget")
     assert Poison(tmp_path).entries() == []
+
+
+def test_what_an_operator_changes_is_told_to_the_audit_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, str, dict[str, Any]]] = []
+
+    def append(
+        _log: LogAppender, servers: str, topic: str, key: bytes, value: bytes, **_: Any
+    ) -> int:
+        told.append((servers, topic, json.loads(value)))
+        return 0
+
+    monkeypatch.setattr(LogAppender, "append", append)
+    skip = ["poison", "skip", "r", "i:3:17", "--tenant", "t", "--data-dir", str(tmp_path)]
+    done = CliRunner().invoke(mqlake, skip)
+    assert "not in the audit log: no system runs" in done.output
+    assert told == []
+    write_state(tmp_path, healthy=True)
+    for command in (skip, ["poison", "forget", "--data-dir", str(tmp_path)]):
+        assert "audit" not in CliRunner().invoke(mqlake, command).output
+    assert [one[:2] for one in told] == [("127.0.0.1:9092", EVENTS)] * 2
+    first, second = (record for _, _, record in told)
+    assert (first["event"], first["operation"], first["tenant"]) == (
+        AUDIT_EVENT,
+        "poison skip",
+        "t",
+    )
+    assert first["caller"].startswith("shell:")
+    assert first["asked"] == {"rule": "r", "record": "i:3:17"}
+    assert (second["operation"], second["asked"]) == ("poison forget", {"places": 1})
 
 
 @pytest.mark.parametrize("record", ["i:3", "x:3:4", "i:-1:4", "i:3:a", "i:3:" + "9" * 30, ""])
