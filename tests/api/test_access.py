@@ -470,7 +470,9 @@ def test_answers_have_the_identifier_of_their_request(api: Api) -> None:
 
 
 def test_answers_have_the_headers_that_keep_browsers_careful(api: Api) -> None:
-    for answer in (api.request("GET", "/live"), api.request("GET", "/nothing")):
+    elsewhere = {"Origin": "https://evil.example"}
+    for answer in (api.request("GET", "/live", elsewhere), api.request("GET", "/nothing")):
+        assert "access-control-allow-origin" not in answer.headers
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")

@@ -1,19 +1,22 @@
 """What comes before it is known who sends it, and what comes slowly."""
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import api.entrance as module
 from api.app import Server, server_config
 from api.entrance import MAX_LOGIN_BYTES
 from mqlake.local.testing import await_condition
-from tests.api.conftest import AUTHORIZED, Api
+from tests.api.conftest import AUTHORIZED, Api, memory_api
 
 HEADERS = [(b"content-length", b"4000000"), (b"content-type", b"application/json")]
 WITH_TOKEN = [*HEADERS, (b"authorization", AUTHORIZED["Authorization"].encode())]
@@ -141,3 +144,21 @@ def test_a_head_that_does_not_come_is_not_waited_for(
             while part := connection.recv(65_536):
                 received += part
             assert received.count(b"HTTP/1.1 200 OK") == 1
+
+
+@pytest.mark.parametrize(
+    ("trusted", "address"),
+    [("", "127.0.0.1"), ("192.0.2.1", "127.0.0.1"), ("127.0.0.1", "9.9.9.9")],
+)
+def test_whom_a_proxy_asks_for_counts_from_proxies_alone(
+    tmp_path: Path, trusted: str, address: str
+) -> None:
+    with memory_api(tmp_path, trusted_proxies=trusted) as api, served(api) as port:
+        answer = httpx.post(
+            f"http://127.0.0.1:{port}/api/v1/login",
+            json={"token": "wrong"},
+            headers={"X-Forwarded-For": "9.9.9.9"},
+        )
+        assert answer.status_code == 401
+        (record,) = api.audited.records
+    assert json.loads(record.value or b"")["address"] == address
