@@ -126,6 +126,14 @@ class Spark:
             done.set()
             self._progress = None
 
+    def is_there(self) -> bool:
+        """Tell whether Spark has the session still: it may be another, or have thrown it away."""
+        try:
+            self.perform(lambda session: session.conf.get("spark.sql.session.timeZone"))
+        except SparkAway:
+            return False
+        return True
+
     def configure(self, settings: Mapping[str, str]) -> None:
         for key, value in settings.items():
             self._session.conf.set(key, value)
@@ -208,27 +216,19 @@ class SparkConnect:
         """
         with self._lock:
             where = self._where()
-            if self._kept_of != where:
+            if self._kept is None or self._kept_of != where or not self._kept.is_there():
                 self._forget()
-            fresh = self._kept is None
+                self._kept, self._kept_of = self._open(*where), where
             try:
-                return self._kept_session(where).rows(query, timeout_seconds)
+                # Once: what has ended Spark, or took too long, would do so again.
+                return self._kept.rows(query, timeout_seconds)
             except SparkAway:
                 self._forget()
-                if fresh:
-                    raise
-            # The session was another Spark's, or was thrown away after an hour without questions.
-            return self._kept_session(self._where()).rows(query, timeout_seconds)
+                raise
 
     def close(self) -> None:
         with self._lock:
             self._forget()
-
-    def _kept_session(self, where: tuple[int, str]) -> Spark:
-        if self._kept is None:
-            self._kept = self._open(*where)
-            self._kept_of = where
-        return self._kept
 
     def _forget(self) -> None:
         if self._kept is not None:

@@ -141,15 +141,21 @@ class QueryRunner:
         is_cancelled: Callable[[], bool],
         target: Path,
     ) -> Result:
-        work = _Work(query, form, limits, is_cancelled, target / "rows")
-        with self._lock:
-            session = self._idle.pop() if self._idle else None
-        if session is not None:
-            try:
-                return self._perform(work, session)
-            except SparkAway:
-                pass  # it was another Spark's, or was thrown away after an hour without questions
-        return self._perform(work, self._open())
+        session = self._take() or self._open()
+        # Once: what has ended Spark would do so again.
+        return self._perform(_Work(query, form, limits, is_cancelled, target / "rows"), session)
+
+    def _take(self) -> Spark | None:
+        """Return a session that is kept, if Spark has it still."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                session = self._idle.pop()
+            if session.is_there():
+                return session
+            with contextlib.suppress(Exception):
+                session.close()
 
     def _open(self) -> Spark:
         session = self._connect.open(SESSION_SETTINGS)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from pyspark.sql import SparkSession
@@ -515,6 +515,23 @@ def test_the_session_that_is_kept_is_opened_again(connect: SparkConnect) -> None
     kept._session.client.release_session()  # as Spark does with what nobody asks any more
     assert connect.rows("SELECT 2 AS n") == [{"n": 2}]
     assert connect._kept is not kept
+
+
+def test_a_question_with_which_spark_went_away_is_not_asked_again(
+    connect: SparkConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert connect.rows("SELECT 1 AS n") == [{"n": 1}]
+    asked = []
+
+    def goes_away(*what: object) -> NoReturn:
+        asked.append(what)
+        raise SparkAway("Spark did not answer in time")
+
+    monkeypatch.setattr("api.spark.Spark.rows", goes_away)
+    with pytest.raises(SparkAway, match="not answer in time"):
+        connect.rows("SELECT 2 AS n")
+    assert len(asked) == 1
+    assert connect._kept is None
 
 
 def test_threads_ask_one_after_the_other(connect: SparkConnect) -> None:

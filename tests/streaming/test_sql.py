@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from psutil import Process
@@ -144,6 +144,22 @@ def test_sessions_of_a_spark_that_was_killed_are_replaced(runner: QueryRunner) -
     for kept in runner._idle:
         kept._session.client._server_session_id = "of another"
     assert rows(runner, "SELECT 2") == [[2]]
+
+
+def test_a_query_with_which_spark_went_away_is_not_asked_again(
+    runner: QueryRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rows(runner, "SELECT 1") == [[1]]
+    asked = []
+
+    def goes_away(work: object, session: object) -> NoReturn:
+        asked.append(session)
+        raise SparkAway("Spark has ended")
+
+    monkeypatch.setattr("api.sql.running._Work.run", goes_away)
+    with pytest.raises(SparkAway, match="Spark has ended"):
+        rows(runner, "SELECT 2")
+    assert len(asked) == 1
 
 
 def test_a_field_of_the_payload_has_its_own_name(runner: QueryRunner) -> None:
