@@ -19,7 +19,7 @@ from mqlake.sharing import ShareStrategy, choose_member
 from mqlake.topics import split_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 NOT_YET: Final = 2**63
 """Where a subscription starts in a partition as long as nobody knows: above every offset."""
@@ -305,11 +305,17 @@ class Subscriptions(Generic[Client]):
         trie = self._tries.get(tenant)
         if trie is not None:
             for subscription in trie.match(topic_name):
-                by_client.setdefault(id(subscription.client), []).append(subscription)
+                client = id(subscription.client)
+                if client in by_client:
+                    by_client[client].append(subscription)
+                else:  # nearly always
+                    by_client[client] = [subscription]
         plan: _Plan[Client] = _Plan([], [])
         for group in by_client.values():
-            if any(one.no_local or one.starts is not None for one in group):
-                plan.conditional.append(group)
+            for one in group:
+                if one.no_local or one.starts is not None:
+                    plan.conditional.append(group)
+                    break
             else:
                 plan.copies.append(_merge(group))
         self._plans.put(tenant, topic_name, plan)
@@ -317,25 +323,24 @@ class Subscriptions(Generic[Client]):
 
 
 def _shared(subscription: ClientSubscription[Client]) -> Copy[Client]:
+    copy = _copy(subscription)
+    copy.shared_filter = subscription.topic_filter
+    return copy
+
+
+def _copy(subscription: ClientSubscription[Client]) -> Copy[Client]:
     identifier = subscription.identifier
     return Copy(
         subscription.client,
         subscription.qos,
         subscription.retain_as_published,
         () if identifier is None else (identifier,),
-        subscription.topic_filter,
     )
 
 
-def _merge(subscriptions: Iterable[ClientSubscription[Client]]) -> Copy[Client]:
-    first, *others = subscriptions
-    copy = Copy(
-        first.client,
-        first.qos,
-        first.retain_as_published,
-        () if first.identifier is None else (first.identifier,),
-    )
-    for other in others:
+def _merge(subscriptions: Sequence[ClientSubscription[Client]]) -> Copy[Client]:
+    copy = _copy(subscriptions[0])
+    for other in subscriptions[1:]:
         copy.qos = max(copy.qos, other.qos)
         copy.retain_as_published = copy.retain_as_published or other.retain_as_published
         if other.identifier is not None:
