@@ -27,7 +27,8 @@ class Gateway(BaseModel):
     site: str
     alive: bool = Field(description="heard of within the last 3 seconds")
     state: str = Field(
-        description="serving, draining (clients are on their way out) or drained; what it said last"
+        description="serving, draining (clients are on their way out), drained or retiring (a "
+        "command has its name, for it is gone); what it said last"
     )
     clients: int = Field(description="connected")
     listeners: list[str]

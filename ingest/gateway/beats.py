@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 SERVING: Final = "serving"
 """State of a gateway that takes clients, and can own shards."""
 
+RETIRING: Final = "retiring"
+"""Somebody else has the name of a gateway that is gone, and settles what it left."""
+
 
 @dataclass(slots=True)
 class Peer:
@@ -25,7 +28,7 @@ class Peer:
     epoch: int
     heard_at: float
     """By our own monotonic clock."""
-    serves: bool
+    state: str
     records: int
     """The newest version of records that it knows."""
     addresses: dict[str, str]
@@ -84,7 +87,7 @@ def decode_beat(value: bytes | None, heard_at: float, read_at_ms: int | None) ->
             str(found["incarnation"]),
             int(found.get("epoch", 0)),
             heard_at,
-            found.get("state", SERVING) == SERVING,
+            str(found.get("state", SERVING)),
             int(found.get("records", 1)),
             {str(kind): str(one) for kind, one in found.get("addresses", {}).items()},
             str(found.get("process", "")),

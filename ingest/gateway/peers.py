@@ -22,6 +22,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ingest.gateway.beats import (
+    RETIRING,
     SERVING,
     Peer,
     decode_beat,
@@ -58,6 +59,10 @@ CLOCK_WORDS: Final = 20
 """Words that our clock is judged by: one may wait for the log for long, hardly all of them."""
 
 _HEADERS: Final[Headers] = []
+
+
+class NameInUseError(OperationalError):
+    """A gateway of this name is running."""
 
 
 class _Said(NamedTuple):
@@ -113,7 +118,7 @@ class Peers:
         self._host = host
         self._spoke_at = -BEAT_SECONDS
         self._has_left = False
-        self._serves = True
+        self._state = SERVING
         self._echo_at = clock.monotonic()
         self._log_clock = LogClock(clock)
         self._clock_ahead_ms: deque[int] = deque(maxlen=CLOCK_WORDS)
@@ -135,8 +140,8 @@ class Peers:
 
         Raises:
             LogError: The log cannot be read.
-            OperationalError: Another gateway of this name is there, or the others write records
-                that this one does not know.
+            NameInUseError: Another gateway of this name is there.
+            OperationalError: The others write records that this one does not know.
         """
         await self._take_name()
         self._echo_at = self._clock.monotonic()
@@ -151,7 +156,7 @@ class Peers:
         if self._has_left or now - self._spoke_at < BEAT_SECONDS:
             return
         self._spoke_at = now
-        self._serves = figures.get("state") == SERVING
+        self._state = figures.get("state", "")
         self._number += 1
         value = encode_beat(
             self._me,
@@ -194,13 +199,13 @@ class Peers:
         """Return which gateways can own shards, this one included: they are heard, and serve."""
         now = self._now()
         heard = {
-            name: peer.serves
+            name: peer.state
             for name, peer in self._peers.items()
-            if now - peer.heard_at < SILENT_SECONDS
+            if now - peer.heard_at < SILENT_SECONDS and peer.state != RETIRING
         }
         if not self._has_left:
-            heard[self._me.gateway] = self._serves
-        serving = [name for name, serves in heard.items() if serves]
+            heard[self._me.gateway] = self._state
+        serving = [name for name, state in heard.items() if state == SERVING]
         return sorted(serving or heard)
 
     def address(self, gateway: str, listener_kind: str) -> str:
@@ -290,7 +295,7 @@ class Peers:
             if now is None:
                 return
             if found is not None and now.offset != found.offset:
-                raise OperationalError(
+                raise NameInUseError(
                     f"another gateway named {self._me.gateway} is running: each needs a name of "
                     "its own (MQLAKE_GATEWAY_NAME)"
                 )

@@ -125,14 +125,25 @@ async def end_claim(shard: OwnedShard, key: Key, claim: Claim) -> None:
     await refuse(key, claim, is_anothers=True)
 
 
-async def confirm(shard: int, run: Run, number: int, keys: Sequence[Key]) -> None:
-    """Tell a gateway that was deaf which sessions of the shard it still holds."""
+async def confirm(
+    shard: int, run: Run, number: int, keys: Sequence[Key], earlier: tuple[int, int]
+) -> None:
+    """Tell a gateway that was deaf which sessions of the shard it still holds.
+
+    Args:
+        shard: Is this gateway's.
+        run: Has asked.
+        number: Of its question.
+        keys: What it holds.
+        earlier: How many sessions and parts of share groups of its earlier runs are not settled.
+    """
     for at in range(0, max(1, len(keys)), KEYS_AT_ONCE):
         value = _encode(
             incarnation=run.incarnation,
             number=number,
             shard=shard,
             keys=keys[at : at + KEYS_AT_ONCE],
+            earlier=earlier,
             is_last=at + KEYS_AT_ONCE >= len(keys),
         )
         await Tell(run.gateway, CONFIRM, value)

@@ -59,6 +59,14 @@ class DeadHolders:
             return sorted(self._late.get(run, ()))
         return self._shard.store.held_by(run)
 
+    def count_earlier(self, run: Run) -> int:
+        """Return how many sessions earlier runs of a gateway hold; of each no more than a page."""
+        return sum(
+            len(self._shard.store.held_by(one, acts.KEYS_AT_ONCE))
+            for one in self._shard.store.holders()
+            if one.gateway == run.gateway and one != run
+        )
+
     def tick(
         self, now_ms: int, is_dead: Callable[[Run], bool], is_spent: Callable[[Run], bool]
     ) -> None:

@@ -246,7 +246,8 @@ class Shard:
             keys = self._dead.asked(run, record.timestamp_ms)
             if run == self.me:
                 keys += self.taken.begun
-            self.act(acts.confirm(self.number, run, number, keys))
+            earlier = (self._dead.count_earlier(run), self.groups.count_earlier(run))
+            self.act(acts.confirm(self.number, run, number, keys, earlier))
 
     def counts(self, entry: Entry, stamp: Stamp) -> bool:
         """Tell whether a record of a session, or of a part of it, is from whoever may write it."""

@@ -134,6 +134,14 @@ class GroupsOfShard:
             run = Run(found["gateway"], found["incarnation"])
             self._tell(run, group, part_id, LOST)
 
+    def count_earlier(self, run: Run) -> int:
+        """Return how many parts of earlier runs of a gateway have not left."""
+        return sum(
+            len(self.table.of_run(one))
+            for one in self.table.runs()
+            if one.gateway == run.gateway and one != run
+        )
+
     # What the owner does
 
     def begin(self) -> None:

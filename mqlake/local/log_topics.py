@@ -7,7 +7,8 @@ python -m mqlake.local.log_topics SERVERS PARTITIONS SHARDS RETENTION_BYTES DURA
 import asyncio
 import sys
 
-from ingest.gateway.retired import withdraw_retired_routes
+from ingest.gateway.hosts import LinuxHost
+from ingest.gateway.retiring import withdraw_routes_of_ended
 from mqlake.errors import MqlakeError
 from mqlake.log.admin import ensure_log_topics
 from mqlake.log.durability import Durability
@@ -37,7 +38,7 @@ async def _withdraw(servers: str, gateways: list[str]) -> None:
     """The last run may have had more gateways than this one."""
     writer, reader = KafkaLogWriter(servers), KafkaLogReader(servers)
     try:
-        await withdraw_retired_routes(reader, writer, gateways)
+        await withdraw_routes_of_ended(reader, writer, gateways, LinuxHost())
     finally:
         await reader.close()
         await writer.close()

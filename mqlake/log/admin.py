@@ -149,6 +149,17 @@ def ensure_delivery_topic(
     )
 
 
+def remove_delivery_topic(
+    bootstrap_servers: str, gateway: str, *, timeout_seconds: float = 30.0
+) -> None:
+    """Remove `mqlake.delivery.<gateway>`, if it exists.
+
+    Raises:
+        LogError: The log does not answer in time or refuses.
+    """
+    _Admin(bootstrap_servers, timeout_seconds).remove(delivery_topic(gateway))
+
+
 def partition_count(bootstrap_servers: str, log_topic: str, timeout_seconds: float) -> int:
     """Return how many partitions a log topic has.
 
@@ -294,6 +305,13 @@ class _Admin:
         # Usable when every partition has a leader, which is a moment after it exists.
         count = self._until_partitions(log_topic)
         self.offsets(log_topic, range(count), END_OFFSETS)
+
+    def remove(self, log_topic: str) -> None:
+        if self.partitions(log_topic):
+            self._until_done(
+                lambda: self._client.delete_topics([log_topic])[log_topic].result(self._left()),
+                f"removing log topic {log_topic}",
+            )
 
     def configure(self, log_topics: Collection[str], config: Mapping[str, str | None]) -> None:
         """Set these keys of existing topics and leave their others; None: as the broker has it."""

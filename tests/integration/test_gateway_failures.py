@@ -2,9 +2,11 @@
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as mqtt
@@ -13,7 +15,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from paho.mqtt.enums import CallbackAPIVersion
 
-from mqlake.local.testing import LocalSystem, await_condition
+from mqlake.local.ports import free_ports, is_free
+from mqlake.local.testing import PROGRAM, LocalSystem, await_condition
 from mqlake.log.admin import END_OFFSETS, offsets
 from mqlake.records import delivery_topic
 
@@ -122,6 +125,79 @@ def test_a_gateway_that_falls_too_far_behind_costs_a_session_no_message(
     for client in (publisher, subscriber):
         client.disconnect()
         client.loop_stop()
+
+
+def test_a_gateway_that_is_gone_for_good_is_retired_with_all_it_held(
+    system: LocalSystem, tmp_path: Path
+) -> None:
+    """The router knows it, too: nothing comes to a topic that is not there any more."""
+    name, port = "gateway-gone", free_ports(1)[0]
+    restarts = system.process("streaming")["restarts"]
+    servers = system.state().bootstrap_servers
+    environment = {
+        **os.environ,
+        "MQLAKE_GATEWAY_NAME": name,
+        "MQLAKE_GATEWAY_PORT": str(port),
+        "MQLAKE_GATEWAY_LOG__BOOTSTRAP_SERVERS": servers,
+        "MQLAKE_GATEWAY_STORE_DIR": str(tmp_path),
+    }
+    received: list[bytes] = []
+    with subprocess.Popen([PROGRAM, "gateway"], env=environment) as gateway:
+        try:
+            await_condition(lambda: not is_free(port), "it listens")
+            refused = retire(system, name)
+            assert refused.returncode == 1
+            assert f"{name} is running" in refused.stderr
+            subscribe(port, "kept", "gone/#", received)
+        finally:
+            gateway.kill()
+    publisher = mqtt.Client(CallbackAPIVersion.VERSION2, "meanwhile")
+    publisher.connect("127.0.0.1", system.mqtt_port)
+    publisher.loop_start()
+    retired = retire(system, name)
+    assert retired.returncode == 0, retired.stderr
+    admin = AdminClient({"bootstrap.servers": servers})
+    await_condition(
+        lambda: delivery_topic(name) not in admin.list_topics(timeout=30).topics, "it is removed"
+    )
+    assert "knows no gateway" in retire(system, name).stderr
+    for number in range(20):
+        publisher.publish("gone/a", b"%d" % number, 1).wait_for_publish(30)
+    back = subscribe(system.mqtt_port, "kept", None, received)
+    await_condition(lambda: len(received) >= 20, "every message")
+    assert received == [b"%d" % number for number in range(20)]
+    assert system.process("streaming")["restarts"] == restarts
+    for client in (publisher, back):
+        client.disconnect()
+        client.loop_stop()
+
+
+def subscribe(
+    port: int, client_id: str, topic_filter: str | None, received: list[bytes]
+) -> mqtt.Client:
+    """Connect a client whose session is kept; with a filter, until it is subscribed."""
+    ready = threading.Event()
+    client = mqtt.Client(
+        CallbackAPIVersion.VERSION2, client_id, clean_session=False, reconnect_on_failure=False
+    )
+    client.on_message = lambda _client, _data, message: received.append(bytes(message.payload))
+    client.on_subscribe = lambda *_: ready.set()
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    if topic_filter is not None:
+        client.subscribe(topic_filter, 1)
+        assert ready.wait(60)
+    return client
+
+
+def retire(system: LocalSystem, name: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [PROGRAM, "gateway", "retire", name, "--data-dir", str(system.data_dir)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
 
 
 def missing(sent: list[bytes], members: list[Member]) -> int:

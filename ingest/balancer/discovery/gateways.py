@@ -91,14 +91,16 @@ class GatewaySource:
             if (record.key or b"").startswith(NO_GATEWAY):
                 continue
             name = (record.key or b"").decode(errors="replace")
-            if record.value is None:
-                is_changed |= self._heard.pop(name, None) is not None
-                continue
             try:
-                node = self._read(name, json.loads(record.value))
+                said = None if record.value is None else json.loads(record.value)
+                # One that is retired has no listeners any more.
+                node = None if said is None or not said["listeners"] else self._read(name, said)
             except (InvalidRecord, ValueError, KeyError, TypeError, AttributeError) as exc:
                 fields = {"gateway": name, "reason": repr(exc)}
                 logger.warning("gateway record ignored", extra={"fields": fields})
+                continue
+            if node is None:
+                is_changed |= self._heard.pop(name, None) is not None
                 continue
             before = self._heard.get(name)
             is_changed |= before is None or before[0] != node

@@ -30,6 +30,7 @@ CHECKS: Final = (
     Check("checkpoints", machine.look_at_checkpoints, needs_running=False),
     Check("api", traffic.look_at_api),
     Check("gateways", traffic.look_at_gateways),
+    Check("gone gateways", traffic.look_at_gone_gateways),
     Check("access", access.look_at_access),
     Check("balancer", traffic.look_at_balancer),
     Check("federation", traffic.look_at_federation),

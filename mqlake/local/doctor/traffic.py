@@ -148,6 +148,19 @@ def look_at_gateways(patient: Patient) -> Iterator[Finding]:
                 yield ok("gateways", found)
 
 
+def look_at_gone_gateways(patient: Patient) -> Iterator[Finding]:
+    """Is any gateway away that nobody starts again?"""
+    here = {gateway.name for gateway in patient.running.gateways}
+    for gateway in _gateways(patient):
+        if not gateway["alive"] and gateway["name"] not in here:
+            yield warning(
+                "gone gateways",
+                f"{gateway['name']} is not there since {gateway['last_seen']} and is sent messages",
+                f"start it, or, if it is gone for good: bin/mqlake gateway retire "
+                f"{gateway['name']} --data-dir {patient.data.root}",
+            )
+
+
 def look_at_balancer(patient: Patient) -> Iterator[Finding]:
     """Do clients come through the balancer, which nodes do they come to, and do proxies follow?"""
     entrances = patient.running.entrances
@@ -227,13 +240,8 @@ def look_at_clock(patient: Patient) -> Iterator[Finding]:
             f"the supervisor's last word is {ahead:.0f} s in the future: the clock went back",
             "set the clock by NTP; message expiry and retention go by it",
         )
-    try:
-        token = patient.data.api_token.read_text(encoding="ascii").strip()
-        gateways = _ask(patient, "/gateways", token)["items"]
-    except (OSError, ValueError, KeyError):
-        return  # the API is the matter of another check
     agreeing = 0
-    for gateway in gateways:
+    for gateway in _gateways(patient):
         skew = gateway["clock_ahead_seconds"]
         if not gateway["alive"] or skew is None:
             continue
@@ -248,6 +256,16 @@ def look_at_clock(patient: Patient) -> Iterator[Finding]:
             agreeing += 1
     if agreeing:
         yield ok("clock", f"{agreeing} gateways agree with the log within {SKEW_SECONDS:g} s")
+
+
+def _gateways(patient: Patient) -> list[dict[str, Any]]:
+    """Return what the API says of each; nothing when it does not answer: that is another check."""
+    try:
+        token = patient.data.api_token.read_text(encoding="ascii").strip()
+        gateways: list[dict[str, Any]] = _ask(patient, "/gateways", token)["items"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return gateways
 
 
 def look_at_metrics(patient: Patient) -> Iterator[Finding]:

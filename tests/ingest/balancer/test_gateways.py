@@ -63,6 +63,18 @@ async def test_a_gateway_says_where_its_metrics_are_and_which_ports_are_for_prox
     await found.close()
 
 
+async def test_a_gateway_that_is_retired_is_no_node() -> None:
+    log = new_log()
+    say(log, "g1")
+    say(log, "g2")
+    found = await source(log, ManualClock())
+    assert [node.name for node in found.nodes()] == ["g1", "g2"]
+    say(log, "g2", state="retiring", listeners=[])
+    await turns()
+    assert [node.name for node in found.nodes()] == ["g1"]
+    await found.close()
+
+
 async def source(log: MemoryLog, clock: ManualClock) -> GatewaySource:
     found = GatewaySource(
         MemoryLogReader(log),

@@ -292,6 +292,19 @@ def test_a_gateway_that_was_deaf_still_holds_what_it_has_taken() -> None:
     assert one.told[-1][2]["keys"] == [list(KEY)]
 
 
+def test_who_asks_is_told_what_earlier_runs_of_its_gateway_hold_until_it_is_settled() -> None:
+    one = OneShard()
+    one.write(a_session(), one.claim(OTHER))
+    later = Run(OTHER.gateway, "later")
+    for dead, left in ((nobody, [1, 0]), (is_other, [0, 0])):
+        one.shard.tick(1_000_000, dead, nobody, is_other)
+        one.act()
+        one.append(question_key("g2"), encode_run(later, 1), stamp_headers("later"))
+        gateway, action, value = one.told[-1]
+        assert (gateway, action, value["keys"]) == ("g2", "confirm", [])
+        assert list(value["earlier"]) == left
+
+
 def test_a_claim_that_is_written_again_does_not_take_the_place_of_a_later_one() -> None:
     one = OneShard()
     one.write(a_session(), one.claim(OTHER))

@@ -301,6 +301,22 @@ def test_a_gateway_with_a_wrong_clock_is_found(
     assert found(traffic.look_at_clock, one)[level] == [detail]
 
 
+def test_a_gateway_that_nobody_starts_again_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateways = [
+        {"name": "gateway-1", "alive": False, "last_seen": "2026-01-01T00:00:00Z"},
+        {"name": "gateway-2", "alive": True, "last_seen": "2026-01-01T00:00:00Z"},
+        {"name": "gateway-3", "alive": False, "last_seen": "2026-01-01T00:00:00Z"},
+    ]
+    monkeypatch.setattr(traffic, "_ask", lambda *_: {"items": gateways})
+    one = patient(tmp_path, gateways=(GatewayAddress("gateway-1", "127.0.0.1", 1883),))
+    one.data.api_token.write_text("secret")
+    details = found(traffic.look_at_gone_gateways, one)
+    assert len(details[Level.WARNING]) == 1
+    assert details[Level.WARNING][0].startswith("gateway-3 is not there since 2026-01-01")
+
+
 def test_an_api_and_metrics_that_do_not_answer_are_found(tmp_path: Path) -> None:
     metrics = {"api": "http://127.0.0.1:1/metrics"}
     one = patient(tmp_path, api_url="http://127.0.0.1:1", metrics=metrics)
