@@ -127,14 +127,13 @@ class Gateway(Foundation):
         self.connections = Connections(self.counters, settings.max_connections)
         self.draining = Draining(self.context, self.connections, self._is_idle)
         clock = self.context.clock
-        lets_in = settings.lets_anybody_in
         self.authenticator = Authenticator(
             settings.credentials_file,
-            allow_anonymous=lets_in,
+            allow_anonymous=settings.lets_anybody_in,
             failed_logins_per_minute=settings.failed_logins_per_minute,
             clock=clock,
         )
-        named = settings.authenticators
+        named, lets_in = settings.authenticators, settings.lets_anybody_in
         self.chain = open_chain(self.authenticator, named, clock, allow_anonymous=lets_in)
         self.bans = Bans(settings.bans_file, self.context, self.connections)
         rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)
@@ -146,15 +145,12 @@ class Gateway(Foundation):
         self.listeners = Listeners(
             settings.all_listeners, timeout_seconds=settings.connect_timeout_seconds
         )
-        draining, overload = self.draining, self.overload
-        self.agent_check = AgentCheck(
-            settings.host, settings.agent_check_port, lambda: draining.state, lambda: overload.level
-        )
+        told = (lambda: self.draining.state), (lambda: self.overload.level)
+        self.agent_check = AgentCheck(settings.host, settings.agent_check_port, *told)
         read = self.listeners, self.chain, self.authorizer, self.bans
         self.reloading = Reloading(*read, self.connections, self.tasks, self.context)
-        address, shards = self.peers.address, self.shards
-        elsewhere = Redirecting(settings.name, lambda: shards.places, address, clock)
-        self.redirecting = elsewhere if settings.redirect_clients else None
+        asked = settings.name, (lambda: self.shards.places), self.peers.address, clock
+        self.redirecting = Redirecting(*asked) if settings.redirect_clients else None
 
     def _make_delivery(self, tracer: Tracer | None) -> None:
         """Make what messages go through on their way out, and what is asked along with them."""
