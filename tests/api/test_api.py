@@ -166,6 +166,8 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/rights/versions",
         "/api/v1/rights/versions/{version}",
         "/api/v1/login",
+        "/api/v1/login/oidc",
+        "/api/v1/login/oidc/callback",
         "/api/v1/logout",
         "/api/v1/session",
         "/api/v1/session/password",

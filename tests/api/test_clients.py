@@ -217,7 +217,7 @@ def test_everything_needs_the_token(api: Api) -> None:
     client = api.client
     paths = client.get("/api/v1/openapi.json").json()["paths"]
     for path, methods in paths.items():
-        if path in {"/api/v1/live", "/api/v1/ready", "/api/v1/login"}:
+        if path in {"/api/v1/live", "/api/v1/ready"} or path.startswith("/api/v1/login"):
             continue
         api.clock.advance(60)  # else so many failures would be too many
         for method in methods:
