@@ -38,6 +38,7 @@ from mqlake.records import (
 )
 from rules.prometheus import add_actions
 from rules.runner.checkpoint import CHECKPOINT_KEY
+from streaming.calendar_watch import CalendarWatch
 from streaming.checkpoints import committed, later
 from streaming.exclusive import hold
 from streaming.figures import QueryFigures, Watched, read_done, read_heap, read_positions
@@ -233,9 +234,13 @@ def _run(
 
     registry = new_registry(NAME, lambda: routing, add_figures)
     metrics = MetricsServer(settings.metrics, registry)
+    calendar = CalendarWatch(clock)
     while not stopping.is_set():
         if jvm.process.poll() is not None:
             _logger.error("java ended", extra={"fields": {"exit_code": jvm.process.returncode}})
+            return 1
+        if stepped := calendar.stepped_seconds():
+            _logger.error("the clock was set", extra={"fields": {"stepped_seconds": stepped}})
             return 1
         buried = guard.look(spark)
         guard.pause(buried, controller.pause_version)
