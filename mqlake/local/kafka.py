@@ -357,6 +357,8 @@ class Brokers:
         """Let a broker stand still, as one whose machine does not answer."""
         process = self._processes[number]
         process.send_signal(signal.SIGSTOP)
+        # Its threads go on until one has seen that: it stands still when its parent is told.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         try:
             yield
         finally:
