@@ -92,6 +92,9 @@ async def test_no_change_cuts_a_live_connection(
         page.text = "cpu 0\nlevel 0\n"
         async with running_plane(settings) as system:
             await system.takes(*names)
+            # A node of whose processor nothing is known yet has the weight 1.
+            await until(lambda: all(one.weight >= 90 for one in system.plane.snapshot.nodes))
+            await until(system.at_rest)
             clients = await connect_many(ports, [f"client-{n}" for n in range(CLIENTS)])
             assert set(by_node(clients)) == {broker.name for broker in found}
             before = {name: client.node for name, client in clients.items()}
