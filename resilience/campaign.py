@@ -15,7 +15,7 @@ from resilience.checkers import check_file, is_owing
 from resilience.errors import ResilienceError, TargetError
 from resilience.faults import FAULTS
 from resilience.history import Writer
-from resilience.machines.machine import DISK, PROXY, missing
+from resilience.machines.machine import DISK, PACKETS, PROXY, missing
 from resilience.mixed import mixed
 from resilience.plan import Plan, Scenario, Strike, apart, fit
 from resilience.runner import Run, execute
@@ -62,8 +62,8 @@ class Stage:
     """Where the runs of one target happen.
 
     A target that starts as a whole takes a while to start: one serves all runs that follow each
-    other and need the same of the machine. After a run with which something was wrong, and after
-    one with a disk that fails, it is started anew.
+    other, as long as its machines have what they need. After a run with which something was wrong,
+    and after one with a disk that fails, it is started anew.
     """
 
     def __init__(self, definition: definitions.Definition) -> None:
@@ -83,7 +83,8 @@ class Stage:
         is_kept = bool(self._definition.system.start) and DISK not in needs
         # Whether clients come through a proxy is decided for each run.
         wanted = needs | {PROXY} if is_kept else needs
-        if not is_kept or wanted != self._needs:
+        # A clock of its own costs all processes; a network of packets only passes them on.
+        if not is_kept or not wanted <= self._needs <= wanted | {PACKETS}:
             self.close()
         if self._runner is None or self._target is None:
             self._needs = wanted
@@ -150,9 +151,6 @@ def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
     struck = {strike.part for strike in scenario.plan.strikes if not strike.part.startswith("@")}
     if strange := sorted(struck - set(definition.parts)):
         return f"strikes {', '.join(strange)}, which {definition.name} does not have"
-    without = sorted(needs_of(scenario) & set(definition.without))
-    if without:
-        return f"needs {', '.join(without)}, which {definition.name} cannot have"
     return missing(needs_of(scenario))
 
 
@@ -169,6 +167,12 @@ def _faults_of(scenario: Scenario) -> list[str]:
 def order_of(scenario: Scenario) -> list[str]:
     """Return by what scenarios are sorted, so that those that can share a system are together."""
     return sorted(needs_of(scenario) - {PROXY})
+
+
+def fault_count(scenario: Scenario) -> int:
+    """Return how many faults strike in a run."""
+    drawn = 0 if scenario.random_faults is None else scenario.random_faults.count
+    return len(scenario.plan.strikes) + drawn
 
 
 def needed(faults: Iterable[str]) -> set[str]:
@@ -310,6 +314,8 @@ async def _execute(
     with path.open("w", encoding="utf-8") as stream:
         writer = Writer(stream, header, time.monotonic)
         rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+
+        await target.open_tenants(sorted({client.tenant for client in plan.clients} - {""}))
 
         def owes() -> bool:
             stream.flush()

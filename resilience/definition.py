@@ -36,6 +36,7 @@ class Part:
         machine: Parts with the same one share its address, its disk and its power.
         segments: Pattern of the files of its log, in folders of their own; in each folder the
             last one is being written.
+        restarts: Whether it is started again when it ends by itself, as by a service manager.
         second: Starts a second process of its name, which has to fail and to print `refusal`.
     """
 
@@ -44,6 +45,7 @@ class Part:
     port: str = ""
     machine: str = MACHINE
     segments: str = ""
+    restarts: bool = False
     second: tuple[str, ...] = ()
     refusal: str = ""
 
@@ -95,6 +97,32 @@ class Rights:
 
 
 @dataclass(frozen=True, slots=True)
+class Tenants:
+    """How a target is told of its tenants, and a client says of which one it is.
+
+    Attributes:
+        username: Of a client: `{tenant}` and `{client_id}` stand in it.
+        tenant: What stands in its document for each tenant, with `{tenant}` and `{state}`.
+        is_open: The state of one whose clients are let in.
+        is_shut: The state of one whose clients are cut off.
+        apply: Puts the document `{dir}/tenants` in force, and ends when it is.
+    """
+
+    username: str = ""
+    tenant: str = ""
+    is_open: str = ""
+    is_shut: str = ""
+    apply: tuple[str, ...] = ()
+
+    def document(self, states: Mapping[str, bool]) -> str:
+        """Return the document of these tenants, each open or shut."""
+        return "".join(
+            self.tenant.format(tenant=name, state=self.is_open if is_open else self.is_shut)
+            for name, is_open in states.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Definition:
     """A target as its file has it.
 
@@ -102,7 +130,6 @@ class Definition:
         status: "works"; "written", if nobody has run it yet; "template", if it is to be completed.
         note: Where the broker is to be had.
         disk_mebibytes: Size of the disk of each machine, in runs with a disk that can fail.
-        without: What faults may need and its machines cannot have, of `machines.machine.NEEDS`.
     """
 
     name: str
@@ -113,21 +140,17 @@ class Definition:
     parts: Mapping[str, Part]
     system: System = field(default_factory=System)
     rights: Rights = field(default_factory=Rights)
+    tenants: Tenants = field(default_factory=Tenants)
     files: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     version: tuple[str, ...] = ()
     text: str = ""
     disk_mebibytes: int = 256
-    without: tuple[str, ...] = ()
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """The names of all machines; that of the system, which may need the others, last."""
-        of_parts = [part.machine for part in self.parts.values()]
-        if not self.system.start:
-            return tuple(dict.fromkeys(of_parts))
-        others = (name for name in of_parts if name != self.system.machine)
-        return (*dict.fromkeys(others), self.system.machine)
+        """The names of all machines, in the order of the parts: what others need comes first."""
+        return tuple(dict.fromkeys(part.machine for part in self.parts.values()))
 
 
 def names() -> list[str]:
@@ -154,18 +177,19 @@ def load(name: str) -> Definition:
             **{key: _words(value) for key, value in data.pop("system", {}).items()},
         )
         rights = Rights(**{key: _words(value) for key, value in data.pop("rights", {}).items()})
+        tenants = Tenants(**{key: _words(value) for key, value in data.pop("tenants", {}).items()})
         return Definition(
             name=path.stem,
             title=about.pop("title"),
             status=about.pop("status"),
             note=about.pop("note", ""),
             disk_mebibytes=about.pop("disk_mebibytes", 256),
-            without=tuple(about.pop("without", ())),
             version=tuple(about.pop("version", ())),
             promises=data.pop("promises", {}),
             parts=parts,
             system=system,
             rights=rights,
+            tenants=tenants,
             text=text,
             **data,
         )

@@ -30,6 +30,7 @@ FUNCTIONS: Final[dict[str, str]] = {
     "receive": "ok: a message was given to the client; info: a repetition that QoS 2 swallowed",
     "acknowledge": "ok: the client is about to send PUBACK or PUBCOMP",
     "rights": "a right is granted or taken away; ok when the broker has confirmed it",
+    "tenant": "a tenant is opened or shut; ok when the broker has confirmed it",
     "fault": "a fault from its first effect until it is over",
     "drain": "the wait at the end for all that is due; ok is what the end of a history means",
 }

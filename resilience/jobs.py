@@ -1,41 +1,52 @@
 """Scenarios of one target side by side: each job is a process with systems of its own.
 
-Scenarios wait most of their time. What is measured while others run is no figure to compare.
+Scenarios that need a network, a clock or a disk of the tool's own come first, each kind in one job.
+The rest run on any system: a job that has nothing else to do takes the next of them. Scenarios wait
+most of their time. What is measured while others run is no figure to compare.
 """
 
 import json
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resilience import campaign
 from resilience.definition import Definition
 from resilience.plan import Scenario
 
+if TYPE_CHECKING:
+    from multiprocessing.sharedctypes import Synchronized
+
 Tell = Callable[[str], None]
-Work = Sequence[tuple[Scenario, campaign.Settings]]
+One = tuple[Scenario, campaign.Settings]
+Work = Sequence[One]
 
 
-def split(work: Work, count: int) -> list[Work]:
-    """Return at most `count` parts; scenarios that can share a system are together.
+def split(work: Work, count: int) -> tuple[list[Work], Work]:
+    """Return what each of at most `count` jobs begins with, and what any of them can take.
 
-    The largest of these first, each to the part that has the fewest.
+    Scenarios that can share a system are together. The largest of these groups first, each to the
+    job that has the fewest; of the others those with most faults first, for they take longest.
     """
-    parts: list[list[tuple[Scenario, campaign.Settings]]] = [[] for _ in range(count)]
 
-    def needs(one: tuple[Scenario, campaign.Settings]) -> list[str]:
+    def needs(one: One) -> list[str]:
         return campaign.order_of(one[0])
 
-    together = [list(group) for _, group in groupby(sorted(work, key=needs), key=needs)]
-    for group in sorted(together, key=len, reverse=True):
-        min(parts, key=len).extend(group)
-    return [part for part in parts if part]
+    groups = [list(group) for _, group in groupby(sorted(work, key=needs), key=needs)]
+    parts: list[list[One]] = [[] for _ in range(min(count, len(groups)))]
+    free: list[One] = []
+    for group in sorted(groups, key=len, reverse=True):
+        if needs(group[0]):
+            min(parts, key=len).extend(group)
+        else:
+            free = sorted(group, key=lambda one: campaign.fault_count(one[0]), reverse=True)
+    return [*parts], free
 
 
-def run(definition: Definition, work: Work, tell: Tell) -> None:
+def run(definition: Definition, work: Iterable[One], tell: Tell) -> None:
     """Run scenarios one after the other; `campaign.run` keeps their results."""
     with closing(campaign.Stage(definition)) as stage:
         for scenario, settings in work:
@@ -46,18 +57,21 @@ def run_all(definition: Definition, work: Work, count: int, tell: Tell) -> list[
     """Run scenarios in so many jobs; return the results of those that came to an end."""
     for _, settings in work:
         (settings.folder / campaign.RESULT).unlink(missing_ok=True)
-    parts = split(work, count)
+    parts, free = split(work, count)
     if len(parts) < 2:
         run(definition, work, tell)
     else:
-        _run_apart(definition, parts, tell)
+        _run_apart(definition, parts, free, tell)
     paths = (settings.folder / campaign.RESULT for _, settings in work)
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
 
 
-def _run_apart(definition: Definition, parts: Sequence[Work], tell: Tell) -> None:
+def _run_apart(definition: Definition, parts: Sequence[Work], free: Work, tell: Tell) -> None:
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_job, args=(definition, part, tell)) for part in parts]
+    taken = context.Value("i", 0)
+    processes = [
+        context.Process(target=_job, args=(definition, part, free, taken, tell)) for part in parts
+    ]
     try:
         for process in processes:
             process.start()
@@ -71,9 +85,23 @@ def _run_apart(definition: Definition, parts: Sequence[Work], tell: Tell) -> Non
                 process.join()
 
 
-def _job(definition: Definition, work: Work, tell: Tell) -> None:
+def _job(
+    definition: Definition, part: Work, free: Work, taken: "Synchronized[int]", tell: Tell
+) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: _end(128 + number))
-    run(definition, work, tell)
+    run(definition, _work(part, free, taken), tell)
+
+
+def _work(part: Work, free: Work, taken: "Synchronized[int]") -> Iterator[One]:
+    """Yield what is this job's, then what no job has taken yet."""
+    yield from part
+    while True:
+        with taken.get_lock():
+            number = taken.value
+            taken.value += 1
+        if number >= len(free):
+            return
+        yield free[number]
 
 
 def _end(code: int) -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,9 +33,11 @@ SYSTEM_SECONDS: Final = 300.0
 """How long a system may take to start."""
 AUDIT_SECONDS: Final = 600.0
 RIGHTS_SECONDS: Final = 90.0
-"""How long a change of rights may take, with parts away that have to hear of it."""
+"""How long a change of rights or tenants may take, with parts away that have to hear of it."""
 POLL_SECONDS: Final = 0.01
 STATUS_SECONDS: Final = 0.2
+RESTART_SECONDS: Final = 0.5
+"""So long a part that has ended by itself is away."""
 
 _PLACES: Final = re.compile(r"\{(dir|user|root|python|(?:host|disk)(?::[\w-]+)?|port:[\w+-]+)\}")
 
@@ -73,12 +75,15 @@ class LocalTarget:
         self._proxied: dict[str, tuple[str, int]] = {}
         self._proxies: dict[str, Proxy] = {}
         self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._restarts: dict[str, asyncio.Task[None]] = {}
         self._ports: dict[str, int] = {}
         self._ended: dict[str, int] = {}
         """The former process of a part that its system starts again."""
         self._stopped: dict[str, list[int]] = {}
         self._taken: dict[tuple[str, str, str], None] = {}
         """Rights that clients do not have: client, action and filter, in the order they went."""
+        self._tenants: dict[str, bool] = {}
+        """Those that it was told of, and whether they are open."""
         self._keeper = Keeper()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -230,6 +235,9 @@ class LocalTarget:
             await proxy.stop()
         self._proxies.clear()
         self._keeper.release_all()
+        for task in self._restarts.values():
+            task.cancel()
+        self._restarts.clear()
         if self._folder is not None and self._definition.system.stop and self._machines:
             with contextlib.suppress(TargetError):
                 await self._command(self._definition.system.stop, 120)
@@ -323,20 +331,33 @@ class LocalTarget:
     async def launch(self, part: str) -> None:
         if part in self._processes:
             return
-        definition = self._definition.parts[part]
-        if definition.command:
-            machine = self._machines[definition.machine]
-            words = machine.command([self._fill(word) for word in definition.command])
-            with (self.folder / f"{part}.log").open("ab") as log:
-                self._processes[part] = await asyncio.create_subprocess_exec(
-                    *words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
-                )
+        if self._definition.parts[part].command:
+            await self._spawn(part)
         self._keeper.release(part)
         former = self._ended.pop(part, None)
         if former is not None:
             await self._await_another(part, former)
         if part in self._direct:
             await self._listening(part)
+
+    async def _spawn(self, part: str) -> None:
+        definition = self._definition.parts[part]
+        machine = self._machines[definition.machine]
+        words = machine.command([self._fill(word) for word in definition.command])
+        with (self.folder / f"{part}.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+            )
+        self._processes[part] = process
+        if definition.restarts:
+            self._restarts[part] = asyncio.create_task(self._restart(part, process))
+
+    async def _restart(self, part: str, process: asyncio.subprocess.Process) -> None:
+        """Start a part again that ends by itself; a fault takes it out of `_processes`."""
+        await process.wait()
+        await asyncio.sleep(RESTART_SECONDS)
+        if self._processes.get(part) is process:
+            await self._spawn(part)
 
     async def _await_another(self, part: str, former: int) -> None:
         """Wait until the system has started a part again."""
@@ -354,7 +375,11 @@ class LocalTarget:
         end = loop.time() + START_SECONDS
         while True:
             process = self._processes.get(part)
-            if process is not None and process.returncode is not None:
+            if (
+                process is not None
+                and process.returncode is not None
+                and not self._definition.parts[part].restarts
+            ):
                 raise TargetError(f"{part} ended with code {process.returncode}{self._log()}")
             try:
                 _, writer = await asyncio.open_connection(*self._direct[part])
@@ -458,6 +483,25 @@ class LocalTarget:
             self._taken[key] = None
         (self.folder / "rights").write_text(rights.document(self._taken), encoding="utf-8")
         await self._until_done(rights.apply, RIGHTS_SECONDS)
+
+    def username(self, tenant: str, client_id: str) -> str | None:
+        if not tenant:
+            return None
+        return self._definition.tenants.username.format(tenant=tenant, client_id=client_id)
+
+    async def open_tenants(self, names: Iterable[str]) -> None:
+        """Let the clients of these tenants in."""
+        for name in names:
+            if not self._tenants.get(name):
+                await self.set_tenant(name, is_open=True)
+
+    async def set_tenant(self, tenant: str, *, is_open: bool) -> None:
+        tenants = self._definition.tenants
+        if not tenants.apply:
+            raise TargetError(f"{self.name} does not say how tenants are changed")
+        self._tenants[tenant] = is_open
+        (self.folder / "tenants").write_text(tenants.document(self._tenants), encoding="utf-8")
+        await self._until_done(tenants.apply, RIGHTS_SECONDS)
 
     async def _until_done(self, command: Command, seconds: float) -> None:
         """Run a command until it succeeds: what it asks may be away."""

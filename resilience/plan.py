@@ -25,6 +25,7 @@ STEPS: Final[dict[str, frozenset[str]]] = {
     ),
     "wait": frozenset({"seconds", "client", "count", "subscribed", "done"}),
     "rights": frozenset({"client_id", "action", "filter", "allowed"}),
+    "tenant": frozenset({"tenant", "is_open"}),
 }
 """What a client can do, and the settings of each step."""
 

@@ -268,6 +268,7 @@ class _Actor:
             receive_maximum=plan.receive_maximum,
             will=plan.will,
             tenant=plan.tenant,
+            username=self._run.target.username(plan.tenant, plan.client_id or plan.name),
         )
         if changes.get("will") is False:
             changes["will"] = None
@@ -378,6 +379,12 @@ class _Actor:
             args["client_id"], args["action"], args["filter"], allowed=args["allowed"]
         )
         history.write(self.plan.name, "rights", "ok", **args)
+
+    async def _do_tenant(self, *, tenant: str, is_open: bool) -> None:
+        history = self._run.history
+        history.write(self.plan.name, "tenant", "invoke", tenant=tenant, is_open=is_open)
+        await self._run.target.set_tenant(tenant, is_open=is_open)
+        history.write(self.plan.name, "tenant", "ok", tenant=tenant, is_open=is_open)
 
 
 def void(_value: object) -> None:

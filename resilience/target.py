@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from resilience.drivers.frames import Client
 from resilience.history import Writer
-from resilience.machines.switch import Conditions
+from resilience.machines.switch import CLIENTS, Conditions
 
 Hold = Callable[[Callable[[], None]], None]
 
@@ -30,8 +30,13 @@ class Network(Protocol):
 class Machine(Protocol):
     """What a part runs on; parts may share it."""
 
-    def degrade(self, direction: str, conditions: Conditions) -> None:
-        """Change what happens to packets between it and the clients: "in", "out" or "both"."""
+    name: str
+
+    def degrade(self, direction: str, conditions: Conditions, other: str = CLIENTS) -> None:
+        """Change what happens to packets between it and the clients, or another machine.
+
+        The direction is "in" to it, "out" of it, or "both".
+        """
 
     def fill_disk(self) -> None:
         """Leave no free block."""
@@ -117,3 +122,9 @@ class Target(Protocol):
     async def set_right(
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool
     ) -> None: ...
+
+    async def set_tenant(self, tenant: str, *, is_open: bool) -> None:
+        """Let the clients of a tenant in, or cut them off and let none in."""
+
+    def username(self, tenant: str, client_id: str) -> str | None:
+        """Return the user name by which a client is of its tenant; None if it needs none."""

@@ -283,7 +283,7 @@ def routes(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
 
 
 def tenants(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
-    """The same topics in two tenants."""
+    """The same topics in two tenants; one of these is shut for a while."""
     clients = []
     for tenant in ("red", "blue"):
         clients.append(
@@ -298,10 +298,16 @@ def tenants(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:
         steps = (
             step("connect"),
             step("wait", seconds=0.5),
-            step("publish", topic="same/x", qos=1, count=5, rate=10.0),
+            step("publish", topic="same/x", qos=1, count=20, rate=10.0),
         )
         clients.append(ClientPlan(f"{tenant}-pub", steps, node="*", tenant=tenant))
-    return clients
+    operator = (
+        step("wait", seconds=1.0),
+        step("tenant", tenant="red", is_open=False),
+        step("wait", seconds=1.0),
+        step("tenant", tenant="red", is_open=True),
+    )
+    return [*clients, ClientPlan("operator", operator)]
 
 
 def rights(rng: random.Random, nodes: Sequence[str]) -> list[ClientPlan]:

@@ -1,8 +1,8 @@
 """One broker of a log of several on this machine, for tests of what outlives one of them.
 
-python -m mqlake.local.broker FOLDER NUMBER CLUSTER_ID PORT:CONTROLLER_PORT…
+python -m mqlake.local.broker FOLDER NUMBER CLUSTER_ID HOST:PORT:CONTROLLER_PORT…
 
-The ports are those of all brokers, in the order of their numbers, which begin with 1. The process
+The places are those of all brokers, in the order of their numbers, which begin with 1. The process
 becomes the broker. `bin/mqlake up` has one: several on one machine share its disk and its power.
 """
 
@@ -19,11 +19,12 @@ def main(arguments: list[str]) -> None:
     Raises:
         OperationalError: Its storage cannot be formatted, or is of something else.
     """
-    folder, number, cluster_id, *ports = arguments
-    pairs = [
-        (int(port), int(controller)) for port, controller in (pair.split(":") for pair in ports)
+    folder, number, cluster_id, *words = arguments
+    places = [
+        (host, int(port), int(controller))
+        for host, port, controller in (word.split(":") for word in words)
     ]
-    server = Brokers.on_ports(Path(folder), cluster_id, pairs).servers[int(number) - 1]
+    server = Brokers.at(Path(folder), cluster_id, places).servers[int(number) - 1]
     server.prepare()
     os.chdir(server.directory)
     command = server.command()

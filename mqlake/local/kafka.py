@@ -36,6 +36,8 @@ START_TIMEOUT_SECONDS: Final = 60.0
 STOP_TIMEOUT_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 0.05
 
+LOOPBACK: Final = "127.0.0.1"
+
 # The serial collector takes less memory than G1, and less time when there is little to do: 1.3 % of
 # a core in place of 2.1.
 _JVM_FLAGS: Final = (
@@ -52,7 +54,7 @@ process.roles=broker,controller
 node.id={node_id}
 controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={log_dir}
 
@@ -127,10 +129,11 @@ class KafkaServer:
     """Of a log of several brokers: ID@HOST:CONTROLLER_PORT of each, with commas between."""
     cluster_id: str = field(default_factory=_new_cluster_id)
     """Of a log that is new."""
+    host: str = LOOPBACK
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def log_dir(self) -> Path:
@@ -170,7 +173,7 @@ class KafkaServer:
 
     def is_serving(self) -> bool:
         """Return whether the log answers that its broker is in service."""
-        return is_serving("127.0.0.1", self.port)
+        return is_serving(self.host, self.port)
 
     def await_serving(self, exit_of: Callable[[], object | None], deadline: float) -> None:
         """Wait until a process that runs the log serves.
@@ -235,13 +238,14 @@ class KafkaServer:
         sync(self.directory)
 
     def _write_server_properties(self, log_dir: str) -> None:
-        voters = self.voters or f"{self.node_id}@127.0.0.1:{self.controller_port}"
+        voters = self.voters or f"{self.node_id}@{self.host}:{self.controller_port}"
         copies = min(COPIES, voters.count(",") + 1)
         text = _SERVER_PROPERTIES.format(
             node_id=self.node_id,
             voters=voters,
             copies=copies,
             in_sync=max(1, copies - 1),
+            host=self.host,
             port=self.port,
             controller_port=self.controller_port,
             log_dir=log_dir,
@@ -292,26 +296,30 @@ class Brokers:
     def in_folder(cls, directory: Path, count: int) -> "Brokers":
         """Return so many that do not run yet, on free ports."""
         ports = free_ports(2 * count)
-        pairs = list(zip(ports[:count], ports[count:], strict=True))
-        return cls.on_ports(directory, _new_cluster_id(), pairs)
+        places = [(LOOPBACK, *pair) for pair in zip(ports[:count], ports[count:], strict=True)]
+        return cls.at(directory, _new_cluster_id(), places)
 
     @classmethod
-    def on_ports(
-        cls, directory: Path, cluster_id: str, ports: Sequence[tuple[int, int]]
+    def at(
+        cls, directory: Path, cluster_id: str, places: Sequence[tuple[str, int, int]]
     ) -> "Brokers":
-        """Return those that do not run yet; each has a port, and one as controller."""
-        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, (_, port) in enumerate(ports, 1))
+        """Return those that do not run yet; each has a host, a port, and one as controller."""
+        voters = ",".join(
+            f"{number}@{host}:{port}" for number, (host, _, port) in enumerate(places, 1)
+        )
         return cls(
             tuple(
                 KafkaServer(
                     _folder(directory, number) / "kafka",
                     _folder(directory, number) / "logs",
-                    *pair,
+                    port,
+                    controller_port,
                     node_id=number,
                     voters=voters,
                     cluster_id=cluster_id,
+                    host=host,
                 )
-                for number, pair in enumerate(ports, 1)
+                for number, (host, port, controller_port) in enumerate(places, 1)
             )
         )
 

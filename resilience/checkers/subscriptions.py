@@ -64,6 +64,8 @@ class Crossing(Checker):
         super().__init__(world)
         self._rights: dict[tuple[str, str, str], tuple[bool, int]] = {}
         """By client, action and filter: allowed, and since which line that is confirmed."""
+        self._shut: dict[str, int] = {}
+        """By tenant: since which line it is confirmed that it is shut."""
 
     def on_rights_invoke(self, op: Operation) -> None:
         # While the change is on its way either may hold.
@@ -73,11 +75,31 @@ class Crossing(Checker):
         key = (op["client_id"], op["action"], op["filter"])
         self._rights[key] = (op["allowed"], self.world.line)
 
+    def on_tenant_invoke(self, op: Operation) -> None:
+        self._shut.pop(op["tenant"], None)
+
+    def on_tenant_ok(self, op: Operation) -> None:
+        if not op.get("is_open"):
+            self._shut[op["tenant"]] = self.world.line
+
+    def on_connect_ok(self, _op: Operation) -> None:
+        connection = self.world.connection
+        shut = self._shut.get(connection.key[0])
+        if shut is not None:
+            self.checked += 1
+            if shut < connection.line:
+                self.blame("tenant shut", shut, connection.line, self.world.line)
+
     def on_receive_ok(self, op: Operation) -> None:
         message = self.world.message
         if message is None:
             return
         connection = self.world.connection
+        if self._shut.get(connection.key[0], message.line) < message.line:
+            self.checked += 1
+            shut = self._shut[connection.key[0]]
+            self.blame("tenant shut", shut, message.line, self.world.line)
+            return
         if not self._rights and not connection.key[0]:
             return
         self.checked += 1

@@ -21,6 +21,10 @@ FOREVER: Final = 0xFFFF_FFFF
 WINDOW: Final = 20
 
 
+BANNED: Final = 0x8A
+"""The reason code of a client that is not let in."""
+
+
 @dataclass(slots=True)
 class _Message:
     topic: str
@@ -99,6 +103,8 @@ class Double:
         self._replaced: dict[tuple[str, str], _Message] = {}
         self._ghosts: dict[tuple[str, str, str], int] = {}
         self._denied: set[tuple[str, str, str]] = set()
+        self._shut: set[str] = set()
+        """Tenants whose clients are not let in."""
         self._swapped: dict[Key, _Delivery] = {}
 
     def _bad(self, defect: str) -> bool:
@@ -162,6 +168,17 @@ class Double:
         else:
             self._denied.add(right)
 
+    def set_tenant(self, tenant: str, *, is_open: bool) -> None:
+        if "deaf-tenant" in self.defects:
+            return
+        if is_open:
+            self._shut.discard(tenant)
+            return
+        self._shut.add(tenant)
+        for link in list(self._links):
+            if link.state is not None and link.state.options.tenant == tenant:
+                self._lost(link, close=True)
+
     def _is_denied(self, client_id: str, action: str, topic: str) -> bool:
         return any(
             client == client_id and what == action and matches(topic_filter, topic)
@@ -181,6 +198,10 @@ class Double:
     def _connect(self, link: Link, frame: Frame) -> None:
         options: ConnectOptions = frame.fields["options"]
         key = (options.tenant, options.client_id)
+        if options.tenant in self._shut:
+            link.answer(Frame("connack", code=BANNED, fields={"session_present": False}))
+            self._lost(link, close=True)
+            return
         session = self._sessions.get(key)
         if session is not None and session.link is not None:
             if "no-takeover" in self.defects:

@@ -87,6 +87,7 @@ DEFECTS: Final[dict[str, Defect]] = {
     "over-window": Defect("Receive Maximum is passed over", ("receive-maximum", "too many")),
     "same-packet-id": Defect("a packet identifier is given twice", ("packet-id", "reused"), 0.3),
     "tenant": Defect("tenants see each other", ("crossing", "tenant")),
+    "deaf-tenant": Defect("a tenant that is shut is served on", ("crossing", "tenant shut")),
     "deaf-rights-subscribe": Defect(
         "a subscription outlives the right to it", ("crossing", "right to subscribe")
     ),

@@ -76,7 +76,7 @@ def groups_for(defect: str) -> tuple[str, ...]:
     """Return the groups of clients among which a defect can show itself."""
     checker, kind = DEFECTS[defect].found_by
     if checker == "crossing":
-        return ("tenants",) if kind == "tenant" else ("rights",)
+        return ("tenants",) if kind.startswith("tenant") else ("rights",)
     if kind == "unsubscribe":
         return ("unsubscribing",)
     if kind == "not subscribed":

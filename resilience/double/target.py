@@ -107,3 +107,9 @@ class DoubleTarget:
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool
     ) -> None:
         self.double.set_right(client_id, action, topic_filter, allowed=allowed)
+
+    async def set_tenant(self, tenant: str, *, is_open: bool) -> None:
+        self.double.set_tenant(tenant, is_open=is_open)
+
+    def username(self, tenant: str, client_id: str) -> str | None:
+        return None

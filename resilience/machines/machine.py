@@ -114,8 +114,8 @@ class Machine:
             raise TargetError(f"{self.name} has no clock that can be set in this run")
         self._clock.set(seconds)
 
-    def degrade(self, direction: str, conditions: Conditions) -> None:
-        """Change what happens to packets between it and the clients.
+    def degrade(self, direction: str, conditions: Conditions, other: str = CLIENTS) -> None:
+        """Change what happens to packets between it and the clients, or another machine.
 
         Raises:
             TargetError: No such direction, or no network of packets in this run.
@@ -126,9 +126,9 @@ class Machine:
             raise TargetError(f"no direction {direction!r}; there are {', '.join(DIRECTIONS)}")
         to_machine, from_machine = DIRECTIONS[direction]
         if to_machine:
-            self._network.change(CLIENTS, self.name, conditions)
+            self._network.change(other, self.name, conditions)
         if from_machine:
-            self._network.change(self.name, CLIENTS, conditions)
+            self._network.change(self.name, other, conditions)
 
     async def lose_power(self) -> None:
         """End all its processes, with all that they wrote and did not sync; mount its disk again.

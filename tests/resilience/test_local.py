@@ -236,3 +236,66 @@ def test_rights_are_a_document_that_is_applied_until_all_have_heard(tmp_path: Pa
 def test_a_target_that_does_not_say_how_rights_change_says_so(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="does not say how rights are changed"):
         asyncio.run(kept(tmp_path, ":").set_right("a", "publish", "t", allowed=False))
+
+
+TENANTS = """
+[tenants]
+username = "{tenant}:{client_id}"
+tenant = "{tenant} is {state}; "
+is_open = "on"
+is_shut = "off"
+apply = ["/bin/sh", "-c", "cp {dir}/tenants {dir}/in-force"]
+"""
+
+
+def test_tenants_are_a_document_and_a_client_has_the_user_name_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "kept.toml"
+    path.write_text(KEPT.replace("WORK", ":") + TENANTS)
+    target = LocalTarget(load(str(path)))
+
+    async def test() -> None:
+        await target.open_tenants(["red", "blue"])
+        await target.set_tenant("red", is_open=False)
+        assert (target.folder / "in-force").read_text() == "red is off; blue is on; "
+
+    asyncio.run(use(target, test))
+    assert target.username("red", "a") == "red:a"
+    assert target.username("", "a") is None
+    with pytest.raises(TargetError, match="does not say how tenants are changed"):
+        asyncio.run(kept(tmp_path, ":").set_tenant("red", is_open=False))
+
+
+RESTARTS = """
+[target]
+title = "a part that ends by itself once"
+status = "works"
+
+[parts.engine]
+command = ["/bin/sh", "-c", '''
+echo $$ >> {dir}/starts
+test $(wc -l < {dir}/starts) = 1 || exec sleep 600
+''']
+restarts = true
+"""
+
+
+def test_a_part_that_ends_by_itself_is_started_again_one_that_is_struck_is_not(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "restarts.toml"
+    path.write_text(RESTARTS)
+    target = LocalTarget(load(str(path)))
+
+    def starts() -> int:
+        return len((target.folder / "starts").read_text().split())
+
+    async def test() -> None:
+        await eventually(lambda: (target.folder / "starts").exists() and starts() == 2)
+        waits = target._restarts["engine"]
+        await target.kill("engine")
+        await waits
+        assert starts() == 2
+        await target.launch("engine")
+        await eventually(lambda: starts() == 3)
+
+    asyncio.run(use(target, test))

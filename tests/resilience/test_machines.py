@@ -152,6 +152,63 @@ def test_a_partition_is_one_way_and_ends() -> None:
         assert client.recv(1) == b"x"
 
 
+APART = f"""
+[target]
+title = "parts that ask each other"
+status = "works"
+
+[parts.server]
+command = ["{{python}}", "-c", '''{ECHO}''', "{{host:one}}"]
+machine = "one"
+
+[parts.near]
+command = ["/bin/sleep", "600"]
+machine = "one"
+
+[parts.far]
+command = ["/bin/sleep", "600"]
+machine = "two"
+"""
+
+
+@with_packets
+def test_parts_are_cut_from_each_other_and_from_nobody_else(tmp_path: Path) -> None:
+    (tmp_path / "apart.toml").write_text(APART)
+    target = LocalTarget(load(str(tmp_path / "apart.toml")), needs={PACKETS})
+
+    async def main() -> None:
+        await target.start()
+        ask = "import socket, sys; socket.create_connection((sys.argv[1], 7), 1)"
+
+        async def reaches(words: list[str]) -> bool:
+            process = await asyncio.create_subprocess_exec(
+                *(*words, sys.executable, "-c", ask, target._fill("{host:one}")),
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            return not await process.wait()
+
+        try:
+            far = target._machines["two"].command([])
+            async with asyncio.timeout(20):
+                while not await reaches(far):  # noqa: ASYNC110 - until it listens
+                    await asyncio.sleep(0.05)
+            with pytest.raises(TargetError, match="server is on one machine"):
+                await strike(target, "partition", "server", {"peers": ["near"]})
+            for way in ("in", "out"):
+                args = {"peers": ["far"], "way": way, "seconds": 60.0}
+                fault = asyncio.create_task(strike(target, "partition", "server", args))
+                await asyncio.sleep(0)
+                assert not await reaches(far)
+                assert await reaches([])
+                fault.cancel()
+                await asyncio.gather(fault, return_exceptions=True)
+                assert await reaches(far)
+        finally:
+            await target.stop()
+
+    asyncio.run(main())
+
+
 @with_packets
 def test_packets_overtake_each_other_and_none_is_lost() -> None:
     count = 200
