@@ -11,6 +11,12 @@ from mqlake.heartbeat import read_heartbeat
 class LinkCounters(BaseModel):
     sent: int = Field(description="messages, those that were sent again included")
     offered: int = Field(default=0, description="messages of which it was sent the envelope alone")
+    handed: int = Field(
+        default=0, description="messages for share groups that have members behind it"
+    )
+    returned: int = Field(
+        default=0, description="of these, the ones that it had no member for any more"
+    )
     expired: int = Field(description="messages that expired before it got them")
     over_hop_limit: int
     slowed: int = Field(default=0, description="times that its rate held messages back")
@@ -39,6 +45,12 @@ class SiteCounters(BaseModel):
     echoes: int = Field(description="its own, come back")
     refused: int = Field(description="of topics that their link may not bring")
     malformed: int
+    for_groups: int = Field(
+        default=0, description="messages that were handed over to it for share groups"
+    )
+    unclaimed: int = Field(
+        default=0, description="messages for share groups that nobody has a member for any more"
+    )
     outdated: int = Field(
         default=0, description="retained messages that were not the latest of their topic"
     )

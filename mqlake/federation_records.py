@@ -47,6 +47,8 @@ class LinkPlaces:
     """What a retained message from there on is stamped with at least, milliseconds UTC."""
     is_new: bool = False
     """It has not got yet what was retained before."""
+    handed: int = 0
+    """The first offset of its delivery topic that it may not have."""
 
 
 @dataclass(slots=True)
@@ -154,12 +156,16 @@ def needed(links: Iterable[LinkPlaces]) -> Offsets:
 
 
 def _of_places(places: LinkPlaces) -> dict[str, Any]:
-    return {"cursor": places.cursor, "clock": places.clock, "new": places.is_new}
+    found = {"cursor": places.cursor, "clock": places.clock, "new": places.is_new}
+    return {**found, "handed": places.handed} if places.handed else found
 
 
 def _places(found: dict[str, Any]) -> LinkPlaces:
     return LinkPlaces(
-        _offsets(found["cursor"]), _offsets(found.get("clock", {})), bool(found.get("new"))
+        _offsets(found["cursor"]),
+        _offsets(found.get("clock", {})),
+        bool(found.get("new")),
+        int(found.get("handed", 0)),
     )
 
 

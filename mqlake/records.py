@@ -7,7 +7,7 @@ use them; everything else is in the key and the headers. A record says its versi
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -64,6 +64,8 @@ HEADER_WATERMARK: Final = "watermark"
 FLAG_QOS: Final = 0b0000_0011
 FLAG_RETAIN: Final = 0b0000_0100
 FLAG_DUP: Final = 0b0000_1000
+FLAG_UNSHARED: Final = 0b0001_0000
+"""Of another site: for subscribers in no share group, for that site sees to its groups."""
 
 # No tenant name starts with U+0000, so a barrier or a control record never looks like a message.
 BARRIER_KEY_PREFIX: Final = b"\0barrier/"
@@ -151,6 +153,23 @@ def mqtt_header(protocol_level: int, qos: int, *, retain: bool, dup: bool) -> by
     """Return the value of the `mqtt` header."""
     flags = qos | (FLAG_RETAIN if retain else 0) | (FLAG_DUP if dup else 0)
     return bytes((RECORD_VERSION, protocol_level, flags))
+
+
+def group_header(mqtt: bytes, groups: Collection[str]) -> bytes:
+    """Return the `mqtt` header of a message that another site has given to share groups here.
+
+    It is no message for anybody else (`is_message`): behind the three bytes stand the groups.
+
+    Args:
+        mqtt: Of the message.
+        groups: As `$share/<share name>/<topic filter>`.
+    """
+    return mqtt[:3] + "".join(f"\n{one}" for one in groups).encode()
+
+
+def groups_of(mqtt: bytes) -> tuple[str, ...]:
+    """Return the share groups that a message is for alone; none: it is not of `group_header`."""
+    return tuple(mqtt[4:].decode(errors="replace").split("\n")) if len(mqtt) > 4 else ()
 
 
 def is_retained(headers: Mapping[str, bytes]) -> bool:

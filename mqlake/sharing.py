@@ -31,6 +31,8 @@ class ShareStrategy(StrEnum):
     """The same for a topic, while the members stay the same."""
     HASH_CLIENT_ID = "hash_client_id"
     """The same for a publisher, while the members stay the same."""
+    LAST_RESORT = "last_resort"
+    """No setting: of the way to other sites, that counts while no gateway here has a member."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -84,13 +86,19 @@ def choose_gateway(
         partition: Where the message is in the log.
         offset: Likewise.
     """
+    own = {
+        gateway: weight
+        for gateway, weight in weights.items()
+        if weight.strategy is not ShareStrategy.LAST_RESORT
+    }
+    weights = own or weights
     first = min(weights, key=lambda gateway: (weights[gateway].since_ms, gateway))
     strategy = weights[first].strategy
     total = sum(weight.members for weight in weights.values())
     salt = crc32(shared_filter.encode()) << 32
     if strategy is ShareStrategy.STICKY:
         return first
-    if strategy is ShareStrategy.ROUND_ROBIN:
+    if strategy in (ShareStrategy.ROUND_ROBIN, ShareStrategy.LAST_RESORT):
         turn = (offset * _GOLDEN + mix((partition + 1) ^ salt)) & _MASK
         pick = ((turn >> 33) * total) >> 31
     elif strategy is ShareStrategy.RANDOM:

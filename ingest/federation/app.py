@@ -22,6 +22,7 @@ from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
 from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+from mqlake.log.log_topics import KEPT_A_WEEK
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.settings import load
@@ -79,7 +80,10 @@ async def _work(
     if settings.log is None:
         service = FederationService(settings, SystemClock())
     else:
-        service = SiteService(settings, SystemClock(), await _open_log(settings, name, stack))
+        log = await _open_log(settings, name, stack)
+        service = SiteService(
+            settings, SystemClock(), log, partial(_make_topic, settings.log.bootstrap_servers)
+        )
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, _reload, service, path)
     shown = FederationMetrics(service)
@@ -106,6 +110,10 @@ async def _open_log(settings: FederationSettings, name: str, stack: AsyncExitSta
     ranges = KafkaRangeReader(servers, client_id=name)
     stack.push_async_callback(ranges.close)
     return LogAccess(writer, partial(KafkaLogReader, servers, client_id=name), ranges)
+
+
+async def _make_topic(servers: str, log_topic: str) -> None:
+    await asyncio.to_thread(LogAdmin(servers).ensure, log_topic, KEPT_A_WEEK)
 
 
 def _reload(service: FederationService | SiteService, path: Path | None) -> None:

@@ -61,6 +61,8 @@ def add_site(service: SiteService, families: Families) -> None:
         families.add("mqlake_federation_link_slowed_total", counters.slowed, str(site))
         families.add("mqlake_federation_sent_total", counters.sent)
         families.add("mqlake_federation_offered_total", counters.offered)
+        families.add("mqlake_federation_handed_total", counters.handed)
+        families.add("mqlake_federation_returned_total", counters.returned)
         families.add("mqlake_federation_expired_total", counters.expired)
         families.add("mqlake_federation_over_hop_limit_total", counters.over_hop_limit)
     families.add("mqlake_federation_asked_total", service.taking.bodies.asked)
@@ -78,6 +80,8 @@ def add_site(service: SiteService, families: Families) -> None:
     families.add("mqlake_federation_refused_total", had.refused)
     families.add("mqlake_federation_malformed_total", had.malformed)
     families.add("mqlake_federation_outdated_total", had.outdated)
+    families.add("mqlake_federation_for_groups_total", had.for_groups)
+    families.add("mqlake_federation_unclaimed_total", had.unclaimed)
     retained = service.retaining.retained
     families.add("mqlake_federation_retained_topics", len(retained))
     families.add("mqlake_federation_shown_again_total", retained.shown_again)

@@ -229,7 +229,14 @@ def match(
     copies = tree.copies(
         inbound.tenant, inbound.topic_name, record.partition, record.offset, inbound.publisher
     )
+    if copies and (groups := inbound.groups) is not None:
+        copies = [one for one in copies if _group_of(one) in groups]
     return (inbound, copies) if copies else None
+
+
+def _group_of(copy: Copy[Any]) -> str:
+    """Return for which share group a copy is; empty: for no one's."""
+    return getattr(copy.client, "shared_filter", "")
 
 
 def give(inbound: InboundMessage, copies: list[Copy[Any]], drops: Drops, now_ms: int) -> None:

@@ -20,10 +20,12 @@ from mqlake.records import (
     BARRIER_KEY_PREFIX,
     CONTROL_KEY_PREFIX,
     HEADER_CLIENT_ID,
+    HEADER_MQTT,
     HEADER_PROPERTIES,
     HEADER_SOURCE,
     QUESTION_KEY_PREFIX,
     decode_source,
+    groups_of,
     is_retained,
 )
 
@@ -185,7 +187,8 @@ class Delivery:
             tenant, topic_name, partition, offset, publisher
         )
         if source.shared_filters:
-            copies = copies.copy()
+            is_for_all = not groups_of(headers.get(HEADER_MQTT, b""))
+            copies = copies.copy() if is_for_all else []
             for topic_filter in source.shared_filters:
                 group = GroupKey(tenant, topic_filter)
                 self._share_groups.add_copy(copies, group, topic_name, publisher, partition, offset)

@@ -14,6 +14,7 @@ from mqlake.record_versions import check_version
 from mqlake.records import (
     FLAG_QOS,
     FLAG_RETAIN,
+    FLAG_UNSHARED,
     HEADER_CHAIN,
     HEADER_CLIENT_ID,
     HEADER_ID,
@@ -21,6 +22,7 @@ from mqlake.records import (
     HEADER_PROPERTIES,
     Source,
     decode_properties,
+    groups_of,
 )
 from mqlake.topics import validate_topic_name
 
@@ -159,6 +161,14 @@ class InboundMessage:
         self.tenant, _, self.topic_name = key.partition("/")
         self.publisher = headers.get(HEADER_CLIENT_ID, b"").decode(errors="replace")
 
+    @property
+    def groups(self) -> tuple[str, ...] | None:
+        """The share groups that are to have it; `("",)`: whoever is in none. None: all."""
+        mqtt = self._headers.get(HEADER_MQTT, b"")
+        if len(mqtt) > 3:
+            return groups_of(mqtt)
+        return ("",) if len(mqtt) == 3 and mqtt[2] & FLAG_UNSHARED else None
+
     def read(self, now_ms: int) -> OutboundMessage:
         """Return what is to be sent.
 
@@ -188,8 +198,8 @@ def read_message(
         InvalidRecord: No such message can be sent to a client.
     """
     mqtt = headers.get(HEADER_MQTT, b"")
-    if len(mqtt) != 3:
-        raise InvalidRecord(f"header {HEADER_MQTT!r} is {mqtt!r}, expected 3 bytes")
+    if len(mqtt) < 3:
+        raise InvalidRecord(f"header {HEADER_MQTT!r} is {mqtt!r}, expected 3 bytes or more")
     check_version(mqtt[0], "message")
     flags = mqtt[2]
     qos = flags & FLAG_QOS

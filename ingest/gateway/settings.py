@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from ingest.gateway.authentication.settings import CREDENTIALS, AuthenticatorSettings
@@ -293,6 +293,13 @@ class GatewaySettings(ProcessSettings):
         ge=0,
         description="with more than this in log_dir, publishers are refused; no limit without it",
     )
+
+    @field_validator("share_strategy")
+    @classmethod
+    def _members_come_first(cls, strategy: ShareStrategy) -> ShareStrategy:
+        if strategy is ShareStrategy.LAST_RESORT:
+            raise ValueError("last_resort is no strategy of members")
+        return strategy
 
     @model_validator(mode="after")
     def _strangers_are_let_in_knowingly(self) -> Self:

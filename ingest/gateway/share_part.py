@@ -43,11 +43,12 @@ MAX_WAITING: Final = 100_000
 class Missed:
     """Takes what a share group has missed."""
 
-    __slots__ = ("_part", "client_id")
+    __slots__ = ("_part", "client_id", "shared_filter")
 
     def __init__(self, part: SharePart) -> None:
         self._part = part
         self.client_id = part.client_id
+        self.shared_filter = part.group.topic_filter
 
     def deliver(self, message: OutboundMessage, _copy: object, _now_ms: int) -> None:
         self._part.keep_missed(message)

@@ -138,6 +138,6 @@ def _read(record: LogRecord) -> Barrier | list[tuple[GroupKey, Given]] | None:
         return None
     tenant = key.decode(errors="replace").partition("/")[0]
     mqtt = headers.get(HEADER_MQTT, b"")
-    qos = mqtt[2] & FLAG_QOS if len(mqtt) == 3 else 0
+    qos = mqtt[2] & FLAG_QOS if len(mqtt) >= 3 else 0
     one = Given(source.partition, source.offset, qos, record.offset)
     return [(GroupKey(tenant, topic_filter), one) for topic_filter in source.shared_filters]

@@ -22,6 +22,9 @@ public final class RouteFunction implements UDF6 {
     private static final byte[] BARRIER = "\0barrier/".getBytes(StandardCharsets.US_ASCII);
     private static final byte[] QUESTION = "\0question/".getBytes(StandardCharsets.US_ASCII);
     private static final int FLAG_RETAIN = 4;
+    private static final int FLAG_UNSHARED = 16;
+    /** Of the header of a message; what is longer names share groups. */
+    private static final int MQTT_LENGTH = 3;
 
     private static final byte[] NO_BYTES = new byte[0];
 
@@ -99,9 +102,17 @@ public final class RouteFunction implements UDF6 {
     Row[] message(
             byte[] key, byte[] mqtt, byte[] publisher, int partition, long offset,
             long timestampMs, long routesInForce, RouteTable table) {
-        RouteTable.Recipients recipients = table.match(
-                key, isRetained(mqtt), publisher == null ? NO_BYTES : publisher, partition, offset,
-                routesInForce);
+        byte[] by = publisher == null ? NO_BYTES : publisher;
+        RouteTable.Recipients recipients;
+        if (mqtt != null && mqtt.length > MQTT_LENGTH) {
+            byte[] groups = Arrays.copyOfRange(mqtt, MQTT_LENGTH, mqtt.length);
+            recipients = table.matchGroups(key, groups, by, partition, offset, routesInForce);
+        } else if (has(mqtt, FLAG_UNSHARED)) {
+            recipients = table.matchUnshared(key, has(mqtt, FLAG_RETAIN), partition);
+        } else {
+            recipients = table.match(
+                    key, has(mqtt, FLAG_RETAIN), by, partition, offset, routesInForce);
+        }
         String[] gateways = recipients.gateways;
         if (gateways.length == 0) {
             return NOBODY;
@@ -179,8 +190,8 @@ public final class RouteFunction implements UDF6 {
     }
 
     /** The header is three bytes: record version, protocol level, flags; records of others have none. */
-    private static boolean isRetained(byte[] mqtt) {
-        return mqtt != null && mqtt.length == 3 && (mqtt[2] & FLAG_RETAIN) != 0;
+    private static boolean has(byte[] mqtt, int flag) {
+        return mqtt != null && mqtt.length == MQTT_LENGTH && (mqtt[2] & flag) != 0;
     }
 
     private static boolean begins(byte[] key, byte[] prefix) {

@@ -49,8 +49,12 @@ public final class RouteTable {
     public static final int STICKY = 2;
     public static final int HASH_TOPIC = 3;
     public static final int HASH_CLIENT_ID = 4;
+    /** Not of clients: the way to other sites, for when no gateway here has a member. */
+    public static final int LAST_RESORT = 5;
     private static final String[] STRATEGIES =
-            new String[] {"round_robin", "random", "sticky", "hash_topic", "hash_client_id"};
+            new String[] {
+                "round_robin", "random", "sticky", "hash_topic", "hash_client_id", "last_resort"
+            };
 
     /** Who gets a message; immutable. */
     public static final class Recipients {
@@ -283,7 +287,45 @@ public final class RouteTable {
             long inForce) {
         Targets targets = targets(topic);
         Recipients found = targets.groups.length == 0
-                ? targets.plain : choose(targets, topic, publisher, partition, offset, inForce);
+                ? targets.plain
+                : choose(
+                        targets.gateways, targets.groups, topic, publisher, partition, offset,
+                        inForce);
+        return withRetained(found, isRetained, partition);
+    }
+
+    /** Find who gets a message of another site: whoever is in no share group, see {@link #match}. */
+    public Recipients matchUnshared(byte[] topic, boolean isRetained, int partition) {
+        Targets targets = targets(topic);
+        Recipients found =
+                targets.groups.length == 0
+                        ? targets.plain : new Recipients(targets.gateways, null);
+        return withRetained(found, isRetained, partition);
+    }
+
+    /**
+     * Find who gets a message that another site has given to share groups here, see {@link #match}.
+     *
+     * @param lines The groups, each shared filter in UTF-8 and before it a line feed.
+     */
+    public Recipients matchGroups(
+            byte[] topic, byte[] lines, byte[] publisher, int partition, long offset,
+            long inForce) {
+        String named = new String(lines, StandardCharsets.UTF_8) + "\n";
+        ShareGroup[] all = targets(topic).groups;
+        ArrayList<ShareGroup> groups = new ArrayList<ShareGroup>();
+        for (int i = 0; i < all.length; i++) {
+            String name = new String(all[i].sharedFilter, StandardCharsets.UTF_8);
+            if (named.indexOf("\n" + name + "\n") >= 0) {
+                groups.add(all[i]);
+            }
+        }
+        return choose(
+                NONE, (ShareGroup[]) groups.toArray(NO_GROUPS), topic, publisher, partition,
+                offset, inForce);
+    }
+
+    private Recipients withRetained(Recipients found, boolean isRetained, int partition) {
         String[] more = isRetained ? (String[]) retained.get(Integer.valueOf(partition)) : null;
         return more == null ? found : with(found, more);
     }
@@ -330,14 +372,14 @@ public final class RouteTable {
     }
 
     private static Recipients choose(
-            Targets targets, byte[] topic, byte[] publisher, int partition, long offset,
-            long inForce) {
-        int most = targets.gateways.length + targets.groups.length;
-        String[] gateways = (String[]) Arrays.copyOf(targets.gateways, most);
+            String[] plain, ShareGroup[] groups, byte[] topic, byte[] publisher, int partition,
+            long offset, long inForce) {
+        int most = plain.length + groups.length;
+        String[] gateways = (String[]) Arrays.copyOf(plain, most);
         byte[][] shared = new byte[most][];
-        int count = targets.gateways.length;
-        for (int i = 0; i < targets.groups.length; i++) {
-            ShareGroup group = targets.groups[i].at(inForce);
+        int count = plain.length;
+        for (int i = 0; i < groups.length; i++) {
+            ShareGroup group = groups[i].at(inForce);
             if (group.total == 0) {
                 continue;
             }

@@ -18,6 +18,7 @@ final class ShareGroup {
 
     /** What the route of a share group says of its gateway; immutable. */
     static final class Weight {
+        /** Of a last resort they count only while there is nothing else. */
         final int members;
         final int strategy;
         /** When the gateway joined the group: the strategy of the first one counts for all. */
@@ -35,6 +36,8 @@ final class ShareGroup {
     final String[] gateways;
     final Weight[] weights;
     final long total;
+    /** There is nothing but last resorts, so they count. */
+    private final boolean onlyLast;
     /** The gateway that joined first; -1 without any. */
     final int first;
     final long salt;
@@ -63,9 +66,17 @@ final class ShareGroup {
         this.sharedFilter = sharedFilter;
         this.gateways = gateways;
         this.weights = weights;
+        boolean onlyLast = true;
+        for (int i = 0; i < weights.length; i++) {
+            onlyLast = onlyLast && weights[i].strategy == RouteTable.LAST_RESORT;
+        }
+        this.onlyLast = onlyLast;
         long sum = 0;
         int earliest = -1;
         for (int i = 0; i < weights.length; i++) {
+            if (!counts(weights[i])) {
+                continue;
+            }
             sum += weights[i].members;
             if (earliest < 0 || weights[i].since < weights[earliest].since) {
                 earliest = i;
@@ -100,6 +111,10 @@ final class ShareGroup {
         }
     }
 
+    private boolean counts(Weight weight) {
+        return onlyLast || weight.strategy != RouteTable.LAST_RESORT;
+    }
+
     /** Tell whether it has had no gateway for so long that nobody asks any more. */
     boolean isOver(long nowMs) {
         return total == 0 && nowMs - sinceMs > KEPT_MS;
@@ -111,7 +126,7 @@ final class ShareGroup {
         long pick;
         if (strategy == RouteTable.STICKY) {
             return gateways[first];
-        } else if (strategy == RouteTable.ROUND_ROBIN) {
+        } else if (strategy == RouteTable.ROUND_ROBIN || strategy == RouteTable.LAST_RESORT) {
             long turn = offset * GOLDEN + mix((partition + 1) ^ salt);
             pick = ((turn >>> 33) * total) >>> 31;
         } else if (strategy == RouteTable.RANDOM) {
@@ -122,6 +137,9 @@ final class ShareGroup {
             pick = Long.remainderUnsigned(mix(hash ^ salt), total);
         }
         for (int i = 0; i < weights.length; i++) {
+            if (!counts(weights[i])) {
+                continue;
+            }
             pick -= weights[i].members;
             if (pick < 0) {
                 return gateways[i];

@@ -1,7 +1,7 @@
 """`bin/mqlake up --federation`: two systems, each with its own log, one topic space."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import paho.mqtt.client as mqtt
@@ -49,7 +49,11 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalSyste
                 neighbour_port=ports[neighbour],
             )
         )
-        environment = {"MQLAKE_GATEWAY_SITE": f"site-{site}", "MQLAKE_LOCAL_LOG_PARTITIONS": "2"}
+        environment = {
+            "MQLAKE_GATEWAY_SITE": f"site-{site}",
+            "MQLAKE_GATEWAY_SUBACK_SITES_SECONDS": "60",
+            "MQLAKE_LOCAL_LOG_PARTITIONS": "2",
+        }
         return {"federation": path, "environment": environment}
 
     with (
@@ -93,28 +97,26 @@ def neighbour_is_there(system: LocalSystem) -> bool:
     return bool(link_of(system)["there"])
 
 
+def are_linked(*systems: LocalSystem) -> bool:
+    try:
+        return all(neighbour_is_there(one) for one in systems)
+    except OperationalError:  # says nothing yet
+        return False
+
+
 def link_of(system: LocalSystem) -> dict[str, Any]:
     (link,) = ApiClient(system.data_dir).get("/federation")["links"]
     found: dict[str, Any] = link
     return found
 
 
-def is_sent(system: LocalSystem) -> bool:
-    """Tell whether the neighbour is there and has said that somebody wants something."""
-    try:
-        link = link_of(system)
-    except OperationalError:  # says nothing yet
-        return False
-    return bool(link["there"] and link["wants"])
-
-
 def test_a_subscriber_gets_what_is_published_at_the_other_site_whatever_is_killed(
     sites: tuple[LocalSystem, LocalSystem],
 ) -> None:
     a, b = sites
+    await_condition(lambda: are_linked(*sites), "the neighbours are there")
     publisher, subscriber = Client(a, "publisher"), Client(b, "subscriber")
-    subscriber.subscribe("plant/#")
-    await_condition(lambda: is_sent(a), "the first site knows that the second one wants it")
+    subscriber.subscribe("plant/#")  # SUBACK waits for the other site
     for number in range(MESSAGES):
         publisher.publish("plant/line", b"%d" % number)
         if number == MESSAGES // 4:
@@ -144,9 +146,6 @@ def test_a_will_is_published_at_its_site_and_reaches_the_other(
     a, b = sites
     heir = Client(b, "heir")
     heir.subscribe("plant/wills/+")
-    await_condition(
-        lambda: is_sent(a) and "plant/wills/+" in link_of(a)["carries"], "the heir is known"
-    )
     doomed = mqtt.Client(CallbackAPIVersion.VERSION2, "doomed", protocol=mqtt.MQTTv5)
     doomed.will_set("plant/wills/doomed", b"gone", 1)
     doomed.connect("127.0.0.1", a.mqtt_port)
@@ -158,6 +157,53 @@ def test_a_will_is_published_at_its_site_and_reaches_the_other(
     connection.close()
     await_condition(lambda: heir.received == [b"gone"], "its will is at the other site")
     heir.close()
+
+
+def test_a_share_group_is_one_over_both_sites(sites: tuple[LocalSystem, LocalSystem]) -> None:
+    a, b = sites
+    publisher, far, near = Client(a, "publisher"), Client(b, "far"), Client(a, "near")
+    plain = Client(b, "plain")
+    plain.subscribe("plant/shared")
+    far.subscribe("$share/workers/plant/shared")
+
+    def is_known() -> bool:
+        publisher.publish("plant/shared", b"probe")
+        return b"probe" in far.received
+
+    await_condition(is_known, "the router of the first site knows of the member at the second")
+    first = [b"far %d" % number for number in range(MESSAGES)]
+    for payload in first:
+        publisher.publish("plant/shared", payload)
+    await_condition(lambda: len(of(far, b"far")) >= MESSAGES, "the member has all")
+    near.subscribe("$share/workers/plant/shared")
+    second = [b"near %d" % number for number in range(MESSAGES)]
+    for payload in second:
+        publisher.publish("plant/shared", payload)
+    await_condition(lambda: len(of(near, b"near")) >= MESSAGES, "the nearer member has all")
+    near.close()
+    await_condition(is_away(publisher, far), "messages go to the other site again")
+    assert sorted(of(far, b"far")) == sorted(first)
+    assert of(far, b"near") == of(near, b"far") == []
+    assert sorted(of(near, b"near")) == sorted(second)
+    await_condition(lambda: len(of(plain, b"near")) >= MESSAGES, "the plain subscriber has all")
+    assert of(plain, b"far") == first
+    assert of(plain, b"near") == second
+    for one in (publisher, far, plain):
+        one.close()
+
+
+def of(client: Client, beginning: bytes) -> list[bytes]:
+    return [one for one in client.received if one.startswith(beginning)]
+
+
+def is_away(publisher: Client, far: Client) -> Callable[[], bool]:
+    """Return what publishes until the member at the other site gets something."""
+
+    def look() -> bool:
+        publisher.publish("plant/shared", b"gone")
+        return b"gone" in far.received
+
+    return look
 
 
 def test_what_is_going_on_is_shown(sites: tuple[LocalSystem, LocalSystem]) -> None:

@@ -367,6 +367,43 @@ def test_java_and_python_choose_the_same_gateway(
     assert found == {chosen: [shared_filter]}
 
 
+def test_a_last_resort_is_taken_when_no_other_gateway_has_a_member(routing_jvm: Any) -> None:
+    table = _new_table(routing_jvm)
+    for gateway in ("g1", "g2"):
+        strategy = ShareStrategy.LAST_RESORT
+        _apply(table, gateway, "default", "$share/s/a", 1, strategy, routes_offset=10)
+    _apply(table, "g3", "default", "$share/s/a", 1, since_ms=5, routes_offset=20)
+    _apply(table, "g3", "default", "$share/s/a", 0, routes_offset=30)
+
+    def chosen(in_force: int) -> set[str]:
+        found = (_match(table, "default", "a", offset, in_force=in_force) for offset in range(20))
+        return {gateway for one in found for gateway in one}
+
+    assert chosen(10) == {"g1", "g2"}
+    assert chosen(20) == {"g3"}
+    assert chosen(30) == {"g1", "g2"}
+
+
+def test_a_message_of_another_site_is_not_for_groups_or_for_those_alone_that_it_names(
+    routing_jvm: Any,
+) -> None:
+    table = _new_table(routing_jvm)
+    _apply(table, "g1", "default", "a/#", 1)
+    for number, share in enumerate(("one", "two", "ä")):
+        _apply(table, f"s{number}", "default", f"$share/{share}/a/+", 1)
+    topic = b"default/a/b"
+    unshared = table.matchUnshared(topic, False, 0)
+    assert list(unshared.gateways()) == ["g1"]
+    assert unshared.sharedFilters(0) is None
+    lines = "\n$share/ä/a/+\n$share/one/a/+\n$share/one/b".encode()
+    found = table.matchGroups(topic, lines, b"c", 0, 1, NEWEST)
+    given = {
+        gateway: _filters(found.sharedFilters(at)) for at, gateway in enumerate(found.gateways())
+    }
+    assert given == {"s0": ["$share/one/a/+"], "s2": ["$share/ä/a/+"]}
+    assert list(table.matchGroups(b"default/x", lines, b"c", 0, 1, NEWEST).gateways()) == []
+
+
 @given(weight=st.builds(ShareWeight, st.integers(1), st.sampled_from(ShareStrategy)))
 def test_a_weight_survives_its_record(weight: ShareWeight) -> None:
     assert decode_weight(encode_weight(weight)) == weight

@@ -25,7 +25,7 @@ from ingest.protocol.packets import (
     Puback,
     Publish,
 )
-from ingest.protocol.reason_codes import ConnackReasonCode
+from ingest.protocol.reason_codes import ConnackReasonCode, PubackReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,6 +54,10 @@ class Owner(Protocol):
 
     def acknowledged(self, connection: Connection, packet_id: int) -> None:
         """Hear that the other side has a message."""
+        ...
+
+    def returned(self, connection: Connection, packet_id: int) -> None:
+        """Hear that the other side has no member for a message of a share group."""
         ...
 
     def is_closed(self, connection: Connection) -> None:
@@ -138,6 +142,12 @@ class Connection(asyncio.Protocol):
         if self.is_open:
             self._write(encode_puback(packet_id))
 
+    def give_back(self, packet_id: int) -> None:
+        """Tell the other side that there is no member here for a message of a share group."""
+        if self.is_open:
+            puback = Puback(packet_id, PubackReasonCode.NO_MATCHING_SUBSCRIBERS)
+            self._write(encode(puback, MQTT_5_0))
+
     def close(self, reason: str) -> None:
         """End it."""
         if not self.reason:
@@ -199,7 +209,10 @@ class Connection(asyncio.Protocol):
         elif isinstance(packet, Publish):
             self._owner.receive(self, packet)
         elif isinstance(packet, Puback):
-            self._owner.acknowledged(self, packet.packet_id)
+            if packet.reason_code is PubackReasonCode.NO_MATCHING_SUBSCRIBERS:
+                self._owner.returned(self, packet.packet_id)
+            else:
+                self._owner.acknowledged(self, packet.packet_id)
         elif isinstance(packet, Pingreq):
             self._write(encode(Pingresp(), MQTT_5_0))
         elif isinstance(packet, Disconnect):

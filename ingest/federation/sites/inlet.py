@@ -42,6 +42,10 @@ class InletCounters:
     refused: int = 0
     """Topics that the link may not bring here."""
     malformed: int = 0
+    for_groups: int = 0
+    """Messages that were handed over to this site for a share group."""
+    unclaimed: int = 0
+    """Of messages that this site handed over, those that came back and have no member left."""
     outdated: int = 0
     """Retained messages that were not the latest of their topic: they are not retained here."""
 
@@ -89,6 +93,11 @@ class Inlet:
             return Verdict.PENDING
         self._pending[key, message.sequence] = [acknowledge]
         return Verdict.NEW
+
+    def has_had(self, message: Message) -> bool:
+        """Tell whether a message is in the log or on its way there."""
+        key, sequence = stream_of(message), message.sequence
+        return self.streams.has(key, sequence) or (key, sequence) in self._pending
 
     def hear_offer(self, number: tuple[StreamKey, int], acknowledge: Acknowledge) -> Verdict:
         """Hear that a neighbour has a message; of one that is new `Bodies` is told."""

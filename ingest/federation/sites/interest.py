@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from ingest.federation.filters import meet
 from mqlake.errors import InvalidRecord, InvalidTopic
 from mqlake.matching import TopicFilterTrie
-from mqlake.topics import validate_topic_filter
+from mqlake.topics import SHARE_PREFIX, validate_topic_filter
 
 MOST_FILTERS: Final = 10_000
 """Of one site."""
@@ -35,6 +35,17 @@ class Entry(NamedTuple):
     """Links on the path that were down."""
 
 
+class Ways(NamedTuple):
+    """How members of a share group at other sites are reached."""
+
+    far: tuple[int, int]
+    """Links that are down on the way to the nearest site, and all links."""
+    nearest: set[int]
+    """The neighbours that lead to sites as near as that."""
+    every: set[int]
+    """All neighbours that lead to any."""
+
+
 News = dict[int, Entry | None]
 """By site that wants; None: it is reached on this way no longer."""
 
@@ -49,18 +60,23 @@ class Interest:
 
     def __init__(self, site: int, hop_limit: int) -> None:
         self.own = Entry(0, (site,), ())
+        self._is_begun = True
+        """In each run what is wanted gets a number of its own, be it nothing: others may know
+        something else under the last one."""
         self._site = site
         self._hop_limit = hop_limit
         self._heard: dict[int, dict[int, Entry]] = {}
         self._told: dict[int, dict[int, Entry]] = {}
         self._repeated: dict[int, set[int]] = {}
         self._up: set[int] = set()
+        self._found: dict[str, Ways] | None = None
 
     def want(self, filters: Iterable[str], now_ms: int) -> bool:
         """Hear what this site's subscribers want; return whether that is new."""
         wanted = tuple(sorted(filters))
-        if wanted == self.own.filters and self.own.version:
+        if wanted == self.own.filters and not self._is_begun:
             return False
+        self._is_begun = False
         self.own = Entry(max(now_ms, self.own.version + 1), (self._site,), wanted)
         return True
 
@@ -69,10 +85,12 @@ class Interest:
         self._told[neighbour] = {}
         self._repeated[neighbour] = set()
         self._up.add(neighbour)
+        self._found = None
 
     def close(self, neighbour: int) -> None:
         """Hear that a neighbour is away: what it has said stays, ways by others come first."""
         self._up.discard(neighbour)
+        self._found = None
 
     def hear(self, neighbour: int, news: Mapping[int, Entry | None]) -> bool:
         """Hear what a neighbour tells; return whether it changes anything here."""
@@ -84,6 +102,7 @@ class Interest:
             if entry == heard.get(site):
                 continue
             has_changed = True
+            self._found = None
             if entry is None:
                 del heard[site]
             else:
@@ -99,6 +118,7 @@ class Interest:
         gone = heard.keys() - self._repeated.get(neighbour, set())
         for site in gone:
             del heard[site]
+        self._found = None
         return bool(gone)
 
     def forget(self, neighbour: int) -> None:
@@ -106,6 +126,7 @@ class Interest:
         for known in (self._heard, self._told, self._repeated):
             known.pop(neighbour, None)
         self._up.discard(neighbour)
+        self._found = None
 
     def news_for(self, neighbour: int) -> News:
         """Return what a neighbour is to be told, and take it for told."""
@@ -136,7 +157,35 @@ class Interest:
     def behind(self, neighbour: int) -> set[str]:
         """Return the filters of the sites that a neighbour leads to, its own included."""
         heard = self._heard.get(neighbour, {})
-        return {one for site in heard for one in self._newest(site).filters}
+        found = {one for site in heard for one in self._newest(site).filters}
+        return {one for one in found if not one.startswith(SHARE_PREFIX)}
+
+    def ways(self) -> dict[str, Ways]:
+        """Return by share group the neighbours that lead to sites with members."""
+        if self._found is None:
+            self._found = self._find_ways()
+        return self._found
+
+    def _find_ways(self) -> dict[str, Ways]:
+        found: dict[str, Ways] = {}
+        for site in self._sites() - {self._site}:
+            groups = [one for one in self._newest(site).filters if one.startswith(SHARE_PREFIX)]
+            if not groups:
+                continue
+            for neighbour, heard in self._heard.items():
+                entry = heard.get(site)
+                if entry is None:
+                    continue
+                far = (entry.away + (neighbour not in self._up), len(entry.path))
+                for group in groups:
+                    best, nearest, every = found.get(group, Ways(far, set(), set()))
+                    if far < best:
+                        best, nearest = far, set()
+                    if far == best:
+                        nearest.add(neighbour)
+                    every.add(neighbour)
+                    found[group] = Ways(best, nearest, every)
+        return found
 
     def _sites(self) -> set[int]:
         return {self._site, *(site for heard in self._heard.values() for site in heard)}
@@ -235,6 +284,10 @@ class Wanted:
         permitted = set(filters)
         self._permitted.set(neighbour, permitted)
         self._interested.set(neighbour, permitted)
+
+    def may_get(self, neighbour: int, topic: str) -> bool:
+        """Tell whether a neighbour may get messages of a topic, whoever wants them."""
+        return neighbour in self._permitted.match(topic)
 
     def want(self, neighbour: int, filters: Iterable[str]) -> None:
         """Hear what is wanted behind a neighbour."""

@@ -12,11 +12,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.sites.events import LINK_DOWN, LINK_UP, RECORDS_GONE
+from ingest.federation.sites.groups import way_name
 from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
 from ingest.federation.sites.pace import Pace, size_of
 from mqlake.errors import LogError, OffsetGone
 from mqlake.matching import TopicFilterTrie
-from mqlake.records import INBOUND
+from mqlake.records import INBOUND, delivery_topic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -47,6 +48,7 @@ class SiteLink:
         clock: For the age of messages.
         retained: Returns the latest retained messages of the site, for one that is new.
         events: Of the site's links.
+        make_topic: Makes a log topic unless it is there.
 
     Attributes:
         connection: The one there is.
@@ -65,6 +67,7 @@ class SiteLink:
         clock: Clock,
         retained: Callable[[], Awaitable[list[LogRecord]]],
         events: LinkEvents,
+        make_topic: Callable[[str], Awaitable[None]],
     ) -> None:
         self.neighbour = neighbour
         self.site = neighbour.id
@@ -88,8 +91,9 @@ class SiteLink:
         self._clock = clock
         self._retained = retained
         self._events = events
+        self._make_topic = make_topic
         self._outlet: Outlet | None = None
-        self._reader: LogReader | None = None
+        self._log_readers: tuple[LogReader, ...] = ()
         self._readings: set[asyncio.Task[None]] = set()
         self._is_paused = False
         self._sent_bytes = 0
@@ -171,9 +175,10 @@ class SiteLink:
         )
         self.reason = ""
         self._is_paused = False
-        reader = self._reader = self._open_reader()
+        readers = self._open_reader(), self._open_reader()
+        self._log_readers = readers
         connection.on_writable = self._send
-        reading = asyncio.create_task(self._read(connection, outlet, reader))
+        reading = asyncio.create_task(self._read(connection, outlet, *readers))
         self._readings.add(reading)
         reading.add_done_callback(self._readings.discard)
         _logger.info("a link is up", extra={"fields": {"site": self.site}})
@@ -190,6 +195,23 @@ class SiteLink:
         if self._outlet is not None:
             self._outlet.acknowledge(packet_id)
             self._send()
+
+    def returned(
+        self, packet_id: int, take_back: Callable[[Publish, Callable[[], None]], None]
+    ) -> None:
+        """Hear that the neighbour gives a message back; it is acknowledged when that is taken."""
+        outlet = self._outlet
+        publish = None if outlet is None else outlet.sent(packet_id)
+        if outlet is None or publish is None:
+            return
+        self.counters.returned += 1
+
+        def acknowledge() -> None:
+            outlet.acknowledge(packet_id)
+            if outlet is self._outlet:
+                self._send()
+
+        take_back(publish, acknowledge)
 
     def direct(self, ways: Ways) -> None:
         """Hear which messages the neighbour wants whole."""
@@ -220,10 +242,15 @@ class SiteLink:
             one.cancel()
         await asyncio.gather(*readings, return_exceptions=True)
 
-    async def _read(self, connection: Connection, outlet: Outlet, reader: LogReader) -> None:
+    async def _read(
+        self, connection: Connection, outlet: Outlet, reader: LogReader, handed: LogReader
+    ) -> None:
         """Follow the log until cancelled; a log that does not answer ends the connection."""
         taken = _Taken(self, outlet)
         try:
+            way = delivery_topic(way_name(self._log.site, self.site))
+            await self._make_topic(way)
+            await handed.start(way, {0: self.places.handed}, taken.handed, taken.error)
             await reader.start(INBOUND, self.places.cursor, taken.records, taken.error)
             if self.places.is_new:
                 retained = await self._retained()
@@ -235,6 +262,7 @@ class SiteLink:
             connection.close(f"the log cannot be read: {exc}")
         finally:
             await reader.close()
+            await handed.close()
 
     def see(self, ends: Mapping[int, int]) -> None:
         """Hear where the log ends; a partition that is new is read from its start.
@@ -257,6 +285,12 @@ class SiteLink:
             outlet.take(records, self._clock.now_ms())
             self._send()
 
+    def take_handed(self, outlet: Outlet, records: list[LogRecord]) -> None:
+        """Take what the router gives to this neighbour."""
+        if outlet is self._outlet:
+            outlet.take_handed(records, self._clock.now_ms())
+            self._send()
+
     def lose(self, outlet: Outlet, error: LogError) -> None:
         """Hear that the log cannot be read, or has less than it had."""
         fields = {"site": self.site, "reason": str(error)}
@@ -269,8 +303,8 @@ class SiteLink:
             _logger.warning("the log does not answer", extra={"fields": fields})
 
     def _send(self) -> None:
-        outlet, connection, reader = self._outlet, self.connection, self._reader
-        if outlet is None or connection is None or reader is None:
+        outlet, connection = self._outlet, self.connection
+        if outlet is None or connection is None:
             return
         if not connection.is_paused:
             for packet_id in connection.publish(outlet.ready(self._out, self._loop.time())):
@@ -280,10 +314,11 @@ class SiteLink:
                 self._wait_for(self._out, self._send)
         if outlet.is_full != self._is_paused:
             self._is_paused = outlet.is_full
-            if self._is_paused:
-                reader.pause()
-            else:
-                reader.resume()
+            for reader in self._log_readers:
+                if self._is_paused:
+                    reader.pause()
+                else:
+                    reader.resume()
 
     def _acknowledge(self) -> None:
         now = self._loop.time()
@@ -321,6 +356,9 @@ class _Taken:
 
     def records(self, records: list[LogRecord]) -> None:
         self._link.take(self._outlet, records)
+
+    def handed(self, records: list[LogRecord]) -> None:
+        self._link.take_handed(self._outlet, records)
 
     def error(self, error: LogError) -> None:
         self._link.lose(self._outlet, error)

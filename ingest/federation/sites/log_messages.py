@@ -7,10 +7,12 @@ sites have the same `id` and `origin`. The time of a record is that of the site 
 
 import json
 from dataclasses import dataclass
-from typing import Final, cast
+from hashlib import blake2b
+from typing import Final, NamedTuple, cast
 
 from ingest.federation.envelope import (
     NAME,
+    ROUTING,
     ChainKey,
     InvalidEnvelope,
     Message,
@@ -22,9 +24,11 @@ from ingest.federation.envelope import (
 from ingest.federation.sites.streams import StreamKey
 from ingest.protocol.packets import MQTT_5_0, Publish
 from ingest.protocol.properties import NO_PROPERTIES, Properties
+from mqlake.errors import InvalidTopic
 from mqlake.records import (
     FLAG_QOS,
     FLAG_RETAIN,
+    FLAG_UNSHARED,
     HEADER_CHAIN,
     HEADER_CLIENT_ID,
     HEADER_ID,
@@ -37,9 +41,17 @@ from mqlake.records import (
     LogRecord,
     decode_properties,
     encode_properties,
+    group_header,
     is_message,
     mqtt_header,
 )
+from mqlake.topics import split_shared, validate_topic_filter
+
+HEADER_HANDED: Final = "mqlake-handed"
+"""Of a record that a neighbour has handed over for a share group: `Place` in numbers with dots."""
+
+HANDED: Final = "mqlake-handed"
+"""User property with the share group, and the place that the message is handed over from."""
 
 OFFER: Final = "offer"
 """Level of the topic of offers, in the place of that of messages."""
@@ -55,6 +67,34 @@ _TEXTS: Final = (
     HEADER_CHAIN,
 )
 _ID_BYTES: Final = 16
+_MQTT_BYTES: Final = 3
+
+
+class Place(NamedTuple):
+    """Where a message that is for one share group alone was handed over from, by whom."""
+
+    site: int
+    epoch: int
+    """Of its log."""
+    partition: int
+    sequence: int
+    """Offset and one."""
+    after: int
+    """Of the message for the group that was handed over before it, or of the place before."""
+    group: str
+    """As `$share/<share name>/<topic filter>`, of the federation."""
+
+    def named(self) -> Message:
+        """Return what stands for it among the messages that a site has had.
+
+        Its stream is one of each group: that of a message for all has the same numbers.
+        """
+        digest = blake2b(self.group.encode(), digest_size=8).digest()
+        stream = int.from_bytes(digest) << 16 | self.partition
+        key = ChainKey(~self.site, self.epoch, "")
+        message = Message(key, self.sequence, self.after, 0, 0, b"", 0, retain=False)
+        message.partition = stream
+        return message
 
 
 @dataclass(slots=True)
@@ -68,6 +108,8 @@ class Carried:
     """Identifier, client, origin, …"""
     sender: int
     """The site that it comes from; this one for what its own clients have published."""
+    handed: Place | None = None
+    """It is for one share group, which no member has had it of."""
     is_again: bool = False
     """This site shows again what it has had, as the latest retained message of its topic."""
 
@@ -92,6 +134,38 @@ def of_record(record: LogRecord, tenant: str, site: int, epoch: int) -> Carried 
     topic = key.decode().partition("/")[2]
     if topic.startswith("$"):
         return None
+    return _carried(record, headers, topic, site, epoch)
+
+
+def of_handed(record: LogRecord, group: str, after: int, site: int, epoch: int) -> Carried | None:
+    """Read a message that the router gives to a neighbour for a share group.
+
+    Args:
+        record: Of `mqlake.delivery.<way>`, with the place that its source says.
+        group: Of the federation.
+        after: Sequence of the one before it in its partition that went to that neighbour for the
+            group; 0: none is known.
+        site: This one.
+        epoch: Of its log.
+
+    Raises:
+        InvalidEnvelope: As `of_record`.
+        InvalidRecord: Likewise.
+    """
+    headers = dict(record.headers)
+    _, separator, topic = (record.key or b"").decode(errors="replace").partition("/")
+    if len(headers.get(HEADER_MQTT, b"")) < _MQTT_BYTES or not separator or topic.startswith("$"):
+        return None
+    carried = _carried(record, headers, topic, site, epoch)
+    sequence = record.offset + 1
+    before = after if 0 < after < sequence else sequence - 1
+    carried.handed = Place(site, epoch, record.partition, sequence, before, group)
+    return carried
+
+
+def _carried(
+    record: LogRecord, headers: dict[str, bytes], topic: str, site: int, epoch: int
+) -> Carried:
     payload = record.value or b""
     mqtt = headers[HEADER_MQTT]
     envelope = headers.get(NAME)
@@ -114,7 +188,7 @@ def of_record(record: LogRecord, tenant: str, site: int, epoch: int) -> Carried 
         message.properties = cast("Properties", decode_properties(headers[HEADER_PROPERTIES]))
     kept: Headers = [(name, headers[name]) for name in (HEADER_ID, *_TEXTS) if name in headers]
     is_again = envelope is not None and sender == site
-    return Carried(message, mqtt[1], kept, sender, is_again)
+    return Carried(message, mqtt[1], kept, sender, is_again=is_again)
 
 
 def to_publish(carried: Carried, site: int, *, prefix: str) -> Publish:
@@ -126,6 +200,9 @@ def to_publish(carried: Carried, site: int, *, prefix: str) -> Publish:
         found[name] = value.hex() if name == HEADER_ID else value.decode(errors="replace")
     users = properties["user_property"]
     users.insert(1, (RECORD, json.dumps(found, separators=(",", ":"), ensure_ascii=False)))
+    if carried.handed is not None:
+        users.insert(2, (HANDED, json.dumps(carried.handed, separators=(",", ":"))))
+        topic = f"{prefix}/{HANDED}/{message.topic}"
     return Publish(topic, message.payload, 1, properties=properties)
 
 
@@ -159,20 +236,46 @@ def of_publish(publish: Publish, *, prefix: str) -> Carried:
     Raises:
         InvalidEnvelope: It is no such PUBLISH.
     """
-    message, sender = from_mqtt(
-        publish.topic_name, publish.payload, publish.properties, prefix=prefix
-    )
+    topic_name = publish.topic_name
+    topic = topic_name.removeprefix(f"{prefix}/{HANDED}/")
+    is_handed = topic != topic_name
+    if is_handed:
+        topic_name = f"{prefix}/{ROUTING}/{topic}"
+    message, sender = from_mqtt(topic_name, publish.payload, publish.properties, prefix=prefix)
     users = message.properties.get("user_property", [])
     if not users or users[0][0] != RECORD:
         raise InvalidEnvelope(f"PUBLISH of a site without a user property {RECORD}")
     level, headers = _read_headers(users[0][1])
+    users = users[1:]
+    place = None
+    if is_handed:
+        if not users or users[0][0] != HANDED:
+            raise InvalidEnvelope(f"message for a share group without a user property {HANDED}")
+        place, users = _read_place(users[0][1]), users[1:]
     own = dict(message.properties)
-    if users[1:]:
-        own["user_property"] = users[1:]
+    if users:
+        own["user_property"] = users
     else:
         del own["user_property"]
     message.properties = cast("Properties", own) if own else NO_PROPERTIES
-    return Carried(message, level, headers, sender)
+    return Carried(message, level, headers, sender, place)
+
+
+def _read_place(text: str) -> Place:
+    try:
+        *numbers, group = json.loads(text)
+        if len(numbers) != len(Place._fields) - 1 or any(type(one) is not int for one in numbers):
+            raise ValueError("expected five numbers and a group")
+        validate_topic_filter(group)
+        site, epoch, partition, sequence, after = numbers
+        place = Place(site, epoch, partition, sequence, after, group)
+        if min(numbers) < 0 or place.after >= place.sequence or place.partition >= 1 << 16:
+            raise ValueError("numbers that cannot be")
+        if not split_shared(group).share_name:
+            raise ValueError("no share group")
+    except (ValueError, TypeError, AttributeError, InvalidTopic, RecursionError) as exc:
+        raise InvalidEnvelope(f"user property {HANDED} cannot be read: {exc!r}") from exc
+    return place
 
 
 def _read_headers(text: str) -> tuple[int, Headers]:
@@ -206,11 +309,35 @@ def to_record(
     """
     message = carried.message
     mqtt = mqtt_header(carried.protocol_level, message.qos, retain=retain, dup=False)
+    if carried.handed is None:
+        # Its origin sees to the share groups of all sites.
+        mqtt = bytes((*mqtt[:2], mqtt[2] | FLAG_UNSHARED))
     headers = [(HEADER_MQTT, mqtt), *carried.headers, to_header(message, carried.sender)]
     if message.properties:
         properties = encode_properties(dict(message.properties))
         headers.append((HEADER_PROPERTIES, properties))
     return f"{tenant}/{local_topic}".encode(), message.payload, headers
+
+
+def to_group_record(
+    carried: Carried, tenant: str, local_topic: str, local_group: str
+) -> tuple[bytes, bytes, Headers]:
+    """Return key, value and headers of the record of a message that a share group is given."""
+    place = carried.handed
+    assert place is not None
+    key, value, headers = to_record(carried, tenant, local_topic, retain=False)
+    mqtt = group_header(headers[0][1], [local_group])
+    text = ".".join(map(str, place[:5])) + f".{place.group}"
+    return key, value, [(HEADER_MQTT, mqtt), *headers[1:], (HEADER_HANDED, text.encode())]
+
+
+def _read_handed(value: bytes) -> Place:
+    try:
+        *numbers, group = value.decode().split(".", 5)
+        site, epoch, partition, sequence, after = map(int, numbers)
+    except ValueError as exc:
+        raise InvalidEnvelope(f"header {HEADER_HANDED} cannot be read: {exc!r}") from exc
+    return Place(site, epoch, partition, sequence, after, group)
 
 
 def place_of(record: LogRecord) -> Message | None:
@@ -219,6 +346,9 @@ def place_of(record: LogRecord) -> Message | None:
     Raises:
         InvalidEnvelope: It has an envelope that cannot be read.
     """
+    handed = dict(record.headers).get(HEADER_HANDED)
+    if handed is not None:
+        return _read_handed(handed).named()
     for name, value in record.headers:
         if name == NAME:
             topic = (record.key or b"").decode(errors="replace").partition("/")[2]

@@ -9,20 +9,30 @@ What came from the neighbour, or began there, does not go back to it.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial as bind
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from ingest.federation.envelope import InvalidEnvelope
 from ingest.federation.prefixes import Prefixes
+from ingest.federation.sites.groups import to_federated
+from ingest.federation.sites.inlet import Acknowledge, Verdict, stream_of
 from ingest.federation.sites.interest import Wanted
-from ingest.federation.sites.log_messages import Carried, of_record, to_offer, to_publish
+from ingest.federation.sites.log_messages import (
+    Carried,
+    of_handed,
+    of_record,
+    to_offer,
+    to_publish,
+)
 from ingest.federation.sites.pace import Pace, size_of
 from ingest.federation.sites.retained import Stamps
+from ingest.federation.sites.streams import StreamKey
 from ingest.protocol.packets import Publish
 from mqlake.errors import InvalidRecord
 from mqlake.federation_records import LinkPlaces
-from mqlake.records import LogRecord
+from mqlake.records import HEADER_SOURCE, LogRecord, decode_source
 
 if TYPE_CHECKING:
     from ingest.protocol.properties import Properties
@@ -31,6 +41,10 @@ MOST_PACKET_ID: Final = 65_535
 
 RETAINED: Final = -1
 """In the place of a partition: retained before the link was new, no cursor waits for it."""
+HANDED: Final = -2
+"""Likewise: the router has given it to this neighbour for a share group."""
+NOBODY: Final = -1
+"""In the place of an origin: it is sent whole on any path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,8 @@ class SiteLog:
     prefixes: Prefixes
     wanted: Wanted
     """Who gets what: what one neighbour does not get may come to it on another path."""
+    hear: Callable[[tuple[StreamKey, int], Acknowledge], Verdict]
+    """Tells whether this site has had a number; of one on its way it says when it is there."""
 
 
 @dataclass(slots=True)
@@ -54,6 +70,10 @@ class OutletCounters:
     sent: int = 0
     offered: int = 0
     """Messages of which it was sent the envelope alone."""
+    handed: int = 0
+    """Messages for a share group that has members behind it."""
+    returned: int = 0
+    """Of those, the ones that it had no member for any more."""
     expired: int = 0
     over_hop_limit: int = 0
     slowed: int = 0
@@ -109,6 +129,11 @@ class Outlet:
         self._told: dict[int, int] = {}
         """Per partition the last of this site's own messages that it got, or may get elsewhere."""
         self._ways: dict[int, deque[_Sent]] = {partition: deque() for partition in places.cursor}
+        self._ways[HANDED] = deque()
+        self._reached: dict[int, int] = {}
+        """Per partition the last offset that the router has given: it may repeat itself."""
+        self._handed: dict[tuple[str, int], int] = {}
+        """Per group and partition the sequence that was handed over last."""
         self._queue: deque[_Waiting] = deque()
         self._unacknowledged: dict[int, _Waiting] = {}
         self._spare: set[int] = set()
@@ -177,6 +202,30 @@ class Outlet:
             else:
                 self._settle(partition, end, clock)
 
+    def take_handed(self, records: Iterable[LogRecord], now_ms: int) -> None:
+        """Take what the router gives to this neighbour: records of its delivery topic."""
+        way = self._ways[HANDED]
+        for record in records:
+            publishes = self._handed_of(record, now_ms)
+            for number, (publish, place) in enumerate(publishes, 1):
+                sent = _Sent(record.offset + (number == len(publishes)), 0)
+                way.append(sent)
+                verdict = self._log.hear(place, bind(self._settle_all, HANDED, sent))
+                if verdict is Verdict.NEW:
+                    self._queue.append(_Waiting(publish, sent, HANDED, NOBODY))
+                elif verdict is Verdict.DUPLICATE:  # it was returned, and is chosen for anew
+                    self._settle_all(HANDED, sent)
+            if not publishes:
+                if way:
+                    way[-1].end = record.offset + 1
+                else:
+                    self._settle(HANDED, record.offset + 1, 0)
+
+    def sent(self, packet_id: int) -> Publish | None:
+        """Return a message that is not acknowledged."""
+        found = self._unacknowledged.get(packet_id)
+        return None if found is None else found.publish
+
     def ready(self, pace: Pace | None = None, now: float = 0.0) -> list[Publish]:
         """Return what may be sent now, with packet identifiers.
 
@@ -192,7 +241,9 @@ class Outlet:
                 break
             waiting = self._queue.popleft()
             publish, packet_id = waiting.publish, self._next_packet_id()
-            if waiting.origin in self._spare:
+            if waiting.partition == HANDED:
+                self._counters.handed += 1
+            elif waiting.origin in self._spare:
                 publish = to_offer(publish, prefix=self._log.prefix)
                 self._offered.add(packet_id)
                 self._counters.offered += 1
@@ -235,13 +286,20 @@ class Outlet:
             self._left -= 1
             self._places.is_new = self._left > 0
             return
-        found.sent.is_settled = True
-        way = self._ways[found.partition]
+        self._settle_all(found.partition, found.sent)
+
+    def _settle_all(self, partition: int, sent: _Sent) -> None:
+        """Move the cursor of a partition when all before something is acknowledged."""
+        sent.is_settled = True
+        way = self._ways[partition]
         while way and way[0].is_settled:
             one = way.popleft()
-            self._settle(found.partition, one.end, one.clock)
+            self._settle(partition, one.end, one.clock)
 
     def _settle(self, partition: int, end: int, clock: int) -> None:
+        if partition == HANDED:
+            self._places.handed = end
+            return
         self._places.cursor[partition] = end
         if clock:
             self._places.clock[partition] = clock
@@ -269,10 +327,49 @@ class Outlet:
         publish = self._publish(carried, record, now_ms)
         return None if publish is None else (publish, message.key.origin)
 
+    def _handed_of(
+        self, record: LogRecord, now_ms: int
+    ) -> list[tuple[Publish, tuple[StreamKey, int]]]:
+        """Return for each share group that a record is for a PUBLISH, and its number."""
+        if (record.key or b"\0").startswith(b"\0"):
+            return []
+        log = self._log
+        found: list[tuple[Publish, tuple[StreamKey, int]]] = []
+        try:
+            source = decode_source(dict(record.headers).get(HEADER_SOURCE, b""))
+            if source.offset <= self._reached.get(source.partition, -1):
+                return []
+            self._reached[source.partition] = source.offset
+            at = record._replace(
+                partition=source.partition,
+                offset=source.offset,
+                timestamp_ms=source.received_at_ms,
+            )
+            for local in source.shared_filters:
+                group = to_federated(local, log.prefixes)
+                key = (group, source.partition)
+                after = self._handed.get(key, 0)
+                carried = of_handed(at, group, after, log.site, log.epoch)
+                if carried is None or carried.handed is None:
+                    continue
+                message = carried.message
+                topic = log.prefixes.to_federated(message.topic)
+                message.key = message.key._replace(topic=topic)
+                publish = None
+                if log.wanted.may_get(self._neighbour, topic):
+                    publish = self._publish(carried, at, now_ms)
+                if publish is not None:
+                    self._handed[key] = max(after, source.offset + 1)
+                    named = carried.handed.named()
+                    found.append((publish, (stream_of(named), named.sequence)))
+        except (InvalidEnvelope, InvalidRecord):
+            self._counters.malformed += 1
+        return found
+
     def _publish(self, carried: Carried, record: LogRecord, now_ms: int) -> Publish | None:
         """Return the PUBLISH for a message that the neighbour wants; None if it does not get it."""
         message, counters = carried.message, self._counters
-        if self._neighbour in (message.key.origin, carried.sender):
+        if carried.handed is None and self._neighbour in (message.key.origin, carried.sender):
             return None
         if message.hops >= self._log.hop_limit:
             counters.over_hop_limit += 1

@@ -18,7 +18,10 @@ from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.connections import Connections
 from ingest.federation.sites.events import LinkEvents
 from ingest.federation.sites.figures import figures_of
+from ingest.federation.sites.group_routes import GroupRoutes
+from ingest.federation.sites.handing import Handing
 from ingest.federation.sites.link import SiteLink
+from ingest.federation.sites.log_messages import HANDED
 from ingest.federation.sites.outlet import SiteLog
 from ingest.federation.sites.recovery import recover
 from ingest.federation.sites.retaining import Retaining
@@ -38,7 +41,7 @@ from mqlake.identifiers import MessageIdentifiers, machine_number
 from mqlake.records import INBOUND
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from ingest.federation.settings import FederationSettings, NeighborSettings
     from ingest.federation.sites.connection import Connection
@@ -66,9 +69,16 @@ class SiteService:
         settings: Of the process.
         clock: Of the machine.
         log: Of the site.
+        make_topic: Makes a log topic unless it is there.
     """
 
-    def __init__(self, settings: FederationSettings, clock: Clock, log: LogAccess) -> None:
+    def __init__(
+        self,
+        settings: FederationSettings,
+        clock: Clock,
+        log: LogAccess,
+        make_topic: Callable[[str], Awaitable[None]],
+    ) -> None:
         self.settings = settings
         self.site = settings.host.id
         self.links: dict[int, SiteLink] = {}
@@ -77,12 +87,41 @@ class SiteService:
         self.is_ready = False
         self._clock = clock
         self._log = log
+        self._make_topic = make_topic
         self._loop = asyncio.get_running_loop()
         self._prefixes = Prefixes([(one.local, one.federated) for one in settings.prefixes])
         self._due = asyncio.Event()
         """Set when a checkpoint does not wait for its second."""
+        self._run = clock.now_ms()
         self.spreading = Spreading(
-            settings, self._prefixes, log, clock, self.links, self._due.set, self._fail
+            settings,
+            self._prefixes,
+            log,
+            clock,
+            self.links,
+            self._due.set,
+            self._fail,
+            lambda: self.routes.update(),
+        )
+        self.routes = GroupRoutes(
+            self.site,
+            settings.tenant,
+            self._prefixes,
+            self.spreading.groups,
+            log,
+            make_topic,
+            self._run,
+            self._fail,
+        )
+        self.handing = Handing(
+            settings,
+            self._prefixes,
+            log.writer,
+            lambda: self.inlet,
+            self.spreading.groups,
+            self.routes,
+            self.spreading,
+            self._fail,
         )
         self._had: tuple[Offsets, list[Any]] = ({}, [])
         self._had_at = 0.0
@@ -98,11 +137,11 @@ class SiteService:
             self._fail,
         )
         self._events = LinkEvents(log.writer, settings.tenant, self.site, clock)
-        self._run = clock.now_ms()
         self._written = b""
         self._written_at = NOWHERE
         """Offset of the last checkpoint: nobody else writes behind it."""
         self._messages = f"{settings.control_prefix}/{ROUTING}/"
+        self._for_groups = f"{settings.control_prefix}/{HANDED}/"
         self._epoch = 0
         self._ends: Mapping[int, int] = {}
         self._failed: asyncio.Future[None] = self._loop.create_future()
@@ -122,6 +161,7 @@ class SiteService:
         self._epoch, self.taking.inlet, self._ends = found.epoch, found.inlet, found.ends
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         try:
+            await self.routes.start(len(found.ends))
             await self.spreading.start(found.interest)
             await self.retaining.start(found)
             for one in self.settings.neighbors:
@@ -142,6 +182,7 @@ class SiteService:
             for link in self.links.values():
                 await link.close()
             await self.spreading.stop()
+            await self.routes.close()
             await self.retaining.stop()
             self.taking.stop()
             if self.is_ready and stop.is_set() and not self._failed.done():
@@ -164,6 +205,7 @@ class SiteService:
                 self._add(wanted[site], link.places)
                 continue
             self.spreading.remove(site)
+            self.routes.remove(site)
             if site in self._connecting:
                 self._connecting.pop(site).cancel()
         for site, one in wanted.items():
@@ -181,8 +223,10 @@ class SiteService:
             self._clock,
             self.retaining.all,
             self._events,
+            self._make_topic,
         )
         self.spreading.add(link)
+        self.routes.add(link.site)
         self.retaining.allow((*link.allows, *link.allowed))
         before = self._connecting.pop(neighbour.id, None)
         if before is not None:
@@ -207,6 +251,7 @@ class SiteService:
             settings.hop_limit,
             self._prefixes,
             self.spreading.wanted,
+            lambda number, then: self.inlet.hear_offer(number, then),
         )
 
     def _note_end(self, connecting: asyncio.Task[None]) -> None:
@@ -322,6 +367,12 @@ class SiteService:
         if link is not None and link.connection is connection:
             link.acknowledged(packet_id)
 
+    def returned(self, connection: Connection, packet_id: int) -> None:
+        """Take a message of a share group back."""
+        link = self._link_of(connection)
+        if link is not None and link.connection is connection:
+            link.returned(packet_id, self.handing.take_back)
+
     def receive(self, connection: Connection, publish: Publish) -> None:
         """Take a message of a neighbour, or what it says beside."""
         link = self._link_of(connection)
@@ -330,6 +381,8 @@ class SiteService:
         try:
             if publish.topic_name.startswith(self._messages):
                 self.taking.take(link, connection, publish)
+            elif publish.topic_name.startswith(self._for_groups):
+                self.handing.take(link, connection, publish)
             elif publish.packet_id:
                 self.taking.hear_offer(link, connection, publish)
             else:

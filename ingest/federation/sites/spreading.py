@@ -13,6 +13,7 @@ from functools import partial as bind
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation.packets import CONTROL
+from ingest.federation.sites.groups import Groups
 from ingest.federation.sites.interest import Interest, News, Wanted, common
 from ingest.federation.sites.reach import OURSELVES, Reach
 from ingest.federation.sites.subscriptions import LOG_TOPICS, Subscriptions
@@ -27,6 +28,7 @@ from ingest.protocol.packets import Publish
 from mqlake.errors import OffsetGone
 from mqlake.federation_records import encode_reach
 from mqlake.records import GATEWAYS, HEADER_REACH, REACH_KEY, ROUTES
+from mqlake.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +52,7 @@ NARROW_PAUSES: Final = 20
 
 
 NO_ROUTE: Final = -1
+_SHARED: Final = f"/{SHARE_PREFIX}".encode()
 
 
 class Spreading:
@@ -63,6 +66,7 @@ class Spreading:
         links: Of the site.
         on_change: Called when something was heard that a new run is to know.
         on_failure: Called when the log's subscriptions can be followed no longer.
+        on_spread: Called when what is wanted here or elsewhere may be something else than before.
 
     Attributes:
         sent: Packets that told neighbours something.
@@ -77,8 +81,11 @@ class Spreading:
         links: dict[int, SiteLink],
         on_change: Callable[[], None],
         on_failure: Callable[[BaseException], None],
+        on_spread: Callable[[], None],
     ) -> None:
         self.sent = 0
+        self.groups_end = NO_ROUTE
+        """Offset of the last route of a share group that was read."""
         self.interest = Interest(settings.host.id, settings.hop_limit)
         self.wanted = Wanted()
         allowed = {*settings.filters_in}
@@ -87,6 +94,7 @@ class Spreading:
         self.subscriptions = Subscriptions(
             settings.tenant, prefixes, allowed, settings.interests, settings.max_meshes
         )
+        self.groups = Groups(self.interest, self.subscriptions)
         self._site = settings.host.id
         self._topic = f"{settings.control_prefix}/{CONTROL}/{self._site}"
         self._log = log
@@ -94,6 +102,7 @@ class Spreading:
         self._links = links
         self._on_change = on_change
         self._on_failure = on_failure
+        self._on_spread = on_spread
         self._loop = asyncio.get_running_loop()
         self._readers: list[LogReader] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -130,7 +139,7 @@ class Spreading:
             ranges = {partition: (0, end) for partition, end in ends.items()}
             await self._log.ranges.read_range(log_topic, ranges, take)
             await reader.start(log_topic, ends, bind(self._take, log_topic), self._lose)
-        self._spread()
+        self.spread()
 
     async def stop(self) -> None:
         """Follow nothing any more."""
@@ -159,7 +168,7 @@ class Spreading:
         self.interest.open(link.site)
         self._reach.open(link.site)
         self._tell(link.site, connection)
-        hello = encode_hello(Hello(self._site, tuple(link.allows)))
+        hello = encode_hello(Hello(self._site, tuple(link.allows), shares=True))
         connection.publish([Publish(self._topic, hello)])
         self.sent += 1
 
@@ -188,6 +197,7 @@ class Spreading:
     def complete(self, link: SiteLink, hello: Hello) -> None:
         """Hear that the neighbour has said all that is wanted behind it, and what it takes."""
         self.interest.complete(link.site)
+        self.groups.note(link.site, takes=hello.shares)
         self.wanted.permit(link.site, common(link.allowed, hello.allows))
         self.wanted.want(link.site, self.interest.behind(link.site))
         self._change()
@@ -230,11 +240,15 @@ class Spreading:
             if self._timer.when() <= self._loop.time() + seconds:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._spread)
+        self._timer = self._loop.call_later(seconds, self.spread)
 
-    def _spread(self) -> None:
-        self._timer = None
-        if self.interest.want(self.subscriptions.summary(), self._clock.now_ms()):
+    def spread(self) -> None:
+        """Tell all neighbours now what there is to tell."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wanted = self.subscriptions.summary() | self.subscriptions.groups()
+        if self.interest.want(wanted, self._clock.now_ms()):
             self._on_change()
         if self._asked > self._owed:
             self._owed = self._routes[self.interest.own.version] = self._asked
@@ -244,6 +258,7 @@ class Spreading:
                 self._tell(site, link.connection)
         self._reach.all_are_told()
         self._settle()
+        self._on_spread()
 
     def _tell(self, site: int, connection: Connection) -> None:
         news = self.interest.news_for(site)
@@ -257,6 +272,9 @@ class Spreading:
         """Note the last route whose gateway asks; return whether there is one."""
         if log_topic != ROUTES:
             return False
+        for record in records:
+            if _SHARED in (record.key or b""):
+                self.groups_end = record.offset
         asking = [
             record.offset
             for record in records

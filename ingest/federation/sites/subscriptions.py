@@ -1,8 +1,8 @@
 """What the subscribers of one mqlake site want of the federation, from the records of its log.
 
 Three log topics say it: `mqlake.routes` of the clients that are connected, `mqlake.sessions` of
-those that have a session and may be away, `mqlake.rules` of the rules that run. A share group wants
-as its members do. A filter counts for as long as one record names it.
+those that have a session and may be away, `mqlake.rules` of the rules that run. A filter, or a
+share group (`groups`), counts for as long as one record names it.
 
 The summary grows by what it does not cover. To see what it covers in vain all filters are looked at
 (a second for 100,000), so that is done seldom, and by somebody who may be interrupted.
@@ -11,10 +11,12 @@ The summary grows by what it does not cover. To see what it covers in vain all f
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.filters import covers, summarise, uncovered
+from ingest.federation.sites.groups import PREFIX, may_come, to_federated
 from ingest.federation.sites.interest import common
 from mqlake.errors import InvalidRecord
 from mqlake.records import ROUTES, RULES, SESSIONS, LogRecord, decode_route_key
@@ -26,7 +28,7 @@ from mqlake.session_records import (
     decode_sessions_key,
     decode_subscription_record,
 )
-from mqlake.topics import split_shared
+from mqlake.topics import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from ingest.federation.prefixes import Prefixes
 
 LOG_TOPICS: Final = (ROUTES, SESSIONS, RULES)
+
+MOST_GROUPS: Final = 1_000
+"""Share groups that other sites are told of: each by its name, so nothing summarises them."""
 
 
 class Subscriptions:
@@ -68,6 +73,10 @@ class Subscriptions:
         """Not covered by the summary; while it is made anew, all that have come since."""
         self._is_narrowing = False
         self._has_less = False
+        self._groups_by_key: dict[tuple[str, bytes], tuple[str, ...]] = {}
+        self._members: Counter[str] = Counter()
+        self._kept: Counter[str] = Counter()
+        self._has_other_groups = False
         self._count(self._federated(always))
 
     def __len__(self) -> int:
@@ -88,9 +97,33 @@ class Subscriptions:
             except InvalidRecord:
                 self.malformed += 1
                 continue
-            if filters is not None:
-                self._set((log_topic, record.key or b""), self._federated(filters))
-        return bool(self._added)
+            if filters is None:
+                continue
+            key = (log_topic, record.key or b"")
+            plain = [one for one in filters if not one.startswith("$")]
+            self._set(key, self._federated(plain))
+            shared = [one for one in filters if one.startswith(SHARE_PREFIX)]
+            self._set_groups(key, self._federated_groups(shared))
+        return bool(self._added) or self._has_other_groups
+
+    def groups(self) -> frozenset[str]:
+        """Return the share groups with members here, at most `MOST_GROUPS`.
+
+        Further ones get the messages of this site alone.
+        """
+        self._has_other_groups = False
+        return frozenset(islice(self._members, MOST_GROUPS))
+
+    def has_members(self, group: str) -> bool:
+        """Tell whether a group has a member here, connected or with a session."""
+        return group in self._members
+
+    def keeps(self, group: str) -> bool:
+        """Tell whether a group has sessions here that outlive their connections.
+
+        What nobody is there for waits for these.
+        """
+        return group in self._kept
 
     def summary(self) -> frozenset[str]:
         """Return at most so many filters that cover all that is wanted, and perhaps more."""
@@ -128,6 +161,25 @@ class Subscriptions:
                 del self._counted[one]
                 self._has_less = True
 
+    def _set_groups(self, key: tuple[str, bytes], groups: tuple[str, ...]) -> None:
+        before = self._groups_by_key.pop(key, ())
+        if groups:
+            self._groups_by_key[key] = groups
+        if groups == before:
+            return
+        counted = [self._members, self._kept] if key[0] == SESSIONS else [self._members]
+        for counter in counted:
+            counter.update(groups)
+            counter.subtract(before)
+            for one in before:
+                if not counter[one]:
+                    del counter[one]
+        self._has_other_groups = True
+
+    def _federated_groups(self, groups: Iterable[str]) -> tuple[str, ...]:
+        found = {to_federated(one, self._prefixes) for one in groups}
+        return tuple(sorted(one for one in found if may_come(one, self._allowed)))
+
     def _count(self, filters: Iterable[str]) -> None:
         for one in filters:
             if one not in self._counted and (self._is_narrowing or self._is_added(one)):
@@ -152,7 +204,9 @@ def _of_route(record: LogRecord, tenant: str) -> list[str] | None:
     route = decode_route_key(record.key or b"")
     if route.tenant != tenant or route.topic_filter.startswith("\0"):
         return None
-    return _plain([route.topic_filter] if record.value is not None else [])
+    if route.gateway.startswith(PREFIX) and route.is_shared:
+        return None  # a way to members elsewhere
+    return [route.topic_filter] if record.value is not None else []
 
 
 def _of_session(record: LogRecord, tenant: str) -> list[str] | None:
@@ -168,7 +222,7 @@ def _of_session(record: LogRecord, tenant: str) -> list[str] | None:
         found = [decode_subscription_record(record.value).subscription]
     else:
         found = decode_session(record.value).subscriptions
-    return _plain(one.topic_filter for one in found)
+    return [one.topic_filter for one in found]
 
 
 def _of_rule(record: LogRecord, tenant: str) -> list[str] | None:
@@ -176,13 +230,7 @@ def _of_rule(record: LogRecord, tenant: str) -> list[str] | None:
     if key is None or key.kind != "activation" or key.tenant != tenant:
         return None
     current = None if record.value is None else decode_activation(record.value).current
-    return _plain(() if current is None else current.filters)
-
-
-def _plain(filters: Iterable[str]) -> list[str]:
-    """Return the filters of messages, without the names of share groups."""
-    plain = (split_shared(one).topic_filter for one in filters)
-    return [one for one in plain if not one.startswith("$")]
+    return [] if current is None else list(current.filters)
 
 
 _OF_SESSIONS: Final = frozenset(f"{kind}/".encode() for kind in (SESSION, SUBSCRIPTION))

@@ -32,6 +32,8 @@ class Hello(NamedTuple):
     site: int
     allows: tuple[str, ...]
     """Filters of the federation that the other side may bring."""
+    shares: bool = False
+    """It takes messages for share groups."""
 
 
 class Ways(NamedTuple):
@@ -62,7 +64,7 @@ def encode_ways(ways: Ways) -> bytes:
 
 def encode_hello(hello: Hello) -> bytes:
     """Return the payload of a hello."""
-    return _encode({"from": hello.site, "allows": hello.allows})
+    return _encode({"from": hello.site, "allows": hello.allows, "shares": hello.shares})
 
 
 def encode_news(news: News) -> Iterator[bytes]:
@@ -98,7 +100,7 @@ def decode(payload: bytes) -> Hello | News | Reached | Ways:
             raise InvalidWord(f"hello from {site!r} that allows {type(allows).__name__}")
         for one in allows:
             validate_topic_filter(one)
-        return Hello(site, tuple(allows))
+        return Hello(site, tuple(allows), found.get("shares") is True)
     except (
         ValueError,
         TypeError,

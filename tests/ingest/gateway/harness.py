@@ -54,9 +54,11 @@ from mqlake.record_versions import RECORD_VERSION
 from mqlake.records import (
     BARRIER_KEY_PREFIX,
     EVENTS,
+    FLAG_UNSHARED,
     GATEWAYS,
     HEADER_BY,
     HEADER_CLIENT_ID,
+    HEADER_MQTT,
     HEADER_NUMBER,
     HEADER_SOURCE,
     INBOUND,
@@ -72,6 +74,7 @@ from mqlake.records import (
     decode_route_key,
     delivery_topic,
     encode_source,
+    groups_of,
     is_retained,
 )
 from mqlake.session_records import SessionRecord
@@ -283,6 +286,13 @@ class MemoryRouter:
                 groups.setdefault(topic_filter, {})[gateway] = weight
             else:
                 chosen.setdefault(gateway, [])
+        mqtt = dict(record.headers).get(HEADER_MQTT, b"")
+        only = groups_of(mqtt)
+        if only:
+            chosen.clear()
+            groups = {name: weights for name, weights in groups.items() if name in only}
+        elif mqtt[2:3] and mqtt[2] & FLAG_UNSHARED:
+            groups.clear()
         publisher = dict(record.headers).get(HEADER_CLIENT_ID, b"").decode()
         for topic_filter, weights in groups.items():
             gateway = choose_gateway(

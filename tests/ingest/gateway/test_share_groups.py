@@ -30,7 +30,18 @@ from ingest.protocol.reason_codes import DisconnectReasonCode, SubackReasonCode
 from ingest.session.share_acts import KEPT
 from ingest.session.share_parts import PartRecord, PartState
 from mqlake.clock import ManualClock
-from mqlake.records import ROUTES, Route, delivery_topic, route_key
+from mqlake.records import (
+    FLAG_UNSHARED,
+    HEADER_CLIENT_ID,
+    HEADER_MQTT,
+    INBOUND,
+    ROUTES,
+    Route,
+    delivery_topic,
+    group_header,
+    mqtt_header,
+    route_key,
+)
 from tests.ingest.gateway.harness import (
     DEADLINE_SECONDS,
     Client,
@@ -865,3 +876,34 @@ async def test_a_group_with_nothing_to_do_writes_nothing() -> None:
             harness.gateway.share_groups.save_all()
         assert not harness.gateway.share_groups._changed
         assert part.snapshot().number == number + 1
+
+
+async def test_another_sites_message_is_for_the_groups_that_it_names_or_for_none() -> None:
+    """Also when the group reads later what it has missed."""
+    async with two_gateways() as (first, _):
+        shared = await member(first, "shared", kept=True)
+        plain = await Client.connect(first.port, "plain")
+        await plain.subscribe("a/#", 1)
+        mqtt = mqtt_header(4, 1, retain=False, dup=False)
+        unshared = bytes((mqtt[0], mqtt[1], mqtt[2] | FLAG_UNSHARED))
+
+        def bring(number: int) -> None:
+            for name, value in (
+                ("copy", unshared),
+                ("given", group_header(mqtt, ["$share/other/#", SHARED])),
+                ("other", group_header(mqtt, ["$share/other/a/#"])),
+            ):
+                headers = [(HEADER_MQTT, value), (HEADER_CLIENT_ID, b"far")]
+                payload = f"{name} {number}".encode()
+                first.writer.append(INBOUND, b"default/a/b", payload, headers, lambda *_: None)
+
+        bring(1)
+        assert await collect(1, shared) == [b"given 1"]
+        shared.send(Disconnect())
+        await shared.expect_end()
+        await is_standing(first)
+        bring(2)
+        assert await collect(2, plain) == [b"copy 1", b"copy 2"]
+        shared = await member(first, "shared", kept=True)
+        assert await collect(1, shared) == [b"given 2"]
+        assert await drain(shared) == []

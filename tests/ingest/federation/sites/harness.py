@@ -22,9 +22,12 @@ from mqlake.records import (
     ROUTES,
     RULES,
     SESSIONS,
+    Barrier,
     Message,
     Route,
+    barrier_key,
     decode_message,
+    is_message,
     message_headers,
     message_key,
     route_headers,
@@ -45,6 +48,7 @@ from mqlake.session_records import (
     session_key,
 )
 from mqlake.settings import LogSettings
+from tests.ingest.federation.sites.router import Router
 
 DEADLINE_SECONDS: Final = 30.0
 TURN_SECONDS: Final = 0.005
@@ -77,6 +81,7 @@ class Site:
         self._writer: MemoryLogWriter | None = None
         self._clients = MemoryLogWriter(self.log)
         self._task: asyncio.Task[None] | None = None
+        self.router = Router(self.log)
         self._stop = asyncio.Event()
         self._identifiers = MessageIdentifiers(SystemClock(), datacenter=number, machine=1)
 
@@ -106,7 +111,11 @@ class Site:
         log = self.log
         self._writer = MemoryLogWriter(log)
         access = LogAccess(self._writer, lambda: MemoryLogReader(log), MemoryRangeReader(log))
-        self.service = service = SiteService(self.settings, SystemClock(), access)
+
+        async def make_topic(log_topic: str) -> None:
+            log.create(log_topic, 1)
+
+        self.service = service = SiteService(self.settings, SystemClock(), access, make_topic)
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(service.run(self._stop))
         await until(lambda: service.is_ready or (self._task is not None and self._task.done()))
@@ -170,6 +179,13 @@ class Site:
         headers = route_headers("i", 1, asks_sites=asks_sites)
         return (await self._clients.append_durably(ROUTES, key, value, headers))[1]
 
+    async def share(self, shared_filter: str, members: int = 1) -> None:
+        """Do what a gateway does when so many of its clients are in a share group."""
+        offset = await self.subscribe(shared_filter, members)
+        key = barrier_key(Barrier("gateway-1", "i", 1, offset))
+        for partition in range(len(self.log.partitions(INBOUND))):
+            await self._clients.append_durably(INBOUND, key, b"", [], partition=partition)
+
     async def store_session(self, client_id: str, *filters: str) -> None:
         """Do what a gateway does when a client with a session has gone."""
         session = SessionRecord(
@@ -209,6 +225,7 @@ class Site:
         found = [
             decode_message(one.key or b"", one.value, one.headers, one.timestamp_ms)
             for one in self.log.records(INBOUND)
+            if is_message(one.key, dict(one.headers))
         ]
         return [one for one in found if topic in (None, one.topic_name)]
 

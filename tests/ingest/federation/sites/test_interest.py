@@ -341,3 +341,14 @@ def test_a_neighbour_gets_of_what_it_may_get_what_is_wanted() -> None:
 def test_what_two_sites_have_in_common_is_found_for_each_pair() -> None:
     assert set(interest.common(("a/#", "b/+"), ("+/x", "b/y"))) == {"a/x", "b/x", "b/y"}
     assert meet("a/#", "b/#") is None
+
+
+def test_a_new_run_gives_what_it_wants_a_number_that_nobody_knows() -> None:
+    """Its neighbours may know other filters under the number that the run before had told last."""
+    before = Interest(1, 16)
+    before.want(["f/1"], 5)
+    after = Interest(1, 16)
+    after.restore(before.to_json())
+    assert after.want([], 5)
+    assert after.own.version > before.own.version
+    assert not after.want([], 5)

@@ -41,7 +41,8 @@ async def test_a_rate_that_is_over_when_it_is_looked_at_holds_nothing_back() -> 
     neighbour = NeighborSettings(id=2, messages_in_per_second=1)
     nothing: Any = None
     link = SiteLink(
-        FederationSettings(), neighbour, nothing, LinkPlaces({}), nothing, nothing, nothing, nothing
+        *(FederationSettings(), neighbour, nothing, LinkPlaces({})),
+        *(nothing, nothing, nothing, nothing, nothing),
     )
     loop: Any = SlowLoop()
     connection: Any = Acknowledged()

@@ -10,20 +10,30 @@ from hypothesis import strategies as st
 from ingest.federation.envelope import ChainKey, to_header
 from ingest.federation.envelope import Message as Federated
 from ingest.federation.prefixes import Prefixes
+from ingest.federation.sites.inlet import Inlet
 from ingest.federation.sites.interest import Wanted
 from ingest.federation.sites.log_messages import of_offer, of_publish
 from ingest.federation.sites.outlet import Outlet, OutletCounters, SiteLog
-from ingest.federation.sites.streams import StreamKey
+from ingest.federation.sites.streams import StreamKey, Streams
 from ingest.protocol.packets import Publish
 from mqlake.federation_records import LinkPlaces
-from mqlake.records import LogRecord, Message, message_headers, message_key
+from mqlake.records import (
+    HEADER_SOURCE,
+    LogRecord,
+    Message,
+    Source,
+    encode_source,
+    message_headers,
+    message_key,
+)
 
 SITE, NEIGHBOUR, THIRD = 1, 2, 3
 NOW_MS = 1_700_000_000_000
 WANTED = Wanted()
 WANTED.permit(NEIGHBOUR, ("f/#",))
 WANTED.permit(THIRD, ("g/#",))
-LOG = SiteLog(SITE, 7, "default", "federator", 4, Prefixes([("own/", "f/plant/")]), WANTED)
+HEAR = Inlet(Streams(), {}).hear_offer
+LOG = SiteLog(SITE, 7, "default", "federator", 4, Prefixes([("own/", "f/plant/")]), WANTED, HEAR)
 
 
 def record(
@@ -222,3 +232,32 @@ def test_what_was_offered_and_not_had_goes_whole_in_its_order() -> None:
     for one in again:
         made.acknowledge(one.packet_id)
     assert [one.payload for one in (*again, *made.ready())] == [b"0", b"2", b"3", b"4", b"5"]
+
+
+def test_what_the_router_repeats_for_a_group_goes_once() -> None:
+    """Of two copies on their way one could come back, and the other find a member."""
+    places = LinkPlaces({0: 0})
+    outlet = Outlet(LOG, NEIGHBOUR, places, window=10, counters=OutletCounters())
+
+    def delivered(offset: int, source: int, *groups: str) -> LogRecord:
+        found = record(source)
+        at = encode_source(Source(1, source, NOW_MS, groups))
+        headers = [*found.headers, (HEADER_SOURCE, at)]
+        return found._replace(partition=0, offset=offset, headers=headers)
+
+    both = ("$share/g/f/#", "$share/h/f/+")
+    outlet.take_handed([delivered(0, 7, *both), delivered(1, 7, *both), delivered(2, 9)], NOW_MS)
+    outlet.take_handed([delivered(3, 10, both[0])], NOW_MS)
+    sent = outlet.ready()
+    places_sent = [of_publish(one, prefix="federator").handed for one in sent]
+    assert [(one.sequence, one.after, one.group) for one in places_sent if one] == [
+        (8, 7, both[0]),
+        (8, 7, both[1]),
+        (11, 8, both[0]),
+    ]
+    outlet.acknowledge(sent[1].packet_id)
+    assert places.handed == 0
+    outlet.acknowledge(sent[0].packet_id)
+    assert places.handed == 3, "repeated and other records need no acknowledgement"
+    outlet.acknowledge(sent[2].packet_id)
+    assert places.handed == 4

@@ -242,7 +242,8 @@ class Federation:
         places = one.links[receiver]
         outlet = one.outlets.get(receiver)
         if outlet is None:
-            log = SiteLog(sender, EPOCH, "default", "federator", 16, Prefixes([]), one.wanted)
+            hear = Inlet(Streams(), {}).hear_offer
+            log = SiteLog(sender, EPOCH, "default", "federator", 16, Prefixes([]), one.wanted, hear)
             outlet = one.outlets[receiver] = Outlet(
                 log, receiver, places, window=1_000, counters=OutletCounters()
             )

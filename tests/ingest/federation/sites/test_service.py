@@ -121,7 +121,7 @@ async def test_only_what_somebody_wants_crosses(sites: Make) -> None:
     for topic in ("f/1", "f/2"):
         await a.publish(topic, b"nobody")
     await c.subscribe("f/+")
-    await c.subscribe("$share/group/f/1")
+    await c.subscribe("f/1")
     await d.subscribe("f/2/#")
     await until(lambda: wanted(a, 2) == {"f/+", "f/2/#"})
     for topic in ("f/1", "f/2", "f/2/x", "f/3/x"):
@@ -208,12 +208,12 @@ async def test_a_site_that_comes_later_learns_what_is_wanted(sites: Make) -> Non
 
 async def test_sessions_that_are_away_and_rules_want_what_they_have_asked_for(sites: Make) -> None:
     a, b = await sites(2, (1, 2), interests=())
-    await b.store_session("away", "f/session", "$share/g/f/shared", "elsewhere")
+    await b.store_session("away", "f/session", "elsewhere")
     await b.run_rule("r", "f/rule/+")
-    await until(lambda: wanted(a, 2) == {"f/session", "f/shared", "f/rule/+"})
+    await until(lambda: wanted(a, 2) == {"f/session", "f/rule/+"})
     await b.kill()
     await b.start()
-    await until(lambda: are_linked(a) and wanted(a, 2) == {"f/session", "f/shared", "f/rule/+"})
+    await until(lambda: are_linked(a) and wanted(a, 2) == {"f/session", "f/rule/+"})
 
 
 async def test_retained_messages_cross_for_who_subscribes_later(sites: Make) -> None:

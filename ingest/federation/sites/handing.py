@@ -1,0 +1,146 @@
+"""Messages that sites hand over to each other for a share group, one way each.
+
+Who takes such a message appends it to its log, for that group alone: its router gives it to a
+member, or to the next neighbour. Who has neither says so, after it has said what it wants now; the
+sender then appends the message to its own log again, behind ways that do without that neighbour.
+Either way the record names the place that the message was handed over from, so it is taken once.
+"""
+
+from __future__ import annotations
+
+from functools import partial as bind
+from typing import TYPE_CHECKING
+
+from ingest.federation.envelope import InvalidEnvelope
+from ingest.federation.sites.groups import to_local
+from ingest.federation.sites.inlet import Verdict
+from ingest.federation.sites.log_messages import of_publish, to_group_record
+from mqlake.errors import LogError
+from mqlake.records import INBOUND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingest.federation.envelope import Message
+    from ingest.federation.prefixes import Prefixes
+    from ingest.federation.settings import FederationSettings
+    from ingest.federation.sites.connection import Connection
+    from ingest.federation.sites.group_routes import GroupRoutes
+    from ingest.federation.sites.groups import Groups
+    from ingest.federation.sites.inlet import Inlet
+    from ingest.federation.sites.link import SiteLink
+    from ingest.federation.sites.log_messages import Carried
+    from ingest.federation.sites.spreading import Spreading
+    from ingest.protocol.packets import Publish
+    from mqlake.log.contract import LogWriter
+
+
+class Handing:
+    """All messages for share groups that one site takes, or is given back.
+
+    Args:
+        settings: Of the process.
+        prefixes: Names of topics in the federation.
+        writer: Of the site's log.
+        inlet: Returns what this site has had.
+        groups: Who has members.
+        routes: The ways of this site.
+        spreading: Tells others what is wanted here.
+        on_failure: Called when the log has not taken a message.
+    """
+
+    def __init__(
+        self,
+        settings: FederationSettings,
+        prefixes: Prefixes,
+        writer: LogWriter,
+        inlet: Callable[[], Inlet],
+        groups: Groups,
+        routes: GroupRoutes,
+        spreading: Spreading,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._site = settings.host.id
+        self._tenant = settings.tenant
+        self._prefix = settings.control_prefix
+        self._hop_limit = settings.hop_limit
+        self._prefixes = prefixes
+        self._writer = writer
+        self._inlet = inlet
+        self._groups = groups
+        self._routes = routes
+        self._spreading = spreading
+        self._on_failure = on_failure
+
+    def take(self, link: SiteLink, connection: Connection, publish: Publish) -> None:
+        """Take a message that a neighbour hands over, or give it back.
+
+        Raises:
+            InvalidEnvelope: It is none.
+        """
+        carried = of_publish(publish, prefix=self._prefix)
+        place, inlet = carried.handed, self._inlet()
+        if place is None or place.site != link.site:
+            raise InvalidEnvelope(f"a message is handed over from {place!r} by site {link.site}")
+        acknowledge = bind(link.acknowledge, connection, publish)
+        if not link.may_bring(carried.message.topic):
+            inlet.counters.refused += 1
+            acknowledge()
+            return
+        named = place.named()
+        if not inlet.has_had(named) and not self._groups.has_taker(place.group, link.site):
+            self._spreading.spread()
+            connection.give_back(publish.packet_id)
+            return
+        verdict = inlet.take(named, acknowledge)
+        if verdict is Verdict.DUPLICATE:
+            acknowledge()
+        elif verdict is Verdict.NEW:
+            inlet.counters.for_groups += 1
+            carried.sender = link.site
+            self._append(carried)
+
+    def take_back(self, publish: Publish, acknowledge: Callable[[], None]) -> None:
+        """Take a message back that a neighbour has no member for any more.
+
+        Args:
+            publish: As it was sent.
+            acknowledge: Called when this site's log has it again.
+        """
+        carried = of_publish(publish, prefix=self._prefix)
+        assert carried.handed is not None
+        inlet = self._inlet()
+        self._routes.update()
+        is_over = carried.message.hops + 1 >= self._hop_limit
+        if is_over or not self._groups.has_taker(carried.handed.group):
+            inlet.counters.unclaimed += 1
+            acknowledge()
+            return
+        verdict = inlet.take(carried.handed.named(), acknowledge)
+        if verdict is Verdict.DUPLICATE:
+            acknowledge()
+        elif verdict is Verdict.NEW:
+            carried.sender = self._site
+            self._routes.when_known(bind(self._append, carried))
+
+    def _append(self, carried: Carried) -> None:
+        carried.message.hops += 1
+        place = carried.handed
+        assert place is not None
+        self._routes.put_in_force(self._spreading.groups_end)
+        topic = self._prefixes.to_local(carried.message.topic)
+        group = to_local(place.group, self._prefixes)
+        key, value, headers = to_group_record(carried, self._tenant, topic, group)
+        appended = bind(self._appended, place.named())
+        try:
+            self._writer.append(INBOUND, key, value, headers, appended)
+        except LogError as exc:
+            self._on_failure(exc)
+
+    def _appended(
+        self, named: Message, partition: int, offset: int, error: LogError | None
+    ) -> None:
+        if error is not None:
+            self._on_failure(error)
+        else:
+            self._inlet().appended(named, partition, offset)
