@@ -22,6 +22,7 @@ from starlette.requests import HTTPConnection
 from api.access.callers import Caller, Callers
 from api.access.limits import RateLimiter
 from api.audit.trail import begin_attempt
+from api.pages import DEFAULT_TENANT
 from api.problems import Problem
 from mqlake.access_records import Role
 from mqlake.clock import Clock
@@ -42,6 +43,8 @@ AUDITED_FIELD: Final = "x-audited"
 """Likewise: whether requests for it are rows of the table `audit_log`."""
 TOPICS_FIELD: Final = "x-topics"
 """Likewise: whether it is open to callers with rights to some topics alone."""
+TENANTS_FIELD: Final = "x-tenants"
+"""Likewise: whether it is open to callers for some tenants alone."""
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 FAILURES_PER_SECOND: Final = 1.0
@@ -99,6 +102,25 @@ def audited(*, is_audited: bool = True) -> dict[str, Any]:
 def for_topics() -> dict[str, Any]:
     """Return what a route says that gives callers only what is of their topics."""
     return {TOPICS_FIELD: True}
+
+
+def for_tenants(*, is_open: bool = True) -> dict[str, Any]:
+    """Return what a route says whose parameter `tenant` does not say whose it is about.
+
+    Args:
+        is_open: It tells callers for some tenants only what is of these.
+    """
+    return {TENANTS_FIELD: is_open}
+
+
+def is_for_tenants(extra: dict[str, Any] | None, *, names_one: bool) -> bool:
+    """Tell whether an operation is open to callers for some tenants alone.
+
+    Args:
+        extra: What its route says.
+        names_one: It has the parameter `tenant`.
+    """
+    return bool((extra or {}).get(TENANTS_FIELD, names_one))
 
 
 def is_audited(method: str, extra: dict[str, Any] | None) -> bool:
@@ -241,11 +263,40 @@ async def authorize(
             HTTPStatus.FORBIDDEN,
             f"{caller.name} is for some topics alone, and this is about more than topics",
         )
+    if caller.tenants is not None:
+        _check_tenants(request, caller, extra)
     limit(doorkeeper.requests, caller.name)
     return caller
 
 
 CurrentCaller = Annotated[Caller, Depends(authorize)]
+
+
+def _check_tenants(request: Request, caller: Caller, extra: dict[str, Any] | None) -> None:
+    parameters = request.scope["route"].dependant.query_params
+    names_one = any(one.alias == "tenant" for one in parameters)
+    if not is_for_tenants(extra, names_one=names_one):
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            f"{caller.name} is for some tenants alone, and this is about more than these",
+        )
+    if names_one:
+        for tenant in request.query_params.getlist("tenant") or [DEFAULT_TENANT]:
+            check_tenant(caller, tenant)
+
+
+def check_tenant(caller: Caller, tenant: str) -> None:
+    """Let a caller ask for what a tenant has.
+
+    Raises:
+        Problem: It is not his.
+    """
+    if not caller.is_of(tenant):
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            f"{caller.name} is for some tenants alone, and {tenant!r} is none of them: name one "
+            "as tenant",
+        )
 
 
 def authorize_websocket(socket: WebSocket) -> Caller:

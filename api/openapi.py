@@ -5,7 +5,14 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from api.authentication import AUDITED_FIELD, ROLE_FIELD, is_audited, role_for
+from api.authentication import (
+    AUDITED_FIELD,
+    ROLE_FIELD,
+    TENANTS_FIELD,
+    is_audited,
+    is_for_tenants,
+    role_for,
+)
 from api.problems import MEDIA_TYPE, ProblemDetails
 
 DESCRIPTION: Final = """\
@@ -13,7 +20,7 @@ Errors have one shape, `application/problem+json` with a stable `code`. Lists co
 `next_cursor` of one asks for the next. Each answer has an `X-Request-ID`, which is the request's
 own if it has one. What an operation needs is in `x-role`: viewer, editor or admin. Requests for one
 with `x-audited` are rows of the table `audit_log`. Keys for some topics may ask for what has
-`x-topics`.
+`x-topics`, keys for some tenants for what has `x-tenants`.
 """
 _COMMON: Final = {
     "401": "nobody that we know",
@@ -54,6 +61,8 @@ def _complete(method: str, operation: dict[str, Any]) -> None:
     if operation.get("security"):
         operation[ROLE_FIELD] = role_for(method, operation)
         operation[AUDITED_FIELD] = is_audited(method, operation)
+        names_one = any(one["name"] == "tenant" for one in operation.get("parameters", ()))
+        operation[TENANTS_FIELD] = is_for_tenants(operation, names_one=names_one)
         _add(responses, _COMMON)
     if "requestBody" in operation:
         _add(responses, _WITH_BODY)

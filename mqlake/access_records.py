@@ -39,6 +39,8 @@ class ApiKey:
     expires_at: int | None = None
     topic_filters: tuple[str, ...] | None = None
     """Of what whoever has the key may read and publish; None: all topics."""
+    tenants: tuple[str, ...] | None = None
+    """Of whose whoever has the key may ask, and of nothing else; None: of all."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -54,6 +56,8 @@ class Account:
     """Sessions that began before are over."""
     topic_filters: tuple[str, ...] | None = None
     """As of a key."""
+    tenants: tuple[str, ...] | None = None
+    """Likewise."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -93,9 +97,9 @@ def encode_access(value: AccessValue) -> bytes:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _filters(found: object) -> tuple[str, ...]:
+def _texts(name: str, found: object) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise TypeError("topic_filters: expected a list of text")
+        raise TypeError(f"{name}: expected a list of text")
     return tuple(found)
 
 
@@ -110,8 +114,9 @@ def decode_access(kind: AccessKind, data: bytes) -> AccessValue:
         fields: dict[str, Any] = json.loads(data)
         check_version(fields.pop("v"), kind)
         known = {name: fields[name] for name in class_.__slots__ if name in fields}
-        if known.get("topic_filters") is not None:
-            known["topic_filters"] = _filters(known["topic_filters"])
+        for name in ("topic_filters", "tenants"):
+            if known.get(name) is not None:
+                known[name] = _texts(name, known[name])
         value = class_(**known)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise InvalidRecord(f"{kind} is malformed: {exc!r}") from exc

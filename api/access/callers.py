@@ -1,6 +1,7 @@
 """From what somebody shows to who it is."""
 
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,6 +36,8 @@ class Caller:
     """Of whoever has shown the token: which it was, without telling it."""
     topic_filters: tuple[str, ...] | None = None
     """Of what he may read and publish; None: all topics, and what is of none."""
+    tenants: tuple[str, ...] | None = None
+    """Of whose he may ask; None: of all, and of what is of none."""
 
     @property
     def subject(self) -> str:
@@ -44,6 +47,14 @@ class Caller:
     def may(self, role: Role) -> bool:
         return ROLES.index(self.role) >= ROLES.index(role)
 
+    def is_of(self, tenant: str) -> bool:
+        """Tell whether he may ask for what a tenant has."""
+        return self.tenants is None or tenant in self.tenants
+
+    def is_over(self, tenants: Sequence[str] | None) -> bool:
+        """Tell whether somebody of these tenants, None: of all, has no more of them than he."""
+        return self.tenants is None or (tenants is not None and all(map(self.is_of, tenants)))
+
     def may_have(self, topic_filter: str) -> bool:
         """Tell whether all that a valid topic filter, or topic name, matches is his to have."""
         known = self.topic_filters
@@ -52,7 +63,13 @@ class Caller:
 
 def of_account(name: str, account: Account) -> Caller:
     """Return who has logged in with an account's password."""
-    return Caller(name, account.role, "account", topic_filters=account.topic_filters)
+    return Caller(
+        name,
+        account.role,
+        "account",
+        topic_filters=account.topic_filters,
+        tenants=account.tenants,
+    )
 
 
 class Callers:
@@ -121,7 +138,10 @@ class Callers:
             found = self._of_key(caller.subject)
         else:
             return True
-        return found is not None and found.topic_filters == caller.topic_filters
+        return found is not None and (found.topic_filters, found.tenants) == (
+            caller.topic_filters,
+            caller.tenants,
+        )
 
     def _of_subject(self, session: LoginSession) -> Caller | None:
         if session.subject_kind == "token":  # a session of another token has ended with it
@@ -144,6 +164,7 @@ class Callers:
             "key",
             expires_at=key.expires_at,
             topic_filters=key.topic_filters,
+            tenants=key.tenants,
         )
 
     def _is_past(self, at_ms: int) -> bool:

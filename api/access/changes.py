@@ -56,6 +56,10 @@ class ForAllTopics(MqlakeError):  # noqa: N818
     """An administrator has all topics."""
 
 
+class NotYours(MqlakeError):  # noqa: N818
+    """Who is for some tenants gives nobody others."""
+
+
 class AccessChanges:
     """Writes changes; safe to use from any thread.
 
@@ -85,30 +89,42 @@ class AccessChanges:
         expires_at: int | None,
         by: Caller,
         topic_filters: tuple[str, ...] | None = None,
+        tenants: tuple[str, ...] | None = None,
     ) -> tuple[str, str, ApiKey]:
         """Make a key; return its identifier, the key itself, which is never known again, and it.
 
         Raises:
             Taken: There are too many.
+            NotYours: It would be for tenants that who makes it is not for.
             LogError: The log does not answer; the other methods raise it too.
         """
         secret = new_secret()
         now_ms = self._clock.now_ms()
-        key = ApiKey(role, description, secret.hash, now_ms, by.name, expires_at, topic_filters)
+        key = ApiKey(
+            role,
+            description,
+            secret.hash,
+            now_ms,
+            by.name,
+            expires_at,
+            topic_filters,
+            _given(by, tenants),
+        )
         with self._lock:
             if len(self._book.all_keys()) >= MAX_KEYS:
                 raise Taken(f"there are {MAX_KEYS} keys, which is the limit: delete some")
             self._write(servers, [("key", secret.id, key)])
         return secret.id, secret.text(KEY_PREFIX), key
 
-    def delete_key(self, servers: str, key_id: str) -> None:
+    def delete_key(self, servers: str, key_id: str, by: Caller) -> None:
         """Revoke a key; sessions that were opened by it end.
 
         Raises:
-            Unknown: There is none.
+            Unknown: There is none, or none that is his.
         """
         with self._lock:
-            if self._book.key(key_id) is None:
+            key = self._book.key(key_id)
+            if key is None or not by.is_over(key.tenants):
                 raise Unknown(f"there is no key {key_id!r}")
             self._write(servers, [("key", key_id, None), *self._sessions_of("key", key_id)])
 
@@ -120,18 +136,21 @@ class AccessChanges:
         password: str | None,
         by: Caller,
         topic_filters: tuple[str, ...] | None = None,
+        tenants: tuple[str, ...] | None = None,
     ) -> Account:
         """Make an account; without a password nobody logs in with one.
 
         Raises:
             Taken: The name is, or there are too many.
+            NotYours: It would be for tenants that who makes it is not for.
             UnpreparableText: The password is none.
         """
         verifier = ""
         if password is not None:
             verifier = str(make_verifier(password, iterations=self._rounds))
         now_ms = self._clock.now_ms()
-        account = Account(role, verifier, now_ms, by.name, now_ms, topic_filters)
+        given = _given(by, tenants)
+        account = Account(role, verifier, now_ms, by.name, now_ms, topic_filters, given)
         with self._lock:
             if name == TOKEN_NAME or self._book.account(name) is not None:
                 raise Taken(f"there is an account {name!r}: change it with PUT")
@@ -146,20 +165,27 @@ class AccessChanges:
         name: str,
         role: Role | None,
         password: str | None,
+        by: Caller,
         topic_filters: tuple[str, ...] | Literal["same"] | None = "same",
+        tenants: tuple[str, ...] | Literal["same"] | None = "same",
     ) -> Account:
-        """Give an account another role, password or topics; a new password ends its sessions.
+        """Give an account another role, password, topics or tenants.
+
+        A new password ends its sessions.
 
         Raises:
-            Unknown: There is none.
+            Unknown: There is none, or none that is his.
+            NotYours: It would be for tenants that who changes it is not for.
             ForAllTopics: It would be an administrator with some topics alone.
             UnpreparableText: The password is none.
         """
         verifier = None if password is None else make_verifier(password, iterations=self._rounds)
         with self._lock:
             old = self._book.account(name)
-            if old is None:
+            if old is None or not by.is_over(old.tenants):
                 raise Unknown(f"there is no account {name!r}")
+            if tenants != "same":
+                old = replace(old, tenants=_given(by, tenants))
             filters = old.topic_filters if topic_filters == "same" else topic_filters
             account = replace(old, role=role or old.role, topic_filters=filters)
             if account.role == "admin" and filters is not None:
@@ -173,14 +199,15 @@ class AccessChanges:
             self._write(servers, [("account", name, account), *ended])
         return account
 
-    def delete_account(self, servers: str, name: str) -> None:
+    def delete_account(self, servers: str, name: str, by: Caller) -> None:
         """Delete an account; its sessions end.
 
         Raises:
-            Unknown: There is none.
+            Unknown: There is none, or none that is his.
         """
         with self._lock:
-            if self._book.account(name) is None:
+            account = self._book.account(name)
+            if account is None or not by.is_over(account.tenants):
                 raise Unknown(f"there is no account {name!r}")
             self._write(servers, [("account", name, None), *self._sessions_of("account", name)])
 
@@ -260,3 +287,12 @@ class AccessChanges:
             ],
             is_old=False,
         )
+
+
+def _given(by: Caller, tenants: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return for which tenants what somebody makes is; with None said for all of his."""
+    if tenants is None:
+        return by.tenants
+    if not by.is_over(tenants):
+        raise NotYours(f"{by.name} is for {', '.join(by.tenants or ())} alone")
+    return tenants

@@ -84,12 +84,13 @@ def _key(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
     return {
         "role": key.role,
         "description": key.description,
-        "topic_filters": _filters(key),
+        **_rights_of(key),
     }
 
 
-def _filters(subject: ApiKey | Account) -> list[str] | None:
-    return None if subject.topic_filters is None else list(subject.topic_filters)
+def _rights_of(subject: ApiKey | Account) -> dict[str, list[str] | None]:
+    found = {"topic_filters": subject.topic_filters, "tenants": subject.tenants}
+    return {name: None if one is None else list(one) for name, one in found.items()}
 
 
 def _account(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
@@ -99,7 +100,7 @@ def _account(state: State, parameters: Mapping[str, str], _tenant: str) -> Any:
     return {
         "role": account.role,
         "password_changed_at": account.password_changed_at,
-        "topic_filters": _filters(account),
+        **_rights_of(account),
     }
 
 

@@ -22,7 +22,7 @@ from pydantic import (
 
 from api.access.book import AccessBook
 from api.access.callers import Caller, of_account
-from api.access.changes import ALL_TOPICS, AccessChanges, ForAllTopics, Taken, Unknown
+from api.access.changes import ALL_TOPICS, AccessChanges, ForAllTopics, NotYours, Taken, Unknown
 from api.access.tokens import SESSION_PREFIX, Secret
 from api.audit.trail import begin_attempt, known_as
 from api.authentication import (
@@ -30,6 +30,7 @@ from api.authentication import (
     CurrentCaller,
     audited,
     doorkeeper_of,
+    for_tenants,
     for_topics,
     needs,
 )
@@ -42,6 +43,7 @@ from mqlake.errors import InvalidTopic
 from mqlake.records import ACCESS
 from mqlake.saslprep import UnpreparableText
 from mqlake.status import SystemState
+from mqlake.tenants import TenantName
 from mqlake.topics import split_shared, validate_topic_filter
 
 if TYPE_CHECKING:
@@ -53,9 +55,15 @@ _logger = logging.getLogger(__name__)
 public = APIRouter(tags=["access"])
 router = APIRouter(tags=["access"], responses={503: {"model": ProblemDetails}})
 
+_OWN: Final = {**for_topics(), **for_tenants()}
+"""About who asks alone."""
+_ADMIN: Final = {**needs("admin"), **for_tenants()}
+"""Administrators of some tenants are shown, and change, what is for these."""
+
 MIN_PASSWORD_CHARACTERS: Final = 8
 MAX_PASSWORD_CHARACTERS: Final = 256
 MAX_TOPIC_FILTERS: Final = 100
+MAX_TENANTS: Final = 100
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """Beyond them a time in another zone is none of the calendar's."""
@@ -116,6 +124,9 @@ class SessionView(BaseModel):
     topic_filters: list[str] | None = Field(
         description="of what one may read and publish; null: of all topics, and more than topics"
     )
+    tenants: list[str] | None = Field(
+        description="of whose one may ask; null: of all, and of what is of none"
+    )
 
 
 class NewPassword(BaseModel):
@@ -123,6 +134,17 @@ class NewPassword(BaseModel):
 
     old_password: SecretStr = Field(max_length=MAX_PASSWORD_CHARACTERS)
     new_password: Password
+
+
+Tenants = Annotated[
+    list[TenantName] | None,
+    Field(
+        min_length=1,
+        max_length=MAX_TENANTS,
+        description="of whose it may ask, and of nothing that is of no tenant; null: of all, or of "
+        "those that whoever makes it is for",
+    ),
+]
 
 
 class _ForTopics(BaseModel):
@@ -135,6 +157,7 @@ class _ForTopics(BaseModel):
         description="whoever has it may read and publish what these match, and ask for nothing "
         "else; null: all topics. Not for the role admin",
     )
+    tenants: Tenants = None
 
     @model_validator(mode="after")
     def _is_no_administrators(self) -> Self:
@@ -155,6 +178,7 @@ class KeyView(BaseModel):
     description: str
     role: Role
     topic_filters: list[str] | None = Field(description="that it is for; null: all topics")
+    tenants: list[str] | None = Field(description="that it is for; null: all")
     created_at: datetime | None
     created_by: str
     expires_at: datetime | None
@@ -182,12 +206,14 @@ class ChangedAccount(BaseModel):
         max_length=MAX_TOPIC_FILTERS,
         description="left out: as they are; null: all topics",
     )
+    tenants: Tenants = None
 
 
 class AccountView(BaseModel):
     name: str
     role: Role
     topic_filters: list[str] | None = Field(description="that it is for; null: all topics")
+    tenants: list[str] | None = Field(description="that it is for; null: all")
     created_at: datetime | None
     created_by: str
     password_changed_at: datetime | None
@@ -226,7 +252,7 @@ async def post_login(
     return _session(await open_session(request, response, changes, state, caller))
 
 
-@router.get("/session", openapi_extra=for_topics())
+@router.get("/session", openapi_extra=_OWN)
 def get_session(caller: CurrentCaller) -> SessionView:
     """Show who asks."""
     return _session(caller)
@@ -235,7 +261,7 @@ def get_session(caller: CurrentCaller) -> SessionView:
 @router.post(
     "/logout",
     status_code=HTTPStatus.NO_CONTENT,
-    openapi_extra={**needs("viewer"), **audited(), **for_topics()},
+    openapi_extra={**needs("viewer"), **audited(), **_OWN},
 )
 def post_logout(
     request: Request, response: Response, changes: Changes, state: State, caller: CurrentCaller
@@ -251,7 +277,7 @@ def post_logout(
 @router.post(
     "/session/password",
     status_code=HTTPStatus.NO_CONTENT,
-    openapi_extra={**needs("viewer"), **audited(), **for_topics()},
+    openapi_extra={**needs("viewer"), **audited(), **_OWN},
     responses={code: {"model": ProblemDetails} for code in (401, 409)},
 )
 async def post_password(
@@ -269,19 +295,26 @@ async def post_password(
             caller.name,
             None,
             asked.new_password.get_secret_value(),
+            caller,
         )
     _log(request, caller, "password changed")
 
 
-@router.get("/keys", openapi_extra=needs("admin"))
-def get_keys(book: Book, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[KeyView]:
+@router.get("/keys", openapi_extra=_ADMIN)
+def get_keys(
+    caller: CurrentCaller, book: Book, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[KeyView]:
     """List keys by identifier, also those that have expired."""
     (after,) = read_cursor(cursor, 1)
-    found = [_key(key_id, key) for key_id, key in book.all_keys() if key_id > after]
+    found = [
+        _key(key_id, key)
+        for key_id, key in book.all_keys()
+        if key_id > after and caller.is_over(key.tenants)
+    ]
     return to_page(found[: limit + 1], limit, lambda one: (one.id,))
 
 
-@router.post("/keys", status_code=HTTPStatus.CREATED, openapi_extra=needs("admin"))
+@router.post("/keys", status_code=HTTPStatus.CREATED, openapi_extra=_ADMIN)
 def post_key(
     request: Request,
     _book: Book,
@@ -300,15 +333,16 @@ def post_key(
             expires_at,
             caller,
             _filters(new),
+            _tenants(new),
         )
     _log(request, caller, "key made", key=key_id, role=new.role)
     return CreatedKey(**_key(key_id, key).model_dump(), key=text)
 
 
-@router.get("/keys/{id}", openapi_extra=needs("admin"), responses={404: {"model": ProblemDetails}})
-def get_key(book: Book, key_id: KeyId) -> KeyView:
+@router.get("/keys/{id}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
+def get_key(caller: CurrentCaller, book: Book, key_id: KeyId) -> KeyView:
     key = book.key(key_id)
-    if key is None:
+    if key is None or not caller.is_over(key.tenants):
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no key {key_id!r}")
     return _key(key_id, key)
 
@@ -316,7 +350,7 @@ def get_key(book: Book, key_id: KeyId) -> KeyView:
 @router.delete(
     "/keys/{id}",
     status_code=HTTPStatus.NO_CONTENT,
-    openapi_extra=needs("admin"),
+    openapi_extra=_ADMIN,
     responses={404: {"model": ProblemDetails}},
 )
 def delete_key(
@@ -329,24 +363,28 @@ def delete_key(
 ) -> None:
     """Revoke a key: from now on it lets nobody in; its live streams end within a second."""
     with _refused(), unavailable():
-        changes.delete_key(state.bootstrap_servers, key_id)
+        changes.delete_key(state.bootstrap_servers, key_id, caller)
     _log(request, caller, "key revoked", key=key_id)
 
 
-@router.get("/accounts", openapi_extra=needs("admin"))
+@router.get("/accounts", openapi_extra=_ADMIN)
 def get_accounts(
-    book: Book, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    caller: CurrentCaller, book: Book, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[AccountView]:
     """List accounts by name."""
     (after,) = read_cursor(cursor, 1)
-    found = [_account(name, account) for name, account in book.accounts() if name > after]
+    found = [
+        _account(name, account)
+        for name, account in book.accounts()
+        if name > after and caller.is_over(account.tenants)
+    ]
     return to_page(found[: limit + 1], limit, lambda one: (one.name,))
 
 
 @router.post(
     "/accounts",
     status_code=HTTPStatus.CREATED,
-    openapi_extra=needs("admin"),
+    openapi_extra=_ADMIN,
     responses={409: {"model": ProblemDetails}},
 )
 def post_account(
@@ -366,24 +404,21 @@ def post_account(
             None if new.password is None else new.password.get_secret_value(),
             caller,
             _filters(new),
+            _tenants(new),
         )
     _log(request, caller, "account made", account=new.name, role=new.role)
     return _account(new.name, account)
 
 
-@router.get(
-    "/accounts/{name}", openapi_extra=needs("admin"), responses={404: {"model": ProblemDetails}}
-)
-def get_account(book: Book, name: NamePath) -> AccountView:
+@router.get("/accounts/{name}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
+def get_account(caller: CurrentCaller, book: Book, name: NamePath) -> AccountView:
     account = book.account(name)
-    if account is None:
+    if account is None or not caller.is_over(account.tenants):
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no account {name!r}")
     return _account(name, account)
 
 
-@router.put(
-    "/accounts/{name}", openapi_extra=needs("admin"), responses={404: {"model": ProblemDetails}}
-)
+@router.put("/accounts/{name}", openapi_extra=_ADMIN, responses={404: {"model": ProblemDetails}})
 def put_account(
     request: Request,
     _book: Book,
@@ -393,9 +428,9 @@ def put_account(
     name: NamePath,
     changed: ChangedAccount,
 ) -> AccountView:
-    """Give an account another role or other topics, at once; or another password.
+    """Give an account another role, other topics or tenants, at once; or another password.
 
-    Another password ends its sessions, other topics its live streams.
+    Another password ends its sessions, other topics and tenants its live streams.
     """
     password = None if changed.password is None else changed.password.get_secret_value()
     with _refused(), unavailable():
@@ -404,7 +439,9 @@ def put_account(
             name,
             changed.role,
             password,
+            caller,
             _filters(changed) if "topic_filters" in changed.model_fields_set else "same",
+            _tenants(changed) if "tenants" in changed.model_fields_set else "same",
         )
     _log(request, caller, "account changed", account=name, role=account.role)
     return _account(name, account)
@@ -413,7 +450,7 @@ def put_account(
 @router.delete(
     "/accounts/{name}",
     status_code=HTTPStatus.NO_CONTENT,
-    openapi_extra=needs("admin"),
+    openapi_extra=_ADMIN,
     responses={404: {"model": ProblemDetails}},
 )
 def delete_account(
@@ -426,7 +463,7 @@ def delete_account(
 ) -> None:
     """Delete an account; its sessions end."""
     with _refused(), unavailable():
-        changes.delete_account(state.bootstrap_servers, name)
+        changes.delete_account(state.bootstrap_servers, name, caller)
     _log(request, caller, "account deleted", account=name)
 
 
@@ -501,7 +538,8 @@ def _session(caller: Caller) -> SessionView:
         kind=caller.kind,
         csrf_token=caller.csrf_token,
         expires_at=to_time(caller.expires_at),
-        topic_filters=_listed(caller),
+        topic_filters=_listed(caller.topic_filters),
+        tenants=_listed(caller.tenants),
     )
 
 
@@ -509,8 +547,12 @@ def _filters(asked: _ForTopics | ChangedAccount) -> tuple[str, ...] | None:
     return None if asked.topic_filters is None else tuple(asked.topic_filters)
 
 
-def _listed(found: Caller | ApiKey | Account) -> list[str] | None:
-    return None if found.topic_filters is None else list(found.topic_filters)
+def _tenants(asked: _ForTopics | ChangedAccount) -> tuple[str, ...] | None:
+    return None if asked.tenants is None else tuple(asked.tenants)
+
+
+def _listed(found: tuple[str, ...] | None) -> list[str] | None:
+    return None if found is None else list(found)
 
 
 def _key(key_id: str, key: ApiKey) -> KeyView:
@@ -519,7 +561,8 @@ def _key(key_id: str, key: ApiKey) -> KeyView:
         id=key_id,
         description=key.description,
         role=key.role,
-        topic_filters=_listed(key),
+        topic_filters=_listed(key.topic_filters),
+        tenants=_listed(key.tenants),
         created_at=to_time(key.created_at),
         created_by=key.created_by,
         expires_at=expires_at,
@@ -531,7 +574,8 @@ def _account(name: str, account: Account) -> AccountView:
     return AccountView(
         name=name,
         role=account.role,
-        topic_filters=_listed(account),
+        topic_filters=_listed(account.topic_filters),
+        tenants=_listed(account.tenants),
         created_at=to_time(account.created_at),
         created_by=account.created_by,
         password_changed_at=to_time(account.password_changed_at),
@@ -547,6 +591,8 @@ def _refused() -> Iterator[None]:
         raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
     except Taken as exc:
         raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
+    except NotYours as exc:
+        raise Problem(HTTPStatus.FORBIDDEN, str(exc)) from exc
     except (ForAllTopics, UnpreparableText) as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
 

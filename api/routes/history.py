@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.authentication import CurrentCaller, needs
+from api.authentication import CurrentCaller, for_tenants, needs
 from api.dependencies import Connect, Log, RunningJobs, State, unavailable
 from api.history import REQUESTED, Deleter, Deletion
 from api.jobs import TooManyJobs
@@ -70,7 +70,8 @@ def put_retention(request: Request, retention: Retention) -> Retention:
     "/history",
     status_code=HTTPStatus.ACCEPTED,
     responses={429: {"model": ProblemDetails}},
-    openapi_extra=_ADMIN,
+    # It ends time travel of tables that all tenants share.
+    openapi_extra={**_ADMIN, **for_tenants(is_open=False)},
 )
 def delete_history(
     caller: CurrentCaller,

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Query
 
 from api.access.callers import Caller
-from api.authentication import CurrentCaller, for_topics
+from api.authentication import CurrentCaller, for_tenants, for_topics
 from api.dependencies import RunningJobs
 from api.jobs import Job, JobElsewhere
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cursor
@@ -19,6 +19,7 @@ router = APIRouter(
     tags=["jobs"],
 )
 
+_OWN: Final = {**for_topics(), **for_tenants()}
 _ADMINS: Final = frozenset({DELETE_HISTORY})
 """Kinds of jobs that only an administrator begins, and so ends."""
 
@@ -26,7 +27,7 @@ JobId = Annotated[str, Path(alias="id", description="identifier of a job")]
 _clock = SystemClock()
 
 
-@router.get("/jobs", openapi_extra=for_topics())
+@router.get("/jobs", openapi_extra=_OWN)
 def get_jobs(
     jobs: RunningJobs,
     caller: CurrentCaller,
@@ -36,13 +37,14 @@ def get_jobs(
 ) -> Page[JobView]:
     """List jobs, the newest first. Those that have ended are kept for a day.
 
-    Who is for some topics alone is shown, and may end, what he has begun.
+    Who is for some topics alone is shown, and may end, what he has begun; who is for some tenants,
+    what is theirs.
     """
     made_at, last_id = read_cursor(cursor, 2)
     found = [
         job
         for job in jobs.all()
-        if _is_shown(job, caller)
+        if is_shown(job, caller)
         and (rule_id is None or job.rule_id == rule_id)
         and (cursor is None or _place(job) < (made_at, last_id))
     ]
@@ -52,11 +54,15 @@ def get_jobs(
     return Page(items=[_view(job, with_result=False) for job in shown], next_cursor=more)
 
 
-@router.get("/jobs/{id}", responses={404: {"model": ProblemDetails}}, openapi_extra=for_topics())
+@router.get(
+    "/jobs/{id}",
+    responses={404: {"model": ProblemDetails}},
+    openapi_extra=_OWN,
+)
 def get_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobView:
     """Show a job: how far it is, and its result once it has one."""
     job = jobs.get(job_id)
-    if job is None or not _is_shown(job, caller):
+    if job is None or not is_shown(job, caller):
         raise unknown_job(job_id)
     return _view(job, with_result=True)
 
@@ -65,7 +71,7 @@ def get_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobView:
     "/jobs/{id}",
     status_code=HTTPStatus.ACCEPTED,
     responses={code: {"model": ProblemDetails} for code in (403, 404, 409)},
-    openapi_extra=for_topics(),
+    openapi_extra=_OWN,
 )
 def delete_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobView:
     """End a job; one that has ended is forgotten. It has ended when its `state` says so.
@@ -73,7 +79,7 @@ def delete_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobVi
     A job that only an administrator may begin only an administrator may end.
     """
     known = jobs.get(job_id)
-    if known is not None and not _is_shown(known, caller):
+    if known is not None and not is_shown(known, caller):
         raise unknown_job(job_id)
     if known is not None and known.kind in _ADMINS and not caller.may("admin"):
         raise Problem(
@@ -90,9 +96,10 @@ def delete_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobVi
     return _view(job, with_result=False)
 
 
-def _is_shown(job: Job, caller: Caller) -> bool:
+def is_shown(job: Job, caller: Caller) -> bool:
+    """Tell whether somebody may see a job, and so end it or go on with it."""
     begun_by = (job.request or {}).get("username")
-    return caller.topic_filters is None or begun_by == caller.name
+    return caller.is_of(job.tenant) and (caller.topic_filters is None or begun_by == caller.name)
 
 
 def _view(job: Job, *, with_result: bool) -> JobView:

@@ -19,6 +19,7 @@ from api.authentication import (
     SUBPROTOCOL,
     CurrentCaller,
     authorize_websocket,
+    check_tenant,
     doorkeeper_of,
     for_topics,
 )
@@ -307,11 +308,14 @@ async def _open(
     if not isinstance(asked, SubscribeMessages):
         check_rights(caller, None)
     if isinstance(asked, SubscribeMetrics):
+        if caller.tenants is not None:
+            raise Problem(HTTPStatus.FORBIDDEN, f"{caller.name} is for some tenants alone")
         stream = Stream(reader.wake, reader.room, metrics_event)
         ticker: MetricsTicker = state.metrics_ticker
         ticker.add(stream)
         reader.add(asked.subscribe, stream, partial(ticker.remove, stream))
         return
+    check_tenant(caller, asked.tenant)
     feed: MessageFeed | OutputFeed
     if isinstance(asked, SubscribeMessages):
         for topic_filter in asked.topic_filters:

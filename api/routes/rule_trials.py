@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.authentication import needs
+from api.authentication import CurrentCaller, for_tenants, needs
 from api.dependencies import Book, Connect, KnownReferences, Log, RunningJobs, State, unavailable
 from api.jobs import NotResumable, TooManyJobs
 from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.replay.order import Order
 from api.replay.work import REPLAY, Parts, replay_work
-from api.routes.jobs import JobId, unknown_job
+from api.routes.jobs import JobId, is_shown, unknown_job
 from api.routes.rule_versions import find_version
 from api.routes.rules import RuleIdPath, existing
 from api.rules.backfill import BackfillError
@@ -269,9 +269,11 @@ def post_backfill(
     "/jobs/{id}/resume",
     status_code=HTTPStatus.ACCEPTED,
     responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
+    openapi_extra=for_tenants(),
 )
 def post_resume(
     request: Request,
+    caller: CurrentCaller,
     state: State,
     book: Book,
     connect: Connect,
@@ -287,7 +289,7 @@ def post_resume(
     and so does a rerun, which leaves what is done.
     """
     job = jobs.get(job_id)
-    if job is None:
+    if job is None or not is_shown(job, caller):
         raise unknown_job(job_id)
     try:
         if job.kind == "dry_run" and job.request is not None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from api.access.callers import Caller
-from api.authentication import CurrentCaller, needs
+from api.authentication import CurrentCaller, for_tenants, needs
 from api.dependencies import (
     Book,
     Connect,
@@ -330,7 +330,7 @@ def put_metrics_reset(
     return _metrics(metrics, tenant, entry)
 
 
-@router.get("/rule_events")
+@router.get("/rule_events", openapi_extra=for_tenants())
 def get_rule_events() -> list[RuleEvent]:
     """List what rules can read, each with its columns."""
     found = [
@@ -353,7 +353,7 @@ def get_rule_events() -> list[RuleEvent]:
     return found
 
 
-@router.get("/rule_actions")
+@router.get("/rule_actions", openapi_extra=for_tenants())
 def get_rule_actions() -> dict[str, dict[str, Any]]:
     """Return for each function of actions the JSON schema of its `args`."""
     return describe_arguments()

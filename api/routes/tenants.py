@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, Field
 
-from api.authentication import CurrentCaller, needs
+from api.authentication import CurrentCaller, for_tenants, needs
 from api.dependencies import Book, Cache, State, refuse_part, unavailable
 from api.jobs import to_time
 from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, read_cursor, to_page
@@ -51,16 +51,25 @@ class TenantView(BaseModel):
     rules: int
 
 
-@router.get("/tenants")
+@router.get("/tenants", openapi_extra=for_tenants())
 def get_tenants(
-    cache: Cache, rules: Book, tenants: Tenants, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    caller: CurrentCaller,
+    cache: Cache,
+    rules: Book,
+    tenants: Tenants,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
 ) -> Page[TenantView]:
-    """List by name tenants that were created, or have sessions or rules, and `default`."""
+    """List by name tenants that were created, or have sessions or rules, and `default`.
+
+    Who is for some tenants is shown these.
+    """
     (after,) = read_cursor(cursor, 1)
     with unavailable():
         sessions = cache.tenants()
     kept = tenants.all()
-    names = sorted({DEFAULT_TENANT, *sessions, *rules.tenants(), *kept})
+    known = {DEFAULT_TENANT, *sessions, *rules.tenants(), *kept, *(caller.tenants or ())}
+    names = sorted(filter(caller.is_of, known))
     found = [
         _view(name, kept.get(name), sessions.get(name, 0), len(rules.all(name)))
         for name in [one for one in names if one > after][: limit + 1]

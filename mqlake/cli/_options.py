@@ -22,6 +22,14 @@ config: _Decorator = click.option(
     help="Settings file (TOML); the environment wins over it.",
 )
 
+tenants: _Decorator = click.option(
+    "--tenant",
+    "tenants",
+    metavar="NAME",
+    multiple=True,
+    help="Tenants that it is for, and nothing else.  [default: all, and all else]",
+)
+
 topics: _Decorator = click.option(
     "--topic",
     "topics",

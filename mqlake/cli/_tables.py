@@ -24,6 +24,6 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
-def shown_topics(topic_filters: Sequence[str] | None) -> str:
+def shown_all(known: Sequence[str] | None) -> str:
     """Return in a cell which topics a key or an account is for."""
-    return "all" if topic_filters is None else " ".join(topic_filters)
+    return "all" if known is None else " ".join(known)

@@ -11,7 +11,7 @@ from mqlake.access_records import ROLES
 from mqlake.api_client import ApiClient
 from mqlake.cli import _options
 from mqlake.cli._spans import time_after
-from mqlake.cli._tables import print_table, shown_topics
+from mqlake.cli._tables import print_table, shown_all
 
 
 @click.group()
@@ -28,8 +28,14 @@ def command() -> None:
 @click.option("--role", type=click.Choice(ROLES), default="viewer", help="What it may do.")
 @click.option("--expires", metavar="SPAN", help="When it ends: 12h, 30d, 8w.  [default: never]")
 @_options.topics
+@_options.tenants
 def create(
-    description: str, data_dir: Path, role: str, expires: str | None, topics: tuple[str, ...]
+    description: str,
+    data_dir: Path,
+    role: str,
+    expires: str | None,
+    topics: tuple[str, ...],
+    tenants: tuple[str, ...],
 ) -> None:
     """Make a key and print it."""
     body = {
@@ -37,6 +43,7 @@ def create(
         "role": role,
         "expires_at": time_after("--expires", expires),
         "topic_filters": list(topics) or None,
+        "tenants": list(tenants) or None,
     }
     click.echo(ApiClient(data_dir).post("/keys", body)["key"])
 
@@ -51,7 +58,7 @@ def list_keys(data_dir: Path, limit: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        titles = ("id", "role", "topics", "description", "made", "by", "ends")
+        titles = ("id", "role", "topics", "tenants", "description", "made", "by", "ends")
         print_table(titles, map(_row, found))
 
 
@@ -69,7 +76,8 @@ def _row(key: dict[str, Any]) -> tuple[str, ...]:
     return (
         key["id"],
         key["role"],
-        shown_topics(key["topic_filters"]),
+        shown_all(key["topic_filters"]),
+        shown_all(key["tenants"]),
         key["description"],
         key["created_at"],
         key["created_by"],

@@ -86,6 +86,7 @@ def test_a_key_lets_in_and_is_shown_once(api: Api) -> None:
         "kind": "key",
         "csrf_token": None,
         "topic_filters": None,
+        "tenants": None,
         "expires_at": None,
     }
     (listed,) = api.get("/keys")["items"]
@@ -320,7 +321,7 @@ def test_accounts_are_listed_made_once_and_never_show_a_password(api: Api) -> No
     (bob,) = api.get("/accounts", cursor=page["next_cursor"])["items"]
     assert bob == api.get("/accounts/bob")
     times = {"created_at", "created_by", "password_changed_at"}
-    assert set(bob) == {"name", "role", "topic_filters", *times}
+    assert set(bob) == {"name", "role", "topic_filters", "tenants", *times}
     body = {"name": "ann", "role": "viewer", "password": PASSWORD}
     assert code_of(api.request("POST", "/accounts", json=body)) == (409, "conflict")
     body["name"] = "api-token"

@@ -22,6 +22,8 @@ class Operation(NamedTuple):
     path: str
     role: str
     is_for_topics: bool
+    is_for_tenants: bool
+    names_tenant: bool
 
 
 class Case(NamedTuple):
@@ -48,6 +50,8 @@ def operations(api: Api) -> list[Operation]:
             path.removeprefix("/api/v1").replace("{", "").replace("}", ""),
             said["x-role"],
             said.get("x-topics", False),
+            said["x-tenants"],
+            any(one["name"] == "tenant" for one in said.get("parameters", ())),
         )
         for path, methods in api.client.app.openapi()["paths"].items()
         for method, said in methods.items()
@@ -123,6 +127,23 @@ def of_topics(api: Api, operations: list[Operation]) -> Iterator[Case]:
                     yield Case(key, operation, 403, "forbidden")
 
 
+def of_tenants(api: Api, operations: list[Operation]) -> Iterator[Case]:
+    ways = (
+        *("?tenant=beta", "", "?tenant=default", "?tenant=acme&tenant=beta"),
+        *("?tenant=beta&tenant=acme", "?tenant=ACME", "?tenant=acme%00", "?tenant=%61cme%20"),
+    )
+    for role in ROLES:
+        key = bearer(make_key(api, role, tenants=["acme"])["key"])
+        for number, operation in enumerate(operations):
+            if not operation.is_for_tenants:
+                yield Case(key, operation, 403, "forbidden")
+            elif operation.names_tenant:
+                # All operations ask the same doorkeeper: each in the first way, and in another.
+                way = ways[0] if role == "admin" else ways[number % len(ways)]
+                asked = operation._replace(path=operation.path + way)
+                yield Case(key, asked, 403, "forbidden")
+
+
 def other_pages(api: Api, operations: list[Operation]) -> Iterator[Case]:
     """A page of somebody else's sends the cookie, at worst, and knows no token of the session."""
     mine, said = session_of(api, token=make_key(api, "admin")["key"])
@@ -139,6 +160,7 @@ CATEGORIES: dict[Category, int] = {
     nobody: 400,
     lower_roles: 100,
     of_topics: 300,
+    of_tenants: 200,
     other_pages: 150,
 }
 """With how many cases each has at least."""

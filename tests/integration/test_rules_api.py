@@ -1,5 +1,6 @@
 """Rules of a running system, from REST to what a subscriber gets."""
 
+import copy
 import json
 import subprocess
 import urllib.error
@@ -29,6 +30,12 @@ class Rest:
     def __init__(self, system: LocalSystem) -> None:
         self._url = f"{system.api_url}/api/v1"
         self._token = system.api_token
+
+    def as_caller(self, token: str) -> "Rest":
+        """Return one that asks with another token."""
+        other = copy.copy(self)
+        other._token = token
+        return other
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
         request = urllib.request.Request(

@@ -24,7 +24,7 @@ export class Api {
   /** Return who asks, or null: nobody that the API knows. */
   async whoAmI() {
     try {
-      this.session = await this.get("/session", { tenant: null });
+      this.begin(await this.get("/session", { tenant: null }));
     } catch (error) {
       if (!(error instanceof Problem) || error.status !== 401) throw error;
       this.session = null;
@@ -33,8 +33,14 @@ export class Api {
   }
 
   async logIn(credentials) {
-    this.session = await this.send("POST", "/login", credentials, { tenant: null });
+    this.begin(await this.send("POST", "/login", credentials, { tenant: null }));
     return this.session;
+  }
+
+  /** Take who asks; of somebody for some tenants the first of these is looked at. */
+  begin(session) {
+    this.session = session;
+    if (session.tenants && !session.tenants.includes(this.tenant)) [this.tenant] = session.tenants;
   }
 
   async logOut() {

@@ -1,0 +1,161 @@
+"""Two tenants of a running system: rules, their actions, queries, traces and replays stay apart."""
+
+import json
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mqlake.api_client import ApiClient
+from mqlake.local.testing import LocalSystem, await_condition
+from tests.integration.test_rules_api import Rest
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+TENANTS = ("doors-a", "doors-b", "default")
+TRICKS = (
+    "SELECT * FROM messages",
+    "SELECT * FROM messages WHERE tenant = 'doors-a'",
+    "SELECT * FROM messages WHERE 1 = 1 OR tenant = 'doors-a'",
+    "SELECT * FROM messages m JOIN messages n ON m.topic = n.topic OR true",
+    "SELECT * FROM messages UNION ALL SELECT * FROM messages",
+    "WITH messages AS (SELECT * FROM messages) SELECT * FROM messages",
+    "SELECT (SELECT max(payload_text) FROM messages WHERE tenant = 'doors-a') AS x",
+    "SELECT * FROM messages WHERE topic IN (SELECT topic FROM messages WHERE tenant <> 'doors-b')",
+    "SELECT * FROM (VALUES (1)) AS t(x) LEFT JOIN messages ON true",
+    "SELECT * FROM spark_catalog.default.messages",
+    "SELECT * FROM `default`.`messages`",
+    "SELECT * FROM delta.`tables/messages`",
+    "SELECT * FROM messages VERSION AS OF 1",
+    "SELECT * FROM outputs",
+    "SELECT * FROM retained",
+    "SELECT * FROM events",
+    "SELECT * FROM sessions",
+)
+
+
+@pytest.fixture(scope="module")
+def rest(system: LocalSystem) -> Rest:
+    return Rest(system)
+
+
+@pytest.fixture(scope="module")
+def published(rest: Rest) -> dict[str, str]:
+    """A rule of one name in two tenants, and a message to one topic in three; by tenant its id."""
+    rule: dict[str, Any] = {"id": "doors", "sql": "SELECT payload.x AS x FROM 'doors/in'"}
+    for tenant in TENANTS[:2]:
+        action = {"function": "republish", "args": {"topic": "doors/out"}}
+        status, made = rest.ask("POST", f"/rules?tenant={tenant}", {**rule, "actions": [action]})
+        assert (status, made["state"]) == (201, "running"), made
+    identifiers = {}
+    for tenant in TENANTS:
+        message = {"topic_name": "doors/in", "payload": {"x": f"of-{tenant}"}, "retain": True}
+        status, made = rest.ask("POST", f"/publish?tenant={tenant}", message)
+        assert status == 200, made
+        identifiers[tenant] = made["message_id"]
+    for tenant in TENANTS:
+        count = 1 if tenant == "default" else 2
+        await_condition(partial(has_rows, rest, tenant, count), f"rows of {tenant}")
+    return identifiers
+
+
+def query(rest: Rest, tenant: str, text: str) -> Any:
+    return rest.ask("POST", f"/sql?tenant={tenant}", {"query": text})[1]
+
+
+def rows(rest: Rest, tenant: str) -> list[list[str]]:
+    text = "SELECT topic, payload_text FROM messages WHERE topic LIKE 'doors/%' ORDER BY topic"
+    found: list[list[str]] = query(rest, tenant, text).get("rows", [])
+    return found
+
+
+def has_rows(rest: Rest, tenant: str, count: int) -> bool:
+    return len(rows(rest, tenant)) >= count
+
+
+def test_a_rule_takes_and_makes_messages_of_its_own_tenant(
+    rest: Rest, published: dict[str, str]
+) -> None:
+    for tenant in TENANTS:
+        mine = json.dumps({"x": f"of-{tenant}"}, separators=(",", ":"))
+        expected = [["doors/in", mine], ["doors/out", mine]]
+        assert rows(rest, tenant) == expected[: 1 if tenant == "default" else 2]
+
+
+def test_no_query_reads_another_tenants_rows(rest: Rest, published: dict[str, str]) -> None:
+    for text in TRICKS:
+        told = json.dumps(query(rest, "doors-b", text))
+        assert "of-doors-a" not in told, text
+        assert "of-default" not in told, text
+
+
+def test_a_message_is_traced_by_its_own_tenant_alone(rest: Rest, published: dict[str, str]) -> None:
+    message_id = published["doors-a"]
+    assert rest.ask("GET", f"/messages/{message_id}/trace?tenant=doors-a")[0] == 200
+    status, told = rest.ask("GET", f"/messages/{message_id}/trace?tenant=doors-b")
+    assert status == 404
+    assert "of-doors-a" not in json.dumps(told)
+
+
+def test_retained_messages_and_rules_are_listed_for_their_own_tenant(
+    rest: Rest, published: dict[str, str]
+) -> None:
+    for path in ("/retained", "/rules", "/rules/doors/metrics"):
+        assert "of-doors-a" not in json.dumps(rest.get(f"{path}?tenant=doors-b"))
+    assert "doors" not in [one["id"] for one in rest.get("/rules?tenant=default")["items"]]
+
+
+def test_live_messages_and_replays_stay_in_their_tenant(
+    system: LocalSystem, rest: Rest, published: dict[str, str]
+) -> None:
+    seen: dict[str, list[str]] = {"doors-a": [], "doors-b": []}
+    last = "doors/again/doors/in"
+
+    def read(tenant: str) -> None:
+        events = ApiClient(system.data_dir).events(
+            "/live/messages", topic_filter="#", tenant=tenant
+        )
+        for name, data in events:
+            if name == "message":
+                seen[tenant].append(f"{data['topic_name']} {data['payload']}")
+                if data["topic_name"] == last and data["tenant"] == tenant:
+                    return
+
+    def are_open() -> bool:
+        for tenant in seen:
+            rest.ask("POST", f"/publish?tenant={tenant}", {"topic_name": "doors/open"})
+        return all(seen.values())
+
+    readers = [threading.Thread(target=read, args=(tenant,)) for tenant in seen]
+    for reader in readers:
+        reader.start()
+    await_condition(are_open, "both streams are open")
+    for tenant in seen:
+        text = "SELECT * FROM messages WHERE topic = 'doors/in'"
+        done = rest.run(f"/replay?tenant={tenant}", {"query": text, "prefix": "doors/again/"})
+        assert done["sent"] == 1, done
+    for reader in readers:
+        reader.join(60)
+        assert not reader.is_alive()
+    for tenant, other in (("doors-a", "doors-b"), ("doors-b", "doors-a")):
+        assert f'{last} {{"x":"of-{tenant}"}}' in seen[tenant]
+        assert not [one for one in seen[tenant] if f"of-{other}" in one or "default" in one]
+
+
+def test_a_key_for_one_tenant_gets_nothing_of_another(
+    rest: Rest, published: dict[str, str]
+) -> None:
+    asked = {"role": "editor", "description": "doors", "tenants": ["doors-b"]}
+    key = rest.ask("POST", "/keys", asked)[1]["key"]
+    bound = rest.as_caller(key)
+    assert has_rows(bound, "doors-b", 2)
+    jobs = bound.get("/jobs")["items"]
+    assert {one["tenant"] for one in jobs} == {"doors-b"}, "of the replay"
+    for path in (
+        *("/clients", "/retained", "/rules", "/topics", "/live/messages", "/live/outputs"),
+        f"/messages/{published['doors-a']}/trace",
+    ):
+        assert bound.ask("GET", f"{path}?tenant=doors-a&topic_filter=doors/in")[0] == 403
+    assert bound.ask("POST", "/sql?tenant=doors-a", {"query": "SELECT 1"})[0] == 403
+    assert bound.ask("GET", "/gateways")[0] == 403
