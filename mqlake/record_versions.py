@@ -20,7 +20,7 @@ from mqlake.errors import InvalidRecord, NewerRecord
 if TYPE_CHECKING:
     from mqlake.records import Headers
 
-RECORD_VERSION: Final = 2
+RECORD_VERSION: Final = 3
 """That this release writes. The beat of a gateway says it."""
 
 OLDEST_WRITTEN: Final = max(1, RECORD_VERSION - 1)

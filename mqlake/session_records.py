@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from mqlake import compact_json
 from mqlake.errors import InvalidRecord
 from mqlake.offsets import latest
-from mqlake.record_versions import RECORD_VERSION, check_version
+from mqlake.record_versions import OLDEST_READ, RECORD_VERSION, check_version
 from mqlake.records import decode_properties, encode_properties
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
 OWN_RECORDS_SINCE: Final = 2
 """Version of records in which subscriptions may have records of their own."""
+
+FULL_CLAIMS_SINCE: Final = 3
+"""Version of records in which a claim may say all that the session's record will."""
 
 _MAX_UINT16: Final = 0xFFFF
 _MAX_UINT32: Final = 0xFFFF_FFFF
@@ -330,8 +333,13 @@ def will_exchange(session: SessionRecord) -> bytes:
 
 def encode_session(session: SessionRecord) -> bytes:
     """Write the value of a session."""
+    return compact_json.encode(session_members(session))
+
+
+def session_members(session: SessionRecord) -> dict[str, Any]:
+    """Return the value of a session, still to be written as JSON."""
     will = session.will
-    members = {
+    members: dict[str, Any] = {
         "v": RECORD_VERSION,
         "id": session.session_id,
         "tenant": session.tenant,
@@ -357,7 +365,7 @@ def encode_session(session: SessionRecord) -> bytes:
         members["will_from"] = session.will_from
     if session.principal is not None:
         members["principal"] = session.principal
-    return compact_json.encode(members)
+    return members
 
 
 def decode_session(data: bytes) -> SessionRecord:
@@ -705,16 +713,17 @@ def _list_of(item: bytes) -> bytes:
 
 
 # As `encode_progress` writes what is neither owed retained messages nor history.
+_VERSION: Final = b"[%d-%d]" % (OLDEST_READ, RECORD_VERSION)
 _NUMBER: Final = rb"(?:0|[1-9][0-9]{0,17})"
 _PACKET_ID: Final = (  # 1 to 65,535
     rb"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}"
     rb"|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 )
 _USUAL_PROGRESS: Final = re.compile(
-    rb'\{"v":%d,"id":"[0-9A-Za-z_-]+","cursor":%b,"settled":(?:true|false),"out":%b,"in":%b'
+    rb'\{"v":%b,"id":"[0-9A-Za-z_-]+","cursor":%b,"settled":(?:true|false),"out":%b,"in":%b'
     rb',"storing":%b,"storing_from":%b\}'
     % (
-        RECORD_VERSION,
+        _VERSION,
         _list_of(_NUMBER),
         _list_of(rb"\[%b,[12],%b,%b,[01]\]" % (_PACKET_ID, _NUMBER, _NUMBER)),
         _list_of(_PACKET_ID),
@@ -734,13 +743,13 @@ _USUAL_SUBSCRIPTION: Final = (
     rb',"identifier":(?:null|%b),"starts":(?:null|%b)\}'
 ) % (_TEXT, _FLAG, _FLAG, _NUMBER, _list_of(_NUMBER))
 _USUAL_SESSION: Final = re.compile(
-    rb'\{"v":%d,"id":%b,"tenant":%b,"client_id":%b,"protocol_level":[345],"username":(?:null|%b)'
+    rb'\{"v":%b,"id":%b,"tenant":%b,"client_id":%b,"protocol_level":[345],"username":(?:null|%b)'
     rb',"keep_alive":%b,"clean_start":%b,"expiry":(%b),"gateway":%b,"incarnation":%b'
     rb',"connected":(true|false),"connected_at":%b,"disconnected_at":(null|%b)'
     rb',"reason":(?:null|%b),"subscriptions":%b,"will":null,"will_at":null'
     rb'(?:,"more":%b)?(?:,"principal":%b)?\}'
     % (
-        RECORD_VERSION,
+        _VERSION,
         *(_GROUP, _GROUP, _GROUP, _TEXT, _UINT16, _FLAG, _UINT32, _GROUP, _GROUP),
         *(_NUMBER, _NUMBER, _TEXT, _list_of(_USUAL_SUBSCRIPTION), _NUMBER, _GROUP),
     )

@@ -88,6 +88,9 @@ class Claim:
     """The session began before, without a claim: whoever has come since has it instead."""
     principal: str | None = ANYBODY
     """Who has logged in; None: nobody. Version 0.1 did not write it, so `ANYBODY` then."""
+    session: dict[str, Any] | None = None
+    """JSON of the session's record as it is with this connection, if nothing is stored of it: with
+    that the claim is all that CONNACK needs. None: a record of the session is written before."""
 
     def may_have(self, principal: str | None) -> bool:
         """Tell whether it may have a principal's session; None, `ANYBODY`: nobody's session."""
@@ -156,6 +159,7 @@ def encode_claim(
     clean_start: bool,
     goes_on: bool = False,
     principal: str | None = ANYBODY,
+    session: dict[str, Any] | None = None,
 ) -> bytes:
     """Write the value of a claim; `Claim` describes it."""
     members: dict[str, object] = {
@@ -169,6 +173,8 @@ def encode_claim(
         members["goes_on"] = True
     if principal != ANYBODY:
         members["principal"] = principal
+    if session is not None:
+        members["session"] = session
     return compact_json.encode(members)
 
 
@@ -186,7 +192,11 @@ def decode_claim(value: bytes, epoch: int, at_ms: int) -> Claim:
         principal = found.get("principal", ANYBODY)
         if principal is not None and type(principal) is not str:
             raise TypeError(f"principal is {principal!r}, expected text or null")
-        return Claim(run, int(found["number"]), epoch, at_ms, clean_start, goes_on, principal)
+        session = found.get("session")
+        if session is not None and type(session) is not dict:
+            raise TypeError(f"session is {type(session).__name__}, expected an object")
+        number = int(found["number"])
+        return Claim(run, number, epoch, at_ms, clean_start, goes_on, principal, session)
     except (KeyError, TypeError, ValueError) as exc:
         raise InvalidRecord(f"claim is malformed: {exc!r}") from exc
 

@@ -10,13 +10,14 @@ from ingest.gateway.client_session import ClientSession
 from ingest.gateway.session_context import StoredSession
 from ingest.gateway.sessions import HELD_BY_SESSION
 from ingest.protocol.packets import MQTT_5_0
-from ingest.protocol.reason_codes import ConnackReasonCode
+from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
 from ingest.session.checkpoint import Before
 from ingest.session.opening import (
     NOTHING_STORED,
     CatchUp,
     Claim,
     GoLive,
+    Hold,
     Load,
     Loaded,
     Refuse,
@@ -28,7 +29,14 @@ from ingest.session.opening import (
 from ingest.session.states import State
 from mqlake.errors import LogError
 from mqlake.offsets import latest
-from mqlake.session_records import NEVER_EXPIRES, to_progress, to_session, to_subscription
+from mqlake.session_records import (
+    FULL_CLAIMS_SINCE,
+    NEVER_EXPIRES,
+    session_members,
+    to_progress,
+    to_session,
+    to_subscription,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -117,6 +125,7 @@ class Opening:
         "_context",
         "_cursor",
         "_extra",
+        "_is_welcome",
         "_session",
         "_stored",
         "_username",
@@ -142,7 +151,8 @@ class Opening:
         self.expiry_interval = _expiry_interval(connect, context.max_expiry_interval)
         self._username = username
         self._extra = extra
-        self._session: ClientSession  # from `Load` on
+        self._is_welcome = False
+        self._session: ClientSession | None = None
         self._cursor: list[int]  # from `Route` on
         self._stored: StoredSession | None = None
         self._work: Work = open_session()
@@ -166,6 +176,27 @@ class Opening:
         """Turn the client away."""
         self.connection.refuse(reason_code, reason)
 
+    def claimed_session(self) -> dict[str, Any] | None:
+        """Return what a full claim says; None: not every gateway that lives can settle one."""
+        if not self.is_kept or self._context.of_session.peers.version < FULL_CLAIMS_SINCE:
+            return None
+        self._session = self._new_session()
+        return session_members(self._session.record())
+
+    def _new_session(self) -> ClientSession:
+        return ClientSession(  # [MQTT5-3.1.2-6]
+            self._context.of_session,
+            self.connection,
+            self.connect,
+            self._username,
+            self.expiry_interval,
+        )
+
+    @property
+    def _loaded(self) -> ClientSession:
+        assert self._session is not None
+        return self._session
+
     # The effects
 
     def _claim(self, _: Claim) -> Any:
@@ -173,26 +204,30 @@ class Opening:
         return _LATER
 
     def _load(self, load: Load) -> Any:
-        self._stored = stored = _stored(load.grant)
-        session = self._session = ClientSession(  # [MQTT5-3.1.2-6]
-            self._context.of_session,
-            self.connection,
-            self.connect,
-            self._username,
-            self.expiry_interval,
-        )
+        grant = load.grant
+        self._stored = stored = _stored(grant)
+        session = self._session = self._session or self._new_session()
         session.become(State.CLAIMED)
         if stored is not None:  # [MQTT5-3.1.2-5] [MQTT311-3.1.2-4]
             session.restore(stored)
         self._context.sessions.add(session)
         self.connection.adopt(session, self.connect)
+        is_recorded = grant is not None and grant.is_full
         if stored is None:
-            return NOTHING_STORED
+            return NOTHING_STORED._replace(is_recorded=is_recorded)
         is_behind = stored.progress is not None or bool(session.subscriptions)
-        return Loaded(session_present=True, is_behind=is_behind)
+        return Loaded(True, is_behind, is_recorded)
+
+    def _hold(self, _: Hold) -> Any:
+        self._context.of_session.session_log.once_held(self._held)
+        return _LATER
+
+    def _held(self) -> None:
+        if not self.connection.is_closing:
+            self.proceed()
 
     def _save(self, _: Save) -> Any:
-        session, stored = self._session, self._stored
+        session, stored = self._loaded, self._stored
         progress = None
         if stored is not None and stored.progress is not None:
             # Until the session has caught up, our marks say nothing of it.
@@ -205,19 +240,25 @@ class Opening:
         return _LATER
 
     def _saved(self, error: LogError | None) -> None:
-        if error is None and self._session.is_written:
-            self._context.sessions.saved(self._session)
+        session = self._loaded
+        if error is None and session.is_written:
+            self._context.sessions.saved(session)
         if self.connection.is_closing:
             return
         if error is None:
-            self._session.become(State.SAVED)
+            session.become(State.SAVED)
         self.proceed(error=error)
 
     def _refuse(self, refuse: Refuse) -> Any:
-        self.connection.refuse(ConnackReasonCode.SERVER_UNAVAILABLE, refuse.reason)
+        if self._is_welcome:
+            busy = DisconnectReasonCode.SERVER_BUSY
+            self.connection.close(busy, log_reason=refuse.reason)
+        else:
+            self.connection.refuse(ConnackReasonCode.SERVER_UNAVAILABLE, refuse.reason)
 
     def _welcome(self, welcome: Welcome) -> Any:
-        session, connection = self._session, self.connection
+        session, connection = self._loaded, self.connection
+        self._is_welcome = True
         self._context.events.add(
             "client.connected",
             session.tenant,
@@ -235,7 +276,7 @@ class Opening:
         return _LATER if connection.is_closing else None
 
     def _route(self, _: Route) -> Any:
-        session, stored = self._session, self._stored
+        session, stored = self._loaded, self._stored
         assert stored is not None
         session.become(State.ROUTING)
         if stored.progress is None:  # before anything is routed: it may miss nothing from now on
@@ -261,12 +302,12 @@ class Opening:
     def _catch_up(self, catch_up: CatchUp) -> Any:
         assert self._stored is not None
         self._context.resumer.resume(
-            self._session, self._stored, self._cursor, catch_up.ends, self.proceed
+            self._loaded, self._stored, self._cursor, catch_up.ends, self.proceed
         )
         return _LATER
 
     def _go_live(self, go_live: GoLive) -> Any:
-        session, connection = self._session, self.connection
+        session, connection = self._loaded, self.connection
         session.become(State.LIVE)
         if go_live.starts is not None:
             self._join(go_live.starts)
@@ -278,7 +319,7 @@ class Opening:
 
     def _join(self, starts: Sequence[int]) -> None:
         """Put the subscriptions of a session in force that has all it missed up to `starts`."""
-        session = self._session
+        session = self._loaded
         session.floor = list(starts)
         session.sender.caught_up(session.floor)
         self._context.sessions.marks.wait_for_offsets(session)
@@ -293,6 +334,7 @@ class Opening:
 _PERFORM: Final[dict[type, Callable[[Opening, Any], Any]]] = {
     Claim: Opening._claim,
     Load: Opening._load,
+    Hold: Opening._hold,
     Save: Opening._save,
     Refuse: Opening._refuse,
     Welcome: Opening._welcome,

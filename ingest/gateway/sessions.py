@@ -184,7 +184,9 @@ class Sessions:
                 return
         opening.connection.hold(HELD_BY_SESSION)
         now, clean_start = self._context.loop.time(), opening.connect.clean_start
-        holder.open(key, opening, now, clean_start=clean_start, principal=principal)
+        # One that was deaf, and claims anew what waits, would tell of a client twice.
+        said = opening.claimed_session() if self._lease.holds() else None
+        holder.open(key, opening, now, clean_start=clean_start, principal=principal, session=said)
 
     def connection_gone(self, connection: Client) -> None:
         """Forget a connection that did not wait for its session."""

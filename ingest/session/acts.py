@@ -22,6 +22,7 @@ from ingest.session.effects import (
     Tell,
 )
 from mqlake import compact_json
+from mqlake.errors import InvalidRecord
 from mqlake.records import RECORD_VERSION
 from mqlake.session_records import (
     ProgressRecord,
@@ -33,6 +34,7 @@ from mqlake.session_records import (
     progress_key,
     resume_cursor,
     session_key,
+    to_session,
     will_exchange,
 )
 from mqlake.shard_records import NO_EPOCH, claim_key, stamp_headers
@@ -163,10 +165,8 @@ async def hand_over(shard: OwnedShard, key: Key, claim: Claim) -> None:
         return  # it has the session by now, or has let go of it
     session = shard.session(key)
     if session is not None:
-        # A claim that waited stands before the end of the connection that it has ended.
-        now_ms = max(claim.at_ms, session.disconnected_at_ms or 0)
-        expires_at_ms = session.expires_at_ms()
-        is_expired = expires_at_ms is not None and expires_at_ms <= now_ms
+        now_ms = _given_at_ms(session, claim)
+        is_expired = _is_expired(session, now_ms)
         if claim.clean_start or is_expired:
             await end(shard, [key], now_ms, is_expired=is_expired)
             session = None
@@ -198,6 +198,19 @@ async def hand_over(shard: OwnedShard, key: Key, claim: Claim) -> None:
         count,
     )
     await Tell(claim.run.gateway, GRANT, told)
+
+
+def _given_at_ms(session: SessionRecord, claim: Claim) -> int:
+    """Return by which time it is judged what of a session a claimant is given.
+
+    A claim that waited stands before the end of the connection that it has ended.
+    """
+    return max(claim.at_ms, session.disconnected_at_ms or 0)
+
+
+def _is_expired(session: SessionRecord, now_ms: int) -> bool:
+    expires_at_ms = session.expires_at_ms()
+    return expires_at_ms is not None and expires_at_ms <= now_ms
 
 
 async def settle(shard: OwnedShard, run: Run, now_ms: int, late: Collection[Key]) -> None:
@@ -251,14 +264,19 @@ def _settled(
     now_ms: int,
 ) -> list[ShardRecord]:
     stamp = stamp_headers(shard.me.incarnation, entry.epoch, shard.owner_epoch)
-    session = shard.session(key)
-    if entry.granted is not None:
-        # Nothing is written under its epoch: what is stored is as it was.
-        return [ShardRecord(claim_key(*key), None, stamp)]
+    session, granted = shard.session(key), entry.granted
+    end_of_claim = [] if granted is None else [ShardRecord(claim_key(*key), None, stamp)]
+    if granted is not None:
+        session = _as_claimed(key, session, granted)
+        if session is None:  # nothing was written under its epoch: what is stored is as it was
+            return end_of_claim
     if session is None:
         return _tombstones(key, stamp)
     records = []
-    if progress is not None:
+    if granted is not None and progress is not None:
+        progress.settled = False  # the marks of this run say nothing of it
+        records.append(ShardRecord(progress_key(*key), encode_progress(progress), stamp))
+    elif progress is not None:
         progress.cursor = resume_cursor(session, progress, shard.marks_of(run))
         progress.incoming += [
             packet_id
@@ -275,7 +293,31 @@ def _settled(
     if session.will is not None:
         session.will_at_ms = now_ms + session.will.will_delay_interval * 1000
     records.append(ShardRecord(session_key(*key), encode_session(session), stamp))
-    return records
+    return records + end_of_claim
+
+
+def _as_claimed(key: Key, stored: SessionRecord | None, claim: Claim) -> SessionRecord | None:
+    """Return the session of a claim that was granted, as its client may know of it.
+
+    None: the claim does not say it, or its client was not told. For then what is stored would have
+    ended before, or its will been published: `hand_over` does that first.
+    """
+    if claim.session is None:
+        return None
+    try:
+        session = to_session(claim.session)
+    except InvalidRecord:
+        return None
+    if (session.tenant, session.client_id) != key:
+        return None
+    if stored is None:
+        return session
+    now_ms = _given_at_ms(stored, claim)
+    if claim.clean_start or _is_expired(stored, now_ms) or _is_will_due(stored, now_ms):
+        return None
+    session.session_id = stored.session_id
+    session.subscriptions, session.more = stored.subscriptions, stored.more
+    return session
 
 
 async def process_due(shard: OwnedShard, keys: Sequence[Key], now_ms: int) -> None:
@@ -374,7 +416,7 @@ def _progress(shard: OwnedShard, key: Key, entry: StoredEntry) -> ProgressRecord
     """Return the progress of the session that an entry holds, if it is that session's."""
     value = shard.store.progress(key)
     session = shard.session(key)
-    if value is None or session is None or entry.granted is not None:
+    if value is None or session is None:
         return None
     progress = decode_progress(value)
     return progress if progress.session_id == session.session_id else None

@@ -4,8 +4,9 @@ A crash may come between any two records, and whoever reads the log then must fi
 true, if not the newest. So a record that relies on others stands behind them in the log, and a
 packet leaves when the log has what it tells of:
 
-- *CONNACK* says that the session is held, and what of it is there: before the session stands how
-  far it has come, or the next holder would begin where no message was.
+- *CONNACK* says that the session is held, and what of it is there: a full claim has that, else the
+  session's record, before which stands how far it has come: or the next holder would begin where
+  no message was. Nothing of its client is heard before that record is in the log.
 - *SUBACK*: what the client is owed of retained messages and of history is part of the progress; it
   stands before the record that has the subscription: the session's, or one of its own.
 - A *QoS 2 packet* (`SaveQueue`) leaves when the step before it is in the progress: no exchange is

@@ -56,6 +56,8 @@ class _Claiming(Generic[Opening]):
     clean_start: bool
     principal: str | None
     """As in the claim."""
+    session: dict[str, Any] | None
+    """As in the claim."""
     since: float
     repeat_at: float
     epoch: int | None = None
@@ -118,13 +120,20 @@ class Holder(Generic[Opening]):
     # A client comes
 
     def open(
-        self, key: Key, opening: Opening, now: float, *, clean_start: bool, principal: str | None
+        self,
+        key: Key,
+        opening: Opening,
+        now: float,
+        *,
+        clean_start: bool,
+        principal: str | None,
+        session: dict[str, Any] | None = None,
     ) -> None:
         """Claim the session of a client; the one who waits for it here already is refused."""
         self.give_up(key, principal)
         self._claims += 1
         repeat_at = now + REPEAT_SECONDS
-        claiming = _Claiming(opening, self._claims, clean_start, principal, now, repeat_at)
+        claiming = _Claiming(opening, self._claims, clean_start, principal, session, now, repeat_at)
         self._claiming.setdefault(key, []).append(claiming)
         self._append_claim(key, claiming)
 
@@ -198,7 +207,8 @@ class Holder(Generic[Opening]):
             self._drop(key, held)  # it was free, and the log has given the session on
         self._held[key] = _Held(number, epoch, is_granted=True)
         rows = list(claiming.subscriptions.values())
-        grant = Grant(value.get("session"), value.get("progress"), rows)
+        is_full = claiming.session is not None
+        grant = Grant(value.get("session"), value.get("progress"), rows, is_full)
         self._host.begin(key, claiming.opening, grant)
 
     def subscriptions_told(self, value: dict[str, Any]) -> None:
@@ -321,8 +331,14 @@ class Holder(Generic[Opening]):
         """Find out which sessions are still held; `confirmed` is called when that is known.
 
         What was claimed is claimed anew: a grant that comes now may be of a claim that was settled.
+        A full claim was settled as if its client had been here; that one is turned away.
         """
         for key, claiming in self._all_claiming():
+            if claiming.session is not None:
+                self.give_up(key, claiming.principal)
+                reason = "this gateway was not heard of while the client waited"
+                self._host.refuse(key, claiming.opening, Refusal.NOT_GIVEN, reason)
+                continue
             self.open(
                 key,
                 claiming.opening,
@@ -390,6 +406,7 @@ class Holder(Generic[Opening]):
             claiming.number,
             clean_start=claiming.clean_start,
             principal=claiming.principal,
+            session=claiming.session,
         )
         headers = stamp_headers(self._me.incarnation, claiming.epoch)
 

@@ -43,6 +43,8 @@ class Grant:
     progress: Any
     subscriptions: Sequence[Any] = ()
     """Of those that have records of their own."""
+    is_full: bool = False
+    """The claim said all that the session's record will: what is granted is durable."""
 
 
 class HolderHost(Protocol[Opening_contra]):

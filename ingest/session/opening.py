@@ -33,6 +33,8 @@ class Loaded(NamedTuple):
     session_present: bool
     is_behind: bool
     """It has subscriptions, or exchanges to go on with: something may have been missed."""
+    is_recorded: bool = False
+    """The log has all that CONNACK tells of: the claim said it."""
 
 
 NOTHING_STORED: Final = Loaded(session_present=False, is_behind=False)
@@ -54,8 +56,13 @@ class Save(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class Hold(Effect[None]):
+    """Wait until it is certain that this gateway holds the session still."""
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse(Effect[None]):
-    """Turn the client away."""
+    """Turn the client away, whether or not it has CONNACK."""
 
     reason: str
 
@@ -94,12 +101,16 @@ async def open_session() -> None:
     """Give a client its session. The host goes on with this only while the client is there."""
     grant = await Claim()
     loaded = await Load(grant)
+    if loaded.is_recorded:
+        await Hold()
+        await Welcome(loaded.session_present)
     try:
         await Save()
     except LogError as error:
         await Refuse(str(error))
         return
-    await Welcome(loaded.session_present)
+    if not loaded.is_recorded:
+        await Welcome(loaded.session_present)
     reached = None
     if loaded.is_behind:
         ends = await Route()

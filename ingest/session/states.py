@@ -7,12 +7,12 @@
 
 *Connecting*: a client has sent CONNECT and may have a session; its claim is on its way through its
 shard. *Claimed*: this gateway holds the session. Nothing that it does before the log has a record
-under this claim may be seen by anybody. *Saved*: the log has the session as it is now, so CONNACK
-tells the truth whatever happens. A session that is new, or of which neither subscriptions nor
-exchanges are stored, is live at once: it has missed nothing. Any other has its filters routed first
-(*routing*): from some offset on the router brings what matches. What lies before is read (*catching
-up*), and at exactly the offset where reading stopped its subscriptions come into force (*live*);
-only then is the client heard.
+under this claim may be seen by anybody, but CONNACK where the claim has said all that it tells of.
+*Saved*: the log has the session as it is now, so CONNACK tells the truth whatever happens. A
+session that is new, or of which neither subscriptions nor exchanges are stored, is live at once: it
+has missed nothing. Any other has its filters routed first (*routing*): from some offset on the
+router brings what matches. What lies before is read (*catching up*), and at exactly the offset
+where reading stopped its subscriptions come into force (*live*); only then is the client heard.
 
 The connection may end in each of these states. A session that ends with it has *ended*: what comes
 late for it is nothing to it. One that outlives it is *leaving* while the log has not answered for

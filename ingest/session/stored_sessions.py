@@ -323,6 +323,7 @@ class SessionsOfShard:
                     clean_start=claim.clean_start,
                     goes_on=claim.goes_on,
                     principal=claim.principal,
+                    session=claim.session,
                 )
             self._shard.act(_append(ShardRecord(record_key, value, self._stamp(epoch))))
             return

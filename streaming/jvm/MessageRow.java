@@ -26,7 +26,7 @@ final class MessageRow extends GenericInternalRow {
 
     /** As `READ_VERSIONS` of mqlake/record_versions.py. */
     private static final byte OLDEST_READ = 1;
-    private static final byte NEWEST_READ = 3;
+    private static final byte NEWEST_READ = 4;
     private static final int FLAG_QOS = 3;
     private static final int FLAG_RETAIN = 4;
     private static final int FLAG_DUP = 8;

@@ -95,7 +95,7 @@ def test_a_reader_ignores_headers_it_does_not_know() -> None:
     ("key", "change", "reason"),
     [
         (b"default/a", {"mqtt": None}, "version"),
-        (b"default/a", {"mqtt": b"\4\4\0"}, "version"),
+        (b"default/a", {"mqtt": b"\5\4\0"}, "version"),
         (b"default/a", {"mqtt": b"\1\4"}, "version"),
         (b"default/a", {"id": None}, "'id' is missing"),
         (b"default/a", {"client_id": None}, "'client_id' is missing"),

@@ -200,7 +200,7 @@ def test_the_values_are_the_documented_json() -> None:
         will=StoredWill("w", b"\xff", 1, True, {"user_property": [("a", "b")]}, 30),
     )
     assert json.loads(encode_session(session)) == {
-        "v": 2,
+        "v": 3,
         "id": "00000000000000ab",
         "tenant": "default",
         "client_id": "c1",
@@ -247,7 +247,7 @@ def test_the_values_are_the_documented_json() -> None:
     }
     progress = ProgressRecord("00000000000000ab", [3, 4], False, [Outgoing(1, 2, 0, 9, True)], [5])
     assert encode_progress(progress) == (
-        b'{"v":2,"id":"00000000000000ab","cursor":[3,4],"settled":false,'
+        b'{"v":3,"id":"00000000000000ab","cursor":[3,4],"settled":false,'
         b'"out":[[1,2,0,9,1]],"in":[5],"storing":[],"storing_from":[]}'
     )
     progress.scans = [RetainedScan("a/#", 1, (7,), [5, 6], 1, "a/b\0")]
@@ -262,7 +262,7 @@ def test_the_values_are_the_documented_json() -> None:
         b',"history":[{"filters":["a/#"],"from":12,"cursor":[5,6]}]}'
     )
     assert encode_marks(MarksRecord("i1", [-1, 8], 9)) == (
-        b'{"v":2,"incarnation":"i1","marks":[-1,8],"next":9}'
+        b'{"v":3,"incarnation":"i1","marks":[-1,8],"next":9}'
     )
 
 
@@ -282,7 +282,7 @@ def test_every_member_of_a_session_is_required(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("v", 4),
+        ("v", 5),
         ("id", 1),
         ("tenant", None),
         ("client_id", "\ud800"),

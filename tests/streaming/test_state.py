@@ -239,7 +239,7 @@ class TestRetained:
         log.append(SESSIONS, b"s/default/c", b"not json")
         log.append(SESSIONS, b"\xff", b"{}")
         log.append(SESSIONS, b"g/gateway-1", b'{"v":1,"incarnation":"i","marks":[1]}')
-        log.append(SESSIONS, b"s/default/d", json.dumps(session("d") | {"v": 4}).encode())
+        log.append(SESSIONS, b"s/default/d", json.dumps(session("d") | {"v": 5}).encode())
         log.append(EVENTS, b"default/c", b"[]")
         log.append(EVENTS, b"default/c", b"\xff")
         log.append(EVENTS, b"default/c", None)

@@ -386,7 +386,7 @@ def _from_claim(claim: Claim | None) -> str | None:
     if claim is None:
         return None
     at = (claim.number, claim.epoch, claim.at_ms, claim.clean_start, claim.goes_on)
-    return json.dumps([*claim.run, *at, claim.principal])
+    return json.dumps([*claim.run, *at, claim.principal, claim.session])
 
 
 def _to_claim(text: str | None) -> Claim | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from ingest.gateway import subscribed_session
 from ingest.protocol.packets import Disconnect, Suback, Subscribe, Subscription, Unsubscribe
 from ingest.protocol.properties import Properties
 from ingest.session.subscription_records import MOST_IN_SESSION
@@ -13,7 +14,6 @@ from mqlake.log.memory import MemoryLog
 from mqlake.record_versions import RECORD_VERSION
 from mqlake.records import SESSIONS
 from mqlake.session_records import (
-    OWN_RECORDS_SINCE,
     decode_session,
     decode_subscription_record,
     session_key,
@@ -204,12 +204,16 @@ async def test_a_wide_filter_has_its_own_record_sooner() -> None:
         assert stored(harness.log) == ({wide[0], "narrow"}, set(wide[1:]))
 
 
-async def test_a_session_of_an_earlier_release_moves_out_of_its_record() -> None:
+async def test_a_session_of_an_earlier_release_moves_out_of_its_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Gateways side by side are of two releases: take the last one for that which began with it.
+    monkeypatch.setattr(subscribed_session, "OWN_RECORDS_SINCE", RECORD_VERSION)
     log = new_log()
     router = MemoryRouter(log)
     await router.start()
     wanted = filters(600)
-    old = OWN_RECORDS_SINCE - 1
+    old = RECORD_VERSION - 1
     async with (
         running_gateway(name="gateway-1", log=log, router=router, records=old) as before,
         running_gateway(name="gateway-2", log=log, router=router) as after,

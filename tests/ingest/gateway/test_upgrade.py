@@ -171,6 +171,6 @@ async def test_an_old_gateway_that_was_not_heard_ends_when_it_goes_on() -> None:
 
 
 async def test_a_gateway_does_not_pass_over_a_record_of_a_later_release() -> None:
-    async with ending_site("of version 4, expected 1 to 3: a later release") as (system, gateway):
-        value = encode_run(gateway.gateway.me).replace(b'{"v":2', b'{"v":%d' % (NEW + 2))
+    async with ending_site("of version 5, expected 1 to 4: a later release") as (system, gateway):
+        value = encode_run(gateway.gateway.me).replace(b'{"v":%d' % NEW, b'{"v":%d' % (NEW + 2))
         system.log.store(SESSIONS, OWNER_KEY, value, [], 1, 0)

@@ -26,6 +26,7 @@ from mqlake.session_records import (
     StoredWill,
     encode_session,
     session_key,
+    session_members,
 )
 from mqlake.shard_records import (
     ANYBODY,
@@ -82,8 +83,14 @@ class OneShard:
         number: int = 1,
         epoch: int | None = None,
         principal: str | None = ANYBODY,
+        *,
+        clean_start: bool = False,
+        session: SessionRecord | None = None,
     ) -> int:
-        value = encode_claim(run, number, clean_start=False, principal=principal)
+        said = None if session is None else session_members(session)
+        value = encode_claim(
+            run, number, clean_start=clean_start, principal=principal, session=said
+        )
         return self.append(claim_key(*KEY), value, stamp_headers(run.incarnation, epoch))
 
     def goes_on(self, run: Run, number: int) -> int:

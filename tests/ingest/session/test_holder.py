@@ -82,6 +82,18 @@ def test_a_grant_from_before_the_gateway_was_deaf_counts_no_more() -> None:
     assert host.did == [("confirmed",), ("begin", "client")]
 
 
+def test_who_waits_by_a_full_claim_is_turned_away_when_its_gateway_was_deaf() -> None:
+    host = Host()
+    holder: Holder[str] = Holder(ME, 1, host)
+    session = {"id": "s1"}
+    holder.open(KEY, "client", 0.0, clean_start=False, principal=None, session=session)
+    holder.confirm(20.0)
+    holder.granted(told(1, 0))
+    assert host.did == [("refuse", "client"), ("confirmed",)]
+    assert not holder.is_held(KEY)
+    assert [value for _, value, _ in host.appended[1:]] == [None, None]
+
+
 def test_a_free_session_may_be_refused_when_it_is_claimed() -> None:
     host = Host()
     holder: Holder[str] = Holder(ME, 1, host)

@@ -9,11 +9,15 @@ from ingest.session.effects import Append, Effect, Find
 from mqlake.errors import InvalidRecord
 from mqlake.session_records import (
     ProgressRecord,
+    SessionRecord,
+    StoredSubscription,
     decode_progress,
     encode_progress,
     encode_session,
     progress_key,
     session_key,
+    session_members,
+    will_exchange,
 )
 from mqlake.shard_records import (
     LEFT,
@@ -105,6 +109,54 @@ def test_a_claim_that_an_owner_settled_stays_fenced() -> None:
     one.claim(THIRD)
     one.write(a_session(), epoch)
     assert one.shard.session(KEY) is None
+
+
+def settle(one: OneShard) -> SessionRecord | None:
+    one.shard.tick(99_999, lambda run: run == OTHER, nobody, lambda _: True)
+    one.act()
+    return one.shard.session(KEY)
+
+
+def test_what_a_full_claim_said_is_settled_as_if_its_client_had_been_here() -> None:
+    one = OneShard()
+    said = a_session(session_id="s2", will=a_will(delay=9))
+    one.claim(OTHER, session=said)
+    assert one.shard.session(KEY) is None
+    found = settle(one)
+    assert found is not None
+    assert (found.session_id, found.connected, found.will) == ("s2", False, said.will)
+    later = one.claim(THIRD)
+    assert one.told[-1][2]["session"]["id"] == "s2"
+    assert one.told[-1][2]["epoch"] == later
+
+
+def test_it_has_what_was_stored_of_the_session_that_its_claim_has_taken() -> None:
+    one = OneShard()
+    epoch = one.claim(THIRD)
+    progress = encode_progress(ProgressRecord("s1", [7], settled=True))
+    one.append(progress_key(*KEY), progress, stamp_headers(THIRD.incarnation, epoch))
+    subscriptions = [StoredSubscription("a", 1)]
+    one.write(a_session(THIRD, connected=False, subscriptions=subscriptions, more=1), epoch)
+    one.claim(OTHER, session=a_session(session_id="s2", session_expiry_interval=9, will=a_will()))
+    found = settle(one)
+    assert found is not None
+    assert (found.session_id, found.subscriptions, found.more) == ("s1", subscriptions, 1)
+    assert (found.gateway, found.session_expiry_interval) == (OTHER.gateway, 9)
+    assert one.wills == [will_exchange(found)]
+    assert one.shard.store.progress(KEY) == progress.replace(b"true", b"false")
+
+
+@pytest.mark.parametrize("malformed", [{"will": 7}, {"tenant": "x"}])
+def test_what_a_claim_says_that_is_no_session_of_the_client_is_passed_over(
+    malformed: dict[str, object],
+) -> None:
+    one = OneShard()
+    value = encode_claim(
+        OTHER, 1, clean_start=False, session=session_members(a_session()) | malformed
+    )
+    one.append(claim_key(*KEY), value, stamp_headers(OTHER.incarnation))
+    assert settle(one) is None
+    assert not list(one.shard.store.holders())
 
 
 def test_a_claim_that_is_over_is_refused_when_it_is_repeated() -> None:

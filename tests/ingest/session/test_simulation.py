@@ -15,6 +15,7 @@ from tests.ingest.session.simulation.families import (
     outlast_a_stranger,
     stand_still_while_publishing,
     take_over_twice,
+    wait_while_deaf,
 )
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.planted import MUTANTS
@@ -86,6 +87,10 @@ def test_a_clean_session_has_one_holder_while_its_shard_changes_its_owner() -> N
 @pytest.mark.parametrize("world", [crash_at_each_event, move_while_messages_come, lose_the_answer])
 def test_exchanges_are_finished_elsewhere(world: Family) -> None:
     assert not [found for found in world() if found is not None]
+
+
+def test_who_waits_at_a_gateway_that_is_deaf_is_served_once() -> None:
+    assert not [found for found in wait_while_deaf() if found is not None]
 
 
 def test_what_a_dead_gateway_may_have_sent_goes_out_with_dup() -> None:

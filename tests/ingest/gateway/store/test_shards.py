@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 A, B, C = ("t", "a"), ("t", "b"), ("u", "a")
 ONE, TWO = Run("g1", "i1"), Run("g2", "i2")
-CLAIM = Claim(TWO, 3, 7, 1_000, clean_start=True, principal="user")
+CLAIM = Claim(TWO, 3, 7, 1_000, clean_start=True, principal="user", session={"id": "s1"})
 
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite, each row at once"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqlake.session_records import NEVER_EXPIRES
 from tests.ingest.session.simulation.on_disk import WorldOnDisk
+from tests.ingest.session.simulation.opening import OLD_RELEASE
 from tests.ingest.session.simulation.schedule import (
     CLIENTS,
     LATE_MS,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.ingest.session.simulation.invariants import Violation
 
-STRANGERS: Final = 400
+STRANGERS: Final = 500
 """Schedules in which other users come with the identifiers of clients."""
 
 KEPT: Final = 100
@@ -165,3 +166,22 @@ def change_owners() -> Iterator[Violation | None]:
         ]
         ordered = tuple(sorted(steps, key=lambda step: step.at_ms))
         yield run(Schedule(number, 2, 1, ordered, faults))
+
+
+def wait_while_deaf() -> Iterator[Violation | None]:
+    """Have a gateway hear of nothing while a client waits there for its session, and moves on."""
+    for number in range(240):
+        random = Random(number)
+        fault = random.choice(("pause", "deaf", "unheard"))
+        ms = random.choice((12_500, 14_000, 16_000, 20_000))
+        moved_at = 2_500 + random.choice((5_000, 12_000, 14_000, 17_000, 30_000))
+        gateway = random.randrange(2)
+        steps = (
+            Step(2_500, "connect", 0, gateway, will_delay=0, expiry=NEVER_EXPIRES),
+            Step(moved_at, "connect", 0, random.randrange(2), will_delay=0, is_half_open=True),
+            Step(moved_at + 18_000, "drop", 0),
+        )
+        event = random.randrange(8, 20)
+        yield run(
+            Schedule(number * OLD_RELEASE + 1, 2, 1, steps, (Fault(event, fault, gateway, ms),))
+        )

@@ -231,7 +231,8 @@ class Process(OwnerNode):
                 return
         clean_start = opening.connection.options.clean
         now = self.clock.monotonic()
-        holder.open(key, opening, now, clean_start=clean_start, principal=user)
+        said = opening.claimed_session()
+        holder.open(key, opening, now, clean_start=clean_start, principal=user, session=said)
 
     def begin(self, key: Key, opening: Opening, grant: Grant | None) -> None:
         if opening.connection.is_closed:

@@ -128,7 +128,7 @@ class Judge:
         if message.kind != "will":
             return
         self.wills[message.exchange] += 1
-        connection = self.by_exchange[message.exchange]
+        connection = self._with_will(message)
         if self.wills[message.exchange] > 1:
             raise Violation("a will once", f"twice that of {connection}")
         if connection.has_disconnected:
@@ -142,6 +142,19 @@ class Judge:
             is_served = other.is_acked and not other.is_closed and other.process.is_leased
             if other.number >= connection.number and is_served:
                 raise Violation("a will once", f"that of {connection} while {other} is served")
+
+    def _with_will(self, message: Message) -> Connection:
+        """Return whose will it is: also of one that was settled before it knew its session."""
+        if message.exchange not in self.by_exchange:
+            sid, _, rest = message.exchange.partition(b"/")
+            client = self.created[sid.decode()].client
+            self.by_exchange[message.exchange] = next(
+                one
+                for each in self._with_identifier_of(client)
+                for one in each.connections
+                if one.exchange.partition(b"/")[2] == rest
+            )
+        return self.by_exchange[message.exchange]
 
     def at_the_end(self) -> None:
         """Judge what must have come true in a quiet time."""

@@ -24,6 +24,9 @@ DELIVERY_MS: Final = 4_000
 """What a client has published is given up so long after the lease of a gateway that stands still:
 later than the shorter of the long pauses, and before its owner may think that it never comes."""
 
+GIVEN_UP: Final = -1
+"""In the place of an offset: it is not known whether the log has it."""
+
 LOOK_AGAIN_MS: Final = 500
 """How often it is looked whether a fault is over; the end of the schedule ends it."""
 
@@ -148,7 +151,7 @@ class Node:
         """Send a request; it lands behind those before it, and is reported if we are there.
 
         One that waits is still in our client library when we stand still: it lands when we go on,
-        or is given up.
+        or is given up, and then `GIVEN_UP` is reported.
         """
         sent = self.world.now
         lands = max(
@@ -161,10 +164,11 @@ class Node:
         def landed() -> None:
             now = self.world.now
             if waits and self.paused_until > now:
-                self.world.at(self.paused_until - now, landed)
-            elif lands <= self.lost_after and now - sent <= LEASE_MS + DELIVERY_MS:
-                offset = land(*args)
-                self.world.at(self.random.choice((1, 2)), report, offset, process=self)
+                self.world.at(min(self.paused_until - now, LOOK_AGAIN_MS), landed)
+            elif lands <= self.lost_after:
+                offset = GIVEN_UP if now - sent > LEASE_MS + DELIVERY_MS else land(*args)
+                if offset != GIVEN_UP or waits:
+                    self.world.at(self.random.choice((1, 2)), report, offset, process=self)
 
         self.world.at(lands - self.world.now, landed)
 

@@ -14,6 +14,7 @@ from ingest.session.opening import (
     CatchUp,
     Claim,
     GoLive,
+    Hold,
     Load,
     Loaded,
     Refuse,
@@ -25,7 +26,12 @@ from ingest.session.opening import (
 from ingest.session.outgoing import Exchange
 from ingest.session.states import State
 from mqlake.offsets import latest
-from mqlake.session_records import decode_progress, decode_session, will_exchange
+from mqlake.session_records import (
+    decode_progress,
+    decode_session,
+    session_members,
+    will_exchange,
+)
 from tests.ingest.session.simulation.invariants import Violation
 from tests.ingest.session.simulation.sending import REPEATED
 from tests.ingest.session.simulation.serving import Serving
@@ -44,6 +50,8 @@ if TYPE_CHECKING:
 _LATER: Final = object()
 _PAGE: Final = 2
 """Records that are read at once for one that catches up."""
+OLD_RELEASE: Final = 4
+"""In one of so many worlds claims do not say what the session's record will."""
 
 
 class Opening:
@@ -54,7 +62,7 @@ class Opening:
         self.world = process.world
         self.connection = connection
         self.work: Work = open_session()
-        self.serving: Serving
+        self.serving: Serving | None = None
         self.progress: ProgressRecord | None = None
         """What is stored."""
         self.cursor: list[int]
@@ -79,6 +87,25 @@ class Opening:
 
     # The effects
 
+    def claimed_session(self) -> dict[str, Any] | None:
+        """Return what a full claim says; None where a gateway of the release before lives."""
+        if not self.is_kept or self.world.schedule.seed % OLD_RELEASE == 0:
+            return None
+        self.serving = serving = Serving(self.process, self.connection)
+        self.world.judge.created[serving.session_id] = self.connection
+        self.known_as(serving)
+        return session_members(serving.record())
+
+    def known_as(self, serving: Serving) -> None:
+        """Note whose will is known by which name."""
+        self.connection.exchange = will_exchange(serving.record())
+        self.world.judge.by_exchange[self.connection.exchange] = self.connection
+
+    @property
+    def loaded(self) -> Serving:
+        assert self.serving is not None
+        return self.serving
+
     def claim(self, _: Claim) -> Any:
         self.process.claim(self)
         return _LATER
@@ -88,7 +115,7 @@ class Opening:
         session = _decoded(grant)
         if session is not None and session.principal != connection.client.user:
             raise Violation("whose session", f"{session.session_id} is told on {connection}")
-        self.serving = serving = Serving(self.process, connection)
+        serving = self.serving = self.serving or Serving(self.process, connection)
         serving.become(State.CLAIMED)
         if session is not None and grant is not None:
             if grant.progress is not None:
@@ -100,15 +127,23 @@ class Opening:
             self.world.judge.created[serving.session_id] = connection
         self.process.add(serving)
         connection.session_id = serving.session_id
-        connection.exchange = will_exchange(serving.record())
-        self.world.judge.by_exchange[connection.exchange] = connection
+        self.known_as(serving)
+        is_recorded = grant is not None and grant.is_full
         if session is None:
-            return NOTHING_STORED
+            return NOTHING_STORED._replace(is_recorded=is_recorded)
         is_behind = self.progress is not None or bool(serving.subscriptions)
-        return Loaded(session_present=True, is_behind=is_behind)
+        return Loaded(True, is_behind, is_recorded)
+
+    def hold(self, _: Hold) -> Any:
+        self.process.once_counted(self.held)
+        return _LATER
+
+    def held(self) -> None:
+        if not self.connection.is_closed:
+            self.proceed()
 
     def save(self, _: Save) -> Any:
-        serving, progress = self.serving, None
+        serving, progress = self.loaded, None
         if self.progress is not None:
             self.progress.settled = False
             progress = partial(serving.save_progress, self.progress)
@@ -116,7 +151,7 @@ class Opening:
         return _LATER
 
     def saved(self, error: LogError | None) -> None:
-        serving = self.serving
+        serving = self.loaded
         if error is None and serving.is_written:
             self.process.holder.saved(self.key)
         if self.connection.is_closed:
@@ -136,7 +171,7 @@ class Opening:
         self.world.at(1, connection.client.connected, connection, is_present)
 
     def route(self, _: Route) -> Any:
-        serving = self.serving
+        serving = self.loaded
         serving.become(State.ROUTING)
         self.cursor = [self.process.inbound] if self.progress is None else self.progress.cursor
 
@@ -156,14 +191,14 @@ class Opening:
     def restore_exchanges(self, missed: Missed) -> None:
         for one in [] if self.progress is None else self.progress.outgoing:
             message = None if one.released else one.offset
-            self.serving.sender.messages.restore(Exchange(one.packet_id, one.qos, message))
+            self.loaded.sender.messages.restore(Exchange(one.packet_id, one.qos, message))
         if self.progress is not None and self.progress.sent_before:
-            self.serving.sender.maybe_sent = MaybeSent(self.progress.sent_before, REPEATED)
+            self.loaded.sender.maybe_sent = MaybeSent(self.progress.sent_before, REPEATED)
         self.read(missed)
 
     def read(self, missed: Missed) -> None:
         """Read a page of what was missed; go on until that has overtaken what is brought."""
-        serving, inbound = self.serving, self.world.inbound
+        serving, inbound = self.loaded, self.world.inbound
         if serving.is_ended:
             return
         for start, end in log_ranges([missed]).values():
@@ -177,7 +212,7 @@ class Opening:
             self.process.later(self.read, missed)
 
     def go_live(self, go_live: GoLive) -> Any:
-        serving = self.serving
+        serving = self.loaded
         serving.become(State.LIVE)
         if go_live.starts is not None:
             serving.floor = list(go_live.starts)
@@ -199,6 +234,7 @@ def _decoded(grant: Grant | None) -> Any:
 _PERFORM: Final[dict[type, Callable[[Opening, Any], Any]]] = {
     Claim: Opening.claim,
     Load: Opening.load,
+    Hold: Opening.hold,
     Save: Opening.save,
     Refuse: Opening.refuse,
     Welcome: Opening.welcome,

@@ -17,7 +17,7 @@ from ingest.session.entries import UNKNOWN_RUN, Entry
 from ingest.session.holder import Holder
 from ingest.session.incoming import Arrival, IncomingMessages
 from ingest.session.maybe_sent import MaybeSent
-from ingest.session.opening import CatchUp, GoLive, Load, Route, Save, Welcome
+from ingest.session.opening import CatchUp, GoLive, Hold, Load, Route, Save, Welcome
 from ingest.session.opening import Claim as ClaimSession
 from ingest.session.outgoing import Exchange, OutgoingMessages
 from ingest.session.ownership import Shard
@@ -37,6 +37,7 @@ from tests.ingest.session.simulation.families import (
     outlast_a_stranger,
     strangers_come,
     take_over_twice,
+    wait_while_deaf,
 )
 from tests.ingest.session.simulation.gateway import Process
 from tests.ingest.session.simulation.lease import SILENCE_MS, LeasedNode
@@ -298,7 +299,7 @@ def own_by_word(patch: Patch) -> None:
 
 
 def welcome_before_it_is_saved(patch: Patch) -> None:
-    """CONNACK leaves before the log has the session."""
+    """CONNACK leaves before the log has the session, or a claim that says all of it."""
 
     async def open_session() -> None:
         loaded = await Load(await ClaimSession())
@@ -310,6 +311,48 @@ def welcome_before_it_is_saved(patch: Patch) -> None:
         await GoLive(reached)
 
     patch.setattr(opening, "open_session", open_session)
+    patch.setattr(opening, "OLD_RELEASE", 1)
+
+
+def settle_what_was_stored(patch: Patch) -> None:
+    """Of a session that was granted to a dead gateway only what was stored before is known."""
+    patch.setattr(acts, "_as_claimed", lambda *_: None)
+
+
+def settle_who_was_not_told(patch: Patch) -> None:
+    """A claim counts for what its client may know also where it cannot have been told."""
+    as_claimed = acts._as_claimed
+
+    def settled(key: Key, stored: Any, claim: Claim) -> Any:
+        later = replace(claim, clean_start=False, at_ms=0)
+        if stored is not None:
+            stored = replace(stored, disconnected_at_ms=None, will_at_ms=None)
+        return as_claimed(key, stored, later)
+
+    patch.setattr(acts, "_as_claimed", settled)
+
+
+def claim_anew(patch: Patch) -> None:
+    """Who waited by a full claim while its gateway was deaf waits on by another one."""
+    confirm = Holder.confirm
+
+    def keep(self: Holder[Any], now: float) -> None:
+        waiting = self._all_claiming()
+        said = [one.session for _, one in waiting]
+        for _, one in waiting:
+            one.session = None
+        confirm(self, now)
+        for (key, one), session in zip(waiting, said, strict=True):
+            for again in self._claiming.get(key, ()):
+                if again.opening is one.opening:
+                    again.session = session
+
+    patch.setattr(Holder, "confirm", keep)
+
+
+def welcome_unheld(patch: Patch) -> None:
+    """CONNACK leaves by a full claim though others may have the session by now."""
+    patch.setitem(opening._PERFORM, Hold, lambda *_: None)
 
 
 def go_live_behind(patch: Patch) -> None:
@@ -474,25 +517,29 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (settle_without_closing, 45),
     (settle_without_looking, lose_the_answer),
     (grant_at_once, 0),
-    (clear_wills_before, 219),
+    (clear_wills_before, 404),
     (announce_no_wills, 520),
     (publish_wills_without_looking, 648),
     (ignore_releases, 0),
     (skip_confirming, 192),
     (skip_the_lease, 192),
     (resurrect_sessions, 906),
-    (use_marks_of_another_run, 1_178),
+    (use_marks_of_another_run, 2_097),
     (save_steps_later, crash_at_each_event),
     (forget_that_there_was_a_session, 0),
     (settle_the_living, 44),
     (give_what_was_taken, change_owners),
     (leave_what_was_taken, change_owners),
     (deliver_unsure, change_owners),
-    (hand_over_twice, 8_459),
+    (hand_over_twice, 12_176),
     (judge_by_the_claim, 41),
     (own_by_word, 192),
     (judge_the_lease_by_ticks, 280),
     (welcome_before_it_is_saved, 123),
+    (settle_what_was_stored, 123),
+    (settle_who_was_not_told, 227),
+    (welcome_unheld, wait_while_deaf),
+    (claim_anew, wait_while_deaf),
     (go_live_behind, move_while_messages_come),
     (catch_up_with_nothing, 50),
     (forget_what_was_in_flight, crash_at_each_event),

@@ -9,6 +9,7 @@ from ingest.session.effects import Find, Search
 from ingest.session.incoming import Arrival
 from mqlake.session_records import exchange_name
 from tests.ingest.session.simulation.log import Message
+from tests.ingest.session.simulation.node import GIVEN_UP
 
 if TYPE_CHECKING:
     from tests.ingest.session.simulation.clients import Connection
@@ -52,7 +53,7 @@ class Receiving:
         starts = process.last_acked + 1
 
         def appended(offset: int) -> None:
-            if process.is_unsure:
+            if process.is_unsure or offset == GIVEN_UP:
                 # The log has not answered; nobody knows that it has the message.
                 self.incoming.look_for(packet_id, [starts])
                 self.world.at(process.random.choice((3, 40, 2_500)), look, process=process)
