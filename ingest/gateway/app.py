@@ -29,6 +29,9 @@ from mqlake.tracing import Tracer, open_tracer
 
 logger = logging.getLogger(__name__)
 
+SHARD_PACE_SECONDS: Final = 0.01
+"""Of shards while their records come in a stream: a claim waits half of it more then."""
+
 RECORD_OVERHEAD_BYTES: Final = 256 * 1024
 """What key, headers and a batch's frame may add to a packet of the largest size."""
 
@@ -86,7 +89,8 @@ async def _run(settings: GatewaySettings) -> None:
     spare = KafkaLogWriter(servers, client_id=settings.name)
     ranges = KafkaRangeReader(servers, client_id=settings.name)
     open_reader = partial(KafkaLogReader, servers, client_id=settings.name)
-    log = LogAccess(writer, open_reader, ranges, spare)
+    open_paced_reader = partial(open_reader, pace_seconds=SHARD_PACE_SECONDS)
+    log = LogAccess(writer, open_reader, ranges, spare, open_paced_reader)
     tracer = open_tracer(settings.tracing, settings.name)
     try:
         await _serve(settings, log, tracer, stop)

@@ -112,7 +112,8 @@ class Gateway(Foundation):
             group_ended=ended.group,
             told=self._told,
         )
-        reader, loader, database = log.open_reader(), log.open_reader(), self.database
+        open_reader, database = log.open_paced_reader or log.open_reader, self.database
+        reader, loader = open_reader(), log.open_reader()
         self.shards = shards = Shards(
             me, count, writer, reader, loader, database, self.peers, lease, context.clock, actions
         )

@@ -288,3 +288,6 @@ class LogAccess:
     ranges: LogRangeReader
     spare: LogWriter | None = None
     """Of a gateway: for what must be said even when messages have filled `writer`."""
+    open_paced_reader: Callable[[], LogReader] | None = None
+    """Opens one that may take a stream of records some milliseconds later, at less cost; None: as
+    `open_reader`."""

@@ -24,8 +24,33 @@ POLL_SECONDS: Final = 0.2
 """How long the thread polls before it looks what it should do; bounds the time of a close, and of
 a change of what is followed."""
 
+PACED_AFTER: Final = 20
+"""So many batches, each soon after the one before, are a stream that is to be paced."""
+
 MAX_WAITING_BATCHES: Final = 2
 """One that the loop is working on, one ready for it."""
+
+
+class Pace:
+    """Tells when a reader is to wait until more records have come together.
+
+    Args:
+        seconds: Between two batches of a stream; 0: it never waits.
+    """
+
+    __slots__ = ("_in_a_row", "_last", "_seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._in_a_row = 0
+        self._last = 0.0
+
+    def after_batch(self, now: float, *, is_full: bool) -> float:
+        """Return for how many seconds to wait after a batch; one that is full has more behind."""
+        self._in_a_row = self._in_a_row + 1 if now - self._last < self._seconds else 0
+        rest = self._seconds if self._in_a_row > PACED_AFTER and not is_full else 0.0
+        self._last = now + rest
+        return rest
 
 
 class KafkaLogReader:
@@ -36,6 +61,8 @@ class KafkaLogReader:
         client_id: Name in the broker's logs and metrics.
         max_batch_records: Largest batch handed to the loop.
         request_timeout_seconds: How long a question to the broker may take.
+        pace_seconds: Of records that come more often for a while take a batch each time this is
+            over, and not each answer of the broker by itself: that wakes two threads, and has few.
     """
 
     def __init__(
@@ -45,7 +72,9 @@ class KafkaLogReader:
         client_id: str = "mqlake",
         max_batch_records: int = 500,
         request_timeout_seconds: float = 10.0,
+        pace_seconds: float = 0.0,
     ) -> None:
+        self._pace_seconds = pace_seconds
         self._loop = asyncio.get_running_loop()
         self._bootstrap_servers = bootstrap_servers
         self._timeout = request_timeout_seconds
@@ -173,6 +202,7 @@ class KafkaLogReader:
         """Fetch and hand over, on the reader's thread, until the reader is closed."""
         poll, consume = consumer.poll, consumer.consume
         more = self._max_batch_records - 1
+        pace = Pace(self._pace_seconds)
         try:
             while not self._stop.is_set():
                 while self._changes:
@@ -194,6 +224,9 @@ class KafkaLogReader:
                     self._is_cut_off = False
                 if batch and self._wait_for_loop():
                     self._loop.call_soon_threadsafe(self._hand_over, batch)
+                rest = pace.after_batch(time.monotonic(), is_full=len(batch) > more)
+                if rest:
+                    self._stop.wait(rest)
         except RuntimeError:
             if not self._loop.is_closed():  # else nobody is left to read for
                 raise
