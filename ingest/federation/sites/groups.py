@@ -13,6 +13,7 @@ them, and has no ways.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.filters import meet
@@ -29,11 +30,17 @@ Way = tuple[int, str]
 """A neighbour, and a group of the federation that it leads to members of."""
 
 PREFIX: Final = "federation-"
+_WAY: Final = re.compile(rf"{PREFIX}\d+-\d+", re.ASCII)
 
 
 def way_name(site: int, neighbour: int) -> str:
     """Return the name that stands for a neighbour where routes have that of a gateway."""
     return f"{PREFIX}{site}-{neighbour}"
+
+
+def is_way(gateway: str) -> bool:
+    """Tell whether a name is one of `way_name`, of any site."""
+    return _WAY.fullmatch(gateway) is not None
 
 
 def neighbour_of(site: int, gateway: str) -> int | None:

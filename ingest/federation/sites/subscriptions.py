@@ -16,7 +16,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Final
 
 from ingest.federation.filters import covers, summarise, uncovered
-from ingest.federation.sites.groups import PREFIX, may_come, to_federated
+from ingest.federation.sites.groups import is_way, may_come, to_federated
 from ingest.federation.sites.interest import common
 from mqlake.errors import InvalidRecord
 from mqlake.records import ROUTES, RULES, SESSIONS, LogRecord, decode_route_key
@@ -204,7 +204,7 @@ def _of_route(record: LogRecord, tenant: str) -> list[str] | None:
     route = decode_route_key(record.key or b"")
     if route.tenant != tenant or route.topic_filter.startswith("\0"):
         return None
-    if route.gateway.startswith(PREFIX) and route.is_shared:
+    if route.is_shared and is_way(route.gateway):
         return None  # a way to members elsewhere
     return [route.topic_filter] if record.value is not None else []
 

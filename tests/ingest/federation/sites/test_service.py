@@ -206,6 +206,20 @@ async def test_a_site_that_comes_later_learns_what_is_wanted(sites: Make) -> Non
         await one.stop()
 
 
+async def test_who_comes_back_to_a_session_has_nothing_new_to_tell(sites: Make) -> None:
+    """So CONNACK waits for no other site: it would be told nothing."""
+    a, b = await sites(2, (1, 2), interests=())
+    await b.store_session("away", "f/session")
+    await until(lambda: wanted(a, 2) == {"f/session"})
+    assert b.service is not None
+    spreading = b.service.spreading
+    before = spreading.interest.own
+    await b.subscribe("f/session")
+    await until(lambda: len(spreading.subscriptions._by_key) == 2)
+    spreading.spread()
+    assert spreading.interest.own == before
+
+
 async def test_sessions_that_are_away_and_rules_want_what_they_have_asked_for(sites: Make) -> None:
     a, b = await sites(2, (1, 2), interests=())
     await b.store_session("away", "f/session", "elsewhere")
