@@ -109,6 +109,8 @@ class Handing:
         """
         carried = of_publish(publish, prefix=self._prefix)
         assert carried.handed is not None
+        # What it names as the one before went to this neighbour: others had what is between.
+        carried.handed = carried.handed._replace(after=carried.handed.sequence - 1)
         inlet = self._inlet()
         self._routes.update()
         is_over = carried.message.hops + 1 >= self._hop_limit

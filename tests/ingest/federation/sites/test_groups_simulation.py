@@ -428,6 +428,11 @@ async def test_each_message_goes_to_one_member_of_all_sites() -> None:
             raise AssertionError(f"seed {seed}: {exc}") from exc
 
 
+async def test_a_fault_that_was_found_stays_mended() -> None:
+    """What one neighbour gave back hid what another one had been given before it."""
+    run(3179)
+
+
 def _give_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Inlet, "recover", lambda *_: None)
 
