@@ -51,6 +51,7 @@ class Volume:
         self._image = image
         self._mebibytes = mebibytes
         self._mounted = False
+        self._is_bound = False
 
     def start(self) -> None:
         """Make and mount it.
@@ -66,6 +67,11 @@ class Volume:
         lazy = "lazy_itable_init=0,lazy_journal_init=0,nodiscard"
         _run("mkfs.ext4", "-q", "-m", "0", "-E", lazy, str(self._image))
         self.mount_point.mkdir(exist_ok=True)
+        # So that it is unmounted in namespaces, too, that others make meanwhile: one that held the
+        # disk after its end would give it to the next mount as it was left.
+        _run("mount", "--bind", str(self.mount_point), str(self.mount_point))
+        _run("mount", "--make-shared", str(self.mount_point))
+        self._is_bound = True
         self.mount()
 
     def mount(self) -> None:
@@ -120,6 +126,9 @@ class Volume:
 
     def stop(self) -> None:
         self.unmount()
+        if self._is_bound:
+            _run("umount", str(self.mount_point))
+            self._is_bound = False
         self._image.unlink(missing_ok=True)
 
 

@@ -280,6 +280,26 @@ def test_after_a_power_loss_programs_see_another_boot(folder: Path) -> None:
 
 
 @with_disk
+def test_a_disk_comes_back_though_others_have_made_namespaces_meanwhile(folder: Path) -> None:
+    """As `ip netns exec` does: what held it gave it back as the power loss had left it."""
+    disk = Volume(folder / "image", folder / "disk", 16)
+    disk.start()
+    command = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", "echo ready; read x"]
+    try:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"ready\n"
+            disk.cut()
+            disk.unmount()
+            disk.mount()
+            (disk.mount_point / "written").write_bytes(b"x")
+            assert other.stdin is not None
+            other.stdin.close()
+    finally:
+        disk.stop()
+
+
+@with_disk
 def test_a_full_disk_takes_nothing_until_it_is_emptied(folder: Path) -> None:
     volume = Volume(folder / "image", folder / "disk", 16)
     volume.start()
