@@ -8,7 +8,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from api.publishing import MAX_RECORD_BYTES
 from mqlake.errors import LogError
-from mqlake.records import Headers
+from mqlake.log.partitioning import partition_of
+from mqlake.log.places import find_places
+from mqlake.records import INBOUND, Headers
 
 TIMEOUT_SECONDS: Final = 10.0
 ANY_PARTITION: Final = -1
@@ -33,6 +35,7 @@ class LogAppender:
         self._lock = threading.Lock()
         self._servers = ""
         self._producer: Producer | None = None
+        self._used = 0  # partitions of mqlake.inbound, once somebody has written there
 
     def append(
         self,
@@ -72,6 +75,7 @@ class LogAppender:
         try:
             producer.produce(
                 log_topic,
+                partition=self._place(bootstrap_servers, log_topic, key),
                 key=key,
                 value=value,
                 headers=list(headers or []),
@@ -114,7 +118,9 @@ class LogAppender:
             for at, record in enumerate(records):
                 producer.produce(
                     log_topic,
-                    partition=record.partition,
+                    partition=self._place(
+                        bootstrap_servers, log_topic, record.key, record.partition
+                    ),
                     key=record.key,
                     value=record.value,
                     headers=list(record.headers),
@@ -133,11 +139,26 @@ class LogAppender:
             raise LogError(f"{what}: {refused[0].str()}", definite=False)
         return offsets
 
+    def _place(
+        self, bootstrap_servers: str, log_topic: str, key: bytes, partition: int = ANY_PARTITION
+    ) -> int:
+        """Return the partition for a record: a message goes where the gateways put its topic."""
+        if log_topic != INBOUND or partition != ANY_PARTITION:
+            return partition
+        with self._lock:
+            used = self._used
+        if not used:
+            used = find_places(bootstrap_servers, self._timeout).used
+            with self._lock:
+                self._used = used
+        return partition_of(key, used)
+
     def _producer_for(self, bootstrap_servers: str) -> Producer:
         """Return the one producer; another one when the log has moved since."""
         with self._lock:
             if self._producer is None or self._servers != bootstrap_servers:
                 self._servers = bootstrap_servers
+                self._used = 0
                 self._producer = Producer(
                     {
                         "bootstrap.servers": bootstrap_servers,

@@ -16,6 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from api.messages import MadeMessage
 from mqlake.errors import LogError
+from mqlake.log.partitioning import partition_of
+from mqlake.log.places import find_places
 from mqlake.records import INBOUND
 from mqlake.status import read_state
 
@@ -71,14 +73,19 @@ class Publisher:
         self._timeout = timeout_seconds
         self._servers = ""
         self._producer: Producer | None = None
+        self._placed_by = ("", 0)  # of which log, and how many partitions of it messages go to
         self._stop = threading.Event()
 
     async def publish(self, servers: str, messages: Sequence[MadeMessage]) -> list[Placed]:
         """Append messages in their order; return for each what became of it.
 
         Raises:
-            LogError: No message is in the log, because it takes no more at the moment.
+            LogError: No message is in the log, because it takes no more at the moment, or does not
+                answer.
         """
+        if self._placed_by[0] != servers:
+            places = await asyncio.to_thread(find_places, servers, self._timeout)
+            self._placed_by = (servers, places.used)
         batch = _Batch(len(messages))
         for at, message in enumerate(messages):
             try:
@@ -103,6 +110,7 @@ class Publisher:
         try:
             producer.produce(
                 INBOUND,
+                partition=partition_of(message.key, self._placed_by[1]),
                 key=message.key,
                 value=message.value,
                 headers=list(message.headers),

@@ -23,6 +23,7 @@ from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
 from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
 from mqlake.log.log_topics import KEPT_A_WEEK
+from mqlake.log.places import keep_places
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.settings import load
@@ -107,6 +108,7 @@ async def _open_log(settings: FederationSettings, name: str, stack: AsyncExitSta
         max_record_bytes=settings.max_packet_bytes + RECORD_OVERHEAD_BYTES,
     )
     stack.push_async_callback(writer.close)
+    await keep_places(writer, servers)
     ranges = KafkaRangeReader(servers, client_id=name)
     stack.push_async_callback(ranges.close)
     return LogAccess(writer, partial(KafkaLogReader, servers, client_id=name), ranges)

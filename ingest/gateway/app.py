@@ -23,6 +23,7 @@ from mqlake.log.admin import check_durability, ensure_delivery_topic
 from mqlake.log.contract import LogAccess
 from mqlake.log.durability import Durability
 from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+from mqlake.log.places import keep_places
 from mqlake.logs import set_up_logging
 from mqlake.metrics.server import MetricsServer, new_registry
 from mqlake.tracing import Tracer, open_tracer
@@ -93,6 +94,7 @@ async def _run(settings: GatewaySettings) -> None:
     log = LogAccess(writer, open_reader, ranges, spare, open_paced_reader)
     tracer = open_tracer(settings.tracing, settings.name)
     try:
+        await keep_places(writer, servers)
         await _serve(settings, log, tracer, stop)
     finally:
         if tracer is not None:

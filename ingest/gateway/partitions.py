@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mqlake.records import INBOUND, SESSIONS
+from mqlake.log.places import places_of
+from mqlake.records import INBOUND, OUTPUTS, SESSIONS
 
 if TYPE_CHECKING:
     from mqlake.log.contract import LogReader
@@ -14,7 +15,7 @@ class Partitions(NamedTuple):
     """Fixed when the log topics were made.
 
     Attributes:
-        inbound: Of `mqlake.inbound`; so many shards the retained messages have.
+        inbound: Of `mqlake.inbound`, those in use; so many shards the retained messages have.
         sessions: Of `mqlake.sessions`: its shards.
     """
 
@@ -28,7 +29,8 @@ async def count_partitions(reader: LogReader) -> Partitions:
     Raises:
         LogError: It does not answer, or has no such topics.
     """
+    inbound = await reader.partition_count(INBOUND)
     return Partitions(
-        inbound=await reader.partition_count(INBOUND),
+        inbound=places_of(inbound, await reader.partition_count(OUTPUTS)).used,
         sessions=await reader.partition_count(SESSIONS),
     )

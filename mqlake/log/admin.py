@@ -172,6 +172,18 @@ def partition_count(bootstrap_servers: str, log_topic: str, timeout_seconds: flo
     return count
 
 
+def partition_counts(
+    bootstrap_servers: str, log_topics: Collection[str], timeout_seconds: float
+) -> dict[str, int]:
+    """Return how many partitions each log topic has; 0 where there is no such topic.
+
+    Raises:
+        LogError: The log does not answer in time.
+    """
+    admin = _Admin(bootstrap_servers, timeout_seconds)
+    return {log_topic: admin.partitions(log_topic) for log_topic in log_topics}
+
+
 def offsets(
     bootstrap_servers: str, log_topic: str, spec: OffsetSpec, timeout_seconds: float
 ) -> dict[int, int]:

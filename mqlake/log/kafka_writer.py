@@ -8,11 +8,12 @@ of an append.
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
 from functools import partial as bind
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -27,10 +28,14 @@ from mqlake.log.contract import (
 )
 from mqlake.log.kafka_errors import error_of, to_log_error
 from mqlake.log.partitioning import partition_of
+from mqlake.log.places import Places
 from mqlake.records import Headers
+
+_logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.2
 """How long the thread polls before it looks whether it should stop; bounds the time of a close."""
+_MOST_PARTITIONS: Final = 1 << 31
 
 
 class KafkaLogWriter:
@@ -85,6 +90,10 @@ class KafkaLogWriter:
         }
         self._reports: deque[tuple[AppendCallback, int, int, KafkaError | None]] = deque()
         self._report_callback = self._take_report
+        self._strays: deque[tuple[AppendCallback, Message]] = deque()
+        self._used: dict[str, int] = {}
+        self._least_used = _MOST_PARTITIONS
+        self._altered: dict[str, int] = {}  # log topic -> partitions that keys go to
         self._drain_scheduled = False
         self._queued = 0
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -104,6 +113,8 @@ class KafkaLogWriter:
         timestamp_ms: int = 0,
         partition: int = ANY_PARTITION,
     ) -> None:
+        if self._altered and partition == ANY_PARTITION and log_topic in self._altered:
+            partition = partition_of(key or b"", self._altered[log_topic])
         try:
             self._produce(
                 log_topic,
@@ -133,6 +144,17 @@ class KafkaLogWriter:
             )
             return
         self._queued += 1
+
+    def keep_places(self, log_topic: str, places: Places) -> None:
+        """Put keys into the partitions that are used, also when the log topic has or gets more.
+
+        Librdkafka learns of a partition when it pleases. A record that it has put there is appended
+        once more, where it belongs, before its append is reported.
+        """
+        self._used[log_topic] = places.used
+        self._least_used = min(self._used.values())
+        if places.present > places.used:
+            self._note_alteration(log_topic)
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         return partition_of(key, partitions)
@@ -204,7 +226,7 @@ class KafkaLogWriter:
         poll = producer.poll
         while not self._stop.is_set():
             poll(POLL_SECONDS)
-            if self._reports and not self._drain_scheduled:
+            if (self._reports or self._strays) and not self._drain_scheduled:
                 self._drain_scheduled = True
                 try:
                     self._loop.call_soon_threadsafe(self._drain)
@@ -214,13 +236,49 @@ class KafkaLogWriter:
     def _take_report(
         self, on_appended: AppendCallback, error: KafkaError | None, message: Message
     ) -> None:
+        partition = message.partition()
+        if partition >= self._least_used and error is None and self._is_astray(message):  # type: ignore[operator]
+            self._strays.append((on_appended, message))
+            return
         self._reports.append(
-            (on_appended, message.partition(), message.offset(), error)  # type: ignore[arg-type]
+            (on_appended, partition, message.offset(), error)  # type: ignore[arg-type]
         )
+
+    def _is_astray(self, message: Message) -> bool:
+        used = self._used.get(str(message.topic()))
+        return used is not None and message.partition() >= used  # type: ignore[operator]
+
+    def _append_strays(self) -> None:
+        while self._strays:
+            on_appended, message = self._strays.popleft()
+            log_topic, key = str(message.topic()), message.key()
+            self._note_alteration(log_topic)
+            self._queued -= 1
+            try:
+                self.append(
+                    log_topic,
+                    key,
+                    message.value(),
+                    cast("Headers", message.headers() or []),
+                    on_appended,
+                    timestamp_ms=message.timestamp()[1],
+                )
+            except LogError as exc:
+                on_appended(-1, -1, exc)
+
+    def _note_alteration(self, log_topic: str) -> None:
+        if log_topic not in self._altered:
+            self._altered[log_topic] = used = self._used[log_topic]
+            _logger.error(
+                "log topic has more partitions than it was made with, they stay empty",
+                extra={"fields": {"log_topic": log_topic, "used": used}},
+            )
 
     def _drain(self) -> None:
         # Cleared first: a report that comes during the drain schedules the next one.
         self._drain_scheduled = False
+        if self._strays:
+            self._append_strays()
         reports = self._reports
         take = reports.popleft
         try:

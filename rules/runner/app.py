@@ -17,6 +17,7 @@ from mqlake.heartbeat import INTERVAL_SECONDS, write_heartbeat
 from mqlake.log.admin import LogAdmin
 from mqlake.log.contract import LogAccess
 from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+from mqlake.log.places import keep_places
 from mqlake.logs import set_up_logging
 from mqlake.metrics.families import Families
 from mqlake.metrics.server import MetricsServer, new_registry
@@ -115,6 +116,7 @@ class _Process:
         target = Target(writer)
         tracer = open_tracer(settings.tracing, settings.name)
         try:
+            await keep_places(writer, servers)
             self._waits_for = "another runner, which works"
             await ownership.acquire()
             runner = Runner(

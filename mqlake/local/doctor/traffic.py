@@ -17,7 +17,7 @@ from mqlake.errors import OperationalError
 from mqlake.local.doctor.contract import Finding, Patient, error, ok, warning
 from mqlake.local.parts import FEDERATION
 from mqlake.log.durability import MEANING, Durability
-from mqlake.records import INBOUND, delivery_topic
+from mqlake.records import INBOUND, OUTPUTS, delivery_topic
 from mqlake.status import GatewayAddress
 
 ANSWER_SECONDS: Final = 5.0
@@ -39,6 +39,7 @@ def look_at_log(patient: Patient) -> Iterator[Finding]:
     from confluent_kafka.admin import AdminClient
 
     from mqlake.log.log_topics import SHARED_LOG_TOPICS
+    from mqlake.log.places import places_of
 
     servers = patient.running.bootstrap_servers
     log = patient.data.logs / "kafka.log"
@@ -71,6 +72,15 @@ def look_at_log(patient: Patient) -> Iterator[Finding]:
             elif len(partition.isrs) < len(partition.replicas):
                 held = f"{len(partition.isrs)} of {len(partition.replicas)} replicas"
                 yield warning("log", f"{place} has {held} in sync", "start the broker that is away")
+    if INBOUND not in missing and OUTPUTS not in missing:
+        places = places_of(*(len(metadata.topics[one].partitions) for one in (INBOUND, OUTPUTS)))
+        if places.present > places.used:
+            yield warning(
+                "log",
+                f"{INBOUND} has {places.present} partitions and was made with {places.used}: "
+                "the others stay empty, and each message costs more",
+                f"leave {OUTPUTS} as it is, and add no more: Kafka takes no partition away",
+            )
     yield ok(
         "log",
         f"{len(metadata.brokers)} brokers at {servers}, {len(wanted) - len(missing)} log topics, "

@@ -62,6 +62,7 @@ from mqlake.records import (
     HEADER_NUMBER,
     HEADER_SOURCE,
     INBOUND,
+    OUTPUTS,
     QUESTION_KEY_PREFIX,
     RETAINED_FILTER_PREFIX,
     ROUTES,
@@ -111,6 +112,7 @@ async def turns(count: int = 5) -> None:
 def new_log(*gateways: str) -> MemoryLog:
     log = MemoryLog()
     log.create(INBOUND, PARTITIONS)
+    log.create(OUTPUTS, PARTITIONS)
     log.create(SESSIONS, SHARDS)
     for log_topic in (ROUTES, EVENTS, GATEWAYS, RULES):
         log.create(log_topic, 1)

@@ -1,9 +1,13 @@
+import asyncio
 import logging
 
 import pytest
 
 from ingest.gateway.app import within_open_files
+from ingest.gateway.partitions import Partitions, count_partitions
 from ingest.gateway.settings import GatewaySettings
+from mqlake.log.memory import MemoryLog, MemoryLogReader
+from mqlake.records import INBOUND, OUTPUTS, SESSIONS
 
 
 def test_connections_leave_open_files_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -13,3 +17,15 @@ def test_connections_leave_open_files_for_the_log(caplog: pytest.LogCaptureFixtu
         assert not caplog.records
         assert within_open_files(settings, 4096).max_connections == 4096 - 256
     assert "hard limit of open files" in caplog.text
+
+
+def test_partitions_that_somebody_added_are_not_counted() -> None:
+    log = MemoryLog()
+    log.create(INBOUND, 8)
+    log.create(OUTPUTS, 4)
+    log.create(SESSIONS, 2)
+    assert asyncio.run(_count(log)) == Partitions(inbound=4, sessions=2)
+
+
+async def _count(log: MemoryLog) -> Partitions:
+    return await count_partitions(MemoryLogReader(log))

@@ -3,11 +3,14 @@
 import asyncio
 import struct
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from mqlake.errors import LogError
 from mqlake.local.kafka import Brokers, KafkaServer, running_brokers
@@ -18,6 +21,8 @@ from mqlake.log.durability import Durability, Keeping
 from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
 from mqlake.log.kafka_errors import to_log_error
 from mqlake.log.log_topics import SHARED_LOG_TOPICS
+from mqlake.log.partitioning import partition_of
+from mqlake.log.places import Places
 from mqlake.records import (
     ACCESS,
     DEAD_LETTERS,
@@ -289,3 +294,55 @@ def _batches(data: bytes) -> Iterator[range]:
 
 def _ignore(_partition: int, _offset: int, error: LogError | None) -> None:
     assert error is None
+
+
+def test_messages_stay_where_they_were_though_somebody_adds_partitions(
+    bootstrap_servers: str,
+) -> None:
+    log_topic, keys = "altered", [b"t/%d" % number for number in range(200)]
+    reports: dict[tuple[bytes, int], list[tuple[int, int]]] = defaultdict(list)
+
+    def appended(
+        name: tuple[bytes, int], partition: int, offset: int, error: LogError | None
+    ) -> None:
+        assert error is None
+        reports[name].append((partition, offset))
+
+    async def append_all(writer: KafkaLogWriter, turn: int) -> None:
+        for key in keys:
+            writer.append(
+                log_topic, key, b"%d" % turn, [("h", key)], partial(appended, (key, turn))
+            )
+        await writer.flush(DEADLINE_SECONDS)
+
+    async def scenario() -> None:
+        client = admin.LogAdmin(bootstrap_servers, DEADLINE_SECONDS)
+        client.ensure(log_topic, {}, 4)
+        writer = KafkaLogWriter(
+            bootstrap_servers, options={"topic.metadata.refresh.interval.ms": 100}
+        )
+        writer.keep_places(log_topic, Places(used=4, present=4))
+        await append_all(writer, 0)
+        kafka = AdminClient({"bootstrap.servers": bootstrap_servers})
+        new = [NewPartitions(log_topic, 8)]
+        kafka.create_partitions(new)[log_topic].result(DEADLINE_SECONDS)
+        turn = 1
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not any(list(client.ends(log_topic).values())[4:]):  # librdkafka has noticed
+                await append_all(writer, turn)
+                turn += 1
+        astray = sum(list(client.ends(log_topic).values())[4:])
+        await append_all(writer, turn)
+        await writer.close()
+        later = KafkaLogWriter(bootstrap_servers)
+        later.keep_places(log_topic, Places(used=4, present=8))
+        await append_all(later, turn + 1)
+        await later.close()
+        assert sum(list(client.ends(log_topic).values())[4:]) == astray, "only until it was noticed"
+        names = {(key, one) for key in keys for one in range(turn + 2)}
+        assert reports.keys() == names
+        assert {len(found) for found in reports.values()} == {1}
+        for (key, _), [(partition, _)] in reports.items():
+            assert partition == partition_of(key, 4)
+
+    asyncio.run(scenario())

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -20,6 +21,8 @@ from mqlake.local.doctor.contract import Finding, Level, Patient
 from mqlake.local.doctor.examination import CHECKS, examine, new_patient, worst
 from mqlake.local.paths import DataDirectory
 from mqlake.local.ports import free_ports
+from mqlake.log.log_topics import SHARED_LOG_TOPICS
+from mqlake.records import INBOUND, OUTPUTS
 from mqlake.status import STATE_FILE, GatewayAddress, ProcessReport, SystemState, replace_file
 from streaming.figures import Heap
 from tests.ingest.balancer.serving import served_plane
@@ -236,6 +239,37 @@ def test_readers_that_hold_up_the_log_are_named(tmp_path: Path) -> None:
     )
     (warning,) = found(processes.look_at_queries, patient(tmp_path, held))[Level.WARNING]
     assert "mqlake.inbound keeps more than its retention, for history, state" in warning
+
+
+class OneBroker:
+    """An admin client's answer: each log topic has so many partitions with one replica."""
+
+    counts: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, _options: dict[str, Any]) -> None:
+        self.brokers = {1: None}
+
+    def list_topics(self, timeout: float) -> Any:
+        assert timeout > 0
+        whole = SimpleNamespace(leader=1, isrs=[1], replicas=[1])
+        topics = {
+            log_topic: SimpleNamespace(partitions=dict.fromkeys(range(count), whole))
+            for log_topic, count in self.counts.items()
+        }
+        return SimpleNamespace(brokers=self.brokers, topics=topics)
+
+
+def test_partitions_that_somebody_added_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", OneBroker)
+    counts = dict.fromkeys(SHARED_LOG_TOPICS, 1) | {INBOUND: 4, OUTPUTS: 4}
+    monkeypatch.setattr(OneBroker, "counts", counts)
+    one = patient(tmp_path, gateways=())
+    assert found(traffic.look_at_log, one)[Level.WARNING] == []
+    counts[INBOUND] = 8
+    (warning,) = found(traffic.look_at_log, one)[Level.WARNING]
+    assert f"{INBOUND} has 8 partitions and was made with 4" in warning
 
 
 def test_a_log_topic_that_takes_no_records_is_named(tmp_path: Path) -> None:
