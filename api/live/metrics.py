@@ -71,6 +71,10 @@ class GatewayMetrics(BaseModel):
     alive: bool
     state: str
     overload_level: int = Field(description="0 to 10; above 4 it has more to do than it can")
+    overload_step: int = Field(
+        description="what it does about it: 0 nothing, 1 slows publishers down, 2 reads them no "
+        "further, 3 lets nobody in, 4 disconnects those that hold most memory"
+    )
     clients: int = Field(description="connected")
     sessions: int = Field(description="in its memory, connected or not")
     subscriptions: int
@@ -299,6 +303,7 @@ def _gateway(found: Presence) -> GatewayMetrics:
         alive=found.is_alive,
         state=said.get("state", "serving"),
         overload_level=said.get("overload", 0),
+        overload_step=said.get("overload_step", 0),
         clients=said.get("clients", 0),
         sessions=said.get("sessions", 0),
         subscriptions=said.get("subscriptions", 0),

@@ -59,6 +59,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+HELD_BY_OVERLOAD: Final = "overload"
+QUEUED_BYTES: Final = 1024
+"""What a message takes that waits for a client, about; payloads are shared with other clients."""
+
 KEEP_ALIVE_FACTOR: Final = 1.5
 """A client may be silent for so many keep alive intervals. [MQTT5-3.1.2-22] [MQTT311-3.1.2-24]"""
 
@@ -105,6 +109,8 @@ class ClientConnection(ClientSocket):
 
     __slots__ = (
         "_asked_for_expiry",
+        "_credited_at",
+        "_credits",
         "_grants",
         "_last_received",
         "_limits",
@@ -150,6 +156,8 @@ class ClientConnection(ClientSocket):
         self._tenant_is_said = False
         self._grants: Grants | None = None  # until it is known who the client is
         self._last_received = 0.0
+        self._credits = 0
+        self._credited_at = 0.0
         self._limits = self._make_limits() if settings.limits.has_rates else None
         self._login: Login | None = None
         self._number = 0
@@ -169,6 +177,8 @@ class ClientConnection(ClientSocket):
         self.is_closing = True
         self._context.deadlines.forget(self)
         self._buffer.clear()
+        if self._credits < 0:
+            self._context.overload.leave(self)
         if self._grants is not None:
             self._context.shared_limits.left(self.tenant)
         if self._login is not None:
@@ -367,6 +377,7 @@ class ClientConnection(ClientSocket):
         self.username = connect.username
         refusal = (
             context.draining.refusal()
+            or context.overload.refusal()
             or context.connect_limit.refusal()
             or self._ban()
             or unclear
@@ -614,7 +625,34 @@ class ClientConnection(ClientSocket):
             self._limits.published()
             if self.is_closing:
                 return
+        self._credits -= 1
+        if self._credits < 0:
+            self._pay()
         self._receiver.process_publish(publish)
+
+    def _pay(self) -> None:
+        """Get credits for the message at hand and further ones, or be read no further after it."""
+        credits, self._credited_at = self._context.overload.ask(self, self._credited_at)
+        self._credits += credits
+        if not credits:
+            self.hold(HELD_BY_OVERLOAD)
+
+    def regain(self, credits: int, now: float) -> None:
+        """Go on: there are credits again."""
+        self._credits += credits
+        self._credited_at = now
+        self._heard()
+        self.release(HELD_BY_OVERLOAD)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory is taken by what the client is owed and what it has sent."""
+        waiting = self.protocol.buffered_bytes + self._buffered_bytes
+        if self._transport is not None:
+            waiting += self._transport.get_write_buffer_size()
+        if self.session is not None:
+            waiting += self._sender.queued_count * QUEUED_BYTES
+        return waiting
 
     def _process_subscribe(self, subscribe: Subscribe) -> None:
         if self._limits is not None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ingest.gateway.draining import Draining
     from ingest.gateway.limits import ConnectLimit
     from ingest.gateway.opening import OpeningContext
+    from ingest.gateway.protection import Protection
     from ingest.gateway.receiver_context import ReceiverContext
     from ingest.gateway.redirecting import Redirecting
     from ingest.gateway.shared_limits import SharedLimits
@@ -28,6 +29,7 @@ class ConnectionContext:
         context: Of the gateway.
         connections: All of them.
         deadlines: Say when one is to be looked at.
+        overload: Says whether there is too much to do.
         draining: Says whether clients are let in.
         connect_limit: Says whether there are too many at once.
         shared_limits: What users and tenants share.
@@ -55,6 +57,7 @@ class ConnectionContext:
         "incarnation",
         "loop",
         "openings",
+        "overload",
         "receivers",
         "redirecting",
         "sessions",
@@ -69,6 +72,7 @@ class ConnectionContext:
         context: Context,
         connections: Connections,
         deadlines: Deadlines,
+        overload: Protection,
         draining: Draining,
         connect_limit: ConnectLimit,
         shared_limits: SharedLimits,
@@ -89,6 +93,7 @@ class ConnectionContext:
         self.denials = context.denials
         self.connections = connections
         self.deadlines = deadlines
+        self.overload = overload
         self.draining = draining
         self.connect_limit = connect_limit
         self.shared_limits = shared_limits

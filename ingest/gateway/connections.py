@@ -27,6 +27,9 @@ class Socket(Protocol):
 
     @property
     def is_answered(self) -> bool: ...
+    @property
+    def held_bytes(self) -> int: ...
+    def regain(self, credits: int, now: float) -> None: ...
     def renew_login(self) -> None: ...
     def renew_rights(self) -> None: ...
     def renew_bans(self) -> None: ...
@@ -63,6 +66,10 @@ class Connections:
     def is_full(self) -> bool:
         """Whether the last one was one too many."""
         return len(self._sockets) > self._max_connections
+
+    def part(self) -> float:
+        """Return which part of those that it may have there are, 0 to 1 and above."""
+        return len(self._sockets) / self._max_connections
 
     def opened(self, socket: Socket) -> int:
         """Take note of a socket; return the how-manieth it is."""

@@ -11,6 +11,9 @@ class Counters:
     """CONNECT packets."""
     clients_too_fast: int = 0
     """Times that a client was beyond a rate of `limits`."""
+    clients_waited_for_credits: int = 0
+    """Times that a client was read no further because the gateway had too much to do."""
+    clients_disconnected_for_memory: int = 0
     attempts_denied: int = 0
     """Of clients that may not connect, publish or subscribe as they wanted to."""
     sessions_expired: int = 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ingest.gateway.authentication.authorizer import Authorizer
+from ingest.gateway.connections import Connections
 from ingest.gateway.context import Context
 from ingest.gateway.counters import Counters
 from ingest.gateway.delivered import Delivered
@@ -23,8 +24,10 @@ from ingest.gateway.lake.reader import LakeReader
 from ingest.gateway.latency import GatewayLatencies
 from ingest.gateway.lease import Lease
 from ingest.gateway.log_room import LogRoom
+from ingest.gateway.memory import Memory
 from ingest.gateway.overload import OverloadMeter
 from ingest.gateway.peers import Peers
+from ingest.gateway.protection import Protection
 from ingest.gateway.publishing import Publisher
 from ingest.gateway.reach import Reach
 from ingest.gateway.retained import Retained
@@ -119,7 +122,10 @@ class Foundation:
         self.reach = Reach(settings.suback_sites_seconds, loop)
         self.log_room = LogRoom(loop)
         self.share_log = ShareLog(writer, me, lease, self.ending, partitions.sessions)
-        self.overload = OverloadMeter(writer.queued, self.log_room.__len__)
+        self.connections = sockets = Connections(counters, settings.max_connections)
+        memory = Memory(settings.overload.memory_bytes)
+        meter = OverloadMeter(writer.queued, self.log_room.__len__, memory.part, sockets.part)
+        self.overload = Protection(self.context, meter, sockets)
         self._make_publishing(tracer)
         self._make_retained()
 

@@ -17,7 +17,6 @@ from ingest.gateway.bans import Bans
 from ingest.gateway.catching_up import CatchingUp
 from ingest.gateway.connection import ClientConnection
 from ingest.gateway.connection_context import ConnectionContext
-from ingest.gateway.connections import Connections
 from ingest.gateway.control import Control
 from ingest.gateway.deadlines import Deadlines
 from ingest.gateway.delivery import Delivery
@@ -125,7 +124,6 @@ class Gateway(Foundation):
     def _make_doors(self) -> None:
         """Make what says who comes in, and who is in."""
         settings = self.settings
-        self.connections = Connections(self.counters, settings.max_connections)
         self.draining = Draining(self.context, self.connections, self._is_idle)
         clock = self.context.clock
         self.authenticator = Authenticator(
@@ -210,6 +208,7 @@ class Gateway(Foundation):
             context,
             self.connections,
             self.deadlines,
+            self.overload,
             self.draining,
             ConnectLimit(self.settings.limits, self.loop),
             self.shared_limits,

@@ -19,6 +19,8 @@ COUNTERS: Final = {
     "connections_opened": "connections_opened",
     "connections_refused": "connections_refused",
     "clients_too_fast": "clients_too_fast",
+    "clients_waited_for_credits": "clients_waited_for_credits",
+    "clients_disconnected_for_memory": "clients_disconnected_for_memory",
     "attempts_denied": "attempts_denied",
     "sessions_expired": "sessions_expired",
     "bytes_received": "received_bytes",

@@ -1,7 +1,12 @@
 """How much work a gateway has beyond what it can do: a level from 0 to 10, as balancers read it.
 
-The highest of three: how late its event loop is, how much of a core that loop takes, and how full
-its queue to the log is. Lateness and work are means of some seconds, so that a burst is none.
+The highest of five: how late its event loop is, how much of a core that loop takes, how full its
+queue to the log is, how much memory and how many of its connections are taken. Lateness and work
+are means of some seconds, so that a burst is none.
+
+`pressure` is a second level, quick and not rounded, of what a gateway can itself make less: by it
+`ingest.gateway.protection` acts. A loop that is late because others have the processor is late, but
+taking fewer messages would not change that: there it counts only as far as the loop itself worked.
 """
 
 from __future__ import annotations
@@ -9,7 +14,10 @@ from __future__ import annotations
 from math import exp, floor, log2
 from typing import TYPE_CHECKING, Final
 
+from pydantic import Field
+
 from mqlake.log.contract import MOST_QUEUED_RECORDS
+from mqlake.settings import SettingsGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +30,40 @@ LATE_SECONDS: Final = 0.1
 BUSY: Final = 0.5
 """Part of a core from which the loop's work counts; all of it is level 5. Whether it is too much
 says the lateness: a loop that is always busy may still be in time."""
+ALMOST: Final = 0.9
+"""Part of the memory or of the connections that a gateway may have, from which it is level 3."""
+
+QUICK_SECONDS: Final = 0.5
+"""Of the mean by which it acts."""
+QUICK_LATE_SECONDS: Final = 0.16
+"""Mean lateness by own work of pressure 5; each doubling is one more."""
+MOST_BY_LATENESS: Final = 7.9
+"""Pressure: a loop that is late is helped by fewer messages, and by nothing harder."""
+QUEUED_RECORDS: Final = 2_500
+"""In the queue to the log at pressure 3; each doubling is `QUEUE_DOUBLED` more, 8 at 10,000. A log
+that answers within a tenth of a second is never without work then."""
+QUEUE_DOUBLED: Final = 2.5
+FULL_RECORDS: Final = 60_000
+"""From here on the queue is full: pressure 9, and no more than `MOST_UNFILLED` before."""
+MOST_UNFILLED: Final = 8.9
+
+
+class OverloadSettings(SettingsGroup):
+    """Of a gateway that has too much to do."""
+
+    highest_step: int = Field(
+        default=4,
+        ge=0,
+        le=4,
+        description="how far it goes: 1 publishers are slowed down, 2 are read no further, 3 "
+        "nobody is let in, 4 the client that holds most memory is disconnected; 0: nothing is done",
+    )
+    memory_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="resident memory that this gateway may have; 0: half of what the machine or "
+        "container has",
+    )
 
 
 class OverloadMeter:
@@ -30,13 +72,24 @@ class OverloadMeter:
     Args:
         queued: Returns how many records wait for the log.
         held_by_log: Returns how many clients are read no further, for the log takes no more.
+        memory: Returns which part of the memory that it may have is taken, 0 to 1 and above.
+        connections: Likewise of its connections.
     """
 
-    def __init__(self, queued: Callable[[], int], held_by_log: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        queued: Callable[[], int],
+        held_by_log: Callable[[], int],
+        memory: Callable[[], float],
+        connections: Callable[[], float],
+    ) -> None:
         self._queued = queued
         self._held_by_log = held_by_log
+        self._memory = memory
+        self._connections = connections
         self._late = 0.0
         self._busy = 0.0
+        self._own_late = 0.0
 
     def note(self, seconds: float, late: float, worked: float) -> None:
         """Take what was since the last call.
@@ -48,7 +101,10 @@ class OverloadMeter:
         """
         part = 1 - exp(-seconds / WINDOW_SECONDS)
         self._late += (max(0.0, late) - self._late) * part
-        self._busy += (min(1.0, worked / seconds) - self._busy) * part
+        busy = min(1.0, worked / seconds)
+        self._busy += (busy - self._busy) * part
+        quick = 1 - exp(-seconds / QUICK_SECONDS)
+        self._own_late += (max(0.0, late) * busy - self._own_late) * quick
 
     def levels(self) -> dict[str, int]:
         """Return the level of each kind of work."""
@@ -57,11 +113,41 @@ class OverloadMeter:
             "loop_lag": _bounded(5 + log2(self._late / LATE_SECONDS) if self._late else 0),
             "inbound_work": _bounded(10 * (self._busy - BUSY) + 1e-9),
             "log_queue": _bounded(queue),
+            "memory": _bounded(_almost(self._memory())),
+            "connections": _bounded(_almost(self._connections())),
         }
 
     @property
     def level(self) -> int:
         return max(self.levels().values())
+
+    def pressure(self) -> float:
+        """Return the level by which it acts, 0 to 10."""
+        late = min(MOST_BY_LATENESS, _doublings(self._own_late / QUICK_LATE_SECONDS, 5.0))
+        return max(late, self.log_pressure(), self.memory_pressure())
+
+    def log_pressure(self) -> float:
+        """Return that of the queue to the log alone."""
+        if self._held_by_log():
+            return MOST
+        queued = self._queued()
+        if queued >= FULL_RECORDS:
+            return 9.0
+        return min(MOST_UNFILLED, _doublings(queued / QUEUED_RECORDS, 3.0, QUEUE_DOUBLED))
+
+    def memory_pressure(self) -> float:
+        """Return that of the memory alone."""
+        return min(float(MOST), max(0.0, _almost(self._memory())))
+
+
+def _almost(part: float) -> float:
+    """Return the level of what may be filled: 3 at `ALMOST`, 10 when it is full."""
+    return 3 + 7 * (part - ALMOST) / (1 - ALMOST) + 1e-9
+
+
+def _doublings(times: float, level: float, each: float = 1.0) -> float:
+    """Return a level that is more by `each` with each doubling, and no less than 0."""
+    return min(float(MOST), max(0.0, level + each * log2(times))) if times > 0 else 0.0
 
 
 def _bounded(level: float) -> int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from mqlake.errors import (
@@ -79,6 +78,7 @@ class Process:
                         gateway.histories.run(),
                         gateway.share_groups.run(),
                         self._tick(),
+                        gateway.overload.run(),
                         gateway.draining.run(),
                     )
                 ]
@@ -216,12 +216,8 @@ class Process:
     # While it serves
 
     async def _tick(self) -> None:
-        loop, overload = self._gateway.loop, self._gateway.overload
-        at, worked = loop.time(), time.thread_time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            (before, at), (worked_before, worked) = (at, loop.time()), (worked, time.thread_time())
-            overload.note(at - before, at - before - TICK_SECONDS, worked - worked_before)
             try:
                 self._do_what_is_due()
             except OperationalError as error:  # its store: only a new run reads again

@@ -14,6 +14,7 @@ from ingest.gateway.listeners.settings import (
     address_of,
     is_open,
 )
+from ingest.gateway.overload import OverloadSettings
 from mqlake.log.durability import Durability
 from mqlake.settings import LogSettings, ProcessSettings, TracingSettings
 from mqlake.sharing import ShareStrategy
@@ -114,6 +115,7 @@ class GatewaySettings(ProcessSettings):
         "machine; all gateways of a site need the same",
     )
     limits: LimitSettings = LimitSettings()
+    overload: OverloadSettings = OverloadSettings()
 
     share_strategy: ShareStrategy = Field(
         default=ShareStrategy.ROUND_ROBIN,

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ingest.gateway.draining import Draining
     from ingest.gateway.latency import GatewayLatencies
     from ingest.gateway.listeners.listeners import Listeners
-    from ingest.gateway.overload import OverloadMeter
     from ingest.gateway.peers import Peers
+    from ingest.gateway.protection import Protection
     from ingest.gateway.publishing import Publisher
     from ingest.gateway.routes import Routes
     from ingest.gateway.shards import Shards
@@ -46,7 +46,7 @@ class Status:
         peers: Know how far our clock is ahead.
         authorizer: Goes by rights.
         latencies: How long messages take.
-        overload: How much there is to do.
+        overload: How much there is to do, and what is done about it.
         shared_limits: What is wanted of those of all gateways.
 
     Attributes:
@@ -69,7 +69,7 @@ class Status:
         peers: Peers,
         authorizer: Authorizer,
         latencies: GatewayLatencies,
-        overload: OverloadMeter,
+        overload: Protection,
         shared_limits: SharedLimits,
     ) -> None:
         self.problem = "starting"
@@ -122,6 +122,7 @@ class Status:
             "listeners": list(self._listeners.addresses),
             "access": self._access(),
             "overload": self._overload.level,
+            "overload_step": self._overload.step,
             **self._load(),
             "retained": len(self._counted.retained),
             **self._counts(),
@@ -148,6 +149,8 @@ class Status:
             "log_queue_records": self._writer.queued(),
             "clock_ahead_seconds": self._peers.clock_ahead_seconds,
             "overload_level": self._overload.level,
+            "overload_step": self._overload.step,
+            "overload_waiting_clients": self._overload.waiting,
             "waiting_wills": self._wills.waiting,
             "refusing_publishers": int(bool(self._publisher.is_refusing)),
             "route_wait_seconds": self._routes.oldest_wait_seconds,
@@ -162,6 +165,7 @@ class Status:
             "listeners": self._listeners.addresses,
             "addresses": advertised(settings.all_listeners, settings.advertised_host),
             "overload": self._overload.level,
+            "overload_step": self._overload.step,
             "rights": self._authorizer.version,
             "shared": self._shared_limits.word(),
             "metrics_port": settings.metrics.port,

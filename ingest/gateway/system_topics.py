@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sized
 from dataclasses import dataclass
 from math import exp
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from ingest.gateway.memory import resident_bytes
 from ingest.gateway.outbound import LOCAL, OutboundMessage
 from ingest.gateway.store.scanning import FilterScan, just_after
 from ingest.protocol.properties import NO_PROPERTIES
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 
     from ingest.gateway.context import Context
     from ingest.gateway.counters import Counters
-    from ingest.gateway.overload import OverloadMeter
+    from ingest.gateway.protection import Protection
     from ingest.session.subscriptions import Subscriptions
 
 PREFIX: Final = f"{SYSTEM_LEVEL}/broker/"
 
-_STATM: Final = Path("/proc/self/statm")
 _MAXRSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 
 _ANY_OFFSET: Final = sys.maxsize
@@ -48,15 +47,6 @@ def _dropped(counters: Counters) -> int:
         + counters.dropped_not_authorized
         + counters.dropped_unreadable
     )
-
-
-def _resident_bytes() -> int:
-    """Return what the process has in memory, 0 where the system does not say."""
-    try:
-        pages = int(_STATM.read_text(encoding="ascii").split()[1])
-    except OSError:
-        return 0
-    return pages * resource.getpagesize()
 
 
 COUNTS: Final[dict[str, Callable[[Counters], int]]] = {
@@ -105,7 +95,7 @@ GAUGES: Final[dict[str, Callable[[Counted], int]]] = {
     "clients/disconnected": lambda now: now.sessions.offline_count,
     "clients/inactive": lambda now: now.sessions.offline_count,
     "clients/total": lambda now: len(now.sessions),
-    "heap/current": lambda _: _resident_bytes(),
+    "heap/current": lambda _: resident_bytes(),
     "heap/maximum": lambda _: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,
     "retained messages/count": lambda now: len(now.retained),
     "shared_subscriptions/count": lambda now: now.subscriptions.shared_count,
@@ -157,7 +147,7 @@ class SystemTopics:
     Args:
         context: Of the gateway, which tells of itself.
         counted: What it has.
-        overload: How much there is to do.
+        overload: How much there is to do, and what is done about it.
         clients: Returns how many clients of a tenant are connected.
     """
 
@@ -165,7 +155,7 @@ class SystemTopics:
         self,
         context: Context,
         counted: Counted,
-        overload: OverloadMeter,
+        overload: Protection,
         clients: Callable[[str], int],
     ) -> None:
         self._context = context
@@ -195,6 +185,7 @@ class SystemTopics:
         self._publish("version", f"mqlake version {VERSION}")
         self._publish("uptime", f"{now - self._started:.0f} seconds")
         self._publish("overload/level", str(self._overload.level))
+        self._publish("overload/step", str(self._overload.step))
         self._publish_gauges()
         for name, count in COUNTS.items():
             self._publish(name, str(count(self._context.counters)))

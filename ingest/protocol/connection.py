@@ -95,6 +95,11 @@ class ServerConnection:
     def is_connected(self) -> bool:
         return self.state is ConnectionState.CONNECTED
 
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes were received and are not packets yet."""
+        return self._decoder.buffered_bytes
+
     def receive_data(self, data: bytes) -> None:
         """Take bytes as they come from the network, cut anywhere."""
         self._decoder.receive_data(data)

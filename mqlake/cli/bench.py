@@ -22,6 +22,7 @@ from mqlake.bench.measurements import (
     WITHOUT_SYSTEM,
     warm_up,
 )
+from mqlake.bench.overload import measure_overload
 from mqlake.bench.programs import FALLBACK, Programs, build_programs
 from mqlake.bench.report import summarise, to_json, to_table
 from mqlake.bench.sessions import measure_connect_rates, measure_sessions
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 SESSIONS = "sessions"
 DURABILITY = "durability"
+OVERLOAD = "overload"
 
 
 @click.command()
@@ -52,10 +54,12 @@ DURABILITY = "durability"
 @click.option("--runs", type=click.IntRange(1, 20), default=1, help="Medians of so many runs.")
 @click.option(
     "--only",
-    type=click.Choice((*WITHOUT_SYSTEM, *ON_REQUEST, *MEASUREMENTS, DURABILITY, SESSIONS)),
+    type=click.Choice(
+        (*WITHOUT_SYSTEM, *ON_REQUEST, *MEASUREMENTS, DURABILITY, OVERLOAD, SESSIONS)
+    ),
     multiple=True,
     help="Only this; may be given several times.  "
-    "[default: all but durability, placing and sessions]",
+    "[default: all but durability, overload, placing and sessions]",
 )
 @click.option(
     "--stored-sessions",
@@ -77,10 +81,10 @@ def command(
     """Measure speed, memory and idle load on this machine.
 
     Takes about twenty minutes a run; what counts for a system at work is measured after a minute of
-    messages. The load comes from the same machine and shares its cores. The measurements durability
-    and sessions run logs and gateways of their own, and only when they are asked for; so does
-    placing, for three quarters of an hour, HAProxy and clients before nodes whose processors are
-    made up.
+    messages. The load comes from the same machine and shares its cores. The measurements
+    durability, overload and sessions run logs and gateways of their own, and only when they are
+    asked for; so does placing, for three quarters of an hour, HAProxy and clients before nodes
+    whose processors are made up.
     """
     # As an exception, so that a system of our own is stopped before we are.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -96,6 +100,8 @@ def command(
     alone |= {name: take for name, take in ON_REQUEST.items() if name in only}
     if DURABILITY in only:
         alone[DURABILITY] = partial(measure_durability, programs, note)
+    if OVERLOAD in only:
+        alone[OVERLOAD] = partial(measure_overload, programs, note)
     within = {name: what for name, what in MEASUREMENTS.items() if not only or name in only}
     sizes = stored_sessions if SESSIONS in only else ()
     results: list[Figures] = []

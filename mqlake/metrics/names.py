@@ -48,6 +48,8 @@ GATEWAY: Final = (
     _counter("gateway_connections_opened", "network connections"),
     _counter("gateway_connections_refused", "of these, not let in"),
     _counter("gateway_clients_too_fast", "times that a client was beyond a rate of its limits"),
+    _counter("gateway_clients_waited_for_credits", "times that overload had a client wait"),
+    _counter("gateway_clients_disconnected_for_memory", "clients that held the most of too much"),
     _counter("gateway_attempts_denied", "to connect, publish or subscribe by who may not"),
     _counter("gateway_sessions_expired", "sessions that ended by their expiry"),
     _counter("gateway_received_bytes", "bytes from clients"),
@@ -73,6 +75,8 @@ GATEWAY: Final = (
     _gauge("gateway_clock_ahead_seconds", "how far its clock is ahead of the log's; < 0: behind"),
     _gauge("gateway_waiting_messages", "messages that clients are owed or have not acknowledged"),
     _gauge("gateway_overload_level", "work beyond what it can do, 0 to 10; above 4: too much"),
+    _gauge("gateway_overload_step", "what is done about it, 0 (nothing) to 4"),
+    _gauge("gateway_overload_waiting_clients", "publishers that wait for credits"),
     _gauge("gateway_waiting_wills", "wills on their way into the log"),
     _gauge("gateway_refusing_publishers", "1 while messages are refused for want of disk, else 0"),
     _gauge(

@@ -17,6 +17,7 @@ CHECKS: Final = (
     Check("system", processes.look_at_system, needs_running=False),
     Check("processes", processes.look_at_processes),
     Check("heartbeats", processes.look_at_heartbeats),
+    Check("load", processes.look_at_load),
     Check("disk", machine.look_at_disk, needs_running=False),
     Check("log room", machine.look_at_log_room),
     Check("files", machine.look_at_files, needs_running=False),

@@ -24,6 +24,12 @@ LAG_SECONDS: Final = 30.0
 """A query is behind when it is by more records than these, and than it reads in these seconds."""
 HEAP_SHARE: Final = 0.95
 JUST_STARTED_SECONDS: Final = 60.0
+OVERLOAD_STEPS: Final = {
+    1: "publishers are slowed down",
+    2: "who publishes is read no further",
+    3: "nobody is let in",
+    4: "clients that hold most of its memory are disconnected",
+}
 STARTING_SECONDS: Final = 180.0
 """Messages flow first; then the tables are made, and the queries that write them start."""
 
@@ -95,6 +101,23 @@ def look_at_heartbeats(patient: Patient) -> Iterator[Finding]:
         else:
             fresh += 1
     yield ok("heartbeats", f"{fresh} are fresh")
+
+
+def look_at_load(patient: Patient) -> Iterator[Finding]:
+    """Have gateways more to do than they can?"""
+    calm = 0
+    for gateway in patient.running.gateways:
+        step = patient.figures(gateway.name).get("overload_step", 0)
+        if step:
+            yield warning(
+                "load",
+                f"{gateway.name} has too much to do: {OVERLOAD_STEPS[step]}",
+                "add gateways, or limit clients ([limits] in conf/gateway.toml); see that the log "
+                "keeps up",
+            )
+        else:
+            calm += 1
+    yield ok("load", f"{calm} gateways have no more to do than they can")
 
 
 def look_at_queries(patient: Patient) -> Iterator[Finding]:

@@ -6,8 +6,10 @@ from mqlake.log.contract import MOST_QUEUED_RECORDS
 TICK = 0.25
 
 
-def meter(queued: int = 0, held: int = 0) -> OverloadMeter:
-    return OverloadMeter(lambda: queued, lambda: held)
+def meter(
+    queued: int = 0, held: int = 0, memory: float = 0.0, connections: float = 0.0
+) -> OverloadMeter:
+    return OverloadMeter(lambda: queued, lambda: held, lambda: memory, lambda: connections)
 
 
 def run(made: OverloadMeter, seconds: float, *, late: float = 0.0, busy: float = 0.0) -> int:
@@ -18,6 +20,7 @@ def run(made: OverloadMeter, seconds: float, *, late: float = 0.0, busy: float =
 
 def test_an_idle_gateway_has_no_load() -> None:
     assert meter().level == 0
+    assert meter().pressure() == 0
     assert run(meter(), 60, busy=0.4, late=0.001) == 0
 
 
@@ -52,7 +55,36 @@ def test_the_queue_to_the_log_counts_as_it_fills(queued: int, level: int) -> Non
     assert meter(queued).level == level
 
 
+@pytest.mark.parametrize(
+    ("part", "level"), [(0.5, 0), (0.86, 0), (0.9, 3), (0.95, 6), (1.0, 10), (3.0, 10)]
+)
+def test_memory_and_connections_count_when_they_are_almost_full(part: float, level: int) -> None:
+    assert meter(memory=part).levels()["memory"] == level
+    assert meter(connections=part).levels()["connections"] == level
+    assert meter(connections=part).pressure() == 0, "to whom is here it makes no difference"
+    assert int(meter(memory=part).pressure()) == level
+
+
 def test_a_log_that_takes_no_more_is_the_highest_level() -> None:
     made = meter(held=1)
     assert made.level == 10
-    assert made.levels() == {"loop_lag": 0, "inbound_work": 0, "log_queue": 10}
+    assert made.pressure() == 10
+    assert made.levels().pop("log_queue") == 10
+
+
+@pytest.mark.parametrize(
+    ("queued", "pressure"), [(0, 0), (500, 0), (2_500, 3), (10_000, 8), (59_000, 8.9), (60_000, 9)]
+)
+def test_a_queue_presses_long_before_it_is_full(queued: int, pressure: int) -> None:
+    assert meter(queued).pressure() == pytest.approx(pressure, abs=0.05)
+
+
+def test_lateness_presses_as_far_as_the_loop_has_worked() -> None:
+    starved, busy = meter(), meter()
+    run(starved, 60, late=0.21, busy=0.02)
+    assert starved.level == 6, "it is late"
+    assert starved.pressure() < 2, "others have the processor"
+    run(busy, 60, late=0.2, busy=1.0)
+    assert busy.pressure() == pytest.approx(5.3, abs=0.1)
+    run(busy, 60, late=9.0, busy=1.0)
+    assert busy.pressure() < 8, "to be late stops nobody"

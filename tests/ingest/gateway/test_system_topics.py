@@ -12,7 +12,7 @@ from tests.ingest.gateway.harness import Client, Harness, running_gateway, turns
 pytestmark = pytest.mark.anyio
 
 ALSO = {"version", "uptime", "clients/maximum", "messages/stored", "store/messages/count"}
-ALSO |= {"overload/level"}
+ALSO |= {"overload/level", "overload/step"}
 NAMES = {*ALSO, *COUNTS, *GAUGES} | {f"{rate}/{window}" for rate in RATES for window in WINDOWS}
 
 

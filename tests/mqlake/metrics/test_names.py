@@ -5,9 +5,9 @@ from mqlake.metrics.names import BY_PROCESS, EVERY_PROCESS, NAMES
 UNITS = {"seconds", "bytes", "records", "second", "messages", "outputs", "rows", "percent"}
 COUNTS = {
     *("connections", "clients", "sessions", "subscriptions", "wills", "readers", "publishers"),
-    *("healthy", "info", "active", "up", "nodes", "weight", "level", "draining", "current"),
+    *("healthy", "info", "active", "up", "nodes", "weight", "level", "step", "draining"),
     *("checked", "broken", "unknown", "there", "packets", "meshes", "interests", "streams", "gaps"),
-    *("shards", "talkers", "topics"),
+    *("shards", "talkers", "topics", "current"),
 }
 """What a gauge without a unit counts or says."""
 

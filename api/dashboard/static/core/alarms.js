@@ -42,10 +42,10 @@ const CHECKS = [
   },
   {
     of: "gateways",
-    when: (one) => one.alive && one.overload_level > MOST_OVERLOAD,
+    when: (one) => one.alive && (one.overload_level > MOST_OVERLOAD || one.overload_step > 1),
     kind: "warn",
     what: (one) => `${one.name} has more to do than it can`,
-    detail: (one) => `its overload level is ${one.overload_level} of 10`,
+    detail: (one) => `its overload level is ${one.overload_level} of 10${step(one)}`,
   },
   {
     of: "queries",
@@ -55,6 +55,17 @@ const CHECKS = [
     detail: (one) => `${one.lag_records} records behind the end of the log`,
   },
 ];
+
+/** What a gateway does about its load. */
+function step({ overload_step }) {
+  return [
+    "",
+    "; publishers are slowed down",
+    "; publishers are read no further",
+    "; nobody is let in",
+    "; clients that hold most memory are disconnected",
+  ][overload_step];
+}
 
 /** What is wrong with the balancer, if there is one. */
 function ofBalancer(balancer) {

@@ -280,6 +280,17 @@ def test_a_log_topic_that_takes_no_records_is_named(tmp_path: Path) -> None:
     assert "for 61 s" in warning
 
 
+def test_a_gateway_that_protects_itself_is_named(tmp_path: Path) -> None:
+    gateways = tuple(GatewayAddress(f"gateway-{number}", "127.0.0.1", 1) for number in (1, 2))
+    busy = ProcessReport("gateway-1", 7, True, "", figures={"overload_step": 2})
+    calm = ProcessReport("gateway-2", 8, True, "", figures={"overload_step": 0})
+    details = found(processes.look_at_load, patient(tmp_path, busy, calm, gateways=gateways))
+    assert details[Level.WARNING] == [
+        "gateway-1 has too much to do: who publishes is read no further"
+    ]
+    assert details[Level.OK] == ["1 gateways have no more to do than they can"]
+
+
 def test_ports_where_nobody_listens_are_found(tmp_path: Path) -> None:
     with socket.socket() as one, socket.socket(socket.AF_UNIX) as other:
         one.bind(("127.0.0.1", 0))

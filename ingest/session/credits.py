@@ -1,0 +1,141 @@
+"""Credits of a gateway: who publishes pays one for each message.
+
+Pure, in seconds of a clock that whoever asks reads. So many a second flow as `CreditRate` says; who
+has none left gets `GRANT` at once while there are some, else in turn: all have the same part,
+whatever they send. A client that has had none for longer than such a turn takes publishes less than
+its part, and does not wait. While all is well more flow than a gateway can use: then they only see
+to it that no turn of the event loop has more than `BURST_SECONDS` of them, as they flow when `take`
+is called and at no other time. The idea is that of Breakwater (Cho et al., OSDI 2020), with the
+level of overload as its signal.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Client = TypeVar("Client")
+
+GRANT: Final = 32
+"""Credits of one turn."""
+BURST_SECONDS: Final = 0.005
+"""What flows in so long is given at once at most."""
+MOST_PER_SECOND: Final = 200_000.0
+"""While all is well; about twice as many as a gateway can use."""
+LEAST_PER_SECOND: Final = 5_000.0
+"""Below `NOTHING_AT`; too many other things to do are not helped by fewer messages."""
+
+BEGINS_AT: Final = 3.0
+"""Level from which less is given with each step."""
+NOTHING_AT: Final = 8.0
+"""Level from which nothing is given."""
+LESS: Final = 0.06
+MORE: Final = 1.1
+
+
+class CreditRate:
+    """How many messages a second all clients of a gateway together may publish.
+
+    Attributes:
+        per_second: So many.
+        is_stopped: None at all, for the time being.
+    """
+
+    def __init__(self) -> None:
+        self.per_second = MOST_PER_SECOND
+        self.is_stopped = False
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there are fewer than while all is well."""
+        return self.is_stopped or self.per_second < MOST_PER_SECOND
+
+    def step(self, level: float, published: float) -> None:
+        """Take what was since the last step, a tenth of a second ago or so.
+
+        Args:
+            level: Of overload, by what fewer messages would help.
+            published: Messages a second that clients publish at the moment.
+        """
+        self.is_stopped = level >= NOTHING_AT
+        if self.is_stopped:
+            return  # what was given before is about right when it goes on
+        rate = self.per_second
+        if level < BEGINS_AT:
+            self.per_second = min(rate * MORE, MOST_PER_SECOND)
+            return
+        if rate == MOST_PER_SECOND:  # with which rate it begins is found by trying
+            rate = min(rate, 2 * published)
+        self.per_second = max(rate * (1 - LESS * (level - BEGINS_AT + 1)), LEAST_PER_SECOND)
+
+
+class Credits(Generic[Client]):
+    """Who gets credits when.
+
+    Args:
+        rate: How many there are.
+    """
+
+    def __init__(self, rate: CreditRate) -> None:
+        self._rate = rate
+        self._flowed = rate.per_second * BURST_SECONDS
+        self._at = 0.0
+        self._turn_seconds = 0.0
+        self._waiting: OrderedDict[Client, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._waiting)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody waits, and as many are there as can be."""
+        return not self._waiting and self._flowed >= self._room
+
+    def ask(self, client: Client, last: float, now: float) -> int:
+        """Return how many credits a client gets now; with 0 it waits until `take` names it.
+
+        Args:
+            client: Has none left.
+            last: When it was given some before.
+            now: On the same clock.
+        """
+        if not self._rate.is_stopped:
+            has_waited = bool(self._waiting) and now - last > self._turn(now)
+            if has_waited or (not self._waiting and self._flowed >= GRANT):
+                self._flowed -= GRANT
+                return GRANT
+        self._waiting[client] = now
+        return 0
+
+    def leave(self, client: Client) -> None:
+        """Let a client wait no more."""
+        self._waiting.pop(client, None)
+
+    def take(self, now: float) -> Iterator[Client]:
+        """Yield who waits no more: each has `GRANT`, who has waited longest comes first."""
+        self._flow(now)
+        for _ in range(len(self._waiting)):  # who waits again meanwhile has had its turn
+            if self._rate.is_stopped or self._flowed < GRANT:
+                return
+            client, asked_at = self._waiting.popitem(last=False)
+            self._turn_seconds = now - asked_at
+            self._flowed -= GRANT
+            yield client
+
+    def _turn(self, now: float) -> float:
+        """Return how long those wait whose turn it is."""
+        asked_at = next(iter(self._waiting.values()))
+        return max(self._turn_seconds, now - asked_at)
+
+    @property
+    def _room(self) -> float:
+        return max(self._rate.per_second * BURST_SECONDS, GRANT)  # never less than one turn
+
+    def _flow(self, now: float) -> None:
+        flowed = max(now - self._at, 0.0) * self._rate.per_second
+        self._flowed = min(self._flowed + flowed, self._room)
+        self._at = max(now, self._at)
