@@ -313,127 +313,171 @@ class TestOffsets:
 
 
 class TestSessions:
+    """Each scenario is one client's; a batch is what they all wrote before they yield."""
+
     COLUMNS = (
         "SELECT id, connected, reason, subscriptions, will_topic, in_flight_out, in_flight_in, "
         "qos2_unacknowledged, cursor, unix_millis(disconnected_at) FROM sessions "
-        "WHERE client_id = 'c'"
     )
 
-    def test_a_session_is_a_row_until_it_ends(self, log: Log) -> None:
+    def test_sessions_and_subscriptions_are_those_of_the_last_records(self, log: Log) -> None:
+        running: list[Iterator[None]] = [
+            self._a_session_is_a_row_until_it_ends(log),
+            self._progress_counts_for_the_session_it_names(log),
+            self._the_last_of_a_batch_counts(log),
+            self._subscriptions_are_those_of_the_last_session_record(log),
+            self._one_of_two_clients_leaves(log),
+            self._subscriptions_with_records_of_their_own_are_those_of_their_session(log),
+        ]
+        batch_id = -1
+        while running := [scenario for scenario in running if _goes_on(scenario)]:
+            log.apply()
+            batch_id += 1
+            if batch_id % 2 == 1:
+                log.repeat(batch_id)  # as after a crash
+        assert batch_id == 4
+
+    def _a_session_is_a_row_until_it_ends(self, log: Log) -> Iterator[None]:
+        query = self.COLUMNS + "WHERE client_id = 'row'"
         will = {"topic": "w", "payload": base64.b64encode(b"x").decode(), "qos": 1}
         subscriptions = [subscription("a/#"), subscription("$share/g/b", qos=2, identifier=7)]
-        log.say("s", "c", session("c", will=will, subscriptions=subscriptions))
-        log.apply()
+        log.say("s", "row", session("row", will=will, subscriptions=subscriptions))
+        yield
         first = ("00000000000000aa", True, None, 2, "w", 0, 0, 0, None, None)
-        assert log.rows(self.COLUMNS) == [first]
+        assert log.rows(query) == [first]
         out = [[1, 1, 0, 5, 0], [2, 2, 0, 6, 0], [3, 2, 1, 1, 1]]
         progress = {"id": "00000000000000aa", "cursor": [9, 4], "out": out, "in": [8]}
-        log.say("p", "c", progress | {"settled": False})
-        log.apply()
-        assert log.rows(self.COLUMNS) == [(*first[:5], 3, 1, 3, [9, 4], None)]
-        log.say("s", "c", session("c", connected=False, disconnected_at=NOW_MS, reason="bye"))
-        log.apply()
+        log.say("p", "row", progress | {"settled": False})
+        yield
+        assert log.rows(query) == [(*first[:5], 3, 1, 3, [9, 4], None)]
+        gone = session("row", connected=False, disconnected_at=NOW_MS, reason="bye")
+        log.say("s", "row", gone)
+        yield
         ended = ("00000000000000aa", False, "bye", 0, None, 3, 1, 3, [9, 4], NOW_MS)
-        assert log.rows(self.COLUMNS) == [ended]
-        log.say("s", "c", None)
-        log.say("p", "c", None)
-        log.apply()
-        assert log.rows(self.COLUMNS) == []
+        assert log.rows(query) == [ended]
+        log.say("s", "row", None)
+        log.say("p", "row", None)
+        yield
+        assert log.rows(query) == []
 
-    def test_progress_counts_for_the_session_it_names(self, log: Log) -> None:
+    def _progress_counts_for_the_session_it_names(self, log: Log) -> Iterator[None]:
+        query = "SELECT id, in_flight_out, cursor FROM sessions WHERE client_id = 'named'"
         old = {"id": "00000000000000aa", "cursor": [1], "out": [[1, 1, 0, 5, 0]], "in": []}
-        log.say("s", "c", session("c"))
-        log.say("p", "c", old)
-        log.apply()
-        log.say("s", "c", session("c", id="00000000000000bb"))
-        log.apply()
-        assert log.rows("SELECT id, in_flight_out, cursor FROM sessions") == [
-            ("00000000000000bb", 0, None)
-        ]
-        log.say("p", "c", old)
-        log.apply()
-        log.say("p", "c", old | {"id": "00000000000000bb", "cursor": [2]})
-        log.apply()
-        assert log.rows("SELECT id, in_flight_out, cursor FROM sessions") == [
-            ("00000000000000bb", 1, [2])
-        ]
+        log.say("s", "named", session("named"))
+        log.say("p", "named", old)
+        yield
+        log.say("s", "named", session("named", id="00000000000000bb"))
+        yield
+        assert log.rows(query) == [("00000000000000bb", 0, None)]
+        log.say("p", "named", old)
+        yield
+        assert log.rows(query) == [("00000000000000bb", 0, None)]
+        log.say("p", "named", old | {"id": "00000000000000bb", "cursor": [2]})
+        yield
+        assert log.rows(query) == [("00000000000000bb", 1, [2])]
 
-    def test_the_last_of_a_batch_counts_also_when_the_batch_comes_again(self, log: Log) -> None:
-        log.say("s", "c", session("c"))
-        log.say("s", "c", None)
-        log.say("s", "c", session("c", id="00000000000000bb"))
-        log.say("s", "d/with/slashes", session("d", connected=False))
-        log.say("s", "d/with/slashes", None)
+    def _the_last_of_a_batch_counts(self, log: Log) -> Iterator[None]:
+        query = (
+            "SELECT client_id, id, reason FROM sessions "
+            "WHERE client_id IN ('last', 'with/slashes', 'unknown')"
+        )
+        log.say("s", "last", session("last"))
+        log.say("s", "last", None)
+        log.say("s", "last", session("last", id="00000000000000bb"))
+        log.say("s", "with/slashes", session("with/slashes", connected=False))
+        log.say("s", "with/slashes", None)
         log.say("p", "unknown", {"id": "00000000000000cc", "cursor": [], "out": [], "in": []})
-        log.apply()
-        log.say("s", "c", session("c", id="00000000000000bb", reason="later"))
-        log.apply()
-        for batch_id in (1, 0):
-            log.repeat(batch_id)
-            assert log.rows("SELECT client_id, id, reason FROM sessions") == [
-                ("c", "00000000000000bb", "later")
-            ]
+        yield
+        assert log.rows(query) == [("last", "00000000000000bb", None)]
+        log.say("s", "last", session("last", id="00000000000000bb", reason="later"))
+        yield
+        assert log.rows(query) == [("last", "00000000000000bb", "later")]
 
-    def test_subscriptions_are_those_of_the_last_session_record(self, log: Log) -> None:
-        query = "SELECT client_id, filter, qos, identifier FROM subscriptions ORDER BY ALL"
-        log.say("s", "c", session("c", subscriptions=[subscription("a"), subscription("b")]))
-        log.say("s", "d", session("d", subscriptions=[subscription("a", identifier=3)]))
-        log.apply()
-        assert log.rows(query) == [("c", "a", 1, None), ("c", "b", 1, None), ("d", "a", 1, 3)]
-        log.say("s", "c", session("c", subscriptions=[subscription("b", qos=0)]))
-        log.apply()
-        log.repeat(1)
-        assert log.rows(query) == [("c", "b", 0, None), ("d", "a", 1, 3)]
-        log.say("p", "c", {"id": "00000000000000aa", "cursor": [], "out": [], "in": []})
-        log.apply()
-        assert len(log.rows(query)) == 2
-        log.say("s", "c", None)
-        log.apply()
-        log.repeat(3)
-        assert log.rows(query) == [("d", "a", 1, 3)]
+    def _subscriptions_are_those_of_the_last_session_record(self, log: Log) -> Iterator[None]:
+        query = (
+            "SELECT filter, qos, identifier FROM subscriptions "
+            "WHERE client_id = 'other' ORDER BY ALL"
+        )
+        both = [subscription("a", identifier=3), subscription("b")]
+        log.say("s", "other", session("other", subscriptions=both))
+        yield
+        assert log.rows(query) == [("a", 1, 3), ("b", 1, None)]
+        log.say("s", "other", session("other", subscriptions=[subscription("b", qos=0)]))
+        yield
+        assert log.rows(query) == [("b", 0, None)]
+        log.say("p", "other", {"id": "00000000000000aa", "cursor": [], "out": [], "in": []})
+        yield
+        assert log.rows(query) == [("b", 0, None)]
 
-    def test_subscriptions_with_records_of_their_own_are_those_of_their_session(
+    def _one_of_two_clients_leaves(self, log: Log) -> Iterator[None]:
+        query = (
+            "SELECT client_id, filter FROM subscriptions "
+            "WHERE client_id IN ('stays', 'leaves') ORDER BY ALL"
+        )
+        for client_id in ("stays", "leaves"):
+            log.say("s", client_id, session(client_id, subscriptions=[subscription("a")]))
+        yield
+        assert log.rows(query) == [("leaves", "a"), ("stays", "a")]
+        log.say("s", "leaves", None)
+        yield
+        assert log.rows(query) == [("stays", "a")]
+
+    def _subscriptions_with_records_of_their_own_are_those_of_their_session(
         self, log: Log
-    ) -> None:
-        query = "SELECT filter, qos, own_record FROM subscriptions ORDER BY filter, own_record"
-        counts = "SELECT id, subscriptions FROM sessions"
+    ) -> Iterator[None]:
+        query = (
+            "SELECT filter, qos, own_record FROM subscriptions "
+            "WHERE client_id = 'own/1' ORDER BY filter, own_record"
+        )
+        counts = "SELECT id, subscriptions FROM sessions WHERE client_id = 'own/1'"
 
         def say(topic_filter: str, qos: int | None = 1, session_id: str = "aa") -> None:
             value = None
             if qos is not None:
                 record = {"v": 2, "id": session_id, **subscription(topic_filter, qos=qos)}
                 value = json.dumps(record).encode()
-            log.append(SESSIONS, f"u/default/c/1\0{topic_filter}".encode(), value)
+            log.append(SESSIONS, f"u/default/own/1\0{topic_filter}".encode(), value)
 
-        log.say("s", "c/1", session("c/1", id="aa", subscriptions=[subscription("a")]))
+        log.say("s", "own/1", session("own/1", id="aa", subscriptions=[subscription("a")]))
         say("b/+")
         say("c", qos=0)
         say("c", qos=2)
-        log.apply()
-        log.repeat(0)
+        yield
         assert log.rows(query) == [("a", 1, False), ("b/+", 1, True), ("c", 2, True)]
         assert log.rows(counts) == [("aa", 3)]
         say("b/+", None)
         say("d")
-        log.apply()
-        log.repeat(1)
+        yield
         assert log.rows(query) == [("a", 1, False), ("c", 2, True), ("d", 1, True)]
-        log.say("s", "c/1", session("c/1", id="aa", more=2, connected=False))
-        log.apply()
+        log.say("s", "own/1", session("own/1", id="aa", more=2, connected=False))
+        yield
         assert log.rows(query) == [("c", 2, True), ("d", 1, True)]
         assert log.rows(counts) == [("aa", 2)]
         # Another session: the records of the first one mean nothing, and are removed later.
-        log.say("s", "c/1", None)
-        log.say("s", "c/1", session("c/1", id="bb"))
+        log.say("s", "own/1", None)
+        log.say("s", "own/1", session("own/1", id="bb"))
         say("e", session_id="bb")
-        log.apply()
-        log.repeat(3)
+        yield
         assert log.rows(query) == [("e", 1, True)]
         say("c", None)
         say("d", None)
         say("e", None, "bb")
-        log.apply()
+        yield
         assert (log.rows(query), log.rows(counts)) == ([], [("bb", 0)])
+
+    def test_an_earlier_batch_that_comes_again_changes_nothing(self, log: Log) -> None:
+        log.say("s", "c", session("c", id="00000000000000bb"))
+        log.apply()
+        log.say("s", "c", session("c", id="00000000000000bb", reason="later"))
+        log.apply()
+        log.repeat(0)
+        assert log.rows("SELECT client_id, id, reason FROM sessions") == [
+            ("c", "00000000000000bb", "later")
+        ]
+
+
+def _goes_on(scenario: Iterator[None]) -> bool:
+    return next(scenario, scenario) is None
 
 
 class TestEvents:
