@@ -30,7 +30,7 @@ TIMEOUT_SECONDS: Final = 3_600.0
 _TRIES: Final = 6
 _RETRY_SECONDS: Final = 5.0
 _CONFLICTS: Final = ("DELTA_CONCURRENT", "ConcurrentDelete", "ConcurrentAppend", "ConcurrentWrite")
-_SETTINGS: Final = {
+SETTINGS: Final = {
     # The files that are deleted are those that no version from now on needs.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     "spark.databricks.delta.vacuum.logging.enabled": "false",
@@ -93,11 +93,11 @@ class Deleter:
         """
         rows: dict[str, int] = {}
         try:
-            with self._connect.session(_SETTINGS) as spark:
+            with self._connect.session(SETTINGS) as spark:
                 for number, table in enumerate(TABLES):
                     job.advance(number / len(TABLES), f"deleting from {table.name}")
                     rows[table.name] = self._delete_from(job, spark, table, deletion)
-                    self._ask(job, spark, f"VACUUM {table.name} LITE RETAIN 0 HOURS")
+                    run_statement(job, spark, f"VACUUM {table.name} LITE RETAIN 0 HOURS")
         except Exception as exc:
             self.audit(bootstrap_servers, FAILED, deletion, job=job.id, rows=rows, reason=str(exc))
             raise
@@ -108,17 +108,18 @@ class Deleter:
         condition = (
             f"tenant = {quoted(deletion.tenant)} AND client_id = {quoted(deletion.client_id)}"
         )
-        (row,) = self._ask(job, spark, f"DELETE FROM {table.name} WHERE {condition}")  # noqa: S608
+        (row,) = run_statement(job, spark, f"DELETE FROM {table.name} WHERE {condition}")  # noqa: S608
         return int(row["num_affected_rows"])
 
-    def _ask(self, job: Job, spark: Spark, statement: str) -> list[Row]:
-        """Run a statement; again when the table's upkeep came between."""
-        for left in reversed(range(_TRIES)):
-            job.check()
-            try:
-                return spark.rows(statement, TIMEOUT_SECONDS, is_cancelled=job.cancelling.is_set)
-            except EvaluationError as exc:
-                if not left or not any(word in str(exc) for word in _CONFLICTS):
-                    raise
-                time.sleep(_RETRY_SECONDS)
-        raise AssertionError
+
+def run_statement(job: Job, spark: Spark, statement: str) -> list[Row]:
+    """Run a statement; again when the table's upkeep came between."""
+    for left in reversed(range(_TRIES)):
+        job.check()
+        try:
+            return spark.rows(statement, TIMEOUT_SECONDS, is_cancelled=job.cancelling.is_set)
+        except EvaluationError as exc:
+            if not left or not any(word in str(exc) for word in _CONFLICTS):
+                raise
+            time.sleep(_RETRY_SECONDS)
+    raise AssertionError

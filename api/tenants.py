@@ -97,7 +97,23 @@ class TenantChanges:
             now_ms = self._clock.now_ms()
             created_at = now_ms if known is None else known.created_at
             kept = KeptTenant(**tenant.model_dump(), created_at=created_at, at=now_ms, by=by)
-            key, value = tenant_key(name), encode_tenant(kept)
-            self._log.append(servers, GATEWAYS, key, value, what="tenant")
-            self._book.take(key, value)
+            self._write(servers, name, encode_tenant(kept))
         return kept
+
+    def suspend(self, servers: str, name: str) -> None:
+        """Suspend a tenant; one that is not there stays so."""
+        with self._lock:
+            known = self._book.get(name)
+            if known is not None and known.state != "suspended":
+                kept = known.model_copy(update={"state": "suspended", "at": self._clock.now_ms()})
+                self._write(servers, name, encode_tenant(kept))
+
+    def delete(self, servers: str, name: str) -> None:
+        """Forget a tenant: gateways know none of this name then."""
+        with self._lock:
+            self._write(servers, name, None)
+
+    def _write(self, servers: str, name: str, value: bytes | None) -> None:
+        key = tenant_key(name)
+        self._log.append(servers, GATEWAYS, key, value, what="tenant")
+        self._book.take(key, value)

@@ -211,6 +211,31 @@ class AccessChanges:
                 raise Unknown(f"there is no account {name!r}")
             self._write(servers, [("account", name, None), *self._sessions_of("account", name)])
 
+    def forget_tenant(self, servers: str, tenant: str) -> int:
+        """Delete keys and accounts for a tenant alone, and take it from those for others too.
+
+        Return how many these were.
+        """
+        changes: list[_Change] = []
+        count = 0
+        with self._lock:
+            found: list[tuple[Literal["key", "account"], str, ApiKey | Account]] = [
+                *(("key", name, one) for name, one in self._book.all_keys()),
+                *(("account", name, one) for name, one in self._book.accounts()),
+            ]
+            for kind, name, one in found:
+                if tenant not in (one.tenants or ()):
+                    continue
+                count += 1
+                left = tuple(other for other in one.tenants or () if other != tenant)
+                if left:
+                    changes.append((kind, name, replace(one, tenants=left)))
+                else:
+                    changes += [(kind, name, None), *self._sessions_of(kind, name)]
+            if changes:
+                self._write(servers, changes)
+        return count
+
     def accepts(self, name: str, password: str) -> bool:
         """Tell whether this is an account's password; takes as long when there is no account."""
         account = self._book.account(name)

@@ -13,6 +13,7 @@ from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, write_cur
 from api.problems import Problem, ProblemDetails
 from api.routes.history import DELETE_HISTORY
 from api.rules.views import JobView, view_job
+from api.tenant_deletion import DELETE_TENANT
 from mqlake.clock import SystemClock
 
 router = APIRouter(
@@ -20,8 +21,8 @@ router = APIRouter(
 )
 
 _OWN: Final = {**for_topics(), **for_tenants()}
-_ADMINS: Final = frozenset({DELETE_HISTORY})
-"""Kinds of jobs that only an administrator begins, and so ends."""
+_ADMINS: Final = frozenset({DELETE_HISTORY, DELETE_TENANT})
+"""Kinds of jobs that only an administrator of all tenants begins, and so ends."""
 
 JobId = Annotated[str, Path(alias="id", description="identifier of a job")]
 _clock = SystemClock()
@@ -81,12 +82,8 @@ def delete_job(jobs: RunningJobs, caller: CurrentCaller, job_id: JobId) -> JobVi
     known = jobs.get(job_id)
     if known is not None and not is_shown(known, caller):
         raise unknown_job(job_id)
-    if known is not None and known.kind in _ADMINS and not caller.may("admin"):
-        raise Problem(
-            HTTPStatus.FORBIDDEN,
-            f"a job of the kind {known.kind} is ended by the role admin; "
-            f"{caller.name} is {caller.role}",
-        )
+    if known is not None:
+        check_kind(known, caller)
     try:
         job = jobs.cancel(job_id)
     except JobElsewhere as exc:
@@ -100,6 +97,20 @@ def is_shown(job: Job, caller: Caller) -> bool:
     """Tell whether somebody may see a job, and so end it or go on with it."""
     begun_by = (job.request or {}).get("username")
     return caller.is_of(job.tenant) and (caller.topic_filters is None or begun_by == caller.name)
+
+
+def check_kind(job: Job, caller: Caller) -> None:
+    """Let a caller end a job, or go on with it.
+
+    Raises:
+        Problem: It is an administrator's.
+    """
+    if job.kind in _ADMINS and not (caller.may("admin") and caller.tenants is None):
+        raise Problem(
+            HTTPStatus.FORBIDDEN,
+            f"a job of the kind {job.kind} is for the role admin, of all tenants; "
+            f"{caller.name} is {caller.role}",
+        )
 
 
 def _view(job: Job, *, with_result: bool) -> JobView:

@@ -15,7 +15,7 @@ from api.pages import DEFAULT_TENANT, Tenant
 from api.problems import Problem, ProblemDetails, RuleProblemDetails
 from api.replay.order import Order
 from api.replay.work import REPLAY, Parts, replay_work
-from api.routes.jobs import JobId, is_shown, unknown_job
+from api.routes.jobs import JobId, check_kind, is_shown, unknown_job
 from api.routes.rule_versions import find_version
 from api.routes.rules import RuleIdPath, existing
 from api.rules.backfill import BackfillError
@@ -28,6 +28,8 @@ from api.rules.trial import try_rule
 from api.rules.views import JobView, view_job
 from api.rules.work import backfill_work, dry_run_work, rerun_work
 from api.sql.errors import QueryError
+from api.tenant_deletion import DELETE_TENANT, deletion_work
+from api.tenant_deletion import Parts as TenantParts
 from mqlake.clock import SystemClock
 from mqlake.reference_records import Columns
 from rules.language import CompiledRule
@@ -286,11 +288,13 @@ def post_resume(
 
     A backfill goes on where it was; what it does again for that gives the same outputs, which
     count once. A replay goes on where it was, two seconds before at most. A dry run begins anew,
-    and so does a rerun, which leaves what is done.
+    and so does a rerun, which leaves what is done. The deletion of a tenant goes on with the step
+    at which it was.
     """
     job = jobs.get(job_id)
     if job is None or not is_shown(job, caller):
         raise unknown_job(job_id)
+    check_kind(job, caller)
     try:
         if job.kind == "dry_run" and job.request is not None:
             schemas, columns = book.schemas(job.tenant), references.columns(job.tenant)
@@ -305,6 +309,9 @@ def post_resume(
         elif job.kind == REPLAY and job.request is not None:
             parts = Parts.of(request, state.bootstrap_servers)
             work = replay_work(parts, Order.from_request(job.tenant, job.request))
+        elif job.kind == DELETE_TENANT and job.request is not None:
+            deletion = TenantParts.of(request, state.bootstrap_servers)
+            work = deletion_work(deletion, job.tenant, job.request["by"])
         else:
             raise NotResumable(f"a job of the kind {job.kind} cannot be resumed")
         with unavailable():

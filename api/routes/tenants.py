@@ -8,10 +8,20 @@ from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller, for_tenants, needs
-from api.dependencies import Book, Cache, State, refuse_part, unavailable
-from api.jobs import to_time
+from api.dependencies import (
+    Book,
+    Cache,
+    KnownReferences,
+    RunningJobs,
+    State,
+    refuse_part,
+    unavailable,
+)
+from api.jobs import Jobs, TooManyJobs, to_time
 from api.pages import DEFAULT_LIMIT, DEFAULT_TENANT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
+from api.rules.views import JobView, view_job
+from api.tenant_deletion import DELETE_TENANT, Parts, deletion_work, is_being_deleted
 from api.tenants import TenantBook, TenantChanges, TooManyTenants
 from mqlake.records import GATEWAYS
 from mqlake.tenants import NO_LIMITS, TENANT_PATTERN, KeptTenant, Tenant, TenantLimits
@@ -88,6 +98,7 @@ def put_tenant(
     cache: Cache,
     rules: Book,
     changes: Changes,
+    jobs: RunningJobs,
     name: Name,
     wanted: Tenant,
 ) -> TenantView:
@@ -95,6 +106,7 @@ def put_tenant(
 
     Clients of a suspended one are cut off by all gateways, and none is let in.
     """
+    _refuse_going(jobs, name)
     with unavailable():
         sessions = cache.tenants()
     try:
@@ -103,6 +115,48 @@ def put_tenant(
     except TooManyTenants as exc:
         raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
     return _view(name, kept, sessions.get(name, 0), len(rules.all(name)))
+
+
+@router.delete(
+    "/tenants/{name}",
+    status_code=HTTPStatus.ACCEPTED,
+    openapi_extra=needs("admin"),
+    responses={code: {"model": ProblemDetails} for code in (404, 409)},
+)
+def delete_tenant(
+    request: Request,
+    state: State,
+    caller: CurrentCaller,
+    _cache: Cache,
+    _rules: Book,
+    _references: KnownReferences,
+    tenants: Tenants,
+    jobs: RunningJobs,
+    name: Name,
+) -> JobView:
+    """Delete a tenant with all that it has: a job, which can be resumed.
+
+    Its clients are cut off, its sessions end, and rules, schemas, reference tables, retained
+    messages, keys, accounts and rows of tables go; files of tables too, and with them time travel
+    of all tenants to before. What is in the log stays as long as the log keeps it.
+    """
+    if name == DEFAULT_TENANT:
+        raise Problem(HTTPStatus.CONFLICT, f"the tenant {name!r} is always there")
+    if tenants.get(name) is None:
+        raise Problem(HTTPStatus.NOT_FOUND, f"no tenant {name!r} was created")
+    _refuse_going(jobs, name)
+    work = deletion_work(Parts.of(request, state.bootstrap_servers), name, caller.name)
+    try:
+        with unavailable():
+            job = jobs.start(DELETE_TENANT, name, "", work, {"by": caller.name})
+    except TooManyJobs as exc:
+        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc), {"Retry-After": "10"}) from exc
+    return view_job(job, now_ms=job.created_at_ms, with_result=False)
+
+
+def _refuse_going(jobs: Jobs, name: str) -> None:
+    if is_being_deleted(jobs, name):
+        raise Problem(HTTPStatus.CONFLICT, f"the tenant {name!r} is being deleted")
 
 
 def _view(name: str, kept: KeptTenant | None, sessions: int, rules: int) -> TenantView:

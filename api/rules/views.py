@@ -246,7 +246,9 @@ class RuleEvent(BaseModel):
 
 class JobView(BaseModel):
     id: str
-    kind: str = Field(description="dry_run, backfill, rerun, replay or delete_history")
+    kind: str = Field(
+        description="dry_run, backfill, rerun, replay, delete_history or delete_tenant"
+    )
     rule_id: str = Field(description="empty for a job of no rule")
     tenant: str
     state: JobState

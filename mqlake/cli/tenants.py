@@ -1,4 +1,4 @@
-"""Tenants of all gateways: list, create, suspend, resume, apply a file."""
+"""Tenants of all gateways: list, create, suspend, resume, delete, apply a file."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import click
 
 from mqlake.api_client import ApiClient
 from mqlake.cli import _options
+from mqlake.cli._jobs import await_job
 from mqlake.cli._tables import print_table
 from mqlake.errors import OperationalError
 from mqlake.tenants import Tenant, TenantsError, parse_tenants
@@ -60,6 +61,23 @@ def suspend(name: str, data_dir: Path) -> None:
 def resume(name: str, data_dir: Path) -> None:
     """Let the clients of a suspended tenant in again."""
     _change(data_dir, name, {"state": "active"})
+
+
+@command.command("delete")
+@_name
+@_options.data_dir
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(name: str, data_dir: Path, yes: bool) -> None:
+    """Delete a tenant with all that it has; nothing brings it back.
+
+    Ctrl-C ends it where it is; POST /jobs/{id}/resume goes on there.
+    """
+    if not yes:
+        click.confirm(f"Delete the tenant {name} and all its data?", abort=True)
+    api = ApiClient(data_dir)
+    job = await_job(api, api.delete(f"/tenants/{name}"), quiet=False)
+    shown = ", ".join(f"{count} {what}" for what, count in job["result"].items())
+    click.echo(f"tenant {name} is deleted: {shown}", err=True)
 
 
 @command.command("apply")

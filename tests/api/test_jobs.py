@@ -69,7 +69,7 @@ def test_what_an_administrator_has_begun_an_editor_does_not_end(api: Api) -> Non
     editor = {"Authorization": f"Bearer {made.json()['key']}"}
     answer = api.request("DELETE", f"/jobs/{deletion.id}", editor)
     assert answer.status_code == 403
-    assert "ended by the role admin" in answer.json()["detail"]
+    assert "for the role admin" in answer.json()["detail"]
     assert not deletion.cancelling.is_set()
     assert api.request("DELETE", f"/jobs/{dry_run.id}", editor).status_code == 202
     assert api.request("DELETE", f"/jobs/{deletion.id}").status_code == 202

@@ -159,3 +159,28 @@ def test_a_key_for_one_tenant_gets_nothing_of_another(
         assert bound.ask("GET", f"{path}?tenant=doors-a&topic_filter=doors/in")[0] == 403
     assert bound.ask("POST", "/sql?tenant=doors-a", {"query": "SELECT 1"})[0] == 403
     assert bound.ask("GET", "/gateways")[0] == 403
+
+
+def test_a_tenant_is_deleted_with_all_that_it_has(rest: Rest, published: dict[str, str]) -> None:
+    before = rows(rest, "doors-b")
+    assert rest.ask("PUT", "/tenants/doors-a", {})[0] == 200
+    status, job = rest.ask("DELETE", "/tenants/doors-a")
+    assert status == 202, job
+    path = f"/jobs/{job['id']}"
+    await_condition(lambda: rest.get(path)["state"] not in ("queued", "running"), "it is deleted")
+    done = rest.get(path)
+    assert done["state"] == "succeeded", done
+    assert (done["result"]["rules"], done["result"]["retained"]) == (1, 1)
+    assert done["result"]["rows"] >= 3
+    for relation in ("messages", "events", "drops", "dead_letters", "retained"):
+        assert query(rest, "doors-a", f"SELECT * FROM {relation}")["rows"] == []
+    for listed in ("/rules", "/retained", "/clients"):
+        assert rest.get(f"{listed}?tenant=doors-a")["items"] == []
+    assert "doors-a" not in [one["name"] for one in rest.get("/tenants")["items"]]
+    assert rows(rest, "doors-b") == before
+    assert len(rest.get("/retained?tenant=doors-b")["items"]) == 1
+    text = "SELECT caller, status FROM audit_log WHERE operation = 'DELETE /tenants/{name}'"
+    await_condition(
+        lambda: query(rest, "default", text).get("rows") == [["api-token", 202]],
+        "the audit log has it",
+    )

@@ -1,0 +1,275 @@
+"""Delete a tenant with all that it has, as a job.
+
+Each step may be done again, and finds nothing left then: a job that was interrupted goes on with
+the step at which it was. The tenant is suspended first, so nothing new comes meanwhile.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from fastapi import Request
+
+from api.access.changes import AccessChanges
+from api.cache import ClientFilter, SessionCache
+from api.control import ask_gateway
+from api.history import SETTINGS, run_statement
+from api.jobs import Job, JobElsewhere, Jobs, Work
+from api.log import Append, LogAppender
+from api.messages import MessageMaker
+from api.pages import DEFAULT_TENANT
+from api.presence import Gateways
+from api.references.book import ReferenceBook
+from api.references.changes import ReferenceChanges
+from api.retained import RetainedTable
+from api.rules.book import RuleBook
+from api.rules.changes import Changes
+from api.schemas.changes import SchemaChanges
+from api.spark import SparkConnect
+from api.tenants import TenantChanges
+from mqlake.errors import OperationalError
+from mqlake.records import EVENTS, INBOUND, RECORD_VERSION
+from mqlake.tables import DEAD_LETTERS, DROPS, LATE, MESSAGES, RULE_TABLE_PATTERN
+from mqlake.tables import EVENTS as EVENTS_TABLE
+from rules.language.quoting import quoted
+
+DELETE_TENANT: Final = "delete_tenant"
+"""Kind of these jobs."""
+
+TABLES: Final = (MESSAGES, EVENTS_TABLE, DROPS, DEAD_LETTERS, LATE)
+"""Beside those that rules write. `audit_log` keeps who did what; the others follow the log."""
+
+WAIT_SECONDS: Final = 120.0
+"""For gateways or Spark to do a part of what they are asked."""
+POLL_SECONDS: Final = 0.5
+SETTLE_SECONDS: Final = 15.0
+"""Between two looks for rows: what was in the log is in the tables by then."""
+MOST_LOOKS: Final = 20
+PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a deletion works with."""
+
+    log: LogAppender
+    servers: str
+    cache: SessionCache
+    gateways: Gateways
+    retained: RetainedTable
+    maker: MessageMaker
+    rules: RuleBook
+    rule_changes: Changes
+    schema_changes: SchemaChanges
+    references: ReferenceBook
+    reference_changes: ReferenceChanges
+    access_changes: AccessChanges
+    tenant_changes: TenantChanges
+    jobs: Jobs
+    spark: SparkConnect
+
+    @classmethod
+    def of(cls, request: Request, servers: str) -> "Parts":
+        state = request.app.state
+        names = (name for name in cls.__slots__ if name not in ("log", "servers", "maker"))
+        found = {name: getattr(state, name) for name in names}
+        return cls(log=state.log, servers=servers, maker=state.message_maker, **found)
+
+
+def deletion_work(parts: Parts, tenant: str, by: str) -> Work:
+    """Return what deletes a tenant for somebody."""
+
+    def work(job: Job) -> dict[str, Any]:
+        for number, (name, step) in enumerate(_STEPS.items()):
+            if name not in job.place.get("done", ()):
+                job.check()
+                job.advance(number / len(_STEPS), name)
+                counts = step(parts, job, tenant) or {}
+                job.place = {
+                    "done": [*job.place.get("done", ()), name],
+                    "counts": {**job.place.get("counts", {}), **counts},
+                }
+        counts = job.place.get("counts", {})
+        _tell(parts, job, tenant, by, counts)
+        return dict(counts)
+
+    return work
+
+
+def is_being_deleted(jobs: Jobs, tenant: str) -> bool:
+    return any(
+        (one.kind, one.tenant) == (DELETE_TENANT, tenant) and one.finished_at is None
+        for one in jobs.all()
+    )
+
+
+def _suspend(parts: Parts, _job: Job, tenant: str) -> None:
+    parts.tenant_changes.suspend(parts.servers, tenant)
+
+
+def _end_jobs(parts: Parts, job: Job, tenant: str) -> None:
+    for one in parts.jobs.all():
+        if one.tenant == tenant and one.id != job.id and one.finished_at is None:
+            try:
+                parts.jobs.cancel(one.id)
+            except JobElsewhere as exc:
+                raise OperationalError(str(exc)) from exc
+
+
+def _delete_definitions(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
+    rules, schemas = parts.rules.all(tenant), parts.rules.schemas(tenant).names()
+    for entry in rules:
+        parts.rule_changes.delete(parts.servers, tenant, entry.rule.id, None)
+    for name in schemas:
+        parts.schema_changes.delete(parts.servers, tenant, name)
+    references = [name for name, one in parts.references.all(tenant) if one.exists]
+    for name in references:
+        parts.reference_changes.delete(parts.servers, tenant, name)
+    _wait(
+        job,
+        lambda: sum(not one.is_answered for _, one in parts.references.all(tenant)),
+        "reference tables are not deleted yet",
+    )
+    return {"rules": len(rules), "schemas": len(schemas), "references": len(references)}
+
+
+def _end_sessions(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
+    count = parts.cache.tenants().get(tenant, 0)
+    while found := parts.cache.clients(tenant, ClientFilter(), "", PAGE):
+        gateways = [one.name for one in parts.gateways.all() if one.is_alive]
+        if not gateways:
+            raise OperationalError("no gateway is alive to end the tenant's sessions")
+        client_ids = [json.loads(one.session)["client_id"] for one in found]
+        for client_id in client_ids:
+            job.check()
+            for gateway in gateways:
+                ask_gateway(
+                    parts.log,
+                    parts.servers,
+                    gateway,
+                    "disconnect",
+                    tenant=tenant,
+                    client_id=client_id,
+                    end_session=True,
+                )
+        _wait(job, partial(_stored, parts.cache, tenant, client_ids), "sessions have not ended yet")
+    return {"sessions": count}
+
+
+def _stored(cache: SessionCache, tenant: str, client_ids: list[str]) -> int:
+    return sum(cache.client(tenant, one) is not None for one in client_ids)
+
+
+def _still(asked: list[str], topics: Callable[[], list[str]]) -> int:
+    return len(set(asked).intersection(topics()))
+
+
+def _clear_retained(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
+    def topics() -> list[str]:
+        found = parts.retained.page(tenant, None, "", PAGE, max_payload_bytes=0)
+        return [one["topic"] for one in found]
+
+    count = 0
+    while asked := topics():
+        count += len(asked)
+        for topic in asked:
+            job.check()
+            empty = parts.maker.make(tenant, topic, b"", qos=1, retain=True, username=None)
+            parts.log.append(
+                parts.servers,
+                INBOUND,
+                empty.key,
+                empty.value,
+                what=f"deletion of {topic!r}",
+                headers=empty.headers,
+                timestamp_ms=empty.timestamp_ms,
+            )
+        _wait(job, partial(_still, asked, topics), "retained messages are in the table yet")
+    return {"retained": count}
+
+
+def _revoke(parts: Parts, _job: Job, tenant: str) -> dict[str, int]:
+    return {"keys_and_accounts": parts.access_changes.forget_tenant(parts.servers, tenant)}
+
+
+def _delete_rows(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
+    count = 0
+    with parts.spark.session(SETTINGS) as spark:
+        shown = run_statement(job, spark, "SHOW TABLES")
+        names = [one.name for one in TABLES]
+        names += sorted(
+            one["tableName"] for one in shown if re.fullmatch(RULE_TABLE_PATTERN, one["tableName"])
+        )
+        for look in range(MOST_LOOKS):
+            if look:
+                job.cancelling.wait(SETTLE_SECONDS)
+            gone = 0
+            for name in names:
+                statement = f"DELETE FROM {name} WHERE tenant = {quoted(tenant)}"  # noqa: S608
+                (row,) = run_statement(job, spark, statement)
+                gone += int(row["num_affected_rows"])
+            count += gone
+            if look and not gone:
+                break
+        else:
+            raise OperationalError("rows of the tenant keep coming")
+        for name in names:
+            run_statement(job, spark, f"VACUUM {name} LITE RETAIN 0 HOURS")
+    return {"rows": count}
+
+
+def _forget(parts: Parts, _job: Job, tenant: str) -> None:
+    parts.tenant_changes.delete(parts.servers, tenant)
+
+
+_STEPS: Final[dict[str, Callable[[Parts, Job, str], dict[str, int] | None]]] = {
+    "suspending it": _suspend,
+    "ending its jobs": _end_jobs,
+    "deleting its rules, schemas and reference tables": _delete_definitions,
+    "ending its sessions": _end_sessions,
+    "deleting its retained messages": _clear_retained,
+    "revoking its keys and accounts": _revoke,
+    "deleting its rows": _delete_rows,
+    "forgetting it": _forget,
+}
+"""By what a job says that it does."""
+
+
+def _wait(job: Job, left: Callable[[], int], what: str) -> None:
+    """Wait until nothing is left.
+
+    Raises:
+        OperationalError: For a long time nothing has gone.
+    """
+    fewest = left()
+    until = time.monotonic() + WAIT_SECONDS
+    while fewest:
+        if time.monotonic() > until:
+            raise OperationalError(f"{fewest} {what}; see: bin/mqlake status, and resume the job")
+        job.cancelling.wait(POLL_SECONDS)
+        job.check()
+        count = left()
+        if count < fewest:
+            fewest, until = count, time.monotonic() + WAIT_SECONDS
+
+
+def _tell(parts: Parts, job: Job, tenant: str, by: str, counts: dict[str, int]) -> None:
+    """Append to `mqlake.events` that it is done: as an event of no tenant that may go."""
+    value = {
+        "v": RECORD_VERSION,
+        "event": "tenant.deleted",
+        "ts": job.started_at_ms,
+        "tenant": DEFAULT_TENANT,
+        "client_id": None,
+        "gateway": None,
+        "deleted_tenant": tenant,
+        "by": by,
+        "job": job.id,
+        **counts,
+    }
+    record = Append(0, f"{DEFAULT_TENANT}/".encode(), json.dumps(value).encode(), [])
+    parts.log.append_all(parts.servers, EVENTS, [record], what="event tenant.deleted")

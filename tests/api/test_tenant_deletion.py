@@ -1,0 +1,208 @@
+"""A tenant is deleted with all that it has, by steps that may be done again."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from api import tenant_deletion
+from api.jobs import Job
+from api.tenant_deletion import DELETE_TENANT, TABLES, Parts, deletion_work
+from mqlake.errors import OperationalError
+from mqlake.local.testing import await_condition
+from mqlake.records import ACCESS, CONTROL_KEY_PREFIX, EVENTS, GATEWAYS, INBOUND
+from tests.api.conftest import Api
+from tests.api.test_access import bearer, make_key
+from tests.api.test_retained import put
+
+SERVERS = "127.0.0.1:9092"
+
+
+class Spark:
+    """Has rows of `acme` once in each table."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.left = {*(one.name for one in TABLES), "rule_heat"}
+        self.is_away = False
+
+    @contextmanager
+    def session(self, _settings: Mapping[str, str]) -> Iterator["Spark"]:
+        if self.is_away:
+            raise OperationalError("Spark is away")
+        yield self
+
+    def rows(self, statement: str, _seconds: float, **_more: Any) -> list[dict[str, Any]]:
+        self.asked.append(statement)
+        if statement == "SHOW TABLES":
+            return [{"tableName": name} for name in ("rules", "rule_heat", "audit_log", "ref_x")]
+        table = statement.split()[2]
+        if not statement.startswith("DELETE"):
+            return []
+        assert statement.endswith("WHERE tenant = 'acme'")
+        count = int(table in self.left)
+        self.left.discard(table)
+        return [{"num_affected_rows": count}]
+
+
+@pytest.fixture
+def spark(api: Api, monkeypatch: pytest.MonkeyPatch) -> Spark:
+    found = Spark()
+    api.client.app.state.spark = found
+    monkeypatch.setattr(tenant_deletion, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(tenant_deletion, "POLL_SECONDS", 0.0)
+    return found
+
+
+@pytest.fixture
+def furnished(api: Api, monkeypatch: pytest.MonkeyPatch) -> Api:
+    """Tenants `acme` and `beta` with the same things; a gateway and a table that obey."""
+    for tenant in ("acme", "beta"):
+        named = {"tenant": tenant}
+        assert api.request("PUT", f"/tenants/{tenant}", json={}).status_code == 200
+        rule = {"id": "hot", "sql": "SELECT payload.t AS t FROM 'a/+'"}
+        made = api.request("POST", "/rules", json=rule, params={**named, "wait": 0})
+        assert made.status_code in (201, 202)
+        schema = {"name": "s", "type": "avro"}
+        source = json.dumps({"type": "record", "name": "R", "fields": []})
+        made = api.request("POST", "/schemas", json={**schema, "source": source}, params=named)
+        assert made.status_code == 201
+        api.put_session("one", **named)
+        api.put_session("two", connected=False, **named)
+        put(api.data_dir, "a/1", **named)
+    api.hear("gateway-1")
+    append = api.log.append
+
+    def obey(servers: str, log_topic: str, key: bytes, value: bytes | None, **more: Any) -> int:
+        offset = append(servers, log_topic, key, value, **more)
+        if key == CONTROL_KEY_PREFIX + b"disconnect":
+            asked = json.loads(value or b"")
+            assert asked["end_session"]
+            api.put(f"s/{asked['tenant']}/{asked['client_id']}", None)
+        if log_topic == INBOUND and not value:
+            table = DeltaTable(api.data_dir / "tables" / "retained")
+            table.delete("tenant = 'acme' AND topic = 'a/1'")
+        return offset
+
+    monkeypatch.setattr(api.log, "append", obey)
+    return api
+
+
+def run(api: Api, job: Job) -> dict[str, Any]:
+    request: Any = SimpleNamespace(app=api.client.app)
+    return deletion_work(Parts.of(request, SERVERS), "acme", "ann")(job)
+
+
+def new_job() -> Job:
+    return Job("j", DELETE_TENANT, "acme", "", 0, request={"by": "ann"})
+
+
+def seen(api: Api, tenant: str) -> dict[str, int]:
+    paths = ("/rules", "/schemas", "/clients", "/retained")
+    return {path: len(api.get(path, tenant=tenant)["items"]) for path in paths}
+
+
+def test_all_of_a_tenant_goes_and_nothing_of_another(furnished: Api, spark: Spark) -> None:
+    before = seen(furnished, "beta")
+    result = run(furnished, new_job())
+    assert result == {
+        "rules": 1,
+        "schemas": 1,
+        "references": 0,
+        "sessions": 2,
+        "retained": 1,
+        "keys_and_accounts": 0,
+        "rows": 6,
+    }
+    # Everybody has the schema of Sparkplug B.
+    assert seen(furnished, "acme") == {"/rules": 0, "/schemas": 1, "/clients": 0, "/retained": 0}
+    assert seen(furnished, "beta") == before
+    assert [one["name"] for one in furnished.get("/tenants")["items"]] == ["beta", "default"]
+    assert not spark.left
+    vacuumed = {one.split()[1] for one in spark.asked if one.startswith("VACUUM")}
+    assert vacuumed == {*(one.name for one in TABLES), "rule_heat"}
+    told = json.loads(furnished.log.records[-1].value or b"")
+    assert (told["event"], told["tenant"], told["deleted_tenant"], told["by"]) == (
+        *("tenant.deleted", "default", "acme", "ann"),
+    )
+
+
+def test_it_goes_on_with_the_step_at_which_it_was(furnished: Api, spark: Spark) -> None:
+    job = new_job()
+    spark.is_away = True
+    with pytest.raises(OperationalError):
+        run(furnished, job)
+    assert furnished.get("/tenants")["items"][0]["state"] == "suspended"
+    assert job.place["done"][-1] == "revoking its keys and accounts"
+    again = Job("j", DELETE_TENANT, "acme", "", 0, request=job.request, place=job.place)
+    spark.is_away = False
+    written = len(furnished.log.records)
+    assert run(furnished, again)["sessions"] == 2, "counted before"
+    topics = [one.log_topic for one in furnished.log.records[written:]]
+    assert topics == [GATEWAYS, EVENTS], "that it is gone, and that it is done"
+
+
+@pytest.mark.parametrize("stop", range(7))
+def test_each_step_may_be_done_again(furnished: Api, spark: Spark, stop: int) -> None:
+    job = new_job()
+    run(furnished, job)
+    furnished.request("PUT", "/tenants/acme", json={})
+    again = Job("j", DELETE_TENANT, "acme", "", 0, place={"done": job.place["done"][:stop]})
+    run(furnished, again)
+    assert "acme" not in [one["name"] for one in furnished.get("/tenants")["items"]]
+
+
+def test_keys_for_it_alone_are_revoked(furnished: Api, spark: Spark) -> None:
+    mine = make_key(furnished, tenants=["acme"])
+    both = make_key(furnished, tenants=["acme", "beta"])
+    every = make_key(furnished)
+    run(furnished, new_job())
+    for key, status in ((mine, 401), (both, 200), (every, 200)):
+        assert furnished.request("GET", "/session", bearer(key["key"])).status_code == status
+    assert furnished.get(f"/keys/{both['id']}")["tenants"] == ["beta"]
+    assert furnished.log.records[-3].log_topic == ACCESS
+
+
+def test_without_a_gateway_it_waits_for_one(furnished: Api, spark: Spark) -> None:
+    furnished.clock.advance(600)
+    with pytest.raises(OperationalError, match="no gateway is alive"):
+        run(furnished, new_job())
+
+
+def test_it_is_a_job_that_administrators_of_all_tenants_look_after(
+    furnished: Api, spark: Spark
+) -> None:
+    assert furnished.request("DELETE", "/tenants/default").status_code == 409
+    assert furnished.request("DELETE", "/tenants/nobody").status_code == 404
+    spark.is_away = True
+    for client_id in ("one", "two"):  # this thread alone may write the cache
+        furnished.put(f"s/acme/{client_id}", None)
+    job = furnished.request("DELETE", "/tenants/acme").json()
+    assert (job["kind"], job["tenant"]) == (DELETE_TENANT, "acme")
+
+    def state() -> str:
+        found: str = furnished.get(f"/jobs/{job['id']}")["state"]
+        return found
+
+    await_condition(lambda: state() == "failed", "it has failed")
+    for more in ({"role": "editor"}, {"role": "admin", "tenants": ["acme"]}):
+        key = bearer(make_key(furnished, **more)["key"])
+        for method, path in (("DELETE", ""), ("POST", "/resume")):
+            answer = furnished.request(method, f"/jobs/{job['id']}{path}", key)
+            assert answer.status_code == 403
+    spark.is_away = False
+    assert furnished.request("POST", f"/jobs/{job['id']}/resume").status_code == 202
+    await_condition(lambda: state() == "succeeded", "it is done")
+
+
+def test_a_tenant_that_is_being_deleted_is_not_changed(
+    furnished: Api, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_asked: Callable[..., bool] = lambda *_: True  # noqa: E731
+    monkeypatch.setattr("api.routes.tenants.is_being_deleted", is_asked)
+    for method in ("PUT", "DELETE"):
+        assert furnished.request(method, "/tenants/acme", json={}).status_code == 409
