@@ -236,8 +236,8 @@ class KafkaLogWriter:
     def _take_report(
         self, on_appended: AppendCallback, error: KafkaError | None, message: Message
     ) -> None:
-        partition = message.partition()
-        if partition >= self._least_used and error is None and self._is_astray(message):  # type: ignore[operator]
+        partition: Any = message.partition()  # none for a record that failed before it had one
+        if error is None and partition >= self._least_used and self._is_astray(message):
             self._strays.append((on_appended, message))
             return
         self._reports.append(

@@ -123,7 +123,7 @@ def test_doctor_finds_nothing_wrong(system: LocalSystem) -> None:
     assert result.returncode == 0
     by_check = {one["check"]: one for one in answer["findings"]}
     # How long the log lasts is known after a while only.
-    assert len(by_check.keys() - {"log room"}) == 18
+    assert len(by_check.keys() - {"log room"}) == 19
     assert by_check["durability"]["detail"].startswith("D1: ")
     assert by_check["access"]["detail"].startswith("other machines do not reach ")
     assert by_check["gateways"]["detail"].startswith("gateway-2: acknowledged in ")
