@@ -229,10 +229,7 @@ class LogReader(Protocol):
 
 
 class Missing(NamedTuple):
-    """Offsets from `start` up to and without `end` that the log held once and gives no more.
-
-    Retention has removed them, or they failed their check.
-    """
+    """Offsets from `start` up to and without `end` that the log held once and holds no more."""
 
     partition: int
     start: int

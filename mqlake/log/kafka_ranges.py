@@ -65,9 +65,6 @@ class _Read:
     batches: asyncio.Queue[list[LogRecord] | LogError | None] = field(default_factory=asyncio.Queue)
     """Ends with None when all is read, else with the error. Bounded by `free`."""
     missing: list[Missing] = field(default_factory=list)
-    damaged: dict[int, int] = field(default_factory=dict)
-    """Partition -> the offset from which the log was asked for what is behind records that failed
-    their check, as long as nothing has come. What is unread still begins before them."""
     free: threading.Semaphore = field(
         default_factory=lambda: threading.Semaphore(MAX_WAITING_BATCHES)
     )
@@ -83,17 +80,6 @@ class _Read:
     parked: bool = False
     """Waits until its consumer has taken all; not in the queue of those that wait for a turn."""
     cancelled: bool = False
-
-    def position(self, partition: int) -> int:
-        """Return from where on a partition is read."""
-        return self.damaged.get(partition, self.unread[partition][0])
-
-    def miss(self, partition: int, offset: int) -> None:
-        """Note that what is unread before this offset is damaged."""
-        start, end = self.unread[partition]
-        del self.damaged[partition]
-        if start < min(offset, end):
-            self.missing.append(Missing(partition, start, min(offset, end)))
 
 
 class KafkaRangeReader:
@@ -125,8 +111,6 @@ class KafkaRangeReader:
             "allow.auto.create.topics": False,
             # As the router reads: offsets mean the same to both.
             "isolation.level": "read_uncommitted",
-            # A disk may give back something else than it was given.
-            "check.crcs": True,
             # Ends a range whose last offsets hold no records.
             "enable.partition.eof": True,
             # A read that begins waits until the last fetch of the one before has its answer.
@@ -236,8 +220,8 @@ class KafkaRangeReader:
             self._check_partitions(consumer, read)
             consumer.assign(
                 [
-                    TopicPartition(read.log_topic, partition, read.position(partition))
-                    for partition in read.unread
+                    TopicPartition(read.log_topic, partition, offset)
+                    for partition, (offset, _) in read.unread.items()
                 ]
             )
             try:
@@ -257,14 +241,11 @@ class KafkaRangeReader:
         while read.unread:
             # As in `KafkaLogReader`: wait for one, then take what is there without waiting.
             first = poll(POLL_SECONDS)
-            asked: set[int] = set()
             for message in () if first is None else (first, *consume(more, 0)):
-                if message.partition() in asked:
-                    continue  # fetched before that
                 if message.error() is None:
                     self._take(consumer, read, to_record(message))
                 else:
-                    self._take_error(consumer, read, message, asked)
+                    self._take_error(consumer, read, message)
             now = time.monotonic()
             if read.ready:
                 read.silent_seconds = 0.0
@@ -286,8 +267,6 @@ class KafkaRangeReader:
         at = read.unread.get(record.partition)
         if at is None or record.offset < at[0]:
             return  # fetched ahead
-        if record.partition in read.damaged:
-            read.miss(record.partition, record.offset)
         if record.offset < at[1]:
             read.ready.append(record)
         self._advance(consumer, read, record.partition, record.offset + 1)
@@ -301,79 +280,40 @@ class KafkaRangeReader:
         if read.unread:  # else all of them are taken away together
             consumer.incremental_unassign([TopicPartition(read.log_topic, partition)])
 
-    def _take_error(
-        self, consumer: Consumer, read: _Read, message: Message, asked: set[int]
-    ) -> None:
-        """Go on after an error, or raise the one that will not go away.
-
-        A partition for which the log is asked anew is added to `asked`.
-        """
+    def _take_error(self, consumer: Consumer, read: _Read, message: Message) -> None:
+        """Go on after an error, or raise the one that will not go away."""
         error: Any = message.error()
         partition: Any = message.partition()
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             offset: Any = message.offset()
             if partition in read.unread and offset >= read.unread[partition][0]:
-                if partition in read.damaged:
-                    read.miss(partition, offset)
                 self._advance(consumer, read, partition, offset)
-        elif code == KafkaError._BAD_MSG:
-            if partition in read.unread:
-                first: Any = message.offset()
-                self._skip_damaged(consumer, read, partition, first, asked)
         elif code == KafkaError._AUTO_OFFSET_RESET:
             if partition in read.unread:
-                self._skip_removed(consumer, read, partition, asked)
+                self._skip_removed(consumer, read, partition)
         elif code in _DEFINITE_CODES:
             raise to_log_error(error, f"reading {read.log_topic}")
         else:
             read.problem = error.str()
 
-    def _skip_removed(
-        self, consumer: Consumer, read: _Read, partition: int, asked: set[int]
-    ) -> None:
+    def _skip_removed(self, consumer: Consumer, read: _Read, partition: int) -> None:
         """Go on at the oldest record when retention has overtaken the read, else ask again."""
-        offset, end = read.position(partition), read.unread[partition][1]
+        offset, end = read.unread[partition]
         oldest = self._oldest(consumer, read, partition)
         if oldest > offset:
             read.silent_seconds = 0.0
-            if partition in read.damaged:
-                read.miss(partition, offset)
             read.missing.append(Missing(partition, offset, min(oldest, end)))
             self._advance(consumer, read, partition, oldest)
             if partition not in read.unread:
                 return
-        elif partition in read.damaged:  # what follows was taken for an offset
-            self._skip_damaged(consumer, read, partition, offset, asked)
-            return
         else:
             read.problem = f"offset {offset} of partition {partition} is not there"
             time.sleep(RETRY_SECONDS)
-        self._go_on(consumer, read, partition, max(oldest, offset))
-
-    def _go_on(self, consumer: Consumer, read: _Read, partition: int, offset: int) -> None:
         # Fetching has stopped there; a seek is refused in that state, a new assignment is not.
-        position = TopicPartition(read.log_topic, partition, offset)
+        position = TopicPartition(read.log_topic, partition, max(oldest, offset))
         consumer.incremental_unassign([position])
         consumer.incremental_assign([position])
-
-    def _skip_damaged(
-        self, consumer: Consumer, read: _Read, partition: int, first: int, asked: set[int]
-    ) -> None:
-        """Go on behind records from `first` on that failed their check, offset by offset.
-
-        Where they end stands in the damaged part, and librdkafka takes what follows them for
-        something else.
-        """
-        asked.add(partition)
-        read.silent_seconds = 0.0
-        end = read.unread[partition][1]
-        at = read.damaged[partition] = max(first, read.position(partition)) + 1
-        if at >= end:
-            read.miss(partition, end)
-            self._advance(consumer, read, partition, end)
-        else:
-            self._go_on(consumer, read, partition, at)
 
     def _check_partitions(self, consumer: Consumer, read: _Read) -> None:
         """Refuse what is not there; librdkafka would go on looking for it for half a minute."""

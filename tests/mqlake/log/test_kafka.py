@@ -1,10 +1,9 @@
 """What only a real broker can show: it goes away and comes back, refuses, forgets."""
 
 import asyncio
-import struct
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from mqlake.errors import LogError
-from mqlake.local.kafka import Brokers, KafkaServer, running_brokers
+from mqlake.local.kafka import Brokers, running_brokers
 from mqlake.local.ports import free_ports
 from mqlake.log import admin
 from mqlake.log.contract import END, LogRecord
 from mqlake.log.durability import Durability, Keeping
-from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter, KafkaRangeReader
+from mqlake.log.kafka import KafkaLogReader, KafkaLogWriter
 from mqlake.log.kafka_errors import to_log_error
 from mqlake.log.log_topics import SHARED_LOG_TOPICS
 from mqlake.log.partitioning import partition_of
@@ -236,64 +235,6 @@ def test_an_error_says_whether_the_record_is_certainly_not_in_the_log(
     code: int, definite: bool
 ) -> None:
     assert to_log_error(KafkaError(code), "appending").definite is definite
-
-
-@pytest.mark.kafka
-@pytest.mark.parametrize("damaged", [(5,), (19,), (5, 10), (0, 15)])
-def test_what_a_disk_gives_back_damaged_is_told_and_not_read(
-    kafka: KafkaServer, damaged: tuple[int, ...]
-) -> None:
-    """In the batches of these records one bit is another one."""
-
-    async def scenario() -> None:
-        log_topic = f"mqlake.delivery.damaged-{'-'.join(map(str, damaged))}"
-        servers = kafka.bootstrap_servers
-        gateway = log_topic.rpartition(".")[2]
-        await asyncio.to_thread(admin.ensure_delivery_topic, servers, gateway)
-        writer = KafkaLogWriter(servers)
-        for number in range(20):
-            writer.append(log_topic, b"k", b"value %d." % number, [], _ignore)
-            if number % 5 == 4:
-                await writer.flush(DEADLINE_SECONDS)
-        await writer.close()
-        (path,) = (kafka.log_dir / f"{log_topic}-0").glob("*.log")
-        data = bytearray(path.read_bytes())
-        for number in damaged:
-            data[data.index(b"value %d." % number)] ^= 1
-        gone = {at for batch in _batches(bytes(data)) for at in batch if {*batch} & {*damaged}}
-        with path.open("r+b") as file:
-            file.write(data)
-        reader = KafkaRangeReader(servers)
-        offsets: list[int] = []
-
-        async def take(records: list[LogRecord]) -> None:
-            offsets.extend(record.offset for record in records)
-
-        try:
-            for start, end in ((0, 20), (7, 18)):
-                offsets.clear()
-                missing = await reader.read_range(log_topic, {0: (start, end)}, take)
-                wanted = [at for at in range(start, end) if at not in gone]
-                told = [at for one in missing for at in range(one.start, one.end)]
-                assert (offsets, told) == (wanted, sorted({*range(start, end)} - {*wanted}))
-        finally:
-            await reader.close()
-
-    asyncio.run(scenario())
-
-
-def _batches(data: bytes) -> Iterator[range]:
-    """Yield the offsets of each batch: first offset, length behind it, last offset delta."""
-    at = 0
-    while at < len(data):
-        first, length = struct.unpack_from(">qi", data, at)
-        (delta,) = struct.unpack_from(">i", data, at + 23)
-        yield range(first, first + delta + 1)
-        at += 12 + length
-
-
-def _ignore(_partition: int, _offset: int, error: LogError | None) -> None:
-    assert error is None
 
 
 def test_messages_stay_where_they_were_though_somebody_adds_partitions(
