@@ -167,7 +167,11 @@ def test_a_tenant_is_deleted_with_all_that_it_has(rest: Rest, published: dict[st
     status, job = rest.ask("DELETE", "/tenants/doors-a")
     assert status == 202, job
     path = f"/jobs/{job['id']}"
-    await_condition(lambda: rest.get(path)["state"] not in ("queued", "running"), "it is deleted")
+    await_condition(
+        lambda: rest.get(path)["state"] not in ("queued", "running"),
+        "it is deleted",
+        timeout_seconds=240,  # a dozen of tables, each gone through twice and vacuumed
+    )
     done = rest.get(path)
     assert done["state"] == "succeeded", done
     assert (done["result"]["rules"], done["result"]["retained"]) == (1, 1)
