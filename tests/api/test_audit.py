@@ -10,7 +10,7 @@ from api.authentication import COOKIE, CSRF_HEADER
 from mqlake.audit_records import AUDIT_EVENT, MAX_STATE
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
-from mqlake.records import EVENTS
+from mqlake.records import EVENTS, RECORD_VERSION
 from tests.api.conftest import Api, MemoryAppender
 from tests.api.test_access import bearer, make_key
 
@@ -83,7 +83,7 @@ def test_a_row_says_who_what_and_from_where(api: Api) -> None:
     made = api.request("POST", "/bans", headers, json={"users": ["mallory"], "reason": "floods"})
     row = last(api)
     assert {name: row[name] for name in row if name not in ("caller", "asked")} == {
-        "v": 2,
+        "v": RECORD_VERSION,
         "event": AUDIT_EVENT,
         "ts": 1_600_000_000_000,
         "tenant": "default",
