@@ -181,7 +181,8 @@ def test_a_tenant_is_deleted_with_all_that_it_has(rest: Rest, published: dict[st
     for listed in ("/rules", "/retained", "/clients"):
         assert rest.get(f"{listed}?tenant=doors-a")["items"] == []
     assert "doors-a" not in [one["name"] for one in rest.get("/tenants")["items"]]
-    assert rows(rest, "doors-b") == before
+    after = rows(rest, "doors-b")  # with what of it was on its way to the table before
+    assert [one for one in before if one not in after] == []
     assert len(rest.get("/retained?tenant=doors-b")["items"]) == 1
     text = "SELECT caller, status FROM audit_log WHERE operation = 'DELETE /tenants/{name}'"
     await_condition(
