@@ -66,7 +66,7 @@ def test_an_answer_comes_back_and_is_refused_when_cut(
 def test_the_form_of_both() -> None:
     question = RetainedQuestion("g1", "ab", 7, "default", 2, "a/#", "a/b\0", 100, 65536)
     assert encode_question(question) == (
-        b'{"v":2,"gateway":"g1","incarnation":"ab","number":7,"tenant":"default","shard":2,'
+        b'{"v":3,"gateway":"g1","incarnation":"ab","number":7,"tenant":"default","shard":2,'
         b'"filter":"a/#","position":"a/b\\u0000","max_messages":100,"max_bytes":65536}'
     )
     messages = [
@@ -75,7 +75,7 @@ def test_the_form_of_both() -> None:
     ]
     assert encode_answer(RetainedAnswer("g2", "ab", 7, False, messages, None)) == (
         b"\0\0\0\x9f"
-        b'{"v":2,"gateway":"g2","incarnation":"ab","number":7,"absent":false,"position":null,'
+        b'{"v":3,"gateway":"g2","incarnation":"ab","number":7,"absent":false,"position":null,'
         b'"messages":[["a/b",1,9,1700000000000,2,2],["a/c",0,8,1700000000000,null,1]]}'
         b"{}123"
     )
