@@ -67,7 +67,7 @@ def test_all_agree_on_what_a_message_is(spark: SparkSession) -> None:
         number for number, (key, headers) in enumerate(cases) if is_message(key, dict(headers))
     ]
     assert sorted(row["log_offset"] for row in taken) == expected
-    assert len(expected) == 20
+    assert len(expected) == 25
     for number, (key, headers) in enumerate(cases):
         try:
             decode_message(key or b"", b"", headers, 0)
