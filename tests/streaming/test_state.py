@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from mqlake.audit_records import AUDIT_EVENT, AuditRecord, encode_audit
 from mqlake.clock import ManualClock
+from mqlake.record_versions import NEWEST_READ
 from mqlake.records import (
     EVENTS,
     INBOUND,
@@ -233,13 +234,17 @@ class TestRetained:
 
     def test_records_of_others_are_left_out(self, log: Log) -> None:
         log.append(INBOUND, b"no slash", b"x", headers=[("mqtt", b"\1\4\4")])
-        log.append(INBOUND, b"default/v4", b"x", headers=[("mqtt", b"\4\4\4")])
+        log.append(
+            INBOUND, b"default/later", b"x", headers=[("mqtt", bytes((NEWEST_READ + 1, 4, 4)))]
+        )
         log.append(INBOUND, b"default/\xff", b"x", headers=[("mqtt", b"\1\4\4")])
         log.append(INBOUND, b"default/short", b"x", headers=[("mqtt", b"\4")])
         log.append(SESSIONS, b"s/default/c", b"not json")
         log.append(SESSIONS, b"\xff", b"{}")
         log.append(SESSIONS, b"g/gateway-1", b'{"v":1,"incarnation":"i","marks":[1]}')
-        log.append(SESSIONS, b"s/default/d", json.dumps(session("d") | {"v": 5}).encode())
+        log.append(
+            SESSIONS, b"s/default/d", json.dumps(session("d") | {"v": NEWEST_READ + 1}).encode()
+        )
         log.append(EVENTS, b"default/c", b"[]")
         log.append(EVENTS, b"default/c", b"\xff")
         log.append(EVENTS, b"default/c", None)
