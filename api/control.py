@@ -1,14 +1,16 @@
-"""What the API asks of a gateway: a record in the log that the gateway reads with its deliveries.
+"""What the API asks of gateways: records in the log that they read with their deliveries.
 
 Nothing comes back; the gateway's log says what it did, its next word in `mqlake.gateways` what it
 is.
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from api.log import LogAppender
-from mqlake.records import CONTROL_KEY_PREFIX, delivery_topic
+from api.messages import MessageMaker
+from mqlake.records import CONTROL_KEY_PREFIX, INBOUND, delivery_topic
 
 
 def ask_gateway(
@@ -25,4 +27,56 @@ def ask_gateway(
         CONTROL_KEY_PREFIX + action.encode(),
         json.dumps(value).encode(),
         what=f"control record for {gateway}",
+    )
+
+
+def disconnect(
+    log: LogAppender,
+    bootstrap_servers: str,
+    gateways: Iterable[str],
+    tenant: str,
+    client_id: str,
+    *,
+    end_session: bool,
+) -> None:
+    """Ask each of these gateways to close a client's connection, or to end its session.
+
+    Raises:
+        LogError: As `ask_gateway`.
+    """
+    for gateway in gateways:
+        ask_gateway(
+            log,
+            bootstrap_servers,
+            gateway,
+            "disconnect",
+            tenant=tenant,
+            client_id=client_id,
+            end_session=end_session,
+        )
+
+
+def clear_retained(
+    log: LogAppender,
+    bootstrap_servers: str,
+    maker: MessageMaker,
+    tenant: str,
+    topic: str,
+    *,
+    username: str | None,
+) -> None:
+    """Publish the empty message that deletes the retained one of a topic.
+
+    Raises:
+        LogError: As `ask_gateway`.
+    """
+    empty = maker.make(tenant, topic, b"", qos=1, retain=True, username=username)
+    log.append(
+        bootstrap_servers,
+        INBOUND,
+        empty.key,
+        empty.value,
+        what=f"deletion of {topic!r}",
+        headers=empty.headers,
+        timestamp_ms=empty.timestamp_ms,
     )

@@ -15,7 +15,7 @@ from api.log import Append, LogAppender
 from api.spark import EvaluationError, Row, Spark, SparkConnect
 from mqlake.clock import Clock
 from mqlake.records import EVENTS, RECORD_VERSION
-from mqlake.tables import DEAD_LETTERS, DROPS, MESSAGES, Table
+from mqlake.tables import DEAD_LETTERS, DROPS, MESSAGES
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from rules.language.quoting import quoted
 
@@ -92,24 +92,31 @@ class Deleter:
             LogError: The log does not take the event; the rows are gone.
         """
         rows: dict[str, int] = {}
+        condition = (
+            f"tenant = {quoted(deletion.tenant)} AND client_id = {quoted(deletion.client_id)}"
+        )
         try:
             with self._connect.session(SETTINGS) as spark:
                 for number, table in enumerate(TABLES):
                     job.advance(number / len(TABLES), f"deleting from {table.name}")
-                    rows[table.name] = self._delete_from(job, spark, table, deletion)
-                    run_statement(job, spark, f"VACUUM {table.name} LITE RETAIN 0 HOURS")
+                    rows[table.name] = delete_rows(job, spark, table.name, condition)
+                    vacuum(job, spark, table.name)
         except Exception as exc:
             self.audit(bootstrap_servers, FAILED, deletion, job=job.id, rows=rows, reason=str(exc))
             raise
         self.audit(bootstrap_servers, DELETED, deletion, job=job.id, rows=rows)
         return {"rows": rows}
 
-    def _delete_from(self, job: Job, spark: Spark, table: Table, deletion: Deletion) -> int:
-        condition = (
-            f"tenant = {quoted(deletion.tenant)} AND client_id = {quoted(deletion.client_id)}"
-        )
-        (row,) = run_statement(job, spark, f"DELETE FROM {table.name} WHERE {condition}")  # noqa: S608
-        return int(row["num_affected_rows"])
+
+def delete_rows(job: Job, spark: Spark, table: str, condition: str) -> int:
+    """Delete rows of a table; return how many."""
+    (row,) = run_statement(job, spark, f"DELETE FROM {table} WHERE {condition}")  # noqa: S608
+    return int(row["num_affected_rows"])
+
+
+def vacuum(job: Job, spark: Spark, table: str) -> None:
+    """Delete the files of a table that only earlier versions need; a session with `SETTINGS`."""
+    run_statement(job, spark, f"VACUUM {table} LITE RETAIN 0 HOURS")
 
 
 def run_statement(job: Job, spark: Spark, statement: str) -> list[Row]:

@@ -16,8 +16,8 @@ from fastapi import Request
 
 from api.access.changes import AccessChanges
 from api.cache import ClientFilter, SessionCache
-from api.control import ask_gateway
-from api.history import SETTINGS, run_statement
+from api.control import clear_retained, disconnect
+from api.history import SETTINGS, delete_rows, run_statement, vacuum
 from api.jobs import Job, JobElsewhere, Jobs, Work
 from api.log import Append, LogAppender
 from api.messages import MessageMaker
@@ -32,7 +32,7 @@ from api.schemas.changes import SchemaChanges
 from api.spark import SparkConnect
 from api.tenants import TenantChanges
 from mqlake.errors import OperationalError
-from mqlake.records import EVENTS, INBOUND, RECORD_VERSION
+from mqlake.records import EVENTS, RECORD_VERSION
 from mqlake.tables import DEAD_LETTERS, DROPS, LATE, MESSAGES, RULE_TABLE_PATTERN
 from mqlake.tables import EVENTS as EVENTS_TABLE
 from rules.language.quoting import quoted
@@ -146,16 +146,7 @@ def _end_sessions(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
         client_ids = [json.loads(one.session)["client_id"] for one in found]
         for client_id in client_ids:
             job.check()
-            for gateway in gateways:
-                ask_gateway(
-                    parts.log,
-                    parts.servers,
-                    gateway,
-                    "disconnect",
-                    tenant=tenant,
-                    client_id=client_id,
-                    end_session=True,
-                )
+            disconnect(parts.log, parts.servers, gateways, tenant, client_id, end_session=True)
         _wait(job, partial(_stored, parts.cache, tenant, client_ids), "sessions have not ended yet")
     return {"sessions": count}
 
@@ -178,16 +169,7 @@ def _clear_retained(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
         count += len(asked)
         for topic in asked:
             job.check()
-            empty = parts.maker.make(tenant, topic, b"", qos=1, retain=True, username=None)
-            parts.log.append(
-                parts.servers,
-                INBOUND,
-                empty.key,
-                empty.value,
-                what=f"deletion of {topic!r}",
-                headers=empty.headers,
-                timestamp_ms=empty.timestamp_ms,
-            )
+            clear_retained(parts.log, parts.servers, parts.maker, tenant, topic, username=None)
         _wait(job, partial(_still, asked, topics), "retained messages are in the table yet")
     return {"retained": count}
 
@@ -209,16 +191,14 @@ def _delete_rows(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
                 job.cancelling.wait(SETTLE_SECONDS)
             gone = 0
             for name in names:
-                statement = f"DELETE FROM {name} WHERE tenant = {quoted(tenant)}"  # noqa: S608
-                (row,) = run_statement(job, spark, statement)
-                gone += int(row["num_affected_rows"])
+                gone += delete_rows(job, spark, name, f"tenant = {quoted(tenant)}")
             count += gone
             if look and not gone:
                 break
         else:
             raise OperationalError("rows of the tenant keep coming")
         for name in names:
-            run_statement(job, spark, f"VACUUM {name} LITE RETAIN 0 HOURS")
+            vacuum(job, spark, name)
     return {"rows": count}
 
 

@@ -332,8 +332,8 @@ def post_key(
             new.description,
             expires_at,
             caller,
-            _filters(new),
-            _tenants(new),
+            _fixed(new.topic_filters),
+            _fixed(new.tenants),
         )
     _log(request, caller, "key made", key=key_id, role=new.role)
     return CreatedKey(**_key(key_id, key).model_dump(), key=text)
@@ -403,8 +403,8 @@ def post_account(
             new.role,
             None if new.password is None else new.password.get_secret_value(),
             caller,
-            _filters(new),
-            _tenants(new),
+            _fixed(new.topic_filters),
+            _fixed(new.tenants),
         )
     _log(request, caller, "account made", account=new.name, role=new.role)
     return _account(new.name, account)
@@ -432,6 +432,7 @@ def put_account(
 
     Another password ends its sessions, other topics and tenants its live streams.
     """
+    said = changed.model_fields_set
     password = None if changed.password is None else changed.password.get_secret_value()
     with _refused(), unavailable():
         account = changes.change_account(
@@ -440,8 +441,8 @@ def put_account(
             changed.role,
             password,
             caller,
-            _filters(changed) if "topic_filters" in changed.model_fields_set else "same",
-            _tenants(changed) if "tenants" in changed.model_fields_set else "same",
+            _fixed(changed.topic_filters) if "topic_filters" in said else "same",
+            _fixed(changed.tenants) if "tenants" in said else "same",
         )
     _log(request, caller, "account changed", account=name, role=account.role)
     return _account(name, account)
@@ -543,12 +544,8 @@ def _session(caller: Caller) -> SessionView:
     )
 
 
-def _filters(asked: _ForTopics | ChangedAccount) -> tuple[str, ...] | None:
-    return None if asked.topic_filters is None else tuple(asked.topic_filters)
-
-
-def _tenants(asked: _ForTopics | ChangedAccount) -> tuple[str, ...] | None:
-    return None if asked.tenants is None else tuple(asked.tenants)
+def _fixed(asked: list[str] | None) -> tuple[str, ...] | None:
+    return None if asked is None else tuple(asked)
 
 
 def _listed(found: tuple[str, ...] | None) -> list[str] | None:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from api.cache import ClientFilter, StoredSession
-from api.control import ask_gateway
+from api.control import disconnect
 from api.dependencies import Cache, Heard, Log, State, unavailable
 from api.pages import (
     DEFAULT_LIMIT,
@@ -126,16 +126,7 @@ def delete_client(
     if not names:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no gateway is alive")
     with unavailable():
-        for name in names:
-            ask_gateway(
-                log,
-                state.bootstrap_servers,
-                name,
-                "disconnect",
-                tenant=tenant,
-                client_id=client_id,
-                end_session=end_session,
-            )
+        disconnect(log, state.bootstrap_servers, names, tenant, client_id, end_session=end_session)
     return Asked(client_id=client_id, gateways=names)
 
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from api.authentication import CurrentCaller, for_topics
+from api.control import clear_retained
 from api.dependencies import Log, State, unavailable
 from api.messages import MessageMaker, show_payload
 from api.pages import (
@@ -25,7 +26,6 @@ from api.retained import RetainedTable
 from api.routes.filters import check_filter, check_rights
 from api.sessions import PROTOCOL_VERSIONS
 from mqlake.errors import InvalidTopic
-from mqlake.records import INBOUND
 from mqlake.topics import SYSTEM_LEVEL, is_system, validate_topic_name
 
 router = APIRouter(
@@ -137,17 +137,8 @@ def delete_retained_message(
         )
     check_rights(caller, topic)
     maker: MessageMaker = request.app.state.message_maker
-    empty = maker.make(tenant, topic, b"", qos=1, retain=True, username=caller.name)
     with unavailable():
-        log.append(
-            state.bootstrap_servers,
-            INBOUND,
-            empty.key,
-            empty.value,
-            what=f"deletion of {topic!r}",
-            headers=empty.headers,
-            timestamp_ms=empty.timestamp_ms,
-        )
+        clear_retained(log, state.bootstrap_servers, maker, tenant, topic, username=caller.name)
     return Asked(topic_name=topic)
 
 

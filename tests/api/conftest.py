@@ -280,3 +280,12 @@ def memory_api(tmp_path: Path, **settings: Any) -> Iterator[Api]:
         references.complete()
         read = (access, rules, metrics, references, audited)
         yield Api(Client(app), tmp_path, writer, gateways, log, clock, *read)
+
+
+def operations(api: Api) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return method, path and what the OpenAPI document says of each operation."""
+    return [
+        (method.upper(), path.removeprefix("/api/v1"), operation)
+        for path, methods in api.client.app.openapi()["paths"].items()
+        for method, operation in methods.items()
+    ]

@@ -11,7 +11,7 @@ from mqlake.audit_records import AUDIT_EVENT, MAX_STATE
 from mqlake.clock import ManualClock
 from mqlake.errors import LogError
 from mqlake.records import EVENTS, RECORD_VERSION
-from tests.api.conftest import Api, MemoryAppender
+from tests.api.conftest import Api, MemoryAppender, operations
 from tests.api.test_access import bearer, make_key
 
 CHANGES_NOTHING = {
@@ -41,15 +41,6 @@ def rows(api: Api) -> list[dict[str, Any]]:
 
 def last(api: Api) -> dict[str, Any]:
     return rows(api)[-1]
-
-
-def operations(api: Api) -> list[tuple[str, str, dict[str, Any]]]:
-    document = api.client.app.openapi()
-    return [
-        (method.upper(), path.removeprefix("/api/v1"), operation)
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-    ]
 
 
 def test_each_operation_that_changes_something_leaves_a_row(api: Api) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from api.jobs import Job, Jobs
-from tests.api.conftest import Api
+from tests.api.conftest import Api, operations
 from tests.api.live.websocket import Socket
 from tests.api.test_access import PASSWORD, bearer, make_key, session_of
 
@@ -29,19 +29,17 @@ def key_for(api: Api, *tenants: str, role: str = "admin") -> dict[str, str]:
 def test_each_operation_obeys_or_refuses(api: Api) -> None:
     """A new operation refuses until it names a tenant, or says that it obeys and stands above."""
     key = key_for(api)
-    for path, methods in api.client.app.openapi()["paths"].items():
-        for method, operation in methods.items():
-            if "security" not in operation:
-                continue  # for everybody
-            path = path.removeprefix("/api/v1")
-            name = f"{method.upper()} {path}"
-            names_one = any(one["name"] == "tenant" for one in operation.get("parameters", ()))
-            is_open = name in ABOUT_CALLERS or (names_one and name not in OF_ALL)
-            assert operation["x-tenants"] == is_open, name
-            if not is_open:
-                asked = path.replace("{", "").replace("}", "") + "?tenant=acme"
-                answer = api.request(method.upper(), asked, key)
-                assert answer.status_code == 403, name
+    for method, path, operation in operations(api):
+        if "security" not in operation:
+            continue  # for everybody
+        name = f"{method} {path}"
+        names_one = any(one["name"] == "tenant" for one in operation.get("parameters", ()))
+        is_open = name in ABOUT_CALLERS or (names_one and name not in OF_ALL)
+        assert operation["x-tenants"] == is_open, name
+        if not is_open:
+            asked = path.replace("{", "").replace("}", "") + "?tenant=acme"
+            answer = api.request(method, asked, key)
+            assert answer.status_code == 403, name
 
 
 def test_ones_own_tenants_are_asked_by_name(api: Api) -> None:

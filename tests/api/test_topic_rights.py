@@ -12,7 +12,7 @@ from api.replay.order import Order
 from api.replay.rows import RowError, read_row
 from api.sql.checking import check
 from api.sql.errors import QueryError
-from tests.api.conftest import Api
+from tests.api.conftest import Api, operations
 from tests.api.live.records import message
 from tests.api.live.test_routes import events_of, feed_of, give, short_api
 from tests.api.live.websocket import Socket
@@ -38,16 +38,14 @@ def key_for(api: Api, *filters: str, role: str = "editor") -> dict[str, str]:
 def test_each_operation_obeys_or_refuses(api: Api) -> None:
     """A new operation refuses, until it says that it obeys and stands above."""
     key = key_for(api)
-    for path, methods in api.client.app.openapi()["paths"].items():
-        for method, operation in methods.items():
-            if "security" not in operation:
-                continue  # for everybody
-            path = path.removeprefix("/api/v1")
-            name = f"{method.upper()} {path}"
-            assert operation.get("x-topics", False) == (name in OBEYING), name
-            if name not in OBEYING:
-                answer = api.request(method.upper(), path.replace("{", "").replace("}", ""), key)
-                assert answer.status_code == 403, name
+    for method, path, operation in operations(api):
+        if "security" not in operation:
+            continue  # for everybody
+        name = f"{method} {path}"
+        assert operation.get("x-topics", False) == (name in OBEYING), name
+        if name not in OBEYING:
+            answer = api.request(method, path.replace("{", "").replace("}", ""), key)
+            assert answer.status_code == 403, name
 
 
 @pytest.mark.parametrize(
