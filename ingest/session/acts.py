@@ -273,19 +273,19 @@ def _settled(
     if session is None:
         return _tombstones(key, stamp)
     records = []
-    if granted is not None and progress is not None:
-        progress.settled = False  # the marks of this run say nothing of it
-        records.append(ShardRecord(progress_key(*key), encode_progress(progress), stamp))
-    elif progress is not None:
-        progress.cursor = resume_cursor(session, progress, shard.marks_of(run))
-        progress.incoming += [
-            packet_id
-            for packet_id in progress.storing
-            if exchange_name(session.session_id, packet_id, run.incarnation) in found
-        ]
-        progress.storing = []
-        progress.storing_from = []
-        progress.sent_before = ends
+    if progress is not None:
+        if granted is not None:
+            progress.settled = False  # the marks of this run say nothing of it
+        else:
+            progress.cursor = resume_cursor(session, progress, shard.marks_of(run))
+            progress.incoming += [
+                packet_id
+                for packet_id in progress.storing
+                if exchange_name(session.session_id, packet_id, run.incarnation) in found
+            ]
+            progress.storing = []
+            progress.storing_from = []
+            progress.sent_before = ends
         records.append(ShardRecord(progress_key(*key), encode_progress(progress), stamp))
     session.connected = False
     session.disconnected_at_ms = now_ms

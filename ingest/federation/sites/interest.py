@@ -60,7 +60,7 @@ class Interest:
 
     def __init__(self, site: int, hop_limit: int) -> None:
         self.own = Entry(0, (site,), ())
-        self._is_begun = True
+        self._is_untold = True
         """In each run what is wanted gets a number of its own, be it nothing: others may know
         something else under the last one."""
         self._site = site
@@ -74,9 +74,9 @@ class Interest:
     def want(self, filters: Iterable[str], now_ms: int) -> bool:
         """Hear what this site's subscribers want; return whether that is new."""
         wanted = tuple(sorted(filters))
-        if wanted == self.own.filters and not self._is_begun:
+        if wanted == self.own.filters and not self._is_untold:
             return False
-        self._is_begun = False
+        self._is_untold = False
         self.own = Entry(max(now_ms, self.own.version + 1), (self._site,), wanted)
         return True
 
