@@ -26,6 +26,12 @@ class TenantsError(MqlakeError):
     """A file of tenants that cannot be used."""
 
 
+RATES: Final = ("messages", "bytes", "filters", "connects")
+"""Kinds of limits that are of a second."""
+STOCKS: Final = ("connections", "subscriptions", "retained_messages", "retained_bytes")
+"""Kinds of limits of what stays until it is given back."""
+
+
 class TenantLimits(BaseModel):
     """What all clients of a tenant share, at all gateways together; 0: any number."""
 
@@ -33,11 +39,35 @@ class TenantLimits(BaseModel):
 
     messages_per_second: int = Field(default=0, ge=0, description="that they publish")
     bytes_per_second: int = Field(default=0, ge=0, description="that they send, at least 1024")
-    connections: int = Field(default=0, ge=0)
+    filters_per_second: int = Field(
+        default=0, ge=0, description="topic filters that they name in SUBSCRIBE and UNSUBSCRIBE"
+    )
+    connects_per_second: int = Field(
+        default=0, ge=0, description="clients let in; further ones are refused with 0x9F"
+    )
+    connections: int = Field(default=0, ge=0, description="further ones are refused with 0x97")
+    subscriptions: int = Field(
+        default=0, ge=0, description="of clients that are connected; further ones are refused"
+    )
+    retained_messages: int = Field(
+        default=0, ge=0, description="topics that have one; messages for further ones are refused"
+    )
+    retained_bytes: int = Field(
+        default=0, ge=0, description="of their payloads, topic names and properties"
+    )
 
-    @property
-    def has_rates(self) -> bool:
-        return bool(self.messages_per_second or self.bytes_per_second)
+
+def limits_in(source: object, prefix: str = "") -> dict[str, int]:
+    """Return the limits that settings have, by kind; those that are 0, or not there, left out.
+
+    Args:
+        source: Has fields such as `messages_per_second` and `connections`.
+        prefix: Of their names.
+    """
+    names = {kind: f"{prefix}{kind}_per_second" for kind in RATES}
+    names |= {kind: f"{prefix}{kind}" for kind in STOCKS}
+    found = {kind: getattr(source, name, 0) for kind, name in names.items()}
+    return {kind: limit for kind, limit in found.items() if limit}
 
 
 NO_LIMITS: Final = TenantLimits()
@@ -83,7 +113,9 @@ def tenant_of(key: bytes) -> str | None:
 
 
 def encode_tenant(tenant: KeptTenant) -> bytes:
-    return json.dumps({"v": RECORD_VERSION, **tenant.model_dump(mode="json")}).encode()
+    limits = tenant.limits.model_dump(exclude_defaults=True)  # gateways of before know not all
+    value = {"v": RECORD_VERSION, **tenant.model_dump(mode="json"), "limits": limits}
+    return json.dumps(value).encode()
 
 
 def decode_tenant(value: bytes) -> KeptTenant:

@@ -39,6 +39,7 @@ _SUMS: Final[dict[str, tuple[str, ...]]] = {
         "dropped_expired",
         "dropped_too_large",
         "dropped_no_member",
+        "dropped_retained_full",
         "dropped_unreadable",
     ),
 }

@@ -92,7 +92,7 @@ def decode_beat(value: bytes | None, heard_at: float, read_at_ms: int | None) ->
             {str(kind): str(one) for kind, one in found.get("addresses", {}).items()},
             str(found.get("process", "")),
             read_at_ms,
-            read_told(found.get("shared")),
+            read_told(found.get("shared"), found.get("shared_more")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise InvalidRecord(f"the word of a gateway is malformed: {exc!r}") from exc

@@ -224,15 +224,17 @@ class ClientSession(SubscribedSession):
         for one in subscriptions.values():
             if one.topic_filter.startswith(SHARE_PREFIX):
                 self._share(one.topic_filter)
-            self.subscriptions[one.topic_filter] = ClientSubscription(
-                self.sender,
-                one.topic_filter,
-                one.qos,
-                one.no_local,
-                one.retain_as_published,
-                one.retain_handling,
-                one.identifier,
-                one.starts,
+            self._hold(
+                ClientSubscription(
+                    self.sender,
+                    one.topic_filter,
+                    one.qos,
+                    one.no_local,
+                    one.retain_as_published,
+                    one.retain_handling,
+                    one.identifier,
+                    one.starts,
+                )
             )
         if progress is not None:
             for packet_id in progress.incoming:

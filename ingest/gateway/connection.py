@@ -180,7 +180,7 @@ class ClientConnection(ClientSocket):
         if self._credits < 0:
             self._context.overload.leave(self)
         if self._grants is not None:
-            self._context.shared_limits.left(self.tenant)
+            self._context.shared_limits.left(self.tenant, self.principal)
         if self._login is not None:
             self._login.cancel()
         if self._validity is not None:
@@ -378,7 +378,7 @@ class ClientConnection(ClientSocket):
         refusal = (
             context.draining.refusal()
             or context.overload.refusal()
-            or context.connect_limit.refusal()
+            or context.connect_limit.refusal(self.listener)
             or self._ban()
             or unclear
             or refusal_of(connect, context.settings, is_full=context.connections.is_full)
@@ -490,7 +490,7 @@ class ClientConnection(ClientSocket):
         if refusal := self._shared_refusal():
             self.refuse(*refusal)
             return
-        self._context.shared_limits.entered(self.tenant)
+        self._context.shared_limits.entered(self.tenant, self.principal)
         self._grants = grants = accepted.grants
         self._share_limits()
         self.rights = self._context.authorizer.of(
@@ -574,19 +574,18 @@ class ClientConnection(ClientSocket):
         return ClientLimits(settings, self, loop, counters, self._heard)
 
     def _share_limits(self) -> None:
-        """Take from what its user and its tenant have, as it is now."""
-        shared = self._context.shared_limits.of(self.tenant, self.principal)
+        """Take from what it shares with others, as it is now."""
+        shared = self._context.shared_limits.of(self.tenant, self.principal, self.listener)
         if shared and self._limits is None:
             self._limits = self._make_limits()
         if self._limits is not None:
             self._limits.shared = shared
 
     def _shared_refusal(self) -> tuple[ConnackReasonCode, str] | None:
-        """Return why its tenant may have no further connection, or None."""
+        """Return why its user or its tenant may have no further connection, or None."""
         context = self._context
-        if context.sessions.is_connected(self.tenant, self.client_id):
-            return None  # it takes the place of another one
-        return context.shared_limits.refusal(self.tenant)
+        is_further = not context.sessions.is_connected(self.tenant, self.client_id)
+        return context.shared_limits.refusal(self.tenant, self.principal, is_further=is_further)
 
     def _gone(self) -> str:
         """Return why the login of a user of the credentials file counts no more, or ""."""

@@ -56,6 +56,8 @@ class Counters:
     """For a share group that has no member left here."""
     dropped_not_authorized: int = 0
     """The client has no right to receive them."""
+    dropped_retained_full: int = 0
+    """Not retained, for their tenants have as many as they may."""
     dropped_unreadable: int = 0
     """Owed to a session, but not in the log any more."""
     events_lost: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ingest.gateway.authentication.authorizer import Authorizer
@@ -32,9 +33,11 @@ from ingest.gateway.publishing import Publisher
 from ingest.gateway.reach import Reach
 from ingest.gateway.retained import Retained
 from ingest.gateway.retained_questions import RetainedAnswers, RetainedQuestions
+from ingest.gateway.retained_quota import RetainedQuota
 from ingest.gateway.retained_shards import RetainedShards
 from ingest.gateway.routes import Routes
 from ingest.gateway.share_log import ShareLog
+from ingest.gateway.shared_limits import SharedLimits
 from ingest.gateway.store.database import Database
 from ingest.gateway.tasks import Tasks
 from ingest.gateway.tracing import TracingPublisher
@@ -113,6 +116,10 @@ class Foundation:
         self.subscriptions: Subscriptions[Sender] = Subscriptions(settings.share_strategy)
         self.database = Database(settings.store_dir)
         self.retained = Retained(self.database, clock)
+        said, usage = self.peers.shared, self.retained.usage
+        self.shared_limits = SharedLimits(settings.limits, loop, said, usage)
+        self.shard_of = partial(writer.partition_of, partitions=partitions.inbound)
+        self.retained_quota = RetainedQuota(self.shared_limits, self.retained, self.shard_of)
         self.lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)
         self.latencies = GatewayLatencies(clock)
         self.delivery_events = told = DeliveryEvents(
@@ -152,7 +159,9 @@ class Foundation:
             Publisher(*inward) if tracer is None else TracingPublisher(*inward, tracer=tracer)
         )
         self.authorizer = Authorizer(settings.rights_file)
-        self.wills = Wills(self.publisher, context.origin, self.authorizer, self.drops)
+        self.wills = Wills(
+            self.publisher, context.origin, self.authorizer, self.retained_quota, self.drops
+        )
         self.disk = DiskWatch(settings, self.publisher)
 
     def _make_retained(self) -> None:

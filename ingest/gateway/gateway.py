@@ -43,7 +43,6 @@ from ingest.gateway.shard_acts import Actions
 from ingest.gateway.shards import Shards
 from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.share_settling import ShareSettler
-from ingest.gateway.shared_limits import SharedLimits
 from ingest.gateway.status import Status
 from ingest.gateway.subscribing import SubscriberContext
 from ingest.gateway.system_topics import Counted, SystemTopics
@@ -136,8 +135,6 @@ class Gateway(Foundation):
         self.chain = open_chain(self.authenticator, named, clock, allow_anonymous=lets_in)
         self.bans = Bans(settings.bans_file, self.context, self.connections)
         rights = AppliedRightsFollower(self.authorizer, self.connections, self.peers, self.tasks)
-        most = settings.limits.user_messages_per_second, settings.limits.user_bytes_per_second
-        self.shared_limits = SharedLimits(*most, self.loop, self.peers.shared)
         self.tenants = Tenants(settings, self.connections, self.shared_limits, self.loop)
         followers = self.bans, rights, self.tenants, self.reach
         self.peers.on_other = [one.receive for one in followers]
@@ -186,7 +183,7 @@ class Gateway(Foundation):
             self.system_topics,
             self.lease,
             delivered,
-            partial(self.writer.partition_of, partitions=self.partitions.inbound),
+            self.shard_of,
         )
         of_session = SessionContext(
             self.me,
@@ -201,6 +198,7 @@ class Gateway(Foundation):
             delivered,
             self.session_log,
             self.share_log,
+            self.shared_limits,
             sessions.release_if_stored,
         )
         routed = self.tasks, self.routes, self.reach
@@ -218,8 +216,10 @@ class Gateway(Foundation):
             self.authorizer,
             self.redirecting,
             OpeningContext(context, of_session, sessions, self.resumer),
-            ReceiverContext(context, publisher, self.lookup, self.log_room),
-            SubscriberContext(context, *routed, groups, histories, publisher, delivered),
+            ReceiverContext(context, publisher, self.lookup, self.log_room, self.retained_quota),
+            SubscriberContext(
+                context, *routed, groups, histories, publisher, delivered, self.shared_limits
+            ),
         )
         self.make_connection = partial(ClientConnection, of_connection)
 

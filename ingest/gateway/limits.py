@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from ingest.gateway.client import Client
     from ingest.gateway.counters import Counters
-    from ingest.gateway.shared_limits import SharedRates
+    from ingest.gateway.listeners.info import ListenerInfo
+    from ingest.gateway.shared_limits import Shares
 
 HELD_BY_LIMIT: Final = "limit"
 
@@ -27,6 +28,18 @@ class LimitSettings(SettingsGroup):
 
     subscriptions: int = Field(
         default=100_000, ge=0, description="of one session; further ones are refused with 0x97"
+    )
+    session_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=0,
+        description="topic filters and will of one session; further filters, and a CONNECT with "
+        "such a will, are refused with 0x97",
+    )
+    queued_bytes: int = Field(
+        default=128 * 1024 * 1024,
+        ge=0,
+        description="payloads that wait for one client; once there are as many, messages are "
+        "dropped as with max_queued_messages and max_offline_messages",
     )
     messages_per_second: int = Field(
         default=0, ge=0, description="that one client publishes, by a sliding window of a second"
@@ -52,6 +65,44 @@ class LimitSettings(SettingsGroup):
         default=0,
         ge=0,
         description=f"that these send, at least {LEAST_BYTES_PER_SECOND}; as many at once",
+    )
+    user_filters_per_second: int = Field(
+        default=0, ge=0, description="topic filters that these name; as many at once"
+    )
+    user_connects_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="clients of one user that all gateways let in; further ones are refused with "
+        "0x9F",
+    )
+    user_connections: int = Field(
+        default=0,
+        ge=0,
+        description="of one user at this gateway; further ones are refused with 0x97",
+    )
+    user_subscriptions: int = Field(
+        default=0, ge=0, description="of these together; further ones are refused with 0x97"
+    )
+    gateway_messages_per_second: int = Field(
+        default=0, ge=0, description="that all clients of this gateway publish; as many at once"
+    )
+    gateway_bytes_per_second: int = Field(
+        default=0, ge=0, description="that all clients of this gateway send; as many at once"
+    )
+    gateway_filters_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="topic filters that these name; as many at once",
+    )
+    gateway_subscriptions: int = Field(
+        default=0,
+        ge=0,
+        description="of all clients of this gateway; further ones are refused with 0x97",
+    )
+    when_retained_full: Literal["refuse", "forward"] = Field(
+        default="refuse",
+        description="whether a message with RETAIN for which its tenant has no more room is "
+        "refused with 0x97, or goes to subscribers without being retained; both are drops",
     )
     when_too_fast: Literal["wait", "disconnect"] = Field(
         default="wait",
@@ -92,7 +143,7 @@ FILTERS_AT_ONCE: Final = 10
 
 
 class ConnectLimit:
-    """How many clients may come.
+    """How many clients may come: to the gateway, and to each of its listeners.
 
     Args:
         settings: Of the gateway.
@@ -103,17 +154,26 @@ class ConnectLimit:
         most = settings.connects_per_second
         self._loop = loop
         self._counter = SlidingWindowCounter(most) if most else None
+        self._of_listeners: dict[str, SlidingWindowCounter] = {}
 
-    def refusal(self) -> tuple[ConnackReasonCode, str] | None:
+    def refusal(self, listener: ListenerInfo) -> tuple[ConnackReasonCode, str] | None:
         """Count a CONNECT; return why it is one too many, else None."""
-        counter = self._counter
-        if counter is None:
-            return None
+        counters = [one for one in (self._counter, self._of(listener)) if one is not None]
         now = self._loop.time()
-        if counter.wait(now):  # not counted, or a storm would keep everybody out
+        if any(one.wait(now) for one in counters):  # not counted, or a storm would keep all out
             return ConnackReasonCode.CONNECTION_RATE_EXCEEDED, "too many clients connect"
-        counter.count(now)
+        for one in counters:
+            one.count(now)
         return None
+
+    def _of(self, listener: ListenerInfo) -> SlidingWindowCounter | None:
+        if not listener.connects_per_second:
+            return None
+        counter = self._of_listeners.get(listener.address)
+        if counter is None:
+            counter = SlidingWindowCounter(listener.connects_per_second)
+            self._of_listeners[listener.address] = counter
+        return counter
 
 
 def _bucket(per_second: int, least: int) -> TokenBucket | None:
@@ -122,7 +182,7 @@ def _bucket(per_second: int, least: int) -> TokenBucket | None:
 
 
 class ClientLimits:
-    """The rates of one connection, and of the user and the tenant whose it is.
+    """The rates of one connection, and those that it shares with others.
 
     Args:
         settings: Those of one connection.
@@ -167,7 +227,7 @@ class ClientLimits:
         self._bytes = _bucket(settings.bytes_per_second, LEAST_BYTES_PER_SECOND)
         rate = float(settings.filters_per_second)
         self._filters = TokenBucket(rate, FILTERS_AT_ONCE * rate) if rate else None
-        self.shared: tuple[SharedRates, ...] = ()
+        self.shared: tuple[Shares, ...] = ()
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -204,6 +264,12 @@ class ClientLimits:
             wait = self._filters.take(filters, self._loop.time())
             if wait:
                 self._slow_down(wait, DisconnectReasonCode.QUOTA_EXCEEDED, "topic filters")
+        for rates in self.shared:
+            if rates.filters is not None and (
+                wait := rates.filters.take(filters, self._loop.time())
+            ):
+                reason_code = DisconnectReasonCode.QUOTA_EXCEEDED
+                self._slow_down(wait, reason_code, "topic filters", rates.whose)
 
     def close(self) -> None:
         """Wait for nothing more."""

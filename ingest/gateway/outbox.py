@@ -80,7 +80,9 @@ class Outbox:
         self._max_aliases = 0
         self._aliases: dict[str, int] | None = None
         self._messages: OutgoingMessages[Outgoing] = OutgoingMessages(
-            window=1, max_queued=context.settings.max_offline_messages
+            window=1,
+            max_queued=context.settings.max_offline_messages,
+            max_queued_bytes=context.settings.limits.queued_bytes,
         )
         # Made when first needed: what the session is owed of the retained messages.
         self._retained: RetainedScans | None = None
@@ -196,11 +198,10 @@ class Outbox:
     def _keep(self, outgoing: Outgoing) -> None:
         """Queue a message for a client that is not there."""
         messages = self._messages
-        if messages.is_full and self._context.settings.drop_when_offline == "oldest":
-            oldest = messages.drop_oldest()
-            if oldest is not None:
-                self._drop(DropReason.QUEUE_FULL, oldest.message, oldest.qos)
-        if not messages.put(outgoing, outgoing.qos):
+        drops_oldest = self._context.settings.drop_when_offline == "oldest"
+        while drops_oldest and messages.is_full and (oldest := messages.drop_oldest()):
+            self._drop(DropReason.QUEUE_FULL, oldest.message, oldest.qos)
+        if not messages.put(outgoing, outgoing.qos, len(outgoing.message.payload)):
             self._drop(DropReason.QUEUE_FULL, outgoing.message, outgoing.qos)
 
     def _send(self, packet_id: int, outgoing: Outgoing, now_ms: int, *, dup: bool) -> None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ingest.gateway.log_room import LogRoom
     from ingest.gateway.lookup import Lookup
     from ingest.gateway.publishing import Publisher
+    from ingest.gateway.retained_quota import RetainedQuota
 
 
 class ReceiverContext:
@@ -19,23 +20,35 @@ class ReceiverContext:
         publisher: Appends to the log.
         lookup: Finds messages there.
         log_room: Where those wait who found the log full.
+        retained_quota: Says whether a message may be retained.
     """
 
     __slots__ = (
         "counters",
         "denials",
+        "drops",
+        "forwards",
         "log_room",
         "lookup",
         "most_levels",
         "publisher",
+        "retained_quota",
         "window",
     )
 
     def __init__(
-        self, context: Context, publisher: Publisher, lookup: Lookup, log_room: LogRoom
+        self,
+        context: Context,
+        publisher: Publisher,
+        lookup: Lookup,
+        log_room: LogRoom,
+        retained_quota: RetainedQuota,
     ) -> None:
         self.counters = context.counters
         self.denials = context.denials
+        self.drops = context.drops
+        self.forwards = context.settings.limits.when_retained_full == "forward"
+        self.retained_quota = retained_quota
         self.window = context.settings.receive_maximum
         self.most_levels = context.settings.max_topic_levels
         self.publisher = publisher

@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from ingest.gateway.drops import DropReason
 from ingest.gateway.pending_publish import PendingExchange, PendingPublish
 from ingest.protocol.encoder import encode_puback, encode_pubcomp, encode_pubrec
 from ingest.protocol.errors import ProtocolViolation
@@ -144,6 +145,13 @@ class Receiver:
         if has_more_levels(publish.topic_name, self._most_levels):
             self._refuse_levels(publish)
             return
+        if publish.retain and not self._context.retained_quota.take(
+            self._session.tenant, publish.topic_name, publish.payload
+        ):
+            self._drop_retained(publish)
+            if not self._context.forwards:
+                return
+            publish.retain = False
         self._take(publish)
         # A 5.0 client knows its window; the others are read no further until it has room. PUBREL
         # needs reading, so a QoS 2 message counts only until it is stored.
@@ -321,6 +329,21 @@ class Receiver:
         reason = f"the topic name has more than {self._most_levels} levels"
         self._refuse_content(publish, PubackReasonCode.TOPIC_NAME_INVALID, reason, "MQTT5-3.4.2.1")
 
+    def _drop_retained(self, publish: Publish) -> None:
+        """Record a message that is not retained; unless others get it, refuse it (0x97).
+
+        A 3.x client is not told: it has no words for that, and would only send it again.
+        """
+        session, context = self._session, self._context
+        reason = DropReason.RETAINED_FULL
+        context.drops.add(
+            reason, session.tenant, session.client_id, publish.topic_name, publish.qos
+        )
+        if not context.forwards:
+            self._counters.messages_refused += 1
+            told = "its tenant has as many retained messages as it may"
+            self._answer_for_good(publish, PubackReasonCode.QUOTA_EXCEEDED, told)
+
     def _refuse_content(
         self, publish: Publish, reason_code: PubackReasonCode, reason: str, clause: str
     ) -> None:
@@ -345,12 +368,18 @@ class Receiver:
         """
         self._counters.messages_refused += 1
         self._context.denials.add(self._connection, "publish", reason, publish.topic_name)
+        self._answer_for_good(publish, PubackReasonCode.NOT_AUTHORIZED, reason)
+
+    def _answer_for_good(
+        self, publish: Publish, reason_code: PubackReasonCode, reason: str
+    ) -> None:
+        """Answer a message that goes nowhere, in 3.x as if it were well."""
         packet_id, qos = publish.packet_id, publish.qos
         if self._protocol.protocol_level == MQTT_5_0:
             if qos == 2:
                 self._incoming.refused(packet_id)
             if qos:
-                self._answer_failure(packet_id, qos, PubackReasonCode.NOT_AUTHORIZED, reason)
+                self._answer_failure(packet_id, qos, reason_code, reason)
         elif qos == 1:
             self._connection.write(encode_puback(packet_id))
         elif qos == 2:

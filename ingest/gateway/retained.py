@@ -71,6 +71,19 @@ class Retained:
         self.flush()
         return sum(self._store.count(shard) for shard in self.owned)
 
+    def usage(self, tenant: str) -> tuple[int, int]:
+        """Return how many messages of a tenant the shards have that this gateway owns, and bytes.
+
+        These are the bytes of payloads, topic names and properties.
+        """
+        self.flush()
+        return self._store.usage(self.owned, tenant)
+
+    def size(self, shard: int, tenant: str, topic_name: str) -> int | None:
+        """Return the bytes of what a copy here has for a topic; None: nothing, or none is here."""
+        self.flush()
+        return self._store.size(shard, tenant, topic_name)
+
     def is_complete(self, shard: int) -> bool:
         """Tell whether the copy of a shard is as new as what this gateway delivers."""
         return shard in self._complete

@@ -126,7 +126,9 @@ class Sender(Outbox):
             self._send(0, Outgoing(message, 0, retain, identifiers), now_ms, dup=False)
             return
         outgoing = Outgoing(message, qos, retain, identifiers, copy.shared_filter)
-        offered = self._messages.offer(outgoing, qos, writable=self._takes_more(connection))
+        offered = self._messages.offer(
+            outgoing, qos, writable=self._takes_more(connection), size=len(message.payload)
+        )
         if self.progress is not None:
             self.progress.touch()
         if offered is Offer.DROPPED:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ingest.gateway.session_log import SessionLog
     from ingest.gateway.share_groups import ShareGroups
     from ingest.gateway.share_log import ShareLog
+    from ingest.gateway.shared_limits import SharedLimits
     from ingest.session.subscriptions import Subscriptions
     from mqlake.clock import Clock
     from mqlake.session_records import ProgressRecord, SessionRecord, StoredSubscription
@@ -50,6 +51,7 @@ class SessionContext:
         delivered: How far the gateway has come.
         session_log: Where sessions are written.
         share_log: Where it is written what they share.
+        shared_limits: Count subscriptions.
         release: Called when the log may have answered for the last message of a session whose
             client has gone.
     """
@@ -66,4 +68,5 @@ class SessionContext:
     delivered: Delivered
     session_log: SessionLog
     share_log: ShareLog
+    shared_limits: SharedLimits
     release: Callable[[Key], None]

@@ -1,19 +1,28 @@
-"""Limits that the connections of a user or a tenant share at all gateways."""
+"""Limits that many connections share: those of a user or a tenant, a listener, or the gateway.
+
+Rates of users and tenants, and what tenants may have, are limits of all gateways together
+(`ingest.session.shared_rates`, `ingest.session.shared_counts`); the others are of this gateway.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakValueDictionary
 
 from ingest.gateway.lease import BEAT_SECONDS
 from ingest.protocol.reason_codes import ConnackReasonCode
+from ingest.session.shared_counts import SharedCount
 from ingest.session.shared_rates import SharedRate
-from mqlake.tenants import NO_LIMITS, TenantLimits
+from mqlake.tenants import RATES, STOCKS, limits_in
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ingest.gateway.listeners.info import ListenerInfo
+    from mqlake.settings import SettingsGroup
+    from mqlake.tenants import TenantLimits
 
 LEAST_BYTES_PER_SECOND: Final = 1024
 MAX_RECENT: Final = 10_000
@@ -22,180 +31,300 @@ MAX_TOLD: Final = 256
 """Users and tenants in a word of a gateway: those that want most of their limits."""
 LEAST_TOLD: Final = 0.01
 """Part of a limit from which others are told; with less a gateway is as one that wants nothing."""
-FULL: Final = "its tenant has as many connections as it may"
+GATEWAY: Final = "gateway"
 
-Told = dict[str, list[float]]
-"""User or tenant (`u/ann`, `t/acme`) -> wanted messages and bytes a second, and connections."""
+Told: TypeAlias = dict[str, dict[str, float]]
+"""User or tenant (`u/ann`, `t/acme`) -> kind of limit -> what is wanted a second, or counted."""
+
+_FIRST_TOLD: Final = ("messages", "bytes", "connections")
+"""Kinds in the member `shared` of a word, as every release reads them."""
 
 
-class SharedRates:
-    """What is left here to the connections of one user or tenant.
+class Shares:
+    """What is left here to the connections that share some limits.
 
     Args:
-        whose: For who is disconnected: `a user`.
-        messages: A second at all gateways; 0: any number.
-        bytes_: Likewise.
+        whose: For who is disconnected or refused: `a user`.
+        limits: By kind; a kind that is not there has none.
+
+    Attributes:
+        messages, bytes, filters, connects: The rates; None: no limit.
+        stocks: What there may be of other kinds.
     """
 
-    __slots__ = ("__weakref__", "bytes", "messages", "whose")
+    __slots__ = ("__weakref__", *RATES, "stocks", "whose")
 
-    def __init__(self, whose: str, messages: int, bytes_: int) -> None:
-        self.whose = f"the connections of {whose}"
-        self.messages = SharedRate(float(messages)) if messages else None
-        self.bytes = SharedRate(float(max(bytes_, LEAST_BYTES_PER_SECOND))) if bytes_ else None
+    def __init__(self, whose: str, limits: Mapping[str, int]) -> None:
+        self.whose = whose
+        self.messages: SharedRate | None = None
+        self.bytes: SharedRate | None = None
+        self.filters: SharedRate | None = None
+        self.connects: SharedRate | None = None
+        self.stocks: dict[str, SharedCount] = {}
+        self.limit(limits)
 
-    @property
-    def rates(self) -> tuple[SharedRate | None, SharedRate | None]:
-        return self.messages, self.bytes
-
-    def limit(self, messages: int, bytes_: int) -> None:
+    def limit(self, limits: Mapping[str, int]) -> None:
         """Have other limits; what was taken of those that stay counts."""
-        new = SharedRates("", messages, bytes_)
-        self.messages = _changed(self.messages, new.messages)
-        self.bytes = _changed(self.bytes, new.bytes)
+        for kind in RATES:
+            most, known = limits.get(kind, 0), getattr(self, kind)
+            if kind == "bytes" and most:
+                most = max(most, LEAST_BYTES_PER_SECOND)
+            if known is not None and most:
+                known.limit = float(most)
+            else:
+                setattr(self, kind, SharedRate(float(most)) if most else None)
+        stocks = self.stocks
+        self.stocks = {kind: SharedCount(limits[kind]) for kind in STOCKS if kind in limits}
+        for kind, known in stocks.items():
+            if kind in self.stocks:
+                known.limit = limits[kind]
+                self.stocks[kind] = known
+
+    def rates(self) -> list[tuple[str, SharedRate]]:
+        """Return those that are limited, by kind."""
+        return [(kind, rate) for kind in RATES if (rate := getattr(self, kind)) is not None]
 
 
 class SharedLimits:
-    """The rates of users and tenants, and how many connections tenants have.
+    """Who shares which limits, and how much of each is used.
 
     Args:
-        user_messages: That a user publishes a second at all gateways; 0: any number.
-        user_bytes: That it sends.
+        settings: Limits of the gateway, and of each user.
         loop: Its clock counts.
         others: Returns what each other gateway that is there has told.
+        retained: Returns how many retained messages of a tenant are in the shards of this gateway,
+            and their bytes.
     """
 
     def __init__(
         self,
-        user_messages: int,
-        user_bytes: int,
+        settings: SettingsGroup,
         loop: asyncio.AbstractEventLoop,
-        others: Callable[[], Iterable[Mapping[str, list[float]]]],
+        others: Callable[[], Iterable[Told]],
+        retained: Callable[[str], tuple[int, int]],
     ) -> None:
-        self._of_users = user_messages, user_bytes
+        self._of_users = limits_in(settings, "user_")
         self._loop = loop
         self._others = others
-        self._users: WeakValueDictionary[str, SharedRates] = WeakValueDictionary()
-        self._recent: dict[str, SharedRates] = {}
-        self._tenants: dict[str, SharedRates] = {}
-        self._limits: dict[str, TenantLimits] = {}
-        self._connections: Counter[str] = Counter()
-        self._told: Told = {}
+        self._retained = retained
+        self._users: WeakValueDictionary[str, Shares] = WeakValueDictionary()
+        self._recent: dict[str, Shares] = {}
+        self._tenants: dict[str, Shares] = {}
+        self._local: dict[str, Shares] = {}
+        if of_gateway := limits_in(settings, "gateway_"):
+            self._local[GATEWAY] = Shares("all clients of the gateway", of_gateway)
+        # By kind: how many there are here, by user, tenant, and of the gateway.
+        self._here: dict[str, Counter[str]] = {kind: Counter() for kind in STOCKS}
+        self._word: dict[str, Any] = {"shared": {}, "shared_more": {}}
         self._measured_at = loop.time()
 
-    def of(self, tenant: str, user: str | None) -> tuple[SharedRates, ...]:
+    def of(self, tenant: str, user: str | None, listener: ListenerInfo) -> tuple[Shares, ...]:
         """Return what a connection takes from; nothing: no limit is its.
 
         Args:
             tenant: Whose it is.
             user: As whom its client has logged in; None: as nobody.
+            listener: By which it came.
         """
-        found = [] if user is None or not any(self._of_users) else [self._of_user(user)]
-        limits = self._limits.get(tenant, NO_LIMITS)
-        if limits.has_rates:
-            rates = self._tenants.get(tenant)
-            if rates is None:
-                asked = limits.messages_per_second, limits.bytes_per_second
-                rates = self._tenants[tenant] = SharedRates("a tenant", *asked)
-            found.append(rates)
+        found = [] if user is None or not self._of_users else [self._of_user(user)]
+        if (shares := self._tenants.get(_tenant(tenant))) is not None:
+            found.append(shares)
+        if listener.limits:
+            key = listener.address
+            if key not in self._local:
+                whose = f"all clients of the listener {listener.name}"
+                self._local[key] = Shares(whose, dict(listener.limits))
+            found.append(self._local[key])
+        if GATEWAY in self._local:
+            found.append(self._local[GATEWAY])
         return tuple(found)
 
     def set_limits(self, tenant: str, limits: TenantLimits) -> None:
         """Have a tenant's limits; connections ask `of` anew."""
-        self._limits[tenant] = limits
-        if (rates := self._tenants.get(tenant)) is not None:
-            rates.limit(limits.messages_per_second, limits.bytes_per_second)
-        if limits == NO_LIMITS:
-            del self._limits[tenant]
-            self._tenants.pop(tenant, None)
+        name, wanted = _tenant(tenant), limits_in(limits)
+        if not wanted:
+            self._tenants.pop(name, None)
+            return
+        shares = self._tenants.get(name)
+        if shares is None:
+            shares = self._tenants[name] = Shares("all clients of a tenant", {})
+        shares.limit(wanted)
+        self._count_anew(name, shares, list(self._others()), self._loop.time())
 
-    def refusal(self, tenant: str) -> tuple[ConnackReasonCode, str] | None:
-        """Return why a tenant may have no further connection, or None."""
-        most = self._limits.get(tenant, NO_LIMITS).connections
-        if not most:
-            return None
-        name = _tenant(tenant)
-        there = sum(told[name][2] for told in self._others() if name in told)
-        if self._connections[tenant] + there < most:
-            return None
-        return ConnackReasonCode.QUOTA_EXCEEDED, FULL
+    # Who comes and goes
+
+    def refusal(
+        self, tenant: str, user: str | None, *, is_further: bool
+    ) -> tuple[ConnackReasonCode, str] | None:
+        """Return why a client that has logged in is one too many, or None.
+
+        Args:
+            tenant: Whose it is.
+            user: As whom it has logged in.
+            is_further: It takes the place of no other connection of its own.
+        """
+        now = self._loop.time()
+        if is_further and (whose := self.full("connections", tenant, user, 1)):
+            return ConnackReasonCode.QUOTA_EXCEEDED, f"{whose} have as many connections as they may"
+        for _, shares in self._sharing(tenant, user):
+            if shares.connects is not None and not shares.connects.admit(now):
+                reason = f"{shares.whose} connect too often"
+                return ConnackReasonCode.CONNECTION_RATE_EXCEEDED, reason
+        return None
+
+    def entered(self, tenant: str, user: str | None) -> None:
+        """Count a connection whose client was let in."""
+        self._count("connections", tenant, user, 1)
+
+    def left(self, tenant: str, user: str | None) -> None:
+        """Count one that has ended."""
+        self._count("connections", tenant, user, -1)
+
+    def subscribed(self, tenant: str, user: str | None, count: int) -> None:
+        """Count subscriptions of a client that is here; fewer than none: they are gone."""
+        self._count("subscriptions", tenant, user, count)
 
     def connections_of(self, tenant: str) -> int:
         """Return how many clients of a tenant are connected here."""
-        return self._connections[tenant]
+        return self._here["connections"][_tenant(tenant)]
 
-    def entered(self, tenant: str) -> None:
-        """Count a connection whose client was let in."""
-        self._connections[tenant] += 1
+    # What there may be
 
-    def left(self, tenant: str) -> None:
-        """Count one that has ended."""
-        self._connections[tenant] -= 1
-        if not self._connections[tenant]:
-            del self._connections[tenant]
+    def is_limited(self, kind: str, tenant: str, user: str | None) -> bool:
+        """Tell whether somebody limits how much there is of a kind."""
+        return any(kind in shares.stocks for _, shares in self._sharing(tenant, user))
 
-    def word(self) -> Told:
+    def full(self, kind: str, tenant: str, user: str | None, amount: float) -> str:
+        """Return whose limit has no room for so much more; "": there is room."""
+        now = self._loop.time()
+        for name, shares in self._sharing(tenant, user):
+            count = shares.stocks.get(kind)
+            if count is not None and not count.has_room(self._here[kind][name], amount, now):
+                return shares.whose
+        return ""
+
+    def let_in_retained(self, tenant: str, messages: int, size: int) -> None:
+        """Count a retained message that is on its way to the gateways that keep it."""
+        now = self._loop.time()
+        for _, shares in self._sharing(tenant, None):
+            for kind, amount in (("retained_messages", messages), ("retained_bytes", size)):
+                if amount > 0 and (count := shares.stocks.get(kind)) is not None:
+                    count.let_in(amount, now)
+
+    # What others are told
+
+    def word(self) -> dict[str, Any]:
         """Return what others are told; work out anew, twice a second, what is left here."""
         now = self._loop.time()
         seconds = now - self._measured_at
         if seconds >= BEAT_SECONDS:
             self._measured_at = now
             self._measure(seconds, now)
-        return self._told
+        return self._word
 
     def _measure(self, seconds: float, now: float) -> None:
         others = list(self._others())
-        told: list[tuple[float, str, list[float]]] = []
-        for name, rates in self._all():
-            wants, most = [0.0, 0.0], 0.0
-            for kind, rate in enumerate(rates.rates):
-                if rate is not None:
-                    rate.measure(seconds)
-                    rate.share([one[name][kind] if name in one else 0.0 for one in others], now)
-                    wants[kind] = round(rate.wanted, 1)
-                    most = max(most, rate.wanted / rate.limit)
+        wanted: list[tuple[float, str, dict[str, float]]] = []
+        users = [(f"u/{name}", shares) for name, shares in self._users.items()]
+        for name, shares in [*users, *self._tenants.items()]:
+            wants, most = {}, 0.0
+            for kind, rate in shares.rates():
+                rate.measure(seconds)
+                rate.share([one.get(name, {}).get(kind, 0.0) for one in others], now)
+                wants[kind] = round(rate.wanted, 1)
+                most = max(most, rate.wanted / rate.limit)
             if most >= LEAST_TOLD:
-                told.append((most, name, wants))
-        told.sort(reverse=True)
-        self._told = {name: [*wants, 0] for _, name, wants in told[:MAX_TOLD]}
-        for tenant, limits in self._limits.items():
-            if limits.connections and (count := self._connections.get(tenant)):
-                self._told.setdefault(_tenant(tenant), [0.0, 0.0, 0])[2] = count
+                wanted.append((most, name, wants))
+        wanted.sort(key=lambda one: one[:2], reverse=True)
+        told: Told = {name: wants for _, name, wants in wanted[:MAX_TOLD]}
+        for name, shares in self._tenants.items():
+            if counted := self._count_anew(name, shares, others, now):
+                told[name] = told.get(name, {}) | counted
+        for user, shares in self._users.items():
+            self._count_anew(f"u/{user}", shares, [], now)
+        self._word = _to_word(told)
 
-    def _all(self) -> list[tuple[str, SharedRates]]:
-        users = [(f"u/{name}", rates) for name, rates in self._users.items()]
-        return [*users, *((_tenant(name), rates) for name, rates in self._tenants.items())]
+    def _count_anew(
+        self, name: str, shares: Shares, others: Sequence[Told], now: float
+    ) -> dict[str, float]:
+        """Work out what is left of what somebody may have; return how much is here."""
+        told = {}
+        stocks = shares.stocks
+        if "retained_messages" in stocks or "retained_bytes" in stocks:
+            messages, size = self._retained(name.partition("/")[2])
+            self._here["retained_messages"][name] = messages
+            self._here["retained_bytes"][name] = size
+        for kind, count in stocks.items():
+            here = self._here[kind][name]
+            count.share(here, [one.get(name, {}).get(kind, 0.0) for one in others], now)
+            if mine := here + count.on_the_way(now):
+                told[kind] = mine
+        return told
 
-    def _of_user(self, user: str) -> SharedRates:
-        rates = self._users.get(user)
-        if rates is None:
-            rates = self._users[user] = SharedRates("a user", *self._of_users)
+    def _sharing(self, tenant: str, user: str | None) -> list[tuple[str, Shares]]:
+        """Return whose limits count for a client, but for those of its listener."""
+        found = []
+        if user is not None and self._of_users:
+            found.append((f"u/{user}", self._of_user(user)))
+        name = _tenant(tenant)
+        if (shares := self._tenants.get(name)) is not None:
+            found.append((name, shares))
+        if (shares := self._local.get(GATEWAY)) is not None:
+            found.append((GATEWAY, shares))
+        return found
+
+    def _count(self, kind: str, tenant: str, user: str | None, change: int) -> None:
+        here = self._here[kind]
+        names = [_tenant(tenant)]
+        if user is not None and self._of_users:
+            names.append(f"u/{user}")
+        if GATEWAY in self._local:
+            names.append(GATEWAY)
+        for name in names:
+            here[name] += change
+            if not here[name]:
+                del here[name]
+
+    def _of_user(self, user: str) -> Shares:
+        shares = self._users.get(user)
+        if shares is None:
+            shares = self._users[user] = Shares("the connections of a user", self._of_users)
+            self._count_anew(f"u/{user}", shares, [], self._loop.time())
         self._recent.pop(user, None)
         if len(self._recent) >= MAX_RECENT:
             del self._recent[next(iter(self._recent))]
-        self._recent[user] = rates
-        return rates
+        self._recent[user] = shares
+        return shares
 
 
-def read_told(found: object) -> Told:
+def _to_word(told: Told) -> dict[str, Any]:
+    """Return the members of a word: what every release reads, and what was added later."""
+    first, more = {}, {}
+    for name, amounts in told.items():
+        if any(kind in amounts for kind in _FIRST_TOLD):
+            first[name] = [amounts.get(kind, 0.0) for kind in _FIRST_TOLD]
+        if rest := {kind: one for kind, one in amounts.items() if kind not in _FIRST_TOLD}:
+            more[name] = rest
+    return {"shared": first, "shared_more": more}
+
+
+def read_told(first: object, more: object) -> Told:
     """Return what a word says of shared limits; what is none of it is left out."""
-    if not isinstance(found, dict):
-        return {}
-    return {
-        str(name): [float(one) for one in values]
-        for name, values in found.items()
-        if isinstance(values, list)
-        and len(values) == 3
-        and all(type(one) in {int, float} and one >= 0 for one in values)
-    }
+    told: Told = {}
+    if isinstance(first, dict):
+        for name, values in first.items():
+            if isinstance(values, list) and len(values) == len(_FIRST_TOLD):
+                told[str(name)] = _amounts(zip(_FIRST_TOLD, values, strict=True))
+    if isinstance(more, dict):
+        for name, values in more.items():
+            if isinstance(values, dict):
+                told[str(name)] = told.get(str(name), {}) | _amounts(values.items())
+    return told
+
+
+def _amounts(found: Iterable[tuple[Any, Any]]) -> dict[str, float]:
+    return {str(kind): float(one) for kind, one in found if type(one) in {int, float} and one >= 0}
 
 
 def _tenant(name: str) -> str:
     return f"t/{name}"
-
-
-def _changed(known: SharedRate | None, new: SharedRate | None) -> SharedRate | None:
-    if known is None or new is None:
-        return new
-    known.limit = new.limit
-    return known

@@ -167,7 +167,7 @@ class Status:
             "overload": self._overload.level,
             "overload_step": self._overload.step,
             "rights": self._authorizer.version,
-            "shared": self._shared_limits.word(),
+            **self._shared_limits.word(),
             "metrics_port": settings.metrics.port,
             "shards": self._shards.owned,
             "shard_count": self._shards.count,

@@ -40,6 +40,7 @@ class SubscribedSession:
         expiry_interval: Seconds it outlives its connection; `NEVER_EXPIRES` for ever.
         connection: None once the client has gone.
         subscriptions: By topic filter, shared ones included.
+        size: Bytes of these filters and of the will.
         will: To be published when the connection ends without DISCONNECT; None once it was, or
             when there was none. [MQTT5-3.1.2-7] [MQTT311-3.1.2-12]
         progress: Of a session that outlives its connection, else None.
@@ -78,6 +79,7 @@ class SubscribedSession:
         "sender",
         "session_id",
         "shares",
+        "size",
         "state",
         "subscriptions",
         "tenant",
@@ -114,6 +116,8 @@ class SubscribedSession:
         self.sender = Sender(context.senders, self.tenant, self.client_id, connection.rights)
         self.incoming: IncomingMessages = IncomingMessages()
         self.subscriptions: dict[str, ClientSubscription[Sender]] = {}
+        will = connect.will
+        self.size = 0 if will is None else len(will.topic_name.encode()) + len(will.payload)
         self._records = SubscriptionRecords()
         self.progress: Progress | None = None
         # Written by itself, not as what has changed.
@@ -177,11 +181,17 @@ class SubscribedSession:
             return
         if topic_filter in self.subscriptions:
             self.remove_subscription(topic_filter)
-        self.subscriptions[topic_filter] = subscription
+        self._hold(subscription)
         self._records.add(topic_filter, can_have_record=self._can_have_records)
         self._context.subscriptions.add(self.tenant, subscription)
         if topic_filter.startswith(SHARE_PREFIX):
             self._share(topic_filter)
+
+    def _hold(self, subscription: ClientSubscription[Sender]) -> None:
+        """Have a subscription that this session has not had."""
+        self.subscriptions[subscription.topic_filter] = subscription
+        self.size += len(subscription.topic_filter.encode())
+        self._context.shared_limits.subscribed(self.tenant, self.principal, 1)
 
     def _share(self, topic_filter: str) -> None:
         self.shares = True
@@ -219,6 +229,8 @@ class SubscribedSession:
     def _remove(self, topic_filter: str, state: State) -> None:
         """Undo what was done for a subscription up to a state."""
         subscription = self.subscriptions.pop(topic_filter)
+        self.size -= len(topic_filter.encode())
+        self._context.shared_limits.subscribed(self.tenant, self.principal, -1)
         if self._restored_starts is not None:
             self._restored_starts.pop(topic_filter, None)
         is_in_force = state in IN_FORCE and not self.is_catching_up(topic_filter)

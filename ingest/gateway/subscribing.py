@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ingest.gateway.routes import Routes
     from ingest.gateway.sending import Sender
     from ingest.gateway.share_groups import ShareGroups
+    from ingest.gateway.shared_limits import SharedLimits
     from ingest.gateway.tasks import Tasks
     from ingest.protocol.properties import Properties
     from mqlake.session_records import RetainedScan
@@ -63,6 +64,7 @@ class SubscriberContext:
         histories: Reads history for those who ask for it.
         publisher: Knows what the log has confirmed.
         delivered: How far the gateway has come.
+        shared_limits: Know how many there may be of many clients.
     """
 
     __slots__ = (
@@ -76,6 +78,7 @@ class SubscriberContext:
         "routes",
         "settings",
         "share_groups",
+        "shared_limits",
         "tasks",
     )
 
@@ -89,6 +92,7 @@ class SubscriberContext:
         histories: Histories,
         publisher: Publisher,
         delivered: Delivered,
+        shared_limits: SharedLimits,
     ) -> None:
         self.settings = context.settings
         self.loop = context.loop
@@ -101,6 +105,43 @@ class SubscriberContext:
         self.histories = histories
         self.publisher = publisher
         self.delivered = delivered
+        self.shared_limits = shared_limits
+
+
+class _Room:
+    """What one SUBSCRIBE may add to a session, and to what others may have together with it."""
+
+    __slots__ = ("_context", "_count", "_is_shared", "_most", "_most_bytes", "_session", "_size")
+
+    def __init__(self, context: SubscriberContext, session: ClientSession) -> None:
+        limits = context.settings.limits
+        self._context = context
+        self._session = session
+        self._most, self._most_bytes = limits.subscriptions, limits.session_bytes
+        self._is_shared = context.shared_limits.is_limited(
+            "subscriptions", session.tenant, session.principal
+        )
+        self._count = 0
+        self._size = 0
+
+    def take(self, topic_filter: str) -> bool:
+        """Take room for one more filter; False: there is none."""
+        session, count, size = (
+            self._session,
+            self._count + 1,
+            self._size + len(topic_filter.encode()),
+        )
+        if self._most and len(session.subscriptions) + count > self._most:
+            return False
+        if self._most_bytes and session.size + size > self._most_bytes:
+            return False
+        shared = self._context.shared_limits
+        if self._is_shared and shared.full(
+            "subscriptions", session.tenant, session.principal, count
+        ):
+            return False
+        self._count, self._size = count, size
+        return True
 
 
 class Subscriber:
@@ -136,13 +177,12 @@ class Subscriber:
         ]
         new: dict[str, ClientSubscription[Sender]] = {}
         replaced: dict[str, None] = {}
-        most = context.settings.limits.subscriptions
+        room = _Room(context, session)
         for number, asked in enumerate(subscribe.subscriptions):
             if refusals[number] is not None:
                 continue
             is_new = asked.topic_filter not in session.subscriptions
-            more = is_new and asked.topic_filter not in new
-            if more and most and len(session.subscriptions) + len(new) >= most:
+            if is_new and asked.topic_filter not in new and not room.take(asked.topic_filter):
                 refusals[number] = SubackReasonCode.QUOTA_EXCEEDED
                 continue
             subscription = ClientSubscription(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ingest.gateway.authentication.authorizer import Authorizer
     from ingest.gateway.drops import Drops
     from ingest.gateway.publishing import Publisher
+    from ingest.gateway.retained_quota import RetainedQuota
     from ingest.protocol.properties import Properties
     from mqlake.session_records import SessionRecord, StoredWill
 
@@ -36,6 +37,7 @@ class Wills:
         publisher: Of the gateway.
         origin: `<site>/<gateway>`.
         authorizer: Says who may publish what when it is published.
+        retained_quota: Says whether one may be retained; else it is published without being that.
         drops: Takes those that may not be.
 
     Attributes:
@@ -43,11 +45,17 @@ class Wills:
     """
 
     def __init__(
-        self, publisher: Publisher, origin: str, authorizer: Authorizer, drops: Drops
+        self,
+        publisher: Publisher,
+        origin: str,
+        authorizer: Authorizer,
+        retained_quota: RetainedQuota,
+        drops: Drops,
     ) -> None:
         self._publisher = publisher
         self._origin = origin
         self._authorizer = authorizer
+        self._retained_quota = retained_quota
         self._drops = drops
         self.waiting = 0
 
@@ -83,11 +91,16 @@ class Wills:
                 will.qos,
             )
             return
+        retain = will.retain
+        if retain and not self._retained_quota.take(session.tenant, will.topic_name, will.payload):
+            drop = (session.tenant, session.client_id, will.topic_name, will.qos)
+            self._drops.add(DropReason.RETAINED_FULL, *drop)
+            retain = False
         publish = Publish(
             will.topic_name,
             will.payload,
             will.qos,
-            will.retain,
+            retain,
             properties=cast("Properties", will.properties),
         )
         headers = client_headers(session.client_id, self._origin, session.username)

@@ -70,13 +70,27 @@ class OutgoingMessages(Generic[Message]):
         window: How many may be in flight, 1 to 65,535.
         max_queued: How many more may wait; a message beyond that is dropped (the newest goes,
             unless the caller makes room by `drop_oldest`).
+        max_queued_bytes: Likewise, by the sizes that are told; no further one is taken once there
+            are as many. 0: any number.
     """
 
-    __slots__ = ("_inflight", "_last_packet_id", "_queue", "_resend", "max_queued", "window")
+    __slots__ = (
+        "_inflight",
+        "_last_packet_id",
+        "_queue",
+        "_resend",
+        "max_queued",
+        "max_queued_bytes",
+        "queued_bytes",
+        "window",
+    )
 
-    def __init__(self, *, window: int, max_queued: int) -> None:
+    def __init__(self, *, window: int, max_queued: int, max_queued_bytes: int = 0) -> None:
         self.window = window
         self.max_queued = max_queued
+        self.max_queued_bytes = max_queued_bytes
+        # Invariant: the sizes of what is in the queue.
+        self.queued_bytes = 0
         # Invariants: the keys are the packet identifiers in use, in the order of the first sending;
         # len(_inflight) - len(_resend) <= window.
         self._inflight: dict[int, _Exchange[Message]] = {}
@@ -84,7 +98,7 @@ class OutgoingMessages(Generic[Message]):
         self._resend: dict[int, None] = {}
         # Invariant: empty whenever the window has room and the socket takes data.
         # Made when something waits: empty it would be the largest part of an idle session.
-        self._queue: deque[tuple[Message, int]] | None = None
+        self._queue: deque[tuple[Message, int, int]] | None = None
         self._last_packet_id = 0
 
     @property
@@ -103,28 +117,26 @@ class OutgoingMessages(Generic[Message]):
     @property
     def is_full(self) -> bool:
         """Whether a message that has to wait finds no place."""
+        if self.max_queued_bytes and self.queued_bytes >= self.max_queued_bytes:
+            return True
         return self.queued_count >= self.max_queued
 
-    def offer(self, message: Message, qos: int, *, writable: bool) -> int | Offer:
+    def offer(self, message: Message, qos: int, *, writable: bool, size: int = 0) -> int | Offer:
         """Take a message; return its packet identifier when it is to be sent now.
 
         Args:
             message: Whatever the caller wants back to send it.
             qos: 1 or 2.
             writable: False while the client's socket takes no more; the message then waits.
+            size: Bytes that it takes while it waits.
         """
         if writable and self.has_room:
             return self._start(message, qos)
-        if self.is_full:
-            return Offer.DROPPED
-        if self._queue is None:
-            self._queue = deque()
-        self._queue.append((message, qos))
-        return Offer.QUEUED
+        return Offer.QUEUED if self.put(message, qos, size) else Offer.DROPPED
 
     def drop_oldest(self) -> Message | None:
         """Take the message out that has waited longest; None when none waits."""
-        return self._queue.popleft()[0] if self._queue else None
+        return self._take_first()[0] if self._queue else None
 
     def take_ready(self) -> Ready[Message] | None:
         """Return the next message to send, if one waits and the window has room."""
@@ -138,17 +150,24 @@ class OutgoingMessages(Generic[Message]):
                 return Ready(packet_id, message, dup=True)
         if not self._queue or len(self._inflight) >= self.window:
             return None
-        message, qos = self._queue.popleft()
+        message, qos = self._take_first()
         return Ready(self._start(message, qos) if qos else 0, message, dup=False)
 
-    def put(self, message: Message, qos: int) -> bool:
-        """Queue a message for an absent client, QoS 0 too; False when there is no room."""
+    def put(self, message: Message, qos: int, size: int = 0) -> bool:
+        """Queue a message, for an absent client QoS 0 too; False when there is no room."""
         if self.is_full:
             return False
         if self._queue is None:
             self._queue = deque()
-        self._queue.append((message, qos))
+        self._queue.append((message, qos, size))
+        self.queued_bytes += size
         return True
+
+    def _take_first(self) -> tuple[Message, int]:
+        assert self._queue is not None
+        message, qos, size = self._queue.popleft()
+        self.queued_bytes -= size
+        return message, qos
 
     def is_in_flight(self, packet_id: int) -> bool:
         """Return whether an exchange under this packet identifier is not over."""
@@ -235,14 +254,15 @@ class OutgoingMessages(Generic[Message]):
         """Take some of what waits out, oldest first."""
         if not self._queue:
             return []
-        taken = [message for message, _ in self._queue if belongs(message)]
+        taken = [one for one in self._queue if belongs(one[0])]
         if taken:
             self._queue = deque(one for one in self._queue if not belongs(one[0]))
-        return taken
+            self.queued_bytes -= sum(size for _, _, size in taken)
+        return [message for message, _, _ in taken]
 
     def waiting(self) -> Iterator[Message]:
         """Yield what waits without a packet identifier, oldest first."""
-        for message, _ in self._queue or ():
+        for message, _, _ in self._queue or ():
             yield message
 
     def _start(self, message: Message, qos: int) -> int:

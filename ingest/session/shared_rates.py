@@ -71,6 +71,15 @@ class SharedRate(TokenBucket):
             self._was_short = True
         return wait
 
+    def admit(self, now: float) -> bool:
+        """Take one if it is there; what is refused is wanted all the same."""
+        super().take(0.0, now)
+        if self._level < 1:
+            self._was_short = True
+            return False
+        self.take(1.0, now)
+        return True
+
     def measure(self, seconds: float) -> None:
         """Work out what is wanted, by what was taken in the last seconds."""
         used = self._taken / seconds * HEADROOM

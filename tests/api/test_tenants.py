@@ -8,11 +8,11 @@ import pytest
 from api.tenants import TenantBook
 from mqlake.errors import InvalidRecord
 from mqlake.records import GATEWAYS
-from mqlake.tenants import decode_tenant, tenant_key
+from mqlake.tenants import TenantLimits, decode_tenant, tenant_key
 from tests.api.conftest import Api
 from tests.api.test_access import bearer, make_key
 
-NO_LIMITS = {"messages_per_second": 0, "bytes_per_second": 0, "connections": 0}
+NO_LIMITS = dict.fromkeys(TenantLimits.model_fields, 0)
 ACME = {"state": "active", "description": "Acme Inc."}
 MADE = {"created_at": "2020-09-13T12:26:40Z", "changed_by": "api-token"}
 

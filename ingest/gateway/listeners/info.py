@@ -33,6 +33,10 @@ class ListenerInfo:
     """Who is asked who a client is; empty: as the gateway says."""
     tenancy: Tenancy | None = None
     """How its clients' tenants are found; None: all are the gateway's own."""
+    connects_per_second: int = 0
+    """0: any number."""
+    limits: tuple[tuple[str, int], ...] = ()
+    """Rates that its clients share, by kind."""
 
 
 MakeConnection: TypeAlias = Callable[[ListenerInfo], asyncio.Protocol]

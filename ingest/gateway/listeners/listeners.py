@@ -27,6 +27,7 @@ from ingest.gateway.listeners.tenancy import tenancy_of
 from ingest.gateway.listeners.websocket import WebSocket, WebSocketRules
 from ingest.protocol.packets import MQTT_3_1
 from mqlake.errors import OperationalError
+from mqlake.tenants import limits_in
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class Listeners:
     async def _open(self, settings: ListenerSettings, make_connection: MakeConnection) -> None:
         address = address_of(settings)
         name = settings.name or address
+        limits = limits_in(settings)
         info = ListenerInfo(
             name,
             settings.kind,
@@ -101,6 +103,8 @@ class Listeners:
             settings.identity,
             settings.authenticate_by,
             tenancy_of(settings),
+            limits.pop("connects", 0),
+            tuple(limits.items()),
         )
         certificates = None
         if isinstance(settings, (TlsListener, SecureWebSocketListener)):

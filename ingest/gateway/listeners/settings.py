@@ -42,6 +42,20 @@ class _Listener(SettingsGroup):
         description="further clients of this listener are refused; None for the gateway's limit "
         "alone",
     )
+    connects_per_second: int = Field(
+        default=0, ge=0, description="CONNECT packets that are looked at; others get 0x9F"
+    )
+    messages_per_second: int = Field(
+        default=0, ge=0, description="that all of its clients publish; as many at once"
+    )
+    bytes_per_second: int = Field(
+        default=0, ge=0, description="that all of its clients send, at least 1024; as many at once"
+    )
+    filters_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="topic filters that all of its clients name; as many at once",
+    )
     proxy_protocol: bool = Field(
         default=False,
         description="each connection begins with a PROXY protocol header, version 1 or 2; only for "

@@ -3,7 +3,6 @@
 A shard is a partition of `mqlake.inbound`: a topic's messages are all in one.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +10,9 @@ from ingest.gateway.store.database import Database
 from ingest.gateway.store.scanning import FilterScan, just_after
 from mqlake.clock import Clock
 
+_SIZE: Final = (
+    "(length({0}.payload) + length(CAST({0}.topic AS BLOB)) + ifnull(length({0}.properties), 0))"
+)
 _SCHEMA: Final = """
 CREATE TABLE retained (
     tenant TEXT NOT NULL,
@@ -36,6 +38,27 @@ CREATE TABLE removed (
     PRIMARY KEY (log_partition, tenant, topic)
 ) WITHOUT ROWID;
 CREATE INDEX removed_forget ON removed (forget_at_ms);
+-- How much there is; to go through all of it each time would take seconds.
+CREATE TABLE retained_usage (
+    log_partition INTEGER NOT NULL,
+    tenant TEXT NOT NULL,
+    messages INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    PRIMARY KEY (log_partition, tenant)
+) WITHOUT ROWID;
+CREATE TRIGGER retained_added AFTER INSERT ON retained BEGIN
+    INSERT OR IGNORE INTO retained_usage VALUES (new.log_partition, new.tenant, 0, 0);
+    UPDATE retained_usage SET messages = messages + 1, bytes = bytes + {new}
+    WHERE log_partition = new.log_partition AND tenant = new.tenant;
+END;
+CREATE TRIGGER retained_replaced AFTER UPDATE ON retained BEGIN
+    UPDATE retained_usage SET bytes = bytes + {new} - {old}
+    WHERE log_partition = new.log_partition AND tenant = new.tenant;
+END;
+CREATE TRIGGER retained_removed AFTER DELETE ON retained BEGIN
+    UPDATE retained_usage SET messages = messages - 1, bytes = bytes - {old}
+    WHERE log_partition = old.log_partition AND tenant = old.tenant;
+END;
 """
 _COLUMNS: Final = (
     "tenant, topic, payload, qos, properties, client_id, received_at_ms, expires_at_ms,"
@@ -58,6 +81,9 @@ UPDATE retained SET
 WHERE log_partition = ?9 AND tenant = ?1 AND topic = ?2 AND log_offset < ?10
 """
 _TOPIC: Final = "log_partition = ?1 AND tenant = ?2 AND topic = ?3"
+_COUNT: Final = "SELECT ifnull(sum(messages), 0) FROM retained_usage WHERE log_partition = ?"
+_USAGE: Final = "SELECT messages, bytes FROM retained_usage WHERE log_partition = ? AND tenant = ?"
+_SIZE_OF: Final = f"SELECT {_SIZE.format('retained')} FROM retained WHERE {_TOPIC}"  # noqa: S608
 _GET: Final = f"SELECT {_COLUMNS} FROM retained WHERE {_TOPIC}"  # noqa: S608
 _REMOVE: Final = f"DELETE FROM retained WHERE {_TOPIC} AND log_offset < ?4"  # noqa: S608
 _NOTE_REMOVED: Final = f"""
@@ -134,8 +160,7 @@ class RetainedStore:
         self._database = database
         self._clock = clock
         self._remember_removed_ms = round(remember_removed_seconds * 1000)
-        self._counts: Counter[int] = Counter()  # SQLite would go through all rows each time
-        database.create(_SCHEMA)
+        database.create(_SCHEMA.format(new=_SIZE.format("new"), old=_SIZE.format("old")))
 
     def apply(self, row: RetainedRow) -> bool:
         """Take one message or removal; return False when a later one is known.
@@ -245,27 +270,35 @@ class RetainedStore:
 
     def count(self, shard: int) -> int:
         """Return how many messages a shard has; expired ones count until they are purged."""
-        return self._counts[shard]
+        found = self._database.row(_COUNT, (shard,))
+        return 0 if found is None else int(found[0])
+
+    def usage(self, shards: Iterable[int], tenant: str) -> tuple[int, int]:
+        """Return how many messages of a tenant shards have, and their bytes."""
+        found = [self._database.row(_USAGE, (shard, tenant)) or (0, 0) for shard in shards]
+        return sum(one[0] for one in found), sum(one[1] for one in found)
+
+    def size(self, shard: int, tenant: str, topic_name: str) -> int | None:
+        """Return the bytes of what is retained for a topic, None: nothing is."""
+        found = self._database.row(_SIZE_OF, (shard, tenant, topic_name))
+        return None if found is None else int(found[0])
 
     def drop(self, shard: int, *, limit: int = 1000) -> bool:
         """Forget some of what is known of a shard; False when nothing is left."""
         with self._database.batch():
             dropped = self._database.write(_DROP, (shard, limit))
-            self._counts[shard] -= dropped
             forgotten = self._database.write(_FORGET_SHARD, (shard, limit))
         return dropped + forgotten > 0
 
     def _add(self, row: RetainedRow) -> bool:
-        added = self._database.write(_ADD, row)
-        self._counts[row.partition] += added
-        return added > 0
+        return self._database.write(_ADD, row) > 0
 
     def _replace(self, row: RetainedRow) -> bool:
         return self._database.write(_REPLACE, row) > 0
 
     def _remove(self, key: tuple[int, str, str], offset: int, *, below: int) -> bool:
         """Remove what came before an offset; nothing up to the other one is to come back."""
-        self._counts[key[0]] -= self._database.write(_REMOVE, (*key, below))
+        self._database.write(_REMOVE, (*key, below))
         forget_at_ms = self._clock.now_ms() + self._remember_removed_ms
         return self._database.write(_NOTE_REMOVED, (*key, offset, forget_at_ms)) > 0
 

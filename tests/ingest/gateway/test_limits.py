@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ingest.gateway import shared_limits as module
+from ingest.gateway.listeners.info import ListenerInfo
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.packets import (
     Connack,
@@ -21,6 +22,7 @@ from ingest.protocol.packets import (
     Subscription,
     Unsuback,
     Unsubscribe,
+    Will,
 )
 from ingest.protocol.reason_codes import (
     ConnackReasonCode,
@@ -30,7 +32,7 @@ from ingest.protocol.reason_codes import (
 from mqlake.credentials import make_verifier, set_user
 from mqlake.errors import SettingsError
 from mqlake.settings import load
-from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+from tests.ingest.gateway.harness import Client, Harness, free_port, running_gateway, until
 
 pytestmark = pytest.mark.anyio
 
@@ -179,11 +181,14 @@ async def test_clients_of_nobody_share_nothing() -> None:
 
 async def test_users_who_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RECENT", 2)
-    users = module.SharedLimits(1, 0, asyncio.get_running_loop(), list)
-    (connected,) = users.of("default", "ann")
+    settings = limits(user_messages_per_second=1)["limits"]
+    loop = asyncio.get_running_loop()
+    users = module.SharedLimits(settings, loop, list, lambda _: (0, 0))
+    listener = ListenerInfo("l", "tcp", "mqtt://l", frozenset({5}))
+    (connected,) = users.of("default", "ann", listener)
     for name in ("bob", "eve", "mallory"):
-        users.of("default", name)
-    assert users.of("default", "ann") == (connected,)
+        users.of("default", name, listener)
+    assert users.of("default", "ann", listener) == (connected,)
     assert set(users._users) == {"ann", "mallory"}
 
 
@@ -244,6 +249,173 @@ async def test_too_many_who_connect_are_refused_before_they_are_asked() -> None:
 
         while not await comes_in():  # who is refused does not count: a storm keeps nobody out
             pass
+
+
+# What a session, a user, a listener and the gateway may have
+
+
+async def test_the_filters_of_a_session_have_no_more_bytes_than_they_may() -> None:
+    async with running_gateway(**limits(session_bytes=100)) as harness:
+        client = await Client.connect(harness.port, "alice")
+        assert await codes(client, "a" * 60, "b" * 60, "b" * 40) == [GRANTED, EXCEEDED, GRANTED]
+        assert await codes(client, "a" * 60, "c") == [GRANTED, EXCEEDED], "an old one is no more"
+        client.send(Unsubscribe(2, ["b" * 40]))
+        await client.expect(Unsuback)
+        assert await codes(client, "ü" * 21, "ü" * 20) == [EXCEEDED, GRANTED], "bytes, not letters"
+
+
+async def test_what_a_session_brings_back_counts() -> None:
+    kept = {"session_expiry_interval": 60}
+    async with running_gateway(**limits(session_bytes=10)) as harness:
+        client = await Client.connect(harness.port, "alice", properties=kept)
+        assert await codes(client, "a" * 8) == [GRANTED]
+        await client.disconnect()
+        client = await Client.connect(harness.port, "alice", clean_start=False, properties=kept)
+        assert await codes(client, "bbb", "bb") == [EXCEEDED, GRANTED]
+
+
+@pytest.mark.parametrize(
+    ("level", "code"),
+    [(5, ConnackReasonCode.QUOTA_EXCEEDED), (4, ConnackReasonCode.SERVER_UNAVAILABLE)],
+)
+async def test_a_will_that_is_larger_than_a_session_is_refused(
+    level: int, code: ConnackReasonCode
+) -> None:
+    async with running_gateway(**limits(session_bytes=100)) as harness:
+        client = await Client.open(harness.port, level)
+        answer = await client.handshake("alice", will=Will("a", bytes(100)))
+        assert answer.reason_code is code
+        await Client.connect(harness.port, "alice", level=level, will=Will("a", bytes(99)))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_what_waits_for_a_client_has_no_more_bytes_than_it_may(is_there: bool) -> None:
+    """It waits behind a window that is used up, or for a session whose client comes back."""
+    kept = {"session_expiry_interval": 60, "receive_maximum": 1}
+    async with running_gateway(**limits(queued_bytes=3000)) as harness:
+        client = await Client.connect(harness.port, "slow", properties=kept)
+        await client.subscribe("a", 1)
+        if not is_there:
+            await client.disconnect()
+            await harness.saved()
+        other = await Client.connect(harness.port, "fast")
+        for number in range(6):
+            await other.publish("a", b"%d" % number * 1000, 1)
+        await harness.delivered()
+        if not is_there:
+            client = await Client.connect(harness.port, "slow", clean_start=False, properties=kept)
+        dropped = 2 if is_there else 3
+        await until(lambda: harness.counters.dropped_queue_full == dropped)
+        got = []
+        for _ in range(6 - dropped):
+            message = await client.message()
+            got.append(message.payload[:1])
+        assert got == [b"%d" % one for one in (range(4) if is_there else range(3, 6))]
+
+
+async def test_a_user_has_no_more_connections_and_subscriptions_than_it_may(
+    credentials: Path,
+) -> None:
+    most = limits(user_connections=2, user_subscriptions=3)
+    async with running_gateway(credentials_file=credentials, **most) as harness:
+        first, second = [await of_user(harness, "ann", f"a{number}") for number in range(2)]
+        third = await Client.open(harness.port)
+        answer = await third.handshake("a2", username="ann", password=b"x")
+        assert answer.reason_code is ConnackReasonCode.QUOTA_EXCEEDED
+        assert await codes(first, "a", "b") == [GRANTED] * 2
+        assert await codes(second, "c", "d") == [GRANTED, EXCEEDED]
+        bob = await of_user(harness, "bob", "b")
+        assert await codes(bob, "a", "b", "c") == [GRANTED] * 3
+        await first.disconnect()
+        await until(lambda: len(harness.gateway.connections) == 2)
+        await of_user(harness, "ann", "a2")
+        assert await codes(second, "d", "e", "f") == [GRANTED, GRANTED, EXCEEDED]
+
+
+async def test_a_user_is_let_in_no_more_often_than_he_may(credentials: Path) -> None:
+    most = limits(user_connects_per_second=2)
+    async with running_gateway(credentials_file=credentials, **most) as harness:
+        answers = []
+        for number in range(4):
+            client = await Client.open(harness.port)
+            connack = await client.handshake(f"a{number}", username="ann", password=b"x")
+            answers.append(connack.reason_code)
+        assert ConnackReasonCode.CONNECTION_RATE_EXCEEDED in answers
+        await of_user(harness, "bob", "b")
+
+
+@pytest.mark.parametrize("whose", ["listener", "gateway", "user"])
+async def test_who_names_too_many_filters_together_waits(whose: str, credentials: Path) -> None:
+    settings: dict[str, Any] = {"credentials_file": credentials}
+    if whose == "listener":
+        listener = {"kind": "tcp", "port": free_port(), "filters_per_second": 5}
+        settings["listeners"] = [listener]
+    else:
+        settings |= limits(**{f"{whose}_filters_per_second": 5})
+    async with running_gateway(**settings) as harness:
+        port = settings["listeners"][0]["port"] if whose == "listener" else harness.port
+        clients = [
+            await Client.connect(port, f"a{number}", username="ann", password=b"x")
+            for number in range(2)
+        ]
+        for client in clients:
+            assert await codes(client, "a", "b", "c") == [GRANTED] * 3
+        assert is_held(harness)
+        for client in clients:
+            assert await codes(client, "d") == [GRANTED], "nothing is lost"
+        assert harness.counters.clients_too_fast >= 1
+
+
+@pytest.mark.parametrize("whose", ["listener", "gateway"])
+@pytest.mark.parametrize("rate", ["messages", "bytes"])
+async def test_what_all_clients_of_a_listener_or_gateway_send_is_held(
+    whose: str, rate: str
+) -> None:
+    settings: dict[str, Any] = {}
+    limit = {"messages_per_second": 10} if rate == "messages" else {"bytes_per_second": 2048}
+    if whose == "listener":
+        settings["listeners"] = [{"kind": "tcp", "port": free_port(), **limit}]
+    else:
+        settings |= limits(**{f"gateway_{kind}": most for kind, most in limit.items()})
+    async with running_gateway(**settings) as harness:
+        port = settings["listeners"][0]["port"] if whose == "listener" else harness.port
+        clients = [await Client.connect(port, f"a{number}") for number in range(3)]
+        for client in clients:
+            client.send(
+                *(Publish("a", bytes(200), qos=1, packet_id=number) for number in range(1, 7))
+            )
+        await until(lambda: is_held(harness))
+        for client in clients:
+            for number in range(1, 7):
+                assert (await client.expect(Puback)).packet_id == number
+        if whose == "listener":
+            other = await Client.connect(harness.port, "other")
+            for _ in range(20):
+                await other.publish("a", bytes(200), 1)
+            assert not harness.connection("other")._held
+
+
+async def test_a_listener_looks_at_no_more_connects_than_it_may() -> None:
+    port = free_port()
+    listeners = [{"kind": "tcp", "port": port, "connects_per_second": 2}]
+    async with running_gateway(listeners=listeners) as harness:
+        answers = []
+        for number in range(5):
+            client = await Client.open(port)
+            answers.append((await client.handshake(f"c{number}")).reason_code)
+        assert ConnackReasonCode.CONNECTION_RATE_EXCEEDED in answers
+        for number in range(5):
+            await Client.connect(harness.port, f"d{number}")
+
+
+async def test_a_gateway_has_no_more_subscriptions_than_it_may() -> None:
+    async with running_gateway(**limits(gateway_subscriptions=3)) as harness:
+        alice, bob = [await Client.connect(harness.port, name) for name in ("alice", "bob")]
+        assert await codes(alice, "a", "b") == [GRANTED] * 2
+        assert await codes(bob, "a", "b") == [GRANTED, EXCEEDED]
+        await alice.disconnect()
+        await until(lambda: len(harness.gateway.connections) == 1)
+        assert await codes(bob, "b", "c", "d") == [GRANTED, GRANTED, EXCEEDED]
 
 
 def test_limits_are_read_from_the_file(tmp_path: Any) -> None:

@@ -397,7 +397,7 @@ async def test_a_tenants_clients_share_a_rate_from_when_it_is_said() -> None:
         clients = [await Client.connect(acme, f"c{number}") for number in range(2)]
         limited(harness.log, ACME, messages_per_second=10)
         shared = harness.gateway.shared_limits
-        await until(lambda: shared.of(ACME, None))
+        await until(lambda: "t/acme" in shared._tenants)
         await until(lambda: all(one._limits for one in harness.connections()))
         for client in clients:
             client.send(*(Publish("a", b"", qos=1, packet_id=number) for number in range(1, 9)))
@@ -408,7 +408,7 @@ async def test_a_tenants_clients_share_a_rate_from_when_it_is_said() -> None:
             for number in range(1, 9):
                 assert (await client.expect(Puback)).packet_id == number
         limited(harness.log, ACME)
-        await until(lambda: not shared.of(ACME, None))
+        await until(lambda: "t/acme" not in shared._tenants)
 
 
 @pytest.mark.parametrize("level", [4, 5])
@@ -416,7 +416,7 @@ async def test_a_tenant_has_no_more_connections_than_it_may(level: int) -> None:
     async with two() as (harness, acme, beta):
         limited(harness.log, ACME, connections=2)
         shared = harness.gateway.shared_limits
-        await until(lambda: shared._limits)
+        await until(lambda: "t/acme" in shared._tenants)
         kept = [await Client.connect(acme, f"c{number}", level=level) for number in range(2)]
         refused = await answer(acme, "c2", level=level)
         full = ConnackReasonCode.QUOTA_EXCEEDED
@@ -426,7 +426,7 @@ async def test_a_tenant_has_no_more_connections_than_it_may(level: int) -> None:
         # Who comes back is no further one.
         assert (await answer(acme, "c1", level=level)).reason_code == 0
         await kept[0].disconnect()
-        await until(lambda: shared._connections[ACME] == 1)
+        await until(lambda: shared.connections_of(ACME) == 1)
         assert (await answer(acme, "c2", level=level)).reason_code == 0
 
 
@@ -444,13 +444,15 @@ async def test_two_gateways_share_what_a_tenant_may() -> None:
                 await Client.connect(ports[0], f"a{number}")
             await Client.connect(ports[1], "b0")
             for one in opened:
-                await until(partial(one.shared_limits.refusal, ACME))
+                await until(partial(one.shared_limits.full, "connections", ACME, None, 1))
             assert (await answer(ports[1], "b1")).reason_code is ConnackReasonCode.QUOTA_EXCEEDED
             # Who publishes as fast as it may at one of them has all but what is kept for others.
             busy = await Client.connect(ports[0], "a0")
             busy.send(*(Publish("a", b"") for _ in range(150)))
-            await until(lambda: any(one["t/acme"][0] >= 100 for one in second.peers.shared()))
-            assert first.shared_limits.of(ACME, None)
+            await until(
+                lambda: any(one["t/acme"]["messages"] >= 100 for one in second.peers.shared())
+            )
+            assert first.shared_limits.is_limited("connections", ACME, None)
 
 
 # By tokens

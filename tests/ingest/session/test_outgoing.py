@@ -15,13 +15,15 @@ PACKET_IDS = st.integers(1, 12)
 class OutgoingMachine(RuleBasedStateMachine):
     """Every state x every input, beside a model that knows no more than the module's diagram."""
 
-    @initialize(window=st.integers(1, 4), max_queued=st.integers(0, 4))
-    def start(self, window: int, max_queued: int) -> None:
+    @initialize(window=st.integers(1, 4), max_queued=st.integers(0, 4), max_bytes=st.integers(0, 6))
+    def start(self, window: int, max_queued: int, max_bytes: int) -> None:
         self.window = window
         self.max_queued = max_queued
+        self.max_bytes = max_bytes
         self.outgoing: OutgoingMessages[int] = OutgoingMessages(
-            window=window, max_queued=max_queued
+            window=window, max_queued=max_queued, max_queued_bytes=max_bytes
         )
+        self.sizes: dict[int, int] = {}
         self.numbers = count()
         self.inflight: dict[int, str] = {}  # packet identifier -> what it waits for
         self.queue: deque[tuple[int, int]] = deque()
@@ -33,18 +35,35 @@ class OutgoingMachine(RuleBasedStateMachine):
         self.inflight[packet_id] = "PUBACK" if qos == 1 else "PUBREC"
         self.sent.append(message)
 
-    @rule(qos=QOS, writable=st.booleans())
-    def offer(self, qos: int, writable: bool) -> None:
+    @property
+    def queued_bytes(self) -> int:
+        return sum(self.sizes[message] for message, _ in self.queue)
+
+    @rule(qos=QOS, writable=st.booleans(), size=st.integers(0, 4))
+    def offer(self, qos: int, writable: bool, size: int) -> None:
         message = next(self.numbers)
-        result = self.outgoing.offer(message, qos, writable=writable)
+        self.sizes[message] = size
+        is_within = not self.max_bytes or self.queued_bytes < self.max_bytes
+        result = self.outgoing.offer(message, qos, writable=writable, size=size)
         if writable and not self.queue and len(self.inflight) < self.window:
             assert isinstance(result, int)
             self.started(result, message, qos)
-        elif len(self.queue) < self.max_queued:
+        elif len(self.queue) < self.max_queued and is_within:
             assert result is Offer.QUEUED
             self.queue.append((message, qos))
         else:
             assert result is Offer.DROPPED
+
+    @rule()
+    def drop_oldest(self) -> None:
+        oldest = self.queue.popleft()[0] if self.queue else None
+        assert self.outgoing.drop_oldest() == oldest
+
+    @rule(odd=st.booleans())
+    def take_waiting(self, odd: bool) -> None:
+        taken = [message for message, _ in self.queue if message % 2 == odd]
+        self.queue = deque(one for one in self.queue if one[0] not in taken)
+        assert self.outgoing.take_waiting(lambda message: message % 2 == odd) == taken
 
     @rule()
     def take_ready(self) -> None:
@@ -91,6 +110,7 @@ class OutgoingMachine(RuleBasedStateMachine):
     def bounds_hold(self) -> None:
         assert self.outgoing.inflight_count == len(self.inflight) <= self.window
         assert self.outgoing.queued_count == len(self.queue) <= self.max_queued
+        assert self.outgoing.queued_bytes == self.queued_bytes
 
     @invariant()
     def order_is_kept(self) -> None:

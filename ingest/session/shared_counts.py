@@ -1,0 +1,71 @@
+"""How much of a limited stock that all gateways share one gateway may still take: pure.
+
+A stock is what stays until it is given back: connections, subscriptions, retained messages and
+their bytes. Gateways tell each other twice a second how much they count; of what is left by these
+words each may take an even part until it hears more. What others have taken meanwhile is in no word
+yet, so the least of the last ceilings counts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WORDS_REMEMBERED: Final = 3
+"""Ceilings that count: a word is heard by all before its gateway has said two more."""
+ON_THE_WAY_SECONDS: Final = 5.0
+"""How long what was let in counts by itself, until whoever keeps it counts it for sure."""
+
+
+class SharedCount:
+    """One gateway's view of a stock.
+
+    Args:
+        limit: Of all gateways.
+        here: What this gateway has of it.
+        others: What each other gateway has told.
+
+    Attributes:
+        limit: May be changed; counts from the next `share` on.
+    """
+
+    __slots__ = ("_ceilings", "_on_the_way", "_others", "_told", "limit")
+
+    def __init__(self, limit: int, here: float = 0.0, others: Sequence[float] = ()) -> None:
+        self.limit = limit
+        self._others = 0.0
+        self._ceilings: deque[float] = deque(maxlen=WORDS_REMEMBERED)
+        self._on_the_way: deque[tuple[float, float]] = deque()
+        """Second by which it counts elsewhere, amount."""
+        self._told = here
+        self.share(here, others, 0.0)
+
+    def share(self, here: float, others: Sequence[float], now: float) -> None:
+        """Go by what this gateway counts, and what the others told last."""
+        told, self._told = self._told, here + self.on_the_way(now)
+        self._others = sum(others)
+        left = max(self.limit - self._others - told, 0.0)
+        self._ceilings.append(told + left / (len(others) + 1))
+
+    def has_room(self, here: float, amount: float, now: float) -> bool:
+        """Tell whether so much more is within the limit; of a part of one there is one."""
+        mine = here + self.on_the_way(now) + amount
+        if mine + self._others > self.limit:
+            return False
+        return mine < min(self._ceilings) + 1
+
+    def let_in(self, amount: float, now: float) -> None:
+        """Note what was let in and is counted here, or by another gateway, only later."""
+        until = now // 1 + ON_THE_WAY_SECONDS
+        if self._on_the_way and self._on_the_way[-1][0] == until:
+            amount += self._on_the_way.pop()[1]
+        self._on_the_way.append((until, amount))
+
+    def on_the_way(self, now: float) -> float:
+        """Return what was let in of late."""
+        while self._on_the_way and self._on_the_way[0][0] <= now:
+            self._on_the_way.popleft()
+        return sum(amount for _, amount in self._on_the_way)
