@@ -17,20 +17,23 @@ from resilience.faults import FAULTS
 from resilience.history import Writer
 from resilience.machines.machine import DISK, PACKETS, PROXY, missing
 from resilience.mixed import mixed
-from resilience.plan import Plan, Scenario, Strike, apart, fit
+from resilience.plan import STORE, Plan, Scenario, Strike, apart, fit
 from resilience.runner import Run, execute
 from resilience.schedule import draw, shrink
 from resilience.workload import some_features
 
 RESULT: Final = "result.json"
-POWER_LOSS: Final = "power-loss"
-SURVIVES_POWER_LOSS: Final = "survives_power_loss"
-"""Of a target: false, if what is acknowledged may be lost with the power."""
 TAKEN_BY_POWER_LOSS: Final = (
     *("no_loss", "exactly_once", "dup_flag", "order"),
     *("sessions_kept", "retained", "wills"),
 )
-"""What such a target promises no more in a run in which the power fails."""
+TAKEN_BY_DAMAGE: Final = ("no_phantoms", *TAKEN_BY_POWER_LOSS)
+UNSURVIVED: Final = {
+    "power-loss": ("survives_power_loss", TAKEN_BY_POWER_LOSS),
+    "bit-flip": ("survives_damage", TAKEN_BY_DAMAGE),
+    "truncate": ("survives_damage", TAKEN_BY_DAMAGE),
+}
+"""By fault: a promise, and what a target that says `false` to it promises no more in such a run."""
 WORKLOADS: Final = {"features": some_features, "mixed": mixed}
 """What `generate` of a scenario names."""
 
@@ -45,7 +48,7 @@ class Settings:
     Attributes:
         runs: How many, or if there are minutes at least as many.
         minutes: So long runs begin.
-        scale: Counts of messages are multiplied by that.
+        is_quick: Fewer messages, shorter faults: `Plan.hurried`.
         shrinks: Whether a failing schedule of random faults is made smaller, by further runs.
     """
 
@@ -54,7 +57,7 @@ class Settings:
     seed: int
     minutes: float = 0.0
     driver: str = "raw"
-    scale: float = 1.0
+    is_quick: bool = False
     shrinks: bool = False
 
 
@@ -63,11 +66,19 @@ class Stage:
 
     A target that starts as a whole takes a while to start: one serves all runs that follow each
     other, as long as its machines have what they need. After a run with which something was wrong,
-    and after one with a disk that fails, it is started anew.
+    and after one that spoils it, it is started anew; so it is after one with a disk that fails,
+    unless such a disk is among what it has for all.
+
+    Args:
+        needs: What its machines have for all runs, of `machines.machine.NEEDS`; other runs get what
+            they need themselves.
     """
 
-    def __init__(self, definition: definitions.Definition) -> None:
+    def __init__(
+        self, definition: definitions.Definition, needs: Iterable[str] = frozenset()
+    ) -> None:
         self._definition = definition
+        self._always = frozenset(needs)
         self._runner: asyncio.Runner | None = None
         self._target: local.LocalTarget | None = None
         self._needs: set[str] = set()
@@ -79,10 +90,12 @@ class Stage:
         self, plan: Plan, header: dict[str, Any], path: Path, seed: int, driver: str
     ) -> list[str]:
         """Run a plan, and write its history; return what did not go as planned."""
-        needs = needed([strike.fault for strike in plan.strikes])
-        is_kept = bool(self._definition.system.start) and DISK not in needs
+        faults = [strike.fault for strike in plan.strikes]
+        needs = needed(faults)
+        is_whole = bool(self._definition.system.start)
+        is_kept = is_whole and (DISK not in needs or DISK in self._always)
         # Whether clients come through a proxy is decided for each run.
-        wanted = needs | {PROXY} if is_kept else needs
+        wanted = needs | self._always | {PROXY} if is_kept else needs
         # A clock of its own costs all processes; a network of packets only passes them on.
         if not is_kept or not wanted <= self._needs <= wanted | {PACKETS}:
             self.close()
@@ -108,7 +121,7 @@ class Stage:
         except TargetError as exc:
             self.usage = {}
             problems.append(str(exc))
-        if problems or not is_kept:
+        if problems or not is_kept or spoils(faults):
             self.close()
         return problems
 
@@ -136,9 +149,12 @@ def is_promised(promises: Any, promise: str) -> bool:
 
 def promises_in(promises: Mapping[str, Any], faults: Iterable[str]) -> dict[str, Any]:
     """Return what a target promises in a run with these faults."""
-    if POWER_LOSS in faults and promises.get(SURVIVES_POWER_LOSS, True) is False:
-        return {**promises, **dict.fromkeys(TAKEN_BY_POWER_LOSS, False)}
-    return dict(promises)
+    left = dict(promises)
+    for fault in faults:
+        promise, taken = UNSURVIVED.get(fault, ("", ()))
+        if promises.get(promise, True) is False:
+            left.update(dict.fromkeys(taken, False))
+    return left
 
 
 def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
@@ -149,6 +165,8 @@ def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
     if unpromised:
         return f"needs {', '.join(unpromised)}, not promised"
     struck = {strike.part for strike in scenario.plan.strikes if not strike.part.startswith("@")}
+    if not definition.store and any(each.part == STORE for each in scenario.plan.strikes):
+        return f"strikes files, and {definition.name} does not say where they are"
     if strange := sorted(struck - set(definition.parts)):
         return f"strikes {', '.join(strange)}, which {definition.name} does not have"
     return missing(needs_of(scenario))
@@ -157,6 +175,11 @@ def obstacle(scenario: Scenario, definition: definitions.Definition) -> str:
 def needs_of(scenario: Scenario) -> set[str]:
     """Return what the faults of a scenario need, of `machines.machine.NEEDS`."""
     return needed(_faults_of(scenario))
+
+
+def spoils_what_it_runs_on(scenario: Scenario) -> bool:
+    """Tell whether no other run can follow on the same system."""
+    return spoils(_faults_of(scenario))
 
 
 def _faults_of(scenario: Scenario) -> list[str]:
@@ -173,6 +196,11 @@ def fault_count(scenario: Scenario) -> int:
     """Return how many faults strike in a run."""
     drawn = 0 if scenario.random_faults is None else scenario.random_faults.count
     return len(scenario.plan.strikes) + drawn
+
+
+def spoils(faults: Iterable[str]) -> bool:
+    """Tell whether one of these faults leaves a system that no other run can use."""
+    return any(FAULTS[name].spoils for name in faults if name in FAULTS)
 
 
 def needed(faults: Iterable[str]) -> set[str]:
@@ -216,7 +244,7 @@ def run(
         "promises": promises_in(definition.promises, _faults_of(scenario)),
         "settings": dict(definition.settings),
         "driver": settings.driver,
-        "scale": settings.scale,
+        "scale": scale_of(scenario, settings),
         "runs": rows,
         "audit": audit,
     }
@@ -236,25 +264,33 @@ def _short(row: dict[str, Any]) -> str:
     return f"{row['seconds']:.0f} s, {measures['rate_per_second']:g} acknowledged/s, {said}"
 
 
+def scale_of(scenario: Scenario, settings: Settings) -> float:
+    """Return by what counts of messages are multiplied."""
+    return scenario.quick if settings.is_quick else 1.0
+
+
 def make_plan(
     scenario: Scenario,
     definition: definitions.Definition,
     nodes: tuple[str, ...],
     seed: int,
-    scale: float,
+    *,
+    is_quick: bool = False,
 ) -> Plan:
     """Return the plan of one run: the scenario's, or the workload that the seed draws."""
-    plan = scenario.plan.scaled(scale)
+    plan = scenario.plan
     rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
     if scenario.generate:
         workload_seed = seed if scenario.workload_seed is None else scenario.workload_seed
         kept = random.Random(workload_seed)  # noqa: S311 - the same
         generated = WORKLOADS[scenario.generate](kept, nodes, definition.promises)
-        plan = replace(plan, clients=generated.scaled(scale).clients)
+        plan = replace(plan, clients=generated.clients)
+    if is_quick:
+        plan = plan.hurried(scenario.quick)
     if scenario.random_faults is not None:
         strikes = draw(scenario.random_faults, tuple(definition.parts), nodes, rng)
         plan = replace(plan, strikes=strikes)
-    return fit(plan, nodes)
+    return fit(plan, nodes, definition.store)
 
 
 def _run_once(
@@ -267,7 +303,7 @@ def _run_once(
     strikes: tuple[Strike, ...] | None = None,
 ) -> dict[str, Any]:
     nodes = tuple(name for name, part in definition.parts.items() if part.port)
-    plan = make_plan(scenario, definition, nodes, seed, settings.scale)
+    plan = make_plan(scenario, definition, nodes, seed, is_quick=settings.is_quick)
     if strikes is not None:
         plan = replace(plan, strikes=strikes)
     path = settings.folder / f"{name}.jsonl"
@@ -277,7 +313,7 @@ def _run_once(
         "target": definition.name,
         "driver": settings.driver,
         "seed": seed,
-        "scale": settings.scale,
+        "scale": scale_of(scenario, settings),
         "promises": promises,
         **scenario.header,
     }
@@ -335,7 +371,8 @@ def _shrink(
     """Find the smallest schedule that breaks the same promise, and keep it as a scenario."""
     seed = row["seed"]
     nodes = tuple(name for name, part in definition.parts.items() if part.port)
-    start = make_plan(scenario, definition, nodes, seed, settings.scale).strikes
+    plan = make_plan(scenario, definition, nodes, seed, is_quick=settings.is_quick)
+    start = plan.strikes
 
     async def fails(strikes: tuple[Strike, ...]) -> bool:
         for _ in range(TRIES):

@@ -16,7 +16,7 @@ from resilience import definition as definitions
 from resilience import load as load_experiment
 from resilience.checkers import CHECKERS, check_file
 from resilience.double.defects import DEFECTS
-from resilience.double.proof import false_alarms, seeds_until_found
+from resilience.double.proof import COMBINATIONS, false_alarms, seeds_until_found
 from resilience.drivers import DRIVERS
 from resilience.errors import ResilienceError
 from resilience.faults import FAULTS
@@ -25,7 +25,8 @@ from resilience.page import to_html
 from resilience.report import load, percent, to_json, to_text
 
 ALL = "all"
-SIZES = (0, 100, 1000)
+SIZES, REPETITIONS = (0, 100, 1000), 20
+QUICK_SIZES, QUICK_REPETITIONS = (0, 20, 100), 2
 LOAD_RESULT = "load.json"
 QUICK_JOBS = 2
 BATCH = 50
@@ -75,7 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     loading = commands.add_parser("load", help="measure what clients and messages cost")
     loading.add_argument("--target", required=True)
     loading.add_argument("--clients", type=_clients, action="append", help="0, 100, 1000")
-    loading.add_argument("--repetitions", type=int, default=20)
+    loading.add_argument("--repetitions", type=int, help="of each number of clients: 20")
+    loading.add_argument("--quick", action="store_true", help="0, 20 and 100 clients, twice each")
     loading.add_argument("--qos", type=int, choices=(0, 1, 2), default=1)
     loading.add_argument("--out", type=Path, default=Path("resilience-results"))
     loading.add_argument("--json", action="store_true")
@@ -133,7 +135,7 @@ def _settings(
         seed=options.seed,
         minutes=options.minutes,
         driver=options.driver,
-        scale=scenario.quick if options.quick else 1.0,
+        is_quick=options.quick,
         shrinks=options.shrink,
     )
 
@@ -148,8 +150,9 @@ def _clients(text: str) -> int:
 def _load(options: argparse.Namespace) -> int:
     definition = definitions.load(options.target)
     folder = options.out / definition.name / "load"
-    sizes = options.clients or SIZES
-    result = load_experiment.run(definition, sizes, options.repetitions, options.qos, _tell)
+    sizes = options.clients or (QUICK_SIZES if options.quick else SIZES)
+    repetitions = options.repetitions or (QUICK_REPETITIONS if options.quick else REPETITIONS)
+    result = load_experiment.run(definition, sizes, repetitions, options.qos, _tell)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(result, indent=1)
     (folder / LOAD_RESULT).write_text(text, encoding="utf-8")
@@ -222,14 +225,15 @@ def _list(_options: argparse.Namespace) -> int:
 
 
 def _prove(options: argparse.Namespace) -> int:
-    """Look for each defect, then for false alarms."""
+    """Look for each defect, for several at once, then for false alarms."""
     failed = False
     seeds = range(options.seed, options.seed + SEEDS_OF_A_DEFECT)
-    for name, defect in DEFECTS.items():
-        runs, missing = seeds_until_found([name], seeds)
+    for defects in (*((name,) for name in DEFECTS), *COMBINATIONS):
+        runs, missing = seeds_until_found(defects, seeds)
         failed = failed or bool(missing)
-        told = f"found in run {runs}" if runs else "NOT FOUND"
-        sys.stdout.write(f"{name:22} {told:16} {': '.join(defect.found_by)}\n")
+        told = f"found in run {runs}" if runs else f"NOT FOUND: {', '.join(missing)}"
+        finders = ", ".join(": ".join(DEFECTS[name].found_by) for name in defects)
+        sys.stdout.write(f"{' and '.join(defects):22} {told:16} {finders}\n")
     start = time.monotonic()
     first, last = options.seed, options.seed + options.clean_runs
     batches = [range(at, min(at + BATCH, last)) for at in range(first, last, BATCH)]

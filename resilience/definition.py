@@ -36,6 +36,8 @@ class Part:
         machine: Parts with the same one share its address, its disk and its power.
         segments: Pattern of the files of its log, in folders of their own; in each folder the
             last one is being written.
+        store: Pattern of files in which it keeps all that there is, each written anew as a whole
+            while it runs; it reads them when it starts.
         restarts: Whether it is started again when it ends by itself, as by a service manager.
         second: Starts a second process of its name, which has to fail and to print `refusal`.
     """
@@ -45,6 +47,7 @@ class Part:
     port: str = ""
     machine: str = MACHINE
     segments: str = ""
+    store: str = ""
     restarts: bool = False
     second: tuple[str, ...] = ()
     refusal: str = ""
@@ -146,6 +149,12 @@ class Definition:
     version: tuple[str, ...] = ()
     text: str = ""
     disk_mebibytes: int = 256
+
+    @property
+    def store(self) -> str:
+        """The first part that says where its files are; empty if none does."""
+        found = (name for name, part in self.parts.items() if part.segments or part.store)
+        return next(found, "")
 
     @property
     def machines(self) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """Scenarios of one target side by side: each job is a process with systems of its own.
 
 Scenarios that need a network, a clock or a disk of the tool's own come first, each kind in one job.
-The rest run on any system: a job that has nothing else to do takes the next of them. Scenarios wait
-most of their time. What is measured while others run is no figure to compare.
+The rest run on any system: a job that has nothing else to do takes the next of them, last those
+that leave a system spoiled. Scenarios wait most of their time, and starting a system takes the most
+of the processor's: in quick runs a job has one system for all, with whatever one of its scenarios
+needs. What is measured so is no figure to compare.
 """
 
 import json
@@ -42,13 +44,23 @@ def split(work: Work, count: int) -> tuple[list[Work], Work]:
         if needs(group[0]):
             min(parts, key=len).extend(group)
         else:
-            free = sorted(group, key=lambda one: campaign.fault_count(one[0]), reverse=True)
+            free = sorted(group, key=_turn)
     return [*parts], free
 
 
-def run(definition: Definition, work: Iterable[One], tell: Tell) -> None:
-    """Run scenarios one after the other; `campaign.run` keeps their results."""
-    with closing(campaign.Stage(definition)) as stage:
+def _turn(one: One) -> tuple[bool, int]:
+    scenario, _ = one
+    return campaign.spoils_what_it_runs_on(scenario), -campaign.fault_count(scenario)
+
+
+def run(definition: Definition, work: Iterable[One], tell: Tell, bound: Work) -> None:
+    """Run scenarios one after the other; `campaign.run` keeps their results.
+
+    Those of the work that need something of a machine are `bound`, too.
+    """
+    quick = [scenario for scenario, settings in bound if settings.is_quick]
+    needs = {need for scenario in quick for need in campaign.needs_of(scenario)}
+    with closing(campaign.Stage(definition, needs)) as stage:
         for scenario, settings in work:
             campaign.run(scenario, definition, settings, tell, stage)
 
@@ -59,7 +71,7 @@ def run_all(definition: Definition, work: Work, count: int, tell: Tell) -> list[
         (settings.folder / campaign.RESULT).unlink(missing_ok=True)
     parts, free = split(work, count)
     if len(parts) < 2:
-        run(definition, work, tell)
+        run(definition, [*parts[0], *free] if parts else work, tell, parts[0] if parts else [])
     else:
         _run_apart(definition, parts, free, tell)
     paths = (settings.folder / campaign.RESULT for _, settings in work)
@@ -89,7 +101,7 @@ def _job(
     definition: Definition, part: Work, free: Work, taken: "Synchronized[int]", tell: Tell
 ) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: _end(128 + number))
-    run(definition, _work(part, free, taken), tell)
+    run(definition, _work(part, free, taken), tell, part)
 
 
 def _work(part: Work, free: Work, taken: "Synchronized[int]") -> Iterator[One]:

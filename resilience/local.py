@@ -335,10 +335,10 @@ class LocalTarget:
             await self._spawn(part)
         self._keeper.release(part)
         former = self._ended.pop(part, None)
-        if former is not None:
-            await self._await_another(part, former)
         if part in self._direct:
             await self._listening(part)
+        elif former is not None:
+            await self._await_another(part, former)
 
     async def _spawn(self, part: str) -> None:
         definition = self._definition.parts[part]
@@ -433,6 +433,8 @@ class LocalTarget:
         machine = self.machine(part)
         await machine.lose_power()
         await self._forget_all(machine.name)
+        # It may not know them any more.
+        self._tenants.clear()
 
     async def crash(self, part: str) -> None:
         machine = self.machine(part).name
@@ -461,14 +463,20 @@ class LocalTarget:
         await self._start_all(self.machine(part).name)
 
     def closed_files(self, part: str) -> list[Path]:
-        pattern = self._definition.parts[part].segments
-        if not pattern:
+        definition = self._definition.parts[part]
+        if not (definition.segments or definition.store):
             raise TargetError(f"{self.name} does not say where the log of {part} is")
         folders: dict[Path, list[Path]] = {}
-        for path in Path("/").glob(self._fill(pattern).lstrip("/")):
+        for path in self._files(definition.segments):
             folders.setdefault(path.parent, []).append(path)
-        closed = (path for files in folders.values() for path in sorted(files)[:-1])
-        return sorted(closed, key=lambda path: path.stat().st_mtime)
+        closed = [path for files in folders.values() for path in sorted(files)[:-1]]
+        return sorted([*closed, *self._files(definition.store)], key=lambda p: p.stat().st_mtime)
+
+    def _files(self, pattern: str) -> list[Path]:
+        return [*Path("/").glob(self._fill(pattern).lstrip("/"))] if pattern else []
+
+    def rewrites(self, part: str) -> bool:
+        return bool(self._definition.parts[part].store)
 
     async def set_right(
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool

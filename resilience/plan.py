@@ -31,6 +31,12 @@ STEPS: Final[dict[str, frozenset[str]]] = {
 
 COUNTS: Final = ("count",)
 
+STORE: Final = "@store"
+"""In place of a part: the first one of a target that says where its files are."""
+
+QUICK_QUIET_SECONDS: Final = 1.0
+"""A quick run takes all for delivered after so long a quiet, unless something is missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -70,7 +76,10 @@ class ClientPlan:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One fault at its moment: seconds after the start, or a client's acknowledged message."""
+    """One fault at its moment: seconds after the start, or a client's acknowledged message.
+
+    `quick` are the arguments that a quick run has instead.
+    """
 
     fault: str
     part: str
@@ -78,6 +87,7 @@ class Strike:
     client: str = ""
     count: int = 0
     args: Mapping[str, Any] = field(default_factory=dict)
+    quick: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         moment = f"{self.client}#{self.count}" if self.client else f"{self.at:.2f} s"
@@ -122,6 +132,22 @@ class Plan:
         )
         return replace(self, clients=clients, strikes=strikes)
 
+    def hurried(self, factor: float) -> "Plan":
+        """Return the plan of a quick run: fewer messages, shorter faults, a shorter quiet.
+
+        What is missing when it is quiet is waited for as long as in any run.
+        """
+        scaled = self.scaled(factor)
+        quiet = min(self.quiet_seconds, QUICK_QUIET_SECONDS)
+        return replace(
+            scaled,
+            strikes=tuple(
+                replace(strike, args={**strike.args, **strike.quick}) for strike in scaled.strikes
+            ),
+            quiet_seconds=quiet,
+            late_seconds=self.late_seconds + self.quiet_seconds - quiet,
+        )
+
 
 def apart(plan: Plan, prefix: str) -> Plan:
     """Return the plan with client identifiers and topics of its own.
@@ -152,10 +178,15 @@ def _apart(args: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return changed
 
 
-def fit(plan: Plan, nodes: Sequence[str]) -> Plan:
-    """Put names of nodes for `@1`, `@2` and so on; a target with fewer nodes has them again."""
+def fit(plan: Plan, nodes: Sequence[str], store: str = "") -> Plan:
+    """Put names of nodes for `@1`, `@2` and so on; a target with fewer nodes has them again.
+
+    `store` is the name of the part that `@store` stands for.
+    """
 
     def name(place: str) -> str:
+        if place == STORE:
+            return store
         return nodes[(int(place[1:]) - 1) % len(nodes)] if place.startswith("@") else place
 
     return replace(
@@ -189,7 +220,7 @@ class Scenario:
         generate: A workload of `campaign.WORKLOADS`; the plan then has no clients.
         workload_seed: Draws that workload always by this seed; a shrunk schedule needs it.
         needs: Promises that a target must make, else the scenario does not apply to it.
-        quick: The counts of messages are multiplied by that in a quick run.
+        quick: The counts of messages are multiplied by that in a quick run (`Plan.hurried`).
         published: Figures of others, one mapping each: `broker`, what was measured, `delay_ms` of
             a delivery.
         header: Further fields for the headers of the histories.
@@ -279,5 +310,5 @@ def _step(data: dict[str, Any]) -> Step:
 
 
 def _strike(data: dict[str, Any]) -> Strike:
-    known = {key: data.pop(key) for key in ("at", "client", "count") if key in data}
+    known = {key: data.pop(key) for key in ("at", "client", "count", "quick") if key in data}
     return Strike(data.pop("name"), data.pop("part", ""), args=data, **known)

@@ -117,7 +117,14 @@ class Target(Protocol):
         """
 
     def closed_files(self, part: str) -> list[Path]:
-        """Return the files of its log that are not written any more, oldest first."""
+        """Return the files of its log that are not written any more, oldest first.
+
+        Raises:
+            TargetError: It does not say where they are.
+        """
+
+    def rewrites(self, part: str) -> bool:
+        """Tell whether its files are written anew as long as it runs: closed once it has ended."""
 
     async def set_right(
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool

@@ -124,10 +124,14 @@ def main(settings: StreamingSettings) -> int:
 
 def _start_and_run(settings: StreamingSettings, stop: _Stop, beat: Callable[..., None]) -> int:
     beat(healthy=False, detail="starting Spark")
+    # Before the JVM: it may be set while Spark starts.
+    calendar = CalendarWatch(SystemClock())
     lock = hold(settings.data_dir / "checkpoints" / "lock", _LOCK_TIMEOUT_SECONDS)
     guard = PoisonGuard(settings.data_dir.absolute(), SystemClock())
     guard.find()
     spark, jvm = start_spark(settings, inherited_fds=(lock,))
+    watch = partial(calendar.run, jvm.kill, stop.asked)
+    threading.Thread(target=watch, name="calendar", daemon=True).start()
     try:
         guard.open(spark)
         if settings.master.startswith("local["):
@@ -234,13 +238,9 @@ def _run(
 
     registry = new_registry(NAME, lambda: routing, add_figures)
     metrics = MetricsServer(settings.metrics, registry)
-    calendar = CalendarWatch(clock)
     while not stopping.is_set():
         if jvm.process.poll() is not None:
             _logger.error("java ended", extra={"fields": {"exit_code": jvm.process.returncode}})
-            return 1
-        if stepped := calendar.stepped_seconds():
-            _logger.error("the clock was set", extra={"fields": {"stepped_seconds": stepped}})
             return 1
         buried = guard.look(spark)
         guard.pause(buried, controller.pause_version)

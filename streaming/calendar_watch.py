@@ -6,9 +6,16 @@ and requests count as lost all at once. Neither is an error that anything tells 
 still. A new process knows only the new time, and the router begins where it was.
 """
 
+import logging
+import threading
+from collections.abc import Callable
 from typing import Final
 
 from mqlake.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 1.0
 
 STEP_SECONDS: Final = 10.0
 """A smaller step delays by less than a restart takes. The calendar also goes ahead by as much as a
@@ -25,6 +32,17 @@ class CalendarWatch:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._distance = self._read()
+
+    def run(self, end: Callable[[], None], stopping: threading.Event) -> None:
+        """Look until it has stepped, and end the engine then; or until told to stop.
+
+        In a thread of its own: whoever waits for Spark may wait for an hour.
+        """
+        while not stopping.wait(LOOK_SECONDS):
+            if stepped := self.stepped_seconds():
+                _logger.error("the clock was set", extra={"fields": {"stepped_seconds": stepped}})
+                end()
+                return
 
     def stepped_seconds(self) -> float:
         """Return by how much the calendar was set, 0 while that is less than `STEP_SECONDS`."""

@@ -31,6 +31,17 @@ FEEDS: Final[dict[str, str]] = {
 """The group of clients that gives a checker its cases, where `flow` does not."""
 
 
+COMBINATIONS: Final = (
+    ("drop", "swap"),
+    ("no-dup", "retained-old", "will-doubled"),
+    ("early-suback", "deaf-unsubscribe", "expired"),
+    ("session-lie", "over-window", "same-packet-id"),
+    ("share-two", "tenant", "no-takeover"),
+    ("mute-publish", "invent", "double-qos2", "retained-lost"),
+)
+"""Defects at once: one may hide another."""
+
+
 def history(
     seed: int,
     defects: Collection[str] = (),

@@ -103,6 +103,9 @@ class DoubleTarget:
     def closed_files(self, part: str) -> list[Path]:
         raise TargetError(f"{part} of the double has no files")
 
+    def rewrites(self, part: str) -> bool:
+        return False
+
     async def set_right(
         self, client_id: str, action: str, topic_filter: str, *, allowed: bool
     ) -> None:

@@ -24,6 +24,7 @@ class Fault:
     Attributes:
         draw: Makes arguments by chance, for random schedules.
         needs: One of `machines.machine.NEEDS`; empty if a process is all that it strikes.
+        spoils: Whether a part has less, or something else, for ever: no other run can use it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Fault:
     strike: Strikes
     draw: Callable[[random.Random], dict[str, Any]]
     needs: str
+    spoils: bool
 
 
 FAULTS: Final[dict[str, Fault]] = {}
@@ -45,12 +47,13 @@ def register(
     *,
     draw: Callable[[random.Random], dict[str, Any]] = _nothing,
     needs: str = "",
+    spoils: bool = False,
 ) -> Callable[[Strikes], Strikes]:
     """Register the coroutine under a name; the first line of its docstring describes it."""
 
     def add(strike: Strikes) -> Strikes:
         text = (strike.__doc__ or "").partition("\n")[0]
-        FAULTS[name] = Fault(name, text, strike, draw, needs)
+        FAULTS[name] = Fault(name, text, strike, draw, needs, spoils)
         return strike
 
     return add

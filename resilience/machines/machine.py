@@ -143,6 +143,11 @@ class Machine:
         await asyncio.to_thread(kept.mount)
         boot.begin()
 
+    @property
+    def has_disk(self) -> bool:
+        """Whether its disk is one that can fail."""
+        return self._volume is not None
+
     def fill_disk(self) -> None:
         self._with_disk()[0].fill()
 

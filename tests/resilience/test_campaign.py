@@ -21,6 +21,7 @@ from resilience.campaign import (
 )
 from resilience.checkers import check_file
 from resilience.command import main
+from resilience.machines.machine import DISK, missing
 from resilience.plan import Scenario, Strike, apart, load, parse
 
 NODES = ("broker",)
@@ -28,7 +29,7 @@ MOSQUITTO = definitions.load("mosquitto")
 
 
 def of_seed(scenario: Scenario, seed: int) -> tuple[object, tuple[Strike, ...]]:
-    plan = make_plan(scenario, MOSQUITTO, NODES, seed, 1.0)
+    plan = make_plan(scenario, MOSQUITTO, NODES, seed)
     return plan.clients, plan.strikes
 
 
@@ -52,7 +53,7 @@ def test_groups_that_a_target_cannot_be_put_to_are_left_out() -> None:
     names = {
         client.name
         for seed in range(20)
-        for client in make_plan(load("features"), MOSQUITTO, NODES, seed, 1.0).clients
+        for client in make_plan(load("features"), MOSQUITTO, NODES, seed).clients
     }
     assert {"flow-stays", "worker-0"} <= names
     assert not {"red-sub", "admin", "route-sub-0"} & names
@@ -70,6 +71,22 @@ def test_a_power_loss_may_take_what_a_target_does_not_promise_to_keep() -> None:
     assert is_promised(promises_in(promises, ["power-loss"]), "no_phantoms")
     assert is_promised(promises_in(promises, ["kill"]), "no_loss")
     assert is_promised(promises_in({}, ["power-loss"]), "no_loss")
+
+
+def test_damage_may_take_what_a_target_does_not_promise_to_keep() -> None:
+    promises = {"survives_damage": False}
+    assert not is_promised(promises_in(promises, ["bit-flip"]), "no_phantoms")
+    assert not is_promised(promises_in(promises, ["truncate"]), "no_loss")
+    assert is_promised(promises_in(promises, ["power-loss", "kill"]), "no_phantoms")
+    assert is_promised(promises_in({}, ["bit-flip"]), "no_phantoms")
+
+
+def test_files_are_struck_where_a_target_says_that_they_are() -> None:
+    scenario = load("damage-bit")
+    (strike,) = make_plan(scenario, MOSQUITTO, NODES, 1).strikes
+    assert strike.part == "broker"
+    nowhere = replace(MOSQUITTO, parts={"broker": definitions.Part(port="1")})
+    assert "does not say where they are" in obstacle(scenario, nowhere)
 
 
 def test_a_scenario_that_needs_more_does_not_apply() -> None:
@@ -116,13 +133,18 @@ max_queued_messages 0
 @pytest.mark.skipif(
     shutil.which("mosquitto", path="/usr/sbin:/usr/bin") is None, reason="no mosquitto here"
 )
-def test_runs_on_one_system_find_nothing_of_each_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("needs", [(), (DISK,)])
+def test_runs_on_one_system_find_nothing_of_each_other(
+    tmp_path: Path, needs: tuple[str, ...]
+) -> None:
+    if missing(needs):
+        pytest.skip(missing(needs))
     listing = SYSTEM.replace("DIR", str(tmp_path))
     (tmp_path / "system.toml").write_text(listing)
     definition = definitions.load(str(tmp_path / "system.toml"))
     plan = load("2").plan.scaled(0.01)
     calm = replace(plan, strikes=(), quiet_seconds=0.5)
-    with closing(Stage(definition)) as stage:
+    with closing(Stage(definition, needs)) as stage:
         for number, strikes in enumerate(((), (), (Strike("reset", "broker", at=0.1),))):
             path = tmp_path / f"{number}.jsonl"
             run = replace(calm, strikes=strikes)
@@ -130,9 +152,33 @@ def test_runs_on_one_system_find_nothing_of_each_other(tmp_path: Path) -> None:
             judgement = check_file(path)
             assert judgement.violated == []
             assert judgement["lost"].checked == 100
+            assert stage._target is not None
+            assert stage._target.machine("broker").has_disk == (DISK in needs)
     # Messages that were kept for a client of one run are none of the next one's.
     assert (tmp_path / "started").read_text() == "x\n"
     assert (tmp_path / "stopped").read_text() == "x\n"
+
+
+@pytest.mark.skipif(
+    shutil.which("mosquitto", path="/usr/sbin:/usr/bin") is None, reason="no mosquitto here"
+)
+def test_a_system_that_a_run_has_spoiled_is_used_by_no_other(tmp_path: Path) -> None:
+    listing = SYSTEM.replace("DIR", str(tmp_path)).replace(
+        "[parts.broker]", '[parts.broker]\nsegments = "{dir}/log/*"'
+    )
+    (tmp_path / "system.toml").write_text(listing)
+    definition = definitions.load(str(tmp_path / "system.toml"))
+    plan = replace(load("2").plan.scaled(0.01), strikes=(), quiet_seconds=0.5)
+    with closing(Stage(definition)) as stage:
+        assert stage.run(plan, {"promises": {}}, tmp_path / "0.jsonl", 1, "raw") == []
+        assert stage._target is not None
+        log = stage._target.folder / "log"
+        log.mkdir()
+        for name in ("1", "2"):
+            (log / name).write_bytes(b"x")
+        run = replace(plan, strikes=(Strike("bit-flip", "broker"),))
+        assert stage.run(run, {"promises": {}}, tmp_path / "1.jsonl", 1, "raw") == []
+        assert stage._target is None
 
 
 CALM = """

@@ -4,16 +4,13 @@ import pytest
 
 from resilience.checkers import CHECKERS
 from resilience.double.defects import DEFECTS
-from resilience.double.proof import false_alarms, history, judge, seeds_until_found
-
-COMBINATIONS = [
-    ("drop", "swap"),
-    ("no-dup", "retained-old", "will-doubled"),
-    ("early-suback", "deaf-unsubscribe", "expired"),
-    ("session-lie", "over-window", "same-packet-id"),
-    ("share-two", "tenant", "no-takeover"),
-    ("mute-publish", "invent", "double-qos2", "retained-lost"),
-]
+from resilience.double.proof import (
+    COMBINATIONS,
+    false_alarms,
+    history,
+    judge,
+    seeds_until_found,
+)
 
 
 @pytest.mark.parametrize("defect", DEFECTS)

@@ -441,6 +441,72 @@ def test_one_bit_of_a_closed_file_is_another(tmp_path: Path, place: float) -> No
     assert changed == [1]
 
 
+def test_the_bit_is_one_of_a_message(tmp_path: Path) -> None:
+    (tmp_path / "log.toml").write_text(LOG)
+    target = LocalTarget(load(str(tmp_path / "log.toml")))
+    other, message = b"other/1|" + bytes(5_000), b"pub/1|" + bytes(5_000)
+
+    async def main() -> None:
+        await target.start()
+        try:
+            files = [target.folder / f"a/{number}.log" for number in (1, 2, 3)]
+            files[0].parent.mkdir()
+            for file, data in zip(files, (other + message, other, message), strict=True):
+                file.write_bytes(data)
+            await strike(target, "bit-flip", "log", {"of": "pub", "place": 0.9})
+            (at,) = (
+                at
+                for at, (new, old) in enumerate(
+                    zip(files[0].read_bytes(), other + message, strict=True)
+                )
+                if new != old
+            )
+            assert len(other) < at < len(other + message)
+            assert [file.read_bytes() for file in files[1:]] == [other, message]
+            with pytest.raises(TargetError, match="no closed file has a message of nobody"):
+                await strike(target, "bit-flip", "log", {"of": "nobody"})
+        finally:
+            await target.stop()
+
+    asyncio.run(main())
+
+
+STORE = """
+[target]
+title = "all in one file"
+status = "works"
+
+[parts.broker]
+command = ["/bin/sh", "-c", "cp {dir}/store {dir}/new && mv {dir}/new {dir}/read; exec sleep 600"]
+store = "{dir}/store"
+"""
+
+
+@pytest.mark.parametrize("fault", ["bit-flip", "truncate"])
+def test_a_file_that_is_written_anew_is_damaged_while_nobody_writes_it(
+    tmp_path: Path, fault: str
+) -> None:
+    (tmp_path / "store.toml").write_text(STORE)
+    target = LocalTarget(load(str(tmp_path / "store.toml")))
+
+    async def main() -> None:
+        await target.start()
+        try:
+            (target.folder / "store").write_bytes(bytes(1_000))
+            before = await target.pids()
+            await strike(target, fault, "broker", {})
+            assert not set(before) & set(await target.pids())
+            read = target.folder / "read"
+            async with asyncio.timeout(20):
+                while not read.exists():  # noqa: ASYNC110 - the kernel tells nobody
+                    await asyncio.sleep(0.01)
+            assert read.read_bytes() != bytes(1_000)
+        finally:
+            await target.stop()
+
+    asyncio.run(main())
+
+
 def test_a_closed_file_loses_its_end(tmp_path: Path) -> None:
     before, after = struck(tmp_path, "truncate", share=0.25)
     assert sorted(map(len, after)) == [750, 1_000]
@@ -448,6 +514,6 @@ def test_a_closed_file_loses_its_end(tmp_path: Path) -> None:
 
 
 def test_a_target_without_a_log_in_files_says_so() -> None:
-    target = LocalTarget(load("mosquitto"))
-    with pytest.raises(TargetError, match="does not say where the log of broker is"):
-        target.closed_files("broker")
+    target = LocalTarget(load("mqlake"))
+    with pytest.raises(TargetError, match="does not say where the log of api is"):
+        target.closed_files("api")

@@ -68,6 +68,15 @@ def test_every_feature_is_judged_and_nothing_is_blamed(tmp_path: Path) -> None:
     assert {"lost", "order", "retained", "session-present", "share-group", "will"} <= set(tested)
 
 
+def test_a_bit_of_its_file_that_changes_reaches_the_client_that_comes_back(tmp_path: Path) -> None:
+    """Mosquitto does not check what it reads; it does not promise to, so nobody is blamed."""
+    code, result = run(tmp_path, "damage-bit", "--target", "mosquitto", "--quick")
+    assert (code, result["problems"]) == (0, [])
+    damaged = verdict(result, "phantom")
+    assert damaged["kinds"] == {"damaged": 1}
+    assert verdict(result, "lost")["violations"] == 1
+
+
 @pytest.mark.skipif(bool(missing([PACKETS])), reason=missing([PACKETS]) or "-")
 def test_lost_packets_are_the_matter_of_tcp(tmp_path: Path) -> None:
     code, result = run(tmp_path, "1-loss-qos1", "--target", "mosquitto", "--quick")

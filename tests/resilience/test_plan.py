@@ -1,6 +1,7 @@
 """Scenarios and targets as TOML: those that come with the tool, and mistakes in one's own."""
 
 import random
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,33 @@ def test_a_quick_run_has_fewer_messages_and_the_same_moments() -> None:
     assert scaled.strikes[0].count == 250
 
 
+def test_a_quick_run_has_shorter_faults_and_a_shorter_quiet_and_waits_for_what_is_missing() -> None:
+    text = """
+[scenario]
+title = "x"
+
+[plan]
+quiet_seconds = 3.0
+late_seconds = 10.0
+
+[[fault]]
+name = "pause"
+part = "@1"
+client = "a"
+count = 10
+seconds = 20.0
+quick = { seconds = 2.0 }
+"""
+    whole = plan.parse(tomllib.loads(text), "x").plan
+    quick = whole.hurried(0.5)
+    assert whole.strikes[0].args == {"seconds": 20.0}
+    assert (quick.strikes[0].args, quick.strikes[0].count) == ({"seconds": 2.0}, 5)
+    assert quick.quiet_seconds == plan.QUICK_QUIET_SECONDS
+    assert quick.quiet_seconds + quick.late_seconds == 13.0
+
+
 def test_numbered_nodes_get_the_names_of_the_target() -> None:
-    made = plan.Plan((), (Strike("kill", "@1"), Strike("kill", "@3"), Strike("kill", "log")))
-    assert [strike.part for strike in fit(made, ("a", "b")).strikes] == ["a", "a", "log"]
+    parts = ("@1", "@3", "log", "@store")
+    made = plan.Plan((), tuple(Strike("kill", part) for part in parts))
+    struck = [strike.part for strike in fit(made, ("a", "b"), "disk").strikes]
+    assert struck == ["a", "a", "log", "disk"]
