@@ -173,9 +173,16 @@ class Measures:
     @property
     def rate(self) -> float:
         """Acknowledged messages a second, from the first PUBLISH to the last acknowledgement."""
-        if self._first is None or self._last <= self._first:
-            return 0.0
-        return sum(self.acknowledged) / ((self._last - self._first) / 1e6)
+        return self._rate(0)
+
+    @property
+    def rate_while_served(self) -> float:
+        """Likewise, without the longest gap in the service of a publisher."""
+        return self._rate(max((work.longest for work in self._work.values()), default=0))
+
+    def _rate(self, without: int) -> float:
+        passed = 0 if self._first is None else self._last - self._first - without
+        return sum(self.acknowledged) / (passed / 1e6) if passed > 0 else 0.0
 
     def percentile(self, share: float) -> float | None:
         """Return a percentile of the time from PUBLISH to delivery, in seconds."""
@@ -199,6 +206,7 @@ class Measures:
             "due_by_qos": self.expected,
             "delivered_by_qos": self.arrived,
             "rate_per_second": round(self.rate, 1),
+            "rate_while_served": round(self.rate_while_served, 1),
             "delay_seconds": {
                 name: self.percentile(share)
                 for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))

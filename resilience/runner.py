@@ -64,9 +64,10 @@ class Run:
         keepers = [asyncio.create_task(actor.keep()) for actor in self.actors.values()]
         strikes = [asyncio.create_task(self._strike(strike)) for strike in self.plan.strikes]
         steps = [asyncio.create_task(actor.play()) for actor in self.actors.values()]
+        played = asyncio.gather(*steps)
         try:
             # A client that cannot go on for a reason of its own ends the run.
-            waiting: list[asyncio.Future[Any]] = [asyncio.gather(*steps), *keepers]
+            waiting: list[asyncio.Future[Any]] = [played, *keepers]
             await asyncio.wait(
                 waiting, timeout=self.plan.limit_seconds, return_when=asyncio.FIRST_COMPLETED
             )
@@ -94,6 +95,8 @@ class Run:
             for task in (*keepers, *strikes, *steps):
                 task.cancel()
             results = await asyncio.gather(*keepers, *strikes, *steps, return_exceptions=True)
+            # What ended it is among these.
+            await asyncio.gather(played, return_exceptions=True)
             for result in results:
                 if isinstance(result, Exception):
                     self.problems.append(f"{type(result).__name__}: {result}")

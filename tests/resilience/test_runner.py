@@ -1,9 +1,12 @@
 """What the runner does beside the plan: it waits for what is late, and says what went wrong."""
 
 import asyncio
+import gc
 import random
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from resilience.double.loop import run
 from resilience.double.target import DoubleTarget
@@ -138,3 +141,14 @@ def test_not_found_after_a_second_pubrel_says_that_the_exchange_is_over() -> Non
 
     assert asyncio.run(publish(again=True)) == "ok"
     assert asyncio.run(publish(again=False)) == "fail"
+
+
+def test_a_client_that_is_not_done_leaves_nothing_but_a_problem(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    patient = ClientPlan("pub", (Step("connect"), Step("wait", {"client": "sub", "count": 1})))
+    endless = ClientPlan("sub", (Step("connect"), Step("wait", {"seconds": 1e6})))
+    problems, _ = play(Plan((patient, endless), limit_seconds=5.0))
+    gc.collect()
+    assert problems == ["not done after 5 s: pub, sub"]
+    assert caplog.messages == []
