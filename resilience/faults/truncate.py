@@ -9,8 +9,11 @@ from resilience.target import Target
 
 @register("truncate", draw=lambda rng: {"share": round(rng.uniform(0.01, 0.5), 3)}, spoils=True)
 async def truncate(target: Target, part: str, *, share: float = 0.1) -> None:
-    """SIGKILL; the newest closed file of the part's log loses this `share` of its end meanwhile."""
-    await target.kill(part)
+    """SIGTERM; the newest closed file of the part's log loses this `share` of its end meanwhile.
+
+    After a SIGKILL Kafka looks through what it has written of late, and cuts all behind the damage.
+    """
+    await target.terminate(part)
     try:
         files = [path for path in target.closed_files(part) if path.stat().st_size]
         if not files:
