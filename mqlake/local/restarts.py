@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
-FIRST_DELAY_SECONDS: Final = 0.5
+FIRST_DELAY_SECONDS: Final = 0.1
 LONGEST_DELAY_SECONDS: Final = 30.0
-GOOD_RUN_SECONDS: Final = 60.0
-"""A process that ran this long has recovered: its next end counts as the first."""
+GOOD_RUN_SECONDS: Final = 10.0
+"""A process that was healthy for so long has recovered: its next end counts as the first."""
 
 
 @dataclass(slots=True)
@@ -20,9 +20,13 @@ class Restarts:
     due_at: float | None = None
     _in_a_row: int = 0
 
-    def ended(self, *, now: float, started_at: float) -> float:
-        """Note an end and return how many seconds to wait before the next start."""
-        if now - started_at >= GOOD_RUN_SECONDS:
+    def ended(self, *, now: float, healthy_since: float | None) -> float:
+        """Note an end and return how many seconds to wait before the next start.
+
+        `healthy_since` is when it first did its work, None if it never did: a start may take long,
+        and one that fails each time is not to be tried ever again without a pause.
+        """
+        if healthy_since is not None and now - healthy_since >= GOOD_RUN_SECONDS:
             self._in_a_row = 0
         delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0**self._in_a_row)
         # More would only overflow the power of two.

@@ -39,6 +39,8 @@ class _Running:
     usage: Usage = field(default_factory=Usage)
     cpu_percent: float = 0.0
     start_ticks: int | None = None
+    healthy_since: float | None = None
+    """When its present process was found healthy first."""
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
@@ -195,7 +197,7 @@ class Supervisor:
         try:
             running.child = Child(running.part.program)
         except OSError as exc:  # no process or no file to be had: that passes, so try again
-            self._plan_restart(running, f"could not be started: {exc}", time.monotonic())
+            self._plan_restart(running, f"could not be started: {exc}")
             return
         running.start_ticks = start_ticks(running.child.pid)
         running.usage = Usage()
@@ -214,11 +216,12 @@ class Supervisor:
         # First, so that no second Spark writes where the first one's children still do.
         child.kill_group()
         running.child = None
-        self._plan_restart(running, reason, child.started_at)
+        self._plan_restart(running, reason)
 
-    def _plan_restart(self, running: _Running, reason: str, started_at: float) -> None:
+    def _plan_restart(self, running: _Running, reason: str) -> None:
         running.last_exit = reason
-        delay = running.restarts.ended(now=time.monotonic(), started_at=started_at)
+        delay = running.restarts.ended(now=time.monotonic(), healthy_since=running.healthy_since)
+        running.healthy_since = None
         running.health = Health(False, f"ended, {reason}; starts again in {delay:g} s")
         _logger.warning("ended", extra={"fields": {"part": running.part.name, "reason": reason}})
         if self._state.phase == "running":
@@ -233,6 +236,8 @@ class Supervisor:
             return
         running.probed_at = now
         running.health = running.part.probe(running.child.pid)
+        if running.health.healthy and running.healthy_since is None:
+            running.healthy_since = now
 
     # Telling others
 
