@@ -20,7 +20,8 @@ class StreamingSettings(ProcessSettings):
         default=Path("data"), description="holds tables/<name> and checkpoints/<query>"
     )
     jars_dir: Path = Field(
-        default=Path(".runtime/jars"), description="holds spark/*.jar, what pyspark itself lacks"
+        default=Path(".runtime/jars"),
+        description="holds spark/*.jar, what pyspark itself lacks, and the compiler, build/*.jar",
     )
     master: str = Field(
         default="local[32]",

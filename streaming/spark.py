@@ -104,11 +104,12 @@ def start_spark(
         OperationalError: No Java, no jars, or the JVM did not start.
     """
     data_dir = settings.data_dir.absolute()
-    jars = extra_jars(settings.jars_dir.absolute())
+    jars_dir = settings.jars_dir.absolute()
+    jars = extra_jars(jars_dir)
     # Beside the other jars if possible: for every data directory the same class path.
-    shared = settings.jars_dir.absolute() / "classes"
+    shared = jars_dir / "classes"
     is_shared = can_write(shared)
-    jars.append(build_routing_jar(shared if is_shared else data_dir / "jvm", jars))
+    jars.append(build_routing_jar(shared if is_shared else data_dir / "jvm", jars_dir))
     java_options = [
         *_JAVA_OPTIONS,
         f"-Xmx{settings.driver_memory_mb}m",

@@ -30,9 +30,10 @@ def measure_route_match(sizes: tuple[int, ...] = FILTERS, messages: int = MESSAG
         OperationalError: No Java, no jars, or the program did not end well.
     """
     folder = RUNTIME / "bench"
-    jars = extra_jars(RUNTIME / "jars")
-    jars.append(build_routing_jar(folder, jars))
-    jars.insert(0, build_jar("route-bench", [_SOURCE], folder, jars))
+    jars_dir = RUNTIME / "jars"
+    classes = build_routing_jar(folder, jars_dir)
+    bench = build_jar("route-bench", [_SOURCE], folder, jars_dir, (classes,))
+    jars = [bench, *extra_jars(jars_dir), classes]
     command = [
         *(java_executable(), *COMPILER_OPTIONS, "-XX:+UseSerialGC", "-Xmx1g"),
         *("-cp", os.pathsep.join([*map(str, jars), str(PYSPARK_JARS / "*")]), _MAIN_CLASS),

@@ -251,7 +251,7 @@ class Installation:
         pattern = f"{unfinished}/[conf]/[artifact]-[revision].[ext]"
         cache = self._usable_cache() / "ivy"
         command += ["-jar", str(resolver), "-ivy", str(self._ivy_file), "-cache", str(cache)]
-        command += ["-confs", "spark", "kafka", "-retrieve", pattern]
+        command += ["-confs", "spark", "kafka", "build", "-retrieve", pattern]
         # The resolver itself does not guard its cache against a second one.
         with _held(cache.parent / "ivy.lock", waiting=self._say_waiting):
             self._step("jars", command)

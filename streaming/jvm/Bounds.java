@@ -76,10 +76,10 @@ final class Bounds {
         if (isBound(node)) {
             return node;
         }
-        Expression[] children = new Expression[node.children().size()];
+        Expression[] children = new Expression[Scala.list(node.children()).size()];
         boolean isSame = true;
         for (int i = 0; i < children.length; i++) {
-            Expression child = (Expression) node.children().apply(i);
+            Expression child = (Expression) Scala.list(node.children()).get(i);
             children[i] = bounded(child, isRepeated || child instanceof LambdaFunction);
             isSame = isSame && children[i] == child;
         }
@@ -305,7 +305,7 @@ final class Bounds {
     private static boolean isShort(Expression value) {
         return value instanceof Literal || isBound(value)
                 || value instanceof Cast
-                && ((Expression) value.children().head()).dataType() instanceof NumericType;
+                && ((Expression) Scala.list(value.children()).get(0)).dataType() instanceof NumericType;
     }
 
     private static long literalBytes(Expression value) {
@@ -317,9 +317,9 @@ final class Bounds {
     }
 
     private static boolean isRepeating(Expression node) {
-        DataType type = ((Expression) node.children().head()).dataType();
+        DataType type = ((Expression) Scala.list(node.children()).get(0)).dataType();
         return (type instanceof ArrayType || type instanceof MapType)
-                && !isBound((Expression) node.children().head());
+                && !isBound((Expression) Scala.list(node.children()).get(0));
     }
 
     private static boolean isNested(DataType type) {

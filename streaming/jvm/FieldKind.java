@@ -30,14 +30,14 @@ final class FieldKind extends SharedColumn {
     /** Return what computes a kind; null when the expression is another one. */
     static SharedColumn of(Expression node, LaneCode catalyst) {
         return is(node)
-                ? new FieldKind(((BoundReference) node.children().head()).ordinal(), catalyst) : null;
+                ? new FieldKind(((BoundReference) Scala.list(node.children()).get(0)).ordinal(), catalyst) : null;
     }
 
     /** Tell whether an expression is the kind of what a column has. */
     static boolean is(Expression node) {
         return node instanceof StaticInvoke
                 && "schemaOfVariant".equals(((StaticInvoke) node).functionName())
-                && node.children().head() instanceof BoundReference;
+                && Scala.list(node.children()).get(0) instanceof BoundReference;
     }
 
     Object evaluate(Lane lane) {

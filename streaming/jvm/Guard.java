@@ -40,9 +40,9 @@ final class Guard {
      */
     static Guard[] of(Expression rule) {
         ArrayList<Guard> guards = new ArrayList<Guard>();
-        if (rule instanceof CaseWhen && ((CaseWhen) rule).branches().size() == 1
+        if (rule instanceof CaseWhen && Scala.list(((CaseWhen) rule).branches()).size() == 1
                 && ((CaseWhen) rule).elseValue().isEmpty()) {
-            Tuple2 branch = (Tuple2) ((CaseWhen) rule).branches().head();
+            Tuple2 branch = (Tuple2) Scala.list(((CaseWhen) rule).branches()).get(0);
             addAll((Expression) branch._1(), guards);
         }
         return (Guard[]) guards.toArray(new Guard[guards.size()]);
@@ -54,9 +54,9 @@ final class Guard {
             return addAll(((And) condition).left(), guards)
                     && addAll(((And) condition).right(), guards);
         }
-        if (condition instanceof Coalesce && condition.children().size() == 2
-                && isFalse((Expression) condition.children().apply(1))) {
-            return addAll((Expression) condition.children().head(), guards);
+        if (condition instanceof Coalesce && Scala.list(condition.children()).size() == 2
+                && isFalse((Expression) Scala.list(condition.children()).get(1))) {
+            return addAll((Expression) Scala.list(condition.children()).get(0), guards);
         }
         if (condition instanceof CaseWhen) {
             return addEach((CaseWhen) condition, guards);
@@ -70,8 +70,8 @@ final class Guard {
 
     /** Add those of conditions of which each is asked only if the ones before are true. */
     private static boolean addEach(CaseWhen conditions, ArrayList<Guard> guards) {
-        for (int i = 0; i < conditions.branches().size(); i++) {
-            Tuple2 branch = (Tuple2) conditions.branches().apply(i);
+        for (int i = 0; i < Scala.list(conditions.branches()).size(); i++) {
+            Tuple2 branch = (Tuple2) Scala.list(conditions.branches()).get(i);
             if (!(branch._1() instanceof Not) || !isFalse((Expression) branch._2())
                     || !addAll(((Not) branch._1()).child(), guards)) {
                 return false;

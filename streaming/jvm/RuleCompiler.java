@@ -211,18 +211,18 @@ public final class RuleCompiler {
         if (!(plan instanceof Project)) {
             throw new IllegalArgumentException("not an expression of one row");
         }
-        return ((Alias) ((Project) plan).projectList().head()).child();
+        return ((Alias) Scala.list(((Project) plan).projectList()).get(0)).child();
     }
 
     /** Return the columns of an output row as DDL; null when it is not made by to_json. */
     private static String rowSchema(Expression expression) {
         if (expression instanceof StructsToJson) {
-            Object type = ((Expression) expression.children().head()).dataType();
+            Object type = ((Expression) Scala.list(expression.children()).get(0)).dataType();
             return type instanceof StructType ? ((StructType) type).toDDL() : null;
         }
         // Conditions stand before what they are for.
-        for (int i = expression.children().size() - 1; i >= 0; i--) {
-            String found = rowSchema((Expression) expression.children().apply(i));
+        for (int i = Scala.list(expression.children()).size() - 1; i >= 0; i--) {
+            String found = rowSchema((Expression) Scala.list(expression.children()).get(i));
             if (found != null) {
                 return found;
             }
@@ -259,7 +259,7 @@ public final class RuleCompiler {
         if (!(node instanceof VariantGet || node instanceof StringSplit || node instanceof Cast)) {
             return false;
         }
-        Object child = node.children().head();
+        Object child = Scala.list(node.children()).get(0);
         if (!(child instanceof BoundReference)
                 || ((BoundReference) child).ordinal() >= MessageRow.COLUMN_COUNT) {
             return false;
@@ -268,8 +268,8 @@ public final class RuleCompiler {
             return node.dataType() instanceof StringType
                     && ((BoundReference) child).ordinal() == MessageRow.PAYLOAD;
         }
-        for (int i = 1; i < node.children().size(); i++) {
-            if (!((Expression) node.children().apply(i)).foldable()) {
+        for (int i = 1; i < Scala.list(node.children()).size(); i++) {
+            if (!((Expression) Scala.list(node.children()).get(i)).foldable()) {
                 return false;
             }
         }
@@ -278,10 +278,10 @@ public final class RuleCompiler {
 
     /** Tell whether the payload is decoded, which takes longer than what is then done with it. */
     private static boolean isDecoding(Invoke node) {
-        if (node.arguments().size() != 1) {
+        if (Scala.list(node.arguments()).size() != 1) {
             return false;
         }
-        Object payload = node.arguments().head();
+        Object payload = Scala.list(node.arguments()).get(0);
         return node.targetObject() instanceof Literal
                 && ((Literal) node.targetObject()).value() instanceof PayloadDecoder
                 && payload instanceof BoundReference
@@ -295,8 +295,8 @@ public final class RuleCompiler {
                 return ((Expression) part).transformDown(new Sharing());
             }
         });
-        for (int i = 0; i < rule.children().size(); i++) {
-            remember((Expression) rule.children().apply(i));
+        for (int i = 0; i < Scala.list(rule.children()).size(); i++) {
+            remember((Expression) Scala.list(rule.children()).get(i));
         }
         return found;
     }
@@ -324,8 +324,8 @@ public final class RuleCompiler {
         if (isWhole(node)) {
             SEEN.put(node, Boolean.TRUE);
         }
-        for (int i = 0; i < node.children().size(); i++) {
-            remember((Expression) node.children().apply(i));
+        for (int i = 0; i < Scala.list(node.children()).size(); i++) {
+            remember((Expression) Scala.list(node.children()).get(i));
         }
     }
 
@@ -342,8 +342,8 @@ public final class RuleCompiler {
         if (node instanceof NamedLambdaVariable) {
             return true;
         }
-        for (int i = 0; i < node.children().size(); i++) {
-            if (hasVariable((Expression) node.children().apply(i))) {
+        for (int i = 0; i < Scala.list(node.children()).size(); i++) {
+            if (hasVariable((Expression) Scala.list(node.children()).get(i))) {
                 return true;
             }
         }
@@ -352,12 +352,12 @@ public final class RuleCompiler {
 
     /** Count what is neither a column nor a constant, up to a limit. */
     private static int operators(Expression node, int limit) {
-        if (node.children().isEmpty()) {
+        if (Scala.list(node.children()).isEmpty()) {
             return 0;
         }
         int count = 1;
-        for (int i = 0; count < limit && i < node.children().size(); i++) {
-            count += operators((Expression) node.children().apply(i), limit - count);
+        for (int i = 0; count < limit && i < Scala.list(node.children()).size(); i++) {
+            count += operators((Expression) Scala.list(node.children()).get(i), limit - count);
         }
         return count;
     }

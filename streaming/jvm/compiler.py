@@ -1,4 +1,4 @@
-"""Compile the routing classes with the Janino inside pyspark: no JDK, no build tool.
+"""Compile our Java with the Eclipse compiler, one jar that runs on any Java: no JDK, no build tool.
 
 In a JVM of its own, so that the jar exists before the application's JVM starts: its classes then
 have one class loader there, hence one route table, whatever session or query uses them.
@@ -15,75 +15,101 @@ from typing import Final
 
 from mqlake.durable import write_durably
 from mqlake.errors import OperationalError
-from streaming.jvm.jars import PYSPARK_JARS
+from streaming.jvm.jars import PYSPARK_JARS, compiler_jar, extra_jars
 from streaming.jvm.process import java_executable
 
 SOURCES: Final = Path(__file__).parent
-_COMPILER: Final = "org.codehaus.commons.compiler.samples.CompilerDemo"
-_COMPILER_JARS: Final = ("janino-*.jar", "commons-compiler-*.jar")
+RELEASE: Final = "17"
+"""Of Java: the oldest that mqlake runs on (`mqlake.local.java`)."""
 _TIMEOUT_SECONDS: Final = 180
-"""Five on two processors that have nothing else to do."""
+"""Three on two processors that have nothing else to do."""
 
 
-def build_routing_jar(target_dir: Path, jars: list[Path]) -> Path:
-    """Return the jar of the routing classes; compiled once for each state of the source.
+def build_routing_jar(target_dir: Path, jars_dir: Path) -> Path:
+    """Return the jar of all our classes; compiled once for each state of the source.
 
     Args:
         target_dir: Where the jar is kept; its name carries the hash of the source.
-        jars: From `extra_jars`; the Kafka client is among them.
+        jars_dir: Holds the jars that pyspark lacks, and the compiler.
 
     Raises:
-        OperationalError: The source does not compile.
+        OperationalError: The source does not compile, or the compiler is not there.
     """
-    return build_jar("mqlake-routing", sorted(SOURCES.glob("*.java")), target_dir, jars)
+    return build_jar("mqlake-routing", sorted(SOURCES.rglob("*.java")), target_dir, jars_dir)
 
 
-def build_jar(name: str, sources: list[Path], target_dir: Path, jars: list[Path]) -> Path:
+def build_jar(
+    name: str,
+    sources: list[Path],
+    target_dir: Path,
+    jars_dir: Path,
+    beside: tuple[Path, ...] = (),
+) -> Path:
     """Return the jar of some classes; compiled once for each state of the source.
 
     Args:
         name: What the jar's name begins with.
-        sources: Each holds a class of its name.
-        target_dir: Where the jar is kept; its name carries the hash of the source.
-        jars: What the classes need beside pyspark's.
+        sources: All of them.
+        target_dir: Where the jar is kept; its name carries the hash of all that it is made from.
+        jars_dir: As in `build_routing_jar`.
+        beside: Other jars that the classes need.
 
     Raises:
-        OperationalError: The source does not compile.
+        OperationalError: The source does not compile, or the compiler is not there.
     """
-    digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources))
+    java = java_executable()
+    compiler = compiler_jar(jars_dir)
+    # All of them: a class is read with all that it mentions.
+    class_path = [*sorted(PYSPARK_JARS.glob("*.jar")), *extra_jars(jars_dir), *beside]
+    options = (*_release(java), "-encoding", "UTF-8", "-g", "-proc:none", "-nowarn")
+    made_from = [*(jar.name for jar in (compiler, *class_path)), *options]
+    digest = hashlib.sha256("\0".join(made_from).encode())
+    for source in sources:
+        digest.update(b"\0" + source.read_bytes())
     jar = target_dir / f"{name}-{digest.hexdigest()[:16]}.jar"
     if jar.is_file():
         return jar
     target_dir.mkdir(parents=True, exist_ok=True)
-    # All of them: a class is read with all that it mentions.
-    class_path = [*_glob(("*.jar",)), *map(str, jars)]
     with tempfile.TemporaryDirectory(dir=target_dir) as classes:
         command = [
-            *(java_executable(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-            *("-cp", os.pathsep.join(_glob(_COMPILER_JARS)), _COMPILER),
-            *("-g:source,lines,vars", "-d", classes, "-classpath", os.pathsep.join(class_path)),
+            *(java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar", str(compiler)),
+            *(*options, "-d", classes, "-cp", os.pathsep.join(map(str, class_path))),
             *map(str, sources),
         ]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired as exc:
-            raise OperationalError(
-                f"{name}: the classes were not compiled in {_TIMEOUT_SECONDS} s"
-            ) from exc
-        compiled = sorted(Path(classes).rglob("*.class"))
-        # The compiler exits with 0 whatever it found; Java may say other things on standard error.
-        missing = {source.stem for source in sources} - {path.stem for path in compiled}
-        if done.returncode or missing or "CompileException" in done.stderr:
-            raise OperationalError(f"{name}: the classes do not compile: {done.stderr.strip()}")
-        content = io.BytesIO()
-        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in compiled:
-                archive.write(path, path.relative_to(classes))
-        write_durably(jar, content.getvalue())
+        _compile(name, command)
+        write_durably(jar, _packed(Path(classes)))
     return jar
 
 
-def _glob(patterns: tuple[str, ...]) -> list[str]:
-    return [str(jar) for pattern in patterns for jar in sorted(PYSPARK_JARS.glob(pattern))]
+def _release(java: str) -> tuple[str, ...]:
+    """Return what makes classes for `RELEASE`.
+
+    With the interfaces of that release where this Java knows them: a runtime alone leaves out the
+    file that has them, and the compiler fails on it instead of saying so.
+    """
+    home = Path(os.path.realpath(java)).parent.parent
+    if (home / "lib" / "ct.sym").is_file():
+        return ("--release", RELEASE)
+    return ("-source", RELEASE, "-target", RELEASE)
+
+
+def _compile(name: str, command: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise OperationalError(
+            f"{name}: the classes were not compiled in {_TIMEOUT_SECONDS} s"
+        ) from exc
+    if done.returncode:
+        raise OperationalError(f"{name}: the classes do not compile: {done.stderr.strip()}")
+
+
+def _packed(classes: Path) -> bytes:
+    """Return a jar of all that lies in a folder."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(classes.rglob("*.class")):
+            archive.write(path, path.relative_to(classes))
+    return content.getvalue()

@@ -18,6 +18,20 @@ def artifact(jar: Path) -> str:
     return match["artifact"] if match else jar.stem
 
 
+def compiler_jar(jars_dir: Path) -> Path:
+    """Return the Java compiler; it is on no class path of ours.
+
+    Raises:
+        OperationalError: It is not there.
+    """
+    found = sorted((jars_dir / "build").glob("ecj-*.jar"))
+    if not found:
+        raise OperationalError(
+            f"{jars_dir / 'build'} holds no Java compiler; start once with: bin/mqlake up"
+        )
+    return found[-1]
+
+
 def extra_jars(jars_dir: Path) -> list[Path]:
     """Return the jars that pyspark lacks, sorted by name.
 

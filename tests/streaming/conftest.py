@@ -30,7 +30,7 @@ JARS = Path(__file__).parents[2] / ".runtime" / "jars"
 @pytest.fixture(scope="session")
 def routing_jars(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     jars = extra_jars(JARS)
-    return [*jars, build_routing_jar(tmp_path_factory.mktemp("jvm"), jars)]
+    return [*jars, build_routing_jar(tmp_path_factory.mktemp("jvm"), JARS)]
 
 
 @contextmanager

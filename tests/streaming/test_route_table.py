@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mqlake.local.paths import RUNTIME
 from mqlake.matching import TopicFilterTrie, filter_matches
 from mqlake.records import Barrier, retained_route, route_headers
 from mqlake.sharing import ShareStrategy, ShareWeight, choose_gateway, decode_weight, encode_weight
@@ -158,7 +159,8 @@ def test_the_choice_does_not_depend_on_the_order_in_which_routes_came(
 @pytest.mark.parametrize("seed", range(3))
 def test_a_change_is_seen_by_whoever_asks_after_it(routing_jars: list[Path], seed: int) -> None:
     source = Path(__file__).parent / "RouteChanges.java"
-    jar = build_jar("changes", [source], routing_jars[-1].parent, routing_jars)
+    classes = routing_jars[-1]
+    jar = build_jar("changes", [source], classes.parent, RUNTIME / "jars", (classes,))
     class_path = [str(jar), *map(str, routing_jars), str(PYSPARK_JARS / "*")]
     done = subprocess.run(
         [java_executable(), "-cp", os.pathsep.join(class_path), _CHANGES_CLASS, str(seed)],

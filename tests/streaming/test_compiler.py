@@ -1,0 +1,58 @@
+"""Our Java is compiled by a compiler that runs on any Java, once for each state of its sources."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mqlake.errors import OperationalError
+from mqlake.local.paths import RUNTIME
+from streaming.jvm import compiler
+from streaming.jvm.compiler import RELEASE, build_jar
+
+pytestmark = pytest.mark.spark
+
+JARS = RUNTIME / "jars"
+FIRST_CLASS_VERSION = 44
+"""Of a class for Java 1.0; each release counts one on."""
+
+
+def write_class(folder: Path, body: str) -> list[Path]:
+    source = folder / "Greeting.java"
+    source.write_text(f"package tried;\n\nfinal class Greeting {{\n{body}\n}}\n")
+    return [source]
+
+
+def test_classes_are_for_the_oldest_java_and_made_once(tmp_path: Path) -> None:
+    sources = write_class(tmp_path, "    record Word(String text) {}")
+    jar = build_jar("tried", sources, tmp_path, JARS)
+    with zipfile.ZipFile(jar) as archive:
+        assert archive.namelist() == ["tried/Greeting$Word.class", "tried/Greeting.class"]
+        assert archive.read("tried/Greeting.class")[7] == FIRST_CLASS_VERSION + int(RELEASE)
+    made = jar.stat().st_mtime_ns
+    assert build_jar("tried", sources, tmp_path, JARS) == jar
+    assert jar.stat().st_mtime_ns == made
+    assert build_jar("tried", write_class(tmp_path, ""), tmp_path, JARS) != jar
+
+
+def test_a_source_that_does_not_compile_is_refused_with_its_line(tmp_path: Path) -> None:
+    sources = write_class(tmp_path, "    int number = true;")
+    with pytest.raises(OperationalError, match=r"(?s)Greeting.java \(at line 4\).*boolean to int"):
+        build_jar("tried", sources, tmp_path, JARS)
+    assert not list(tmp_path.glob("*.jar"))
+
+
+def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
+    with pytest.raises(OperationalError, match="holds no Java compiler; start once with"):
+        build_jar("tried", write_class(tmp_path, ""), tmp_path, tmp_path)
+
+
+def test_a_runtime_without_older_interfaces_makes_the_same_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "runtime" / "bin" / "java"
+    assert compiler._release(str(java)) == ("-source", RELEASE, "-target", RELEASE)
+    monkeypatch.setattr(compiler, "_release", lambda java: ("-source", RELEASE, "-target", RELEASE))
+    jar = build_jar("tried", write_class(tmp_path, ""), tmp_path, JARS)
+    with zipfile.ZipFile(jar) as archive:
+        assert archive.read("tried/Greeting.class")[7] == FIRST_CLASS_VERSION + int(RELEASE)
