@@ -1,7 +1,7 @@
 """Match a topic name against many topic filters.
 
 `TopicFilterTrie` is used wherever filters meet topics in Python; the router's Java twin
-(`streaming/jvm`) passes the same generated cases. Cost of a match: O(levels x branching), at most
+(`streaming/java`) passes the same generated cases. Cost of a match: O(levels x branching), at most
 two children (the level itself and `+`) are entered at each level. Levels are compared as they are,
 character by character. [MQTT5-4.7.3-4] [MQTT311-4.7.3-4]
 """

@@ -1,7 +1,7 @@
 """What the engine has died of: a rule and a record, and what is passed over for that.
 
 The engine notes in `<data-dir>/jvm/places` which rule each of its threads is evaluating on which
-record (`streaming/jvm/Places.java`). A file that is there when it starts is that of an engine that
+record (`Places.java`). A file that is there when it starts is that of an engine that
 died; what it names has one death more in `<data-dir>/poison.json`. At the second one the place is
 buried: it is passed over, with a dead letter, and the rule is paused.
 """

@@ -1,7 +1,7 @@
 """Which member of a share group gets a message (5.0: 4.8.2 leaves it to the server).
 
 In two steps: the router chooses a gateway, as `choose_gateway` says, and the gateway one of its
-members. The twin of the router's choice is in `streaming/jvm/ShareGroup.java`; both pass the same
+members. The twin of the router's choice is in `ShareGroup.java`; both pass the same
 generated cases. It depends on the message and on the routes alone: the router repeats itself after
 a crash, and must then say the same.
 """

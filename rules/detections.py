@@ -1,6 +1,6 @@
 """What detections tell, in plain SQL: for rows of a table, where everything is known at once.
 
-The live twin is `streaming/jvm/DetectionProcessor.java`; tests compare the two. Messages of a key
+The live twin is `DetectionProcessor.java`; tests compare the two. Messages of a key
 are taken in the order of their time, then of `Detection.order`. A key whose messages pause for
 longer than the detection's duration and KEEP_MS begins anew behind the pause.
 """

@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 READ_SECONDS: Final = 3.0
 """From one reading to the next; each asks the log for the ends of some log topics."""
 RATE_SECONDS: Final = 10.0
-_POSITIONS_CLASS: Final = "mqlake.streaming.Positions"
+_POSITIONS_CLASS: Final = "mqlake.log.Positions"
 
 Progress = dict[str, Any]
 """Of a finished batch, in Spark's JSON."""

@@ -11,7 +11,7 @@ from mqlake.clock import Clock
 from mqlake.errors import OperationalError
 from mqlake.poison import DEATHS_TO_BURY, Entry, Poison
 
-_CLASS: Final = "mqlake.streaming.Places"
+_CLASS: Final = "mqlake.rules.Places"
 _logger = logging.getLogger(__name__)
 
 Pause = Callable[[tuple[str, str], int, str], None]

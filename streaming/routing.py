@@ -22,7 +22,7 @@ from streaming.jvm.functions import java_map, register
 from streaming.sources import header
 
 _FUNCTION: Final = "mqlake_route"
-_FUNCTION_CLASS: Final = "mqlake.streaming.RouteFunction"
+_FUNCTION_CLASS: Final = "mqlake.routing.RouteFunction"
 _RETURN_TYPE: Final = "array<struct<topic:string,source:binary>>"
 
 

@@ -14,8 +14,8 @@ from mqlake.records import EVENTS, undelivered_topic
 from streaming.settings import StreamingSettings
 from streaming.sources import client_config
 
-_SINK_CLASS: Final = "mqlake.streaming.LogSink"
-_SENDERS_CLASS: Final = "mqlake.streaming.LogSenders"
+_SINK_CLASS: Final = "mqlake.log.LogSink"
+_SENDERS_CLASS: Final = "mqlake.log.LogSenders"
 # Once a record waits, what it was made of may be deleted: it is kept as well as any may be.
 _CONFIG: Final = {**KEPT_UNTIL_READ, "flush.messages": "1"}
 

@@ -15,7 +15,7 @@ from streaming.jvm.jars import PYSPARK_JARS, extra_jars
 from streaming.jvm.process import Jvm, start_jvm
 from streaming.settings import StreamingSettings
 
-_FATAL_ERRORS_CLASS: Final = "mqlake.streaming.FatalErrors"
+_FATAL_ERRORS_CLASS: Final = "mqlake.spark.FatalErrors"
 POOLS_FILE: Final = Path(__file__).parent / "pools.xml"
 ROUTER_POOL: Final = "router"
 RULES_POOL: Final = "rules"
@@ -54,7 +54,7 @@ _DEFAULTS: Final[dict[str, str]] = {
     "spark.ui.retainedTasks": "50",
     # Delta
     "spark.sql.extensions": (
-        "io.delta.sql.DeltaSparkSessionExtension,mqlake.streaming.DecodingFunctions"
+        "io.delta.sql.DeltaSparkSessionExtension,mqlake.decoding.DecodingFunctions"
     ),
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
@@ -72,7 +72,7 @@ _LOCAL_ENVIRONMENT: Final = {
 _LOCAL_DEFAULTS: Final[dict[str, str]] = {
     # The default renames through an interface that runs ten processes for each commit, and Delta's
     # own for one machine is safe with one writing process only.
-    "spark.delta.logStore.file.impl": "mqlake.streaming.CommitFiles",
+    "spark.delta.logStore.file.impl": "mqlake.spark.CommitFiles",
     # Checkpoints through the plain file system, else two processes run for each file renamed.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -158,7 +158,7 @@ def spark_conf(settings: StreamingSettings, jars: list[Path]) -> dict[str, str]:
     if settings.master.startswith("local"):
         conf |= _LOCAL_DEFAULTS
     if settings.master.startswith("local["):
-        conf["spark.hadoop.fs.file.impl"] = "mqlake.streaming.LocalFiles"
+        conf["spark.hadoop.fs.file.impl"] = "mqlake.spark.LocalFiles"
         conf["spark.hadoop.mqlake.expendable.folders"] = str(data_dir / "api")
     else:
         # The driver has them on its class path; executors elsewhere are sent them.

@@ -1,4 +1,4 @@
-package mqlake.streaming;
+package mqlake.routing;
 
 import java.lang.management.ManagementFactory;
 import java.lang.management.ThreadMXBean;

@@ -19,7 +19,7 @@ from streaming.jvm.process import java_executable
 FILTERS: Final = (100_000, 1_000_000)
 MESSAGES: Final = 400_000
 _SOURCE: Final = Path(__file__).parent / "RouteBench.java"
-_MAIN_CLASS: Final = "mqlake.streaming.RouteBench"
+_MAIN_CLASS: Final = "mqlake.routing.RouteBench"
 _TIMEOUT_SECONDS: Final = 300.0
 
 

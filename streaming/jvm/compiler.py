@@ -18,7 +18,7 @@ from mqlake.errors import OperationalError
 from streaming.jvm.jars import PYSPARK_JARS, compiler_jar, extra_jars
 from streaming.jvm.process import java_executable
 
-SOURCES: Final = Path(__file__).parent
+SOURCES: Final = Path(__file__).parents[1] / "java"
 RELEASE: Final = "17"
 """Of Java: the oldest that mqlake runs on (`mqlake.local.java`)."""
 _TIMEOUT_SECONDS: Final = 180

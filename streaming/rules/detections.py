@@ -1,6 +1,6 @@
 """Detections in a query: live by a stateful processor with timers, over a table in SQL.
 
-The processor is `streaming/jvm/DetectionProcessor.java`; its state needs the RocksDB provider.
+The processor is `DetectionProcessor.java`; its state needs the RocksDB provider.
 """
 
 from pyspark.sql import DataFrame, SparkSession
@@ -50,5 +50,5 @@ def detected(
         "least": str(detection.least),
         "last": str(detection.last),
     }
-    told = jvm.mqlake.streaming.Detections.detected(dataframe._jdf, java_map(spark, given))
+    told = jvm.mqlake.stateful.Detections.detected(dataframe._jdf, java_map(spark, given))
     return DataFrame(told, spark)

@@ -14,10 +14,10 @@ from mqlake.records import DEAD_LETTERS, EVENTS, METRICS, OUTPUTS, RULES
 from streaming.jvm.functions import java_map, register
 
 _FILTER: Final = "mqlake_has_rules"
-_FILTER_CLASS: Final = "mqlake.streaming.RuleFilter"
+_FILTER_CLASS: Final = "mqlake.rules.RuleFilter"
 _FUNCTION: Final = "mqlake_rules"
-_FUNCTION_CLASS: Final = "mqlake.streaming.RuleFunction"
-_FOLLOWER_CLASS: Final = "mqlake.streaming.RuleFollower"
+_FUNCTION_CLASS: Final = "mqlake.rules.RuleFunction"
+_FOLLOWER_CLASS: Final = "mqlake.rules.RuleFollower"
 _RETURN_TYPE: Final = (
     "array<struct<topic:string,partition:int,key:binary,value:binary,"
     "headers:array<struct<key:string,value:binary>>>>"

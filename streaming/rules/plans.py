@@ -38,10 +38,10 @@ from rules.language.plan import (
 )
 from streaming.jvm.functions import java_map, register
 
-_COMPILER_CLASS: Final = "mqlake.streaming.RuleCompiler"
-_FILTER_CLASS: Final = "mqlake.streaming.StreamFilter"
-_FUNCTION_CLASS: Final = "mqlake.streaming.StreamFunction"
-_WRITER_CLASS: Final = "mqlake.streaming.OutputWriter"
+_COMPILER_CLASS: Final = "mqlake.rules.RuleCompiler"
+_FILTER_CLASS: Final = "mqlake.stateful.StreamFilter"
+_FUNCTION_CLASS: Final = "mqlake.stateful.StreamFunction"
+_WRITER_CLASS: Final = "mqlake.stateful.OutputWriter"
 SENDER: Final = "stateful"
 """What the runs' records wait under; OutputTask.java has it too."""
 _LOG_TOPICS: Final = {

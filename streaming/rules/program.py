@@ -24,7 +24,7 @@ Compile = Callable[[Rule, SchemaLookup, Mapping[str, Columns]], Program]
 _NOT_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t=]")
 """What Delta takes in no name of a column."""
 TABLE_FUNCTION: Final = "table"
-_COMPILER_CLASS: Final = "mqlake.streaming.RuleCompiler"
+_COMPILER_CLASS: Final = "mqlake.rules.RuleCompiler"
 
 
 class TableAction(NamedTuple):

@@ -1,4 +1,4 @@
-package mqlake.streaming;
+package mqlake.routing;
 
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashSet;

@@ -19,7 +19,7 @@ def schema(name: str, body: SchemaBody, version: int = 1) -> Schema:
 
 def decode(jvm: Any, known: Schemas, name: str, payload: bytes, message: str | None = None) -> Any:
     """Return what a payload decodes to; raises what Java raises."""
-    decoder = jvm.mqlake.streaming.PayloadDecoder
+    decoder = jvm.mqlake.decoding.PayloadDecoder
     layout = known.find(name, None, message)
     assert decoder.remember(layout.text) == layout.hash
     return json.loads(decoder.named(layout.hash).decode(payload).toString())

@@ -26,7 +26,7 @@ class Writer:
         self._jvm: Any = gateway.jvm
         self._folder = folder
         self._conf = self._jvm.org.apache.hadoop.conf.Configuration(False)
-        self._files = self._jvm.mqlake.streaming.CommitFiles(self._conf)
+        self._files = self._jvm.mqlake.spark.CommitFiles(self._conf)
 
     def write(self, name: str, *, overwrite: bool = False, lines: int = LINES) -> bool:
         """Return whether the name was free."""

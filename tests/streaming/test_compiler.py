@@ -1,5 +1,6 @@
 """Our Java is compiled by a compiler that runs on any Java, once for each state of its sources."""
 
+import re
 import zipfile
 from pathlib import Path
 
@@ -8,13 +9,27 @@ import pytest
 from mqlake.errors import OperationalError
 from mqlake.local.paths import RUNTIME
 from streaming.jvm import compiler
-from streaming.jvm.compiler import RELEASE, build_jar
+from streaming.jvm.compiler import RELEASE, SOURCES, build_jar
 
 pytestmark = pytest.mark.spark
 
 JARS = RUNTIME / "jars"
 FIRST_CLASS_VERSION = 44
 """Of a class for Java 1.0; each release counts one on."""
+
+
+PACKAGES = ("spark", "log", "routing", "bounds", "decoding", "rules", "stateful")
+"""Each uses only those before it."""
+
+
+def test_packages_use_only_those_below_them() -> None:
+    sources = sorted(SOURCES.rglob("*.java"))
+    assert {source.parent for source in sources} == {SOURCES / "mqlake" / p for p in PACKAGES}
+    for source in sources:
+        text = source.read_text(encoding="utf-8")
+        assert f"package mqlake.{source.parent.name};" in text
+        below = PACKAGES[: PACKAGES.index(source.parent.name)]
+        assert set(re.findall(r"^import mqlake\.(\w+)\.", text, re.MULTILINE)) <= set(below), source
 
 
 def write_class(folder: Path, body: str) -> list[Path]:

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark]
 def test_threads_may_die_of_what_is_not_the_jvms(routing_jars: list[Path], error: str) -> None:
     with running_gateway(routing_jars) as (running, gateway):
         java = gateway.jvm
-        java.mqlake.streaming.FatalErrors.watch()
+        java.mqlake.spark.FatalErrors.watch()
         thread = java.java.lang.Thread.currentThread()
         handler = java.java.lang.Thread.getDefaultUncaughtExceptionHandler()
         handler.uncaughtException(thread, getattr(java.java.lang, error)("one thread"))
@@ -26,8 +26,8 @@ def test_threads_may_die_of_what_is_not_the_jvms(routing_jars: list[Path], error
 def test_an_error_of_the_jvm_ends_it(routing_jars: list[Path]) -> None:
     with running_gateway(routing_jars) as (running, gateway):
         java = gateway.jvm
-        java.mqlake.streaming.FatalErrors.watch()
-        code = java.mqlake.streaming.FatalErrors.EXIT_CODE
+        java.mqlake.spark.FatalErrors.watch()
+        code = java.mqlake.spark.FatalErrors.EXIT_CODE
         thread = java.java.lang.Thread.currentThread()
         handler = java.java.lang.Thread.getDefaultUncaughtExceptionHandler()
         error = java.java.lang.InternalError("no such method")
@@ -41,4 +41,4 @@ def test_an_error_of_the_jvm_ends_it(routing_jars: list[Path]) -> None:
 def test_the_application_watches(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
     handler = jvm.java.lang.Thread.getDefaultUncaughtExceptionHandler()
-    assert handler.getClass().getName() == "mqlake.streaming.FatalErrors"
+    assert handler.getClass().getName() == "mqlake.spark.FatalErrors"

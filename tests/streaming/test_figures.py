@@ -121,7 +121,7 @@ def test_a_query_that_does_not_run_has_no_lag(tmp_path: Path) -> None:
 
 
 def test_functions_tell_how_far_they_are(routing_jvm: Any) -> None:
-    positions = routing_jvm.mqlake.streaming.Positions
+    positions = routing_jvm.mqlake.log.Positions
     positions.of("q", INBOUND).reach(1, 41)
     positions.of("q", INBOUND).reach(3, 7)
     positions.of("q", EVENTS).reach(0, 0)

@@ -17,7 +17,7 @@ def test_it_is_the_hash_that_python_has_for_bytes(routing_jvm: Any) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     expected = list(map(int, done.stdout.split()))
     padding = b"\xff" * 3
-    keyed_hash = routing_jvm.mqlake.streaming.KeyedHash
+    keyed_hash = routing_jvm.mqlake.routing.KeyedHash
     assert expected == [
         # Of no bytes Python's hash is 0.
         keyed_hash.of(0, 0, padding + bytes(range(size)) + padding, 3, 3 + size) if size else 0

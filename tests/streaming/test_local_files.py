@@ -31,7 +31,7 @@ class _Files:
         self._root = root
         configuration = jvm.org.apache.hadoop.conf.Configuration(False)
         configuration.set("mqlake.expendable.folders", expendable)
-        self._files = jvm.mqlake.streaming.LocalFiles()
+        self._files = jvm.mqlake.spark.LocalFiles()
         self._files.initialize(jvm.java.net.URI("file:///"), configuration)
 
     def write(self, name: str, data: bytes) -> None:

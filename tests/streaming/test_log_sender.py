@@ -139,13 +139,13 @@ class Query:
 
     def sender(self, run: str) -> Any:
         """Return what a task of that run sends by."""
-        senders = self._gateway.jvm.mqlake.streaming.LogSenders
+        senders = self._gateway.jvm.mqlake.log.LogSenders
         return senders.of(
             self._name, run, self._config, self.events, self.awaited, self.undelivered
         )
 
     def waiting(self) -> list[Waiting]:
-        senders = self._gateway.jvm.mqlake.streaming.LogSenders
+        senders = self._gateway.jvm.mqlake.log.LogSenders
         return [one for one in parse_undelivered(senders.waiting()) if one.query == self._name]
 
     def send(self, log_topic: str, value: bytes, key: bytes | None = KEY) -> None:

@@ -22,9 +22,9 @@ def engine(routing_jvm: Any, routing_gateway: Any) -> Engine:
 def poison(routing_jvm: Any, tmp_path: Path) -> Iterator[Poison]:
     poison = Poison(tmp_path)
     poison.places.parent.mkdir()
-    routing_jvm.mqlake.streaming.Places.open(str(poison.places))
+    routing_jvm.mqlake.rules.Places.open(str(poison.places))
     yield poison
-    routing_jvm.mqlake.streaming.Places.forget()
+    routing_jvm.mqlake.rules.Places.forget()
 
 
 def test_nothing_is_noted_between_records(engine: Engine, poison: Poison) -> None:
@@ -52,12 +52,12 @@ def test_a_buried_place_is_a_dead_letter_and_the_next_record_is_evaluated(
 ) -> None:
     engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="buried")
     engine.activate(a_span('SELECT 1 AS x FROM "a"'), rule="other")
-    routing_jvm.mqlake.streaming.Places.bury("default/buried i:0:17")
+    routing_jvm.mqlake.rules.Places.bury("default/buried i:0:17")
     letter, output = engine.publish("a", b"payload", offset=17)
     assert isinstance(letter, DeadLetter)
     assert (letter.rule, letter.value) == ("buried", b"payload")
     assert letter.error.startswith("passed over: the engine has ended")
     assert isinstance(output, Output)
     assert len(engine.publish("a", offset=18)) == 2
-    routing_jvm.mqlake.streaming.Places.forget()
+    routing_jvm.mqlake.rules.Places.forget()
     assert all(isinstance(one, Output) for one in engine.publish("a", offset=17))

@@ -26,7 +26,7 @@ TENANTS = ("default", "other")
 GATEWAYS = ("g1", "g2", "g3")
 NEWEST = 2**63 - 1
 LONG_MS = 11 * 60 * 1000
-_CHANGES_CLASS = "mqlake.streaming.RouteChanges"
+_CHANGES_CLASS = "mqlake.routing.RouteChanges"
 _level = st.sampled_from(["", "a", "b", "$SYS", "$", "ä€𝄞"])
 _filter_level = st.one_of(_level, st.just("+"))
 
@@ -49,7 +49,7 @@ changes = st.lists(st.tuples(routes, st.sampled_from([0, 0, 1, 1, 7])), max_size
 
 
 def _new_table(jvm: Any) -> Any:
-    return jvm.mqlake.streaming.RouteTable()
+    return jvm.mqlake.routing.RouteTable()
 
 
 def _apply(

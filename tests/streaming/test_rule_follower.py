@@ -20,11 +20,11 @@ class Follower:
         classes = self._array(
             jvm.java.lang.Class, *map(self._class, types), jvm.java.lang.Long.TYPE
         )
-        constructor = self._class("mqlake.streaming.RuleFollower").getDeclaredConstructor(classes)
+        constructor = self._class("mqlake.rules.RuleFollower").getDeclaredConstructor(classes)
         constructor.setAccessible(True)
         arguments = self._array(jvm.java.lang.Object, jvm.java.util.HashMap(), "rules", change_ms)
         self._follower = constructor.newInstance(arguments)
-        self.table = jvm.mqlake.streaming.RuleTable()
+        self.table = jvm.mqlake.rules.RuleTable()
         self.set("table", self.table)
 
     def set(self, field: str, value: Any) -> None:
@@ -39,7 +39,7 @@ class Follower:
     def wait(self, change: int) -> Thread:
         """Stand at the barrier of a change."""
         long_ = self._array(self._jvm.java.lang.Class, self._jvm.java.lang.Long.TYPE)
-        class_ = self._class("mqlake.streaming.RuleFollower")
+        class_ = self._class("mqlake.rules.RuleFollower")
         method = class_.getDeclaredMethod("awaitDecided", long_)
         method.setAccessible(True)
         arguments = self._array(self._jvm.java.lang.Object, change)
@@ -48,7 +48,7 @@ class Follower:
         return thread
 
     def given_up(self) -> int:
-        field = self._class("mqlake.streaming.RuleFollower").getDeclaredField("givenUp")
+        field = self._class("mqlake.rules.RuleFollower").getDeclaredField("givenUp")
         field.setAccessible(True)
         found: int = field.get(self._follower)
         return found
@@ -57,7 +57,7 @@ class Follower:
         return self._jvm.java.lang.Class.forName(name)
 
     def _field(self, name: str) -> Any:
-        field = self._class("mqlake.streaming.LogFollower").getDeclaredField(name)
+        field = self._class("mqlake.log.LogFollower").getDeclaredField(name)
         field.setAccessible(True)
         return field
 

@@ -68,7 +68,7 @@ class Limits:
         return self.most[log_topic]
 
     class Java:
-        implements = ("mqlake.streaming.RecordLimits",)
+        implements = ("mqlake.log.RecordLimits",)
 
 
 class Engine:
@@ -78,9 +78,9 @@ class Engine:
         self.limits = Limits()
         self._gateway = gateway
         self._jvm = jvm
-        self.table = jvm.mqlake.streaming.RuleTable()
+        self.table = jvm.mqlake.rules.RuleTable()
         self.events: list[Event] = []
-        self._evaluation = jvm.mqlake.streaming.RuleEvaluation(
+        self._evaluation = jvm.mqlake.rules.RuleEvaluation(
             EVENTS, OUTPUTS, DEAD_LETTERS, self.limits
         )
 
@@ -116,7 +116,7 @@ class Engine:
     def counters(self, rule: str) -> dict[str, int]:
         """Return what a rule counts."""
         counters: dict[str, int] = json.loads(
-            self._jvm.mqlake.streaming.RuleCounters.of(f"default/{rule}").toJson()
+            self._jvm.mqlake.rules.RuleCounters.of(f"default/{rule}").toJson()
         )
         return counters
 
@@ -184,7 +184,7 @@ def outcomes(made: list[Output | DeadLetter]) -> list[tuple[str, Any]]:
 
 
 def test_the_row_has_the_columns_that_rules_are_compiled_for(routing_jvm: Any) -> None:
-    columns = routing_jvm.mqlake.streaming.RuleCompiler.columns()
+    columns = routing_jvm.mqlake.rules.RuleCompiler.columns()
     assert columns == ", ".join(f"{column.name} {column.type}" for column in ROW)
 
 
@@ -324,7 +324,7 @@ USED_OFTEN = 250
 @pytest.fixture
 def code_soon(routing_jvm: Any) -> Iterator[None]:
     """Have code made of what was evaluated nearly as often as `USED_OFTEN`, not 10,000 times."""
-    lane_code = routing_jvm.java.lang.Class.forName("mqlake.streaming.LaneCode")
+    lane_code = routing_jvm.java.lang.Class.forName("mqlake.rules.LaneCode")
     many = lane_code.getDeclaredField("many")
     many.setAccessible(True)
     before = many.getInt(None)
@@ -354,7 +354,7 @@ def test_a_rule_gives_the_same_by_the_interpreter_and_by_code(
     assert any(rows(made) for made in first)
     for number in range(USED_OFTEN):
         engine.publish("a/b", payloads[number % len(payloads)])
-    code = routing_jvm.mqlake.streaming.RuleCompiler.compile(a_span(sql).expression)
+    code = routing_jvm.mqlake.rules.RuleCompiler.compile(a_span(sql).expression)
     await_condition(code.isGenerated, "code for a rule that is much used")
     assert [engine.publish("a/b", payload) for payload in payloads] == first
 
@@ -376,7 +376,7 @@ def test_rules_that_have_conditions_in_common_give_what_each_gives_alone(
         wanted = [n % 3, n % 3 + 3]
         assert found == [{"number": one, "name": f"N{n}!", "m": n % 3 + 1} for one in wanted]
         assert engine.publish("a", b'{"t": 2, "n": "x"}') == [], "the first condition is false"
-    last = routing_jvm.mqlake.streaming.RuleCompiler.compile(span.expression)
+    last = routing_jvm.mqlake.rules.RuleCompiler.compile(span.expression)
     assert last.guardCount() >= 1, "a condition in common is a column"
     failed = engine.publish("a", b'{"t": 3, "n": "x"}')
     assert [one.rule for one in failed] == [f"r{number}" for number in range(6)]
@@ -399,7 +399,7 @@ def test_first_conditions_that_compare_with_one_value_are_looked_at_first(
     engine: Engine, routing_jvm: Any, condition: str, guards: int
 ) -> None:
     span = a_span(f'SELECT 1 AS x FROM "a" WHERE {condition}')
-    compiled = routing_jvm.mqlake.streaming.RuleCompiler.compile(span.expression)
+    compiled = routing_jvm.mqlake.rules.RuleCompiler.compile(span.expression)
     assert compiled.guardCount() == guards
     engine.activate(span)
     fails = "/ 0" in condition

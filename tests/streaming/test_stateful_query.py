@@ -79,23 +79,25 @@ class World:
         jvm: Any = spark.sparkContext._jvm
         self._jvm = jvm
         self._servers = self.config["bootstrap.servers"]
-        self.table = jvm.mqlake.streaming.RuleTable()
+        self.table = jvm.mqlake.rules.RuleTable()
         self.table.apply("c", encode_decided(1_000_000))
         kafka_map = java_map(spark, self.config)
         follower = self._make(
-            "RuleFollower", ["java.util.Map", "java.lang.String"], kafka_map, RULES
+            "rules.RuleFollower", ["java.util.Map", "java.lang.String"], kafka_map, RULES
         )
-        self._field("LogFollower", "table").set(follower, self.table)
-        self._field("RuleFollower", "FOLLOWERS").get(None).put(f"{RULES}@{self._servers}", follower)
+        self._field("log.LogFollower", "table").set(follower, self.table)
+        self._field("rules.RuleFollower", "FOLLOWERS").get(None).put(
+            f"{RULES}@{self._servers}", follower
+        )
         metrics = self._make(
-            "RuleMetrics", ["java.util.Map", "java.lang.String"], kafka_map, "mqlake.metrics"
+            "rules.RuleMetrics", ["java.util.Map", "java.lang.String"], kafka_map, "mqlake.metrics"
         )
-        self._field("RuleMetrics", "STARTED").get(None).put(
+        self._field("rules.RuleMetrics", "STARTED").get(None).put(
             f"mqlake.metrics@{self._servers}", metrics
         )
-        self._limits = self._make("LogLimits", ["java.util.Map"], kafka_map)
-        self._field("LogLimits", "ALL").get(None).put(self._servers, self._limits)
-        self._field("LogLimits", "partitions").get(self._limits).put(OUTPUTS, OUTPUT_PARTITIONS)
+        self._limits = self._make("log.LogLimits", ["java.util.Map"], kafka_map)
+        self._field("log.LogLimits", "ALL").get(None).put(self._servers, self._limits)
+        self._field("log.LogLimits", "partitions").get(self._limits).put(OUTPUTS, OUTPUT_PARTITIONS)
         self.clear()
 
     def clear(self) -> None:
@@ -109,26 +111,28 @@ class World:
             self.limit(log_topic, 32 * 1024**2)
         text = "java.lang.String"
         sender = self._make(
-            "LogSender",
+            "log.LogSender",
             [
-                *(text, "LogLimits", text, text, "Undelivered", "java.util.Set"),
+                *(text, "log.LogLimits", text, text, "log.Undelivered", "java.util.Set"),
                 "org.apache.kafka.clients.producer.Producer",
             ],
             *(SENDER, self._limits, EVENTS, None, None, jvm.java.util.HashSet(), self._producer),
         )
-        entry = self._make("LogSenders$Entry", [text, text, "LogSender"], "run", None, sender)
-        self._field("LogSenders", "ALL").get(None).put(SENDER, entry)
+        entry = self._make(
+            "log.LogSenders$Entry", [text, text, "log.LogSender"], "run", None, sender
+        )
+        self._field("log.LogSenders", "ALL").get(None).put(SENDER, entry)
 
     def limit(self, log_topic: str, most_bytes: int) -> None:
         """Say how large a record may be."""
-        (constructor,) = self._class("LogLimits$Limit").getDeclaredConstructors()
+        (constructor,) = self._class("log.LogLimits$Limit").getDeclaredConstructors()
         constructor.setAccessible(True)
         gateway: Any = self.spark.sparkContext._gateway
         values = gateway.new_array(self._jvm.java.lang.Object, 2)
         values[0] = most_bytes
         values[1] = 2**62  # it does not grow old
         limit = constructor.newInstance(values)
-        self._field("LogLimits", "known").get(self._limits).put(log_topic, limit)
+        self._field("log.LogLimits", "known").get(self._limits).put(log_topic, limit)
 
     def written(self, log_topic: str) -> list[tuple[bytes, bytes, list[tuple[str, bytes]]]]:
         """Return key, value and headers of what was written, in order."""
@@ -149,14 +153,14 @@ class World:
         return [decode_dead_letter(*record) for record in self.written(DEAD_LETTERS)]
 
     def counters(self, rule: str) -> dict[str, int]:
-        counters = self._field("RuleCounters", "ALL").get(None).get(f"default/{rule}")
+        counters = self._field("rules.RuleCounters", "ALL").get(None).get(f"default/{rule}")
         to_json = counters.getClass().getDeclaredMethod("toJson", None)
         to_json.setAccessible(True)
         found: dict[str, int] = json.loads(to_json.invoke(counters, None))
         return found
 
     def _class(self, name: str) -> Any:
-        full = name if "." in name else f"mqlake.streaming.{name}"
+        full = name if name.startswith("java.") else f"mqlake.{name}"
         return self._jvm.java.lang.Class.forName(full)
 
     def _field(self, class_: str, name: str) -> Any:

@@ -32,7 +32,7 @@ HEADERS: Final = {value for name, value in vars(records).items() if name.startsw
 
 
 def source(class_name: str) -> str:
-    return (SOURCES / f"{class_name}.java").read_text(encoding="utf-8")
+    return next(SOURCES.rglob(f"{class_name}.java")).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("constant", CONSTANTS)

@@ -1,0 +1,145 @@
+package mqlake.decoding;
+
+import java.math.BigDecimal;
+import java.math.BigInteger;
+import java.util.ArrayList;
+import java.util.Base64;
+import org.apache.spark.types.variant.Variant;
+import org.apache.spark.types.variant.VariantBuilder;
+import org.apache.spark.unsafe.types.VariantVal;
+
+/**
+ * Builds a VARIANT of decoded values as the language shows them: integers stay exact, bytes are base64,
+ * what JSON has no number for is text.
+ */
+final class VariantWriter {
+    /** Values of one payload: a few bytes may stand for many. */
+    private static final int MOST_VALUES = 1000000;
+    /** Of values inside each other. */
+    static final int MOST_DEPTH = 64;
+    private static final int DECIMAL_DIGITS = 38;
+    /** Of the digits of a decimal: the time to write them out grows faster than their number. */
+    private static final int MOST_DECIMAL_BYTES = 1024;
+    /** Memory of one payload while it is decoded, roughly: of the values, their names and their text. */
+    private static final long MOST_BYTES = 64L * 1024 * 1024;
+    private static final int VALUE_BYTES = 40;
+    private static final int POINTER_BYTES = 4;
+
+    private final VariantBuilder builder = new VariantBuilder(true);
+    private int left = MOST_VALUES;
+    private long bytesLeft = MOST_BYTES;
+
+    VariantVal result() {
+        Variant made = builder.result();
+        return new VariantVal(made.getValue(), made.getMetadata());
+    }
+
+    /** Count a value before memory is spent on it. */
+    void count() {
+        if (--left < 0) {
+            throw new Undecodable("the payload has more than " + MOST_VALUES + " values");
+        }
+        take(VALUE_BYTES);
+    }
+
+    /** Count the places that a message has for its fields, whether they come or not. */
+    void countPlaces(int places) {
+        take(VALUE_BYTES + (long) POINTER_BYTES * places);
+    }
+
+    private void take(long bytes) {
+        bytesLeft -= bytes;
+        if (bytesLeft < 0) {
+            throw new Undecodable(
+                    "the payload takes more than " + MOST_BYTES + " bytes when it is decoded");
+        }
+    }
+
+    int position() {
+        return builder.getWritePos();
+    }
+
+    /** Begin a field of the object that began at a position. */
+    void key(String name, int start, ArrayList<VariantBuilder.FieldEntry> fields) {
+        count();
+        take(name.length());
+        int id = builder.addKey(name);
+        fields.add(new VariantBuilder.FieldEntry(name, id, builder.getWritePos() - start));
+    }
+
+    /** Begin an element of the array that began at a position. */
+    void element(int start, ArrayList<Integer> offsets) {
+        count();
+        offsets.add(Integer.valueOf(builder.getWritePos() - start));
+    }
+
+    void endObject(int start, ArrayList<VariantBuilder.FieldEntry> fields) {
+        builder.finishWritingObject(start, fields);
+    }
+
+    void endArray(int start, ArrayList<Integer> offsets) {
+        builder.finishWritingArray(start, offsets);
+    }
+
+    void nothing() {
+        builder.appendNull();
+    }
+
+    void bool(boolean value) {
+        builder.appendBoolean(value);
+    }
+
+    void integer(long value) {
+        builder.appendLong(value);
+    }
+
+    void unsigned(long value) {
+        if (value >= 0) {
+            builder.appendLong(value);
+        } else {
+            builder.appendDecimal(new BigDecimal(new BigInteger(Long.toUnsignedString(value))));
+        }
+    }
+
+    void number(double value) {
+        if (Double.isNaN(value) || Double.isInfinite(value)) {
+            builder.appendString(Double.toString(value));
+        } else {
+            builder.appendDouble(value);
+        }
+    }
+
+    /** The number that people would write: 0.1, not 0.10000000149011612. */
+    void number(float value) {
+        if (value == (int) value) {
+            builder.appendDouble(value);
+        } else {
+            number(Double.parseDouble(Float.toString(value)));
+        }
+    }
+
+    /** Write a number of so many digits behind the point; the bytes are its digits, the highest first. */
+    void decimal(byte[] unscaled, int scale) {
+        if (scale > DECIMAL_DIGITS || unscaled.length > MOST_DECIMAL_BYTES) {
+            throw new Undecodable("a decimal has a scale of " + scale + " and " + unscaled.length
+                    + " bytes, at most " + DECIMAL_DIGITS + " and " + MOST_DECIMAL_BYTES
+                    + " are read");
+        }
+        BigDecimal value = new BigDecimal(new BigInteger(unscaled), scale);
+        if (value.precision() > DECIMAL_DIGITS) {
+            text(value.toPlainString());
+        } else {
+            builder.appendDecimal(value);
+        }
+    }
+
+    void text(String value) {
+        take(value.length());
+        builder.appendString(value);
+    }
+
+    void bytes(byte[] value) {
+        take(value.length * 2L);
+        builder.appendString(Base64.getEncoder().encodeToString(value));
+    }
+}

@@ -1,0 +1,144 @@
+package mqlake.log;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
+import java.util.HashMap;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.internals.RecordHeaders;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/** What a task sends in a batch, and what of it was left out. */
+public final class Lot {
+    private static final ThreadLocal<Lot> OF_TASK = new ThreadLocal<Lot>();
+
+    private final LogSender sender;
+    final LeftOut leftOut;
+    private final HashMap<UTF8String, Target[]> targets = new HashMap<UTF8String, Target[]>();
+
+    /** Records that are nowhere in the log yet; guarded by the sender's monitor. */
+    int left;
+    /** Likewise: what lies between marks, the oldest first; the last is what is sent now. */
+    private final ArrayDeque<Stretch> stretches = new ArrayDeque<Stretch>();
+
+    Lot(LogSender sender) {
+        this.sender = sender;
+        this.leftOut = new LeftOut(sender.query);
+        stretches.add(new Stretch());
+    }
+
+    /** What was sent between two marks. */
+    static final class Stretch {
+        /** Of these records, nowhere in the log yet. */
+        int left;
+        Positions positions;
+        int partition;
+        long end;
+    }
+
+    /** Return that of the task that this thread runs; null without one. */
+    static Lot ofTask() {
+        return (Lot) OF_TASK.get();
+    }
+
+    /** Be that of the task that this thread runs, until {@link #leave}. */
+    public Lot enter() {
+        OF_TASK.set(this);
+        return this;
+    }
+
+    public static void leave() {
+        OF_TASK.remove();
+    }
+
+    /** All that comes of a partition before an offset was sent; it is done when the log has it. */
+    void mark(Positions positions, int partition, long offset) {
+        synchronized (sender) {
+            Stretch last = (Stretch) stretches.peekLast();
+            last.positions = positions;
+            last.partition = partition;
+            last.end = offset;
+            stretches.add(new Stretch());
+            finish();
+        }
+    }
+
+    /** Return what is sent now, with one record more; with the sender's monitor held. */
+    Stretch add() {
+        left++;
+        Stretch last = (Stretch) stretches.peekLast();
+        last.left++;
+        return last;
+    }
+
+    /** The log has a record, or never will; with the sender's monitor held. */
+    void settle(Stretch stretch) {
+        left--;
+        if (--stretch.left == 0) {
+            finish();
+        }
+    }
+
+    /** Say how far all is done: not beyond what was left out and is not told yet. */
+    private void finish() {
+        while (stretches.size() > 1 && ((Stretch) stretches.peekFirst()).left == 0
+                && leftOut.isTold()) {
+            Stretch first = (Stretch) stretches.pollFirst();
+            first.positions.finish(first.partition, first.end);
+        }
+    }
+
+    /** Send (topic, partition, key, value, headers); no partition is the first. */
+    public void send(InternalRow row) throws IOException {
+        Target target = target(row.getUTF8String(0), row.isNullAt(1) ? 0 : row.getInt(1));
+        byte[] key = row.isNullAt(2) ? null : row.getBinary(2);
+        byte[] value = row.isNullAt(3) ? null : row.getBinary(3);
+        RecordHeaders headers = new RecordHeaders();
+        if (!row.isNullAt(4)) {
+            ArrayData given = row.getArray(4);
+            for (int i = 0; i < given.numElements(); i++) {
+                InternalRow header = given.getStruct(i, 2);
+                headers.add(
+                        header.getUTF8String(0).toString(),
+                        header.isNullAt(1) ? null : header.getBinary(1));
+            }
+        }
+        sender.send(this, target, key, value, headers, LogLimits.size(key, value, headers));
+    }
+
+    /** Send a record with its headers. */
+    public void send(String topic, int partition, byte[] key, byte[] value, RecordHeaders headers)
+            throws IOException {
+        sender.send(
+                this, target(UTF8String.fromString(topic), partition), key, value, headers,
+                LogLimits.size(key, value, headers));
+    }
+
+    private Target target(UTF8String topic, int partition) {
+        Target[] known = (Target[]) targets.get(topic);
+        if (known == null || known.length <= partition) {
+            Target[] more = new Target[partition + 1];
+            if (known != null) {
+                System.arraycopy(known, 0, more, 0, known.length);
+            }
+            known = more;
+            // The row's memory is used again for the next one.
+            targets.put(UTF8String.fromString(topic.toString()), known);
+        }
+        if (known[partition] == null) {
+            known[partition] = sender.target(new TopicPartition(topic.toString(), partition));
+        }
+        return known[partition];
+    }
+
+    public static byte[] text(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    /** Wait until the log has all of it, or it is told why not. */
+    public void awaitAcknowledged() throws IOException {
+        sender.await(this);
+    }
+}

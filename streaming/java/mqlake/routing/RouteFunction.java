@@ -1,0 +1,209 @@
+package mqlake.routing;
+
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import mqlake.log.Positions;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.RowFactory;
+import org.apache.spark.sql.api.java.UDF6;
+
+/**
+ * Spark function: (key, `mqtt` header, `client_id` header, partition, offset, timestamp ms) of an inbound
+ * record to its deliveries, an array of (log topic, `source` header). Payload and other headers do not
+ * pass through it.
+ *
+ * A barrier is delivered to its gateway once its routes are applied, else not at all; a question to
+ * the gateway that is asked. The record formats are those of mqlake/records.py.
+ */
+public final class RouteFunction implements UDF6 {
+    private static final long serialVersionUID = 1L;
+    private static final Row[] NOBODY = new Row[0];
+    private static final byte[] BARRIER = "\0barrier/".getBytes(StandardCharsets.US_ASCII);
+    private static final byte[] QUESTION = "\0question/".getBytes(StandardCharsets.US_ASCII);
+    private static final int FLAG_RETAIN = 4;
+    private static final int FLAG_UNSHARED = 16;
+    /** Of the header of a message; what is longer names share groups. */
+    private static final int MQTT_LENGTH = 3;
+
+    private static final byte[] NO_BYTES = new byte[0];
+
+    private final Map<String, String> consumerConfig;
+    private final String routesTopic;
+    private final String deliveryPrefix;
+    private final String inboundTopic;
+    private final String inForceTopic;
+    /** Gateway to its log topic, made once. */
+    private final ConcurrentHashMap<String, String> logTopics =
+            new ConcurrentHashMap<String, String>();
+    private transient volatile RouteFollower follower;
+    private transient volatile RoutesInForce inForce;
+    private transient volatile Positions positions;
+
+    public RouteFunction(
+            Map<String, String> consumerConfig, String routesTopic, String deliveryPrefix,
+            String inboundTopic, String inForceTopic) {
+        this.consumerConfig = new java.util.HashMap<String, String>(consumerConfig);
+        this.routesTopic = routesTopic;
+        this.deliveryPrefix = deliveryPrefix;
+        this.inboundTopic = inboundTopic;
+        this.inForceTopic = inForceTopic;
+    }
+
+    /** The raw signature: Janino writes no bridge methods. */
+    public Object call(
+            Object keyBytes,
+            Object mqtt,
+            Object clientId,
+            Object partitionNumber,
+            Object offsetNumber,
+            Object timestamp) {
+        byte[] key = (byte[]) keyBytes;
+        int partition = ((Integer) partitionNumber).intValue();
+        long offset = ((Long) offsetNumber).longValue();
+        long timestampMs = ((Long) timestamp).longValue();
+        RouteFollower routes = follower;
+        if (routes == null) {
+            routes = RouteFollower.of(consumerConfig, routesTopic);
+            positions = Positions.of("router", inboundTopic);
+            inForce = RoutesInForce.of(consumerConfig, inForceTopic);
+            follower = routes;
+        }
+        positions.reach(partition, offset);
+        long routesInForce = inForce.at(partition, offset);
+        if (key == null) {
+            return NOBODY;
+        }
+        if (begins(key, BARRIER)) {
+            return answer(key, partition, position(partition, offset, timestampMs), routes);
+        }
+        if (begins(key, QUESTION)) {
+            String gateway =
+                    new String(
+                            key,
+                            QUESTION.length,
+                            key.length - QUESTION.length,
+                            StandardCharsets.US_ASCII);
+            return deliver(gateway, position(partition, offset, timestampMs), routes);
+        }
+        int slash = 0;
+        while (slash < key.length && key[slash] != '/') {
+            slash++;
+        }
+        if (slash == key.length) {
+            return NOBODY; // not ours: somebody else wrote to the topic
+        }
+        return message(
+                key, (byte[]) mqtt, (byte[]) clientId, partition, offset, timestampMs,
+                routesInForce, routes.table());
+    }
+
+    /** Return the deliveries of a message; the sink leaves out those to gateways that are gone. */
+    Row[] message(
+            byte[] key, byte[] mqtt, byte[] publisher, int partition, long offset,
+            long timestampMs, long routesInForce, RouteTable table) {
+        byte[] by = publisher == null ? NO_BYTES : publisher;
+        RouteTable.Recipients recipients;
+        if (mqtt != null && mqtt.length > MQTT_LENGTH) {
+            byte[] groups = Arrays.copyOfRange(mqtt, MQTT_LENGTH, mqtt.length);
+            recipients = table.matchGroups(key, groups, by, partition, offset, routesInForce);
+        } else if (has(mqtt, FLAG_UNSHARED)) {
+            recipients = table.matchUnshared(key, has(mqtt, FLAG_RETAIN), partition);
+        } else {
+            recipients = table.match(
+                    key, has(mqtt, FLAG_RETAIN), by, partition, offset, routesInForce);
+        }
+        String[] gateways = recipients.gateways;
+        if (gateways.length == 0) {
+            return NOBODY;
+        }
+        byte[] position = position(partition, offset, timestampMs);
+        Row[] deliveries = new Row[gateways.length];
+        for (int i = 0; i < gateways.length; i++) {
+            deliveries[i] =
+                    delivery(logTopic(gateways[i]), position, recipients.sharedFilters(i));
+        }
+        return deliveries;
+    }
+
+    private String logTopic(String gateway) {
+        String logTopic = (String) logTopics.get(gateway);
+        if (logTopic == null) {
+            logTopic = deliveryPrefix + gateway;
+            logTopics.put(gateway, logTopic);
+        }
+        return logTopic;
+    }
+
+    private Row[] answer(byte[] key, int partition, byte[] position, RouteFollower routes) {
+        String[] parts =
+                new String(key, BARRIER.length, key.length - BARRIER.length, StandardCharsets.US_ASCII)
+                        .split("/");
+        if (parts.length != 5) {
+            return NOBODY;
+        }
+        long routesOffset;
+        long routeNumber;
+        try {
+            routesOffset = Long.parseLong(parts[3]);
+            routeNumber = Long.parseLong(parts[4]);
+        } catch (NumberFormatException error) {
+            return NOBODY;
+        }
+        // -1 and 0: there is no such route to wait for.
+        if (routesOffset >= 0 && !routes.awaitApplied(routesOffset)
+                || routeNumber > 0 && !routes.awaitApplied(parts[0], parts[1], routeNumber)) {
+            return NOBODY;
+        }
+        Row[] deliveries = deliver(parts[0], position, routes);
+        RouteTable table = routes.table();
+        long shared = Math.max(
+                table.sharedRoute(routesOffset),
+                table.sharedRoute(parts[0], parts[1], routeNumber));
+        if (shared < 0 || !inForce.advance(partition, shared)) {
+            return deliveries;
+        }
+        Row[] andNote = (Row[]) Arrays.copyOf(deliveries, deliveries.length + 1);
+        byte[] line = ("\n" + shared).getBytes(StandardCharsets.ISO_8859_1);
+        andNote[deliveries.length] = delivery(inForceTopic, position, line);
+        return andNote;
+    }
+
+    private Row[] deliver(String gateway, byte[] position, RouteFollower routes) {
+        String logTopic = deliveryPrefix + gateway;
+        return routes.exists(logTopic) ? new Row[] {delivery(logTopic, position, null)} : NOBODY;
+    }
+
+    private static Row delivery(String logTopic, byte[] position, byte[] sharedFilters) {
+        byte[] source = position;
+        if (sharedFilters != null) {
+            source = Arrays.copyOf(position, position.length + sharedFilters.length);
+            System.arraycopy(sharedFilters, 0, source, position.length, sharedFilters.length);
+        }
+        return RowFactory.create(new Object[] {logTopic, source});
+    }
+
+    /** Return the position as text: `<partition>:<offset>:<timestamp>`. */
+    private static byte[] position(int partition, long offset, long timestampMs) {
+        String text = partition + ":" + offset + ":" + timestampMs;
+        return text.getBytes(StandardCharsets.ISO_8859_1);
+    }
+
+    /** The header is three bytes: record version, protocol level, flags; records of others have none. */
+    private static boolean has(byte[] mqtt, int flag) {
+        return mqtt != null && mqtt.length == MQTT_LENGTH && (mqtt[2] & flag) != 0;
+    }
+
+    private static boolean begins(byte[] key, byte[] prefix) {
+        if (key.length < prefix.length) {
+            return false;
+        }
+        for (int i = 0; i < prefix.length; i++) {
+            if (key[i] != prefix[i]) {
+                return false;
+            }
+        }
+        return true;
+    }
+}

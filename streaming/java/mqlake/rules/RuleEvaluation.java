@@ -1,0 +1,322 @@
+package mqlake.rules;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import mqlake.bounds.Budget;
+import mqlake.bounds.Failures;
+import mqlake.log.LogLimits;
+import mqlake.log.RecordLimits;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.RowFactory;
+import org.apache.spark.sql.catalyst.util.ArrayData;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/**
+ * What the rules of a table make of a record. A rule that throws gives a dead letter, and no other rule
+ * notices.
+ */
+public final class RuleEvaluation {
+    private static final Row[] NOTHING = new Row[0];
+    private static final byte[] EMPTY = new byte[0];
+    public static final int MAX_CHAIN = 16;
+    /** Bytes that all rules together may write for one record: it becomes one row of Spark's. */
+    private static final long MOST_BYTES = 32L * 1024 * 1024;
+    public static final String FAILED = "rule.failed";
+    public static final String FAILED_TOPIC = "$events/rule_failed";
+
+    private final String eventsTopic;
+    private final String outputsTopic;
+    private final String deadLettersTopic;
+    private final RecordLimits limits;
+
+    public RuleEvaluation(
+            String eventsTopic, String outputsTopic, String deadLettersTopic, RecordLimits limits) {
+        this.eventsTopic = eventsTopic;
+        this.outputsTopic = outputsTopic;
+        this.deadLettersTopic = deadLettersTopic;
+        this.limits = limits;
+    }
+
+    /** Return the records to write: (log topic, partition, key, value, headers). */
+    public Row[] evaluate(
+            RuleTable table, String logTopic, int partition, long offset, long timestampMs,
+            byte[] key, byte[] value, String[] headerNames, byte[][] headerValues) {
+        Lane lane = Lane.take();
+        try {
+            MessageRow row = lane.row;
+            if (!row.begin(
+                    eventsTopic.equals(logTopic), partition, offset, timestampMs, key, value,
+                    headerNames, headerValues)) {
+                return NOTHING; // not ours: somebody else wrote to the topic
+            }
+            String topicName = row.topicName();
+            String tenant = new String(key, 0, row.slash, StandardCharsets.UTF_8);
+            table.match(tenant, topicName, logTopic, lane);
+            if (lane.candidates.isEmpty()) {
+                return NOTHING;
+            }
+            ArrayList<Row> rows = new ArrayList<Row>();
+            Writer writer = new Writer(row, tenant, topicName, rows);
+            for (int i = 0; i < lane.candidates.size(); i++) {
+                evaluate((RuleVersion) lane.candidates.get(i), lane, table, writer);
+            }
+            return rows.isEmpty() ? NOTHING : (Row[]) rows.toArray(new Row[rows.size()]);
+        } finally {
+            lane.giveBack();
+        }
+    }
+
+    private static void evaluate(RuleVersion rule, Lane lane, RuleTable table, Writer writer) {
+        RuleCounters counters = rule.counters;
+        counters.matched.increment();
+        boolean isLoop = writer.isLoop(rule.rule);
+        if (isLoop && lane.row.event != null) {
+            // Of what a rule has itself brought about it hears nothing: that would never end.
+            counters.noResult.increment();
+            return;
+        }
+        // A plain field suffices for sampling: it need not be exact.
+        boolean isTimed = (lane.row.offset % RuleCounters.SAMPLE) == 0;
+        long begin = isTimed ? System.nanoTime() : 0;
+        int count = writer.rows.size();
+        Budget budget = Budget.current();
+        budget.begin();
+        try {
+            if (isLoop) {
+                throw new IllegalStateException(
+                        "loop: the message has come through " + writer.chainText());
+            }
+            Places.begin(
+                    lane.number, rule, lane.row.event != null, lane.row.partition, lane.row.offset);
+            if (rule.code == null) {
+                throw new IllegalStateException("the rule does not compile");
+            }
+            ArrayData found = rule.code.evaluate(lane);
+            int index = 0;
+            for (int i = 0; found != null && i < found.numElements(); i++) {
+                if (!found.isNullAt(i)) {
+                    UTF8String output = found.getUTF8String(i);
+                    writer.need(output.numBytes());
+                    writer.output(rule, index++, output.getBytes());
+                }
+            }
+            if (index == 0) {
+                counters.noResult.increment();
+            } else {
+                counters.passed.increment();
+                counters.outputs.add(index);
+            }
+        } catch (Exception error) { // Scala's are not declared
+            failed(rule, error, count, table, writer);
+        } catch (StackOverflowError error) {
+            failed(rule, error, count, table, writer);
+        } catch (LinkageError error) {
+            failed(rule, error, count, table, writer);
+        } finally {
+            Places.end(lane.number);
+            budget.end();
+        }
+        if (isTimed) {
+            counters.evaluationNs.add((System.nanoTime() - begin) * RuleCounters.SAMPLE);
+        }
+    }
+
+    private static void failed(
+            RuleVersion rule, Throwable error, int count, RuleTable table, Writer writer) {
+        rule.counters.fail(rule.change);
+        writer.takeBack(count); // a rule gives all of its rows or none
+        String text = Failures.reason(error);
+        writer.deadLetter(rule, text);
+        if (!writer.isOfFailure() && table.isRead(rule.tenant, FAILED_TOPIC)) {
+            long nowMs = System.currentTimeMillis();
+            long told = rule.counters.toTell(nowMs);
+            if (told > 0) {
+                writer.failure(rule, text, told, nowMs);
+            }
+        }
+    }
+
+    /** Writes what comes of one record. */
+    private final class Writer {
+        final ArrayList<Row> rows;
+        private final MessageRow row;
+        private final String position;
+        private final String tenant;
+        private final String topicName;
+        private final byte[] topic;
+        private final byte[] clientId;
+        private final byte[] ts;
+        private final byte[] chain;
+        private final String[] rules;
+        private long written;
+
+        Writer(MessageRow row, String tenant, String topicName, ArrayList<Row> rows) {
+            this.row = row;
+            this.tenant = tenant;
+            this.topicName = topicName;
+            this.rows = rows;
+            this.position = (row.event != null ? "e:" : "i:") + row.partition + ":" + row.offset + ":";
+            this.topic = topicName.getBytes(StandardCharsets.UTF_8);
+            this.ts = Long.toString(row.timestampMs).getBytes(StandardCharsets.US_ASCII);
+            this.chain = row.chain;
+            this.rules = chain == null || chain.length == 0
+                    ? new String[0] : new String(chain, StandardCharsets.UTF_8).split(",");
+            this.clientId = row.clientIdBytes();
+        }
+
+        /** Fail a rule whose output would make the row of this record too long. */
+        void need(long bytes) {
+            if (written + bytes > MOST_BYTES) {
+                throw new IllegalStateException("the outputs of all rules for this message have "
+                        + (written + bytes) + " bytes, " + MOST_BYTES + " are allowed");
+            }
+        }
+
+        boolean isLoop(String rule) {
+            for (int i = 0; i < rules.length; i++) {
+                if (rules[i].equals(rule)) {
+                    return true;
+                }
+            }
+            return rules.length >= MAX_CHAIN;
+        }
+
+        /** Whether the record itself tells of a failure: a failure over it is not told, or two would go on. */
+        boolean isOfFailure() {
+            return row.event != null && row.event.name.equals(FAILED);
+        }
+
+        String chainText() {
+            return new String(chain, StandardCharsets.UTF_8);
+        }
+
+        void output(RuleVersion rule, int index, byte[] outputRow) {
+            ArrayList<Row> headers = new ArrayList<Row>(8);
+            headers.add(header("rule", rule.versionHeader));
+            headers.add(header("output", (position + index).getBytes(StandardCharsets.US_ASCII)));
+            headers.add(header("ts", ts));
+            headers.add(header("topic", topic));
+            headers.add(header("client_id", clientId));
+            if (row.id != null) {
+                headers.add(header("id", row.id));
+            }
+            if (rules.length > 0) {
+                headers.add(header("chain", chain));
+            }
+            if (row.traceparent != null) {
+                headers.add(header("traceparent", row.traceparent));
+            }
+            long bytes = size(rule.key, outputRow, headers);
+            int most = limits.mostBytes(outputsTopic, bytes);
+            if (bytes > most) {
+                throw new IllegalStateException("output " + index + " has " + bytes + " bytes, "
+                        + outputsTopic + " takes " + most);
+            }
+            add(outputsTopic, row.partition, rule.key, outputRow, headers);
+        }
+
+        private long size(byte[] key, byte[] value, ArrayList<Row> headers) {
+            long bytes = LogLimits.size(key, value);
+            for (int i = 0; i < headers.size(); i++) {
+                Row header = (Row) headers.get(i);
+                bytes += LogLimits.headerSize((String) header.get(0), (byte[]) header.get(1));
+            }
+            return bytes;
+        }
+
+        void takeBack(int count) {
+            while (rows.size() > count) {
+                written -= ((byte[]) ((Row) rows.remove(rows.size() - 1)).get(3)).length;
+            }
+        }
+
+        /** Without its payload when there is no room for it, in the row or in the log. */
+        void deadLetter(RuleVersion rule, String error) {
+            byte[] payload = row.value == null ? EMPTY : row.value;
+            if (written + payload.length > MOST_BYTES) {
+                error = error + " (the payload of " + payload.length
+                        + " bytes is left out: other rules wrote too much for this message)";
+                payload = EMPTY;
+            }
+            ArrayList<Row> headers = letterHeaders(rule, error);
+            long bytes = size(rule.key, payload, headers);
+            int most = limits.mostBytes(deadLettersTopic, bytes);
+            if (bytes > most) {
+                headers = letterHeaders(
+                        rule, error + withoutPayload(payload.length, deadLettersTopic, most));
+                payload = EMPTY;
+            }
+            add(deadLettersTopic, 0, rule.key, payload, headers);
+        }
+
+        private ArrayList<Row> letterHeaders(RuleVersion rule, String error) {
+            ArrayList<Row> headers = new ArrayList<Row>(6);
+            headers.add(header("rule", rule.versionHeader));
+            headers.add(header("output", (position + 0).getBytes(StandardCharsets.US_ASCII)));
+            headers.add(header("stage", "evaluate".getBytes(StandardCharsets.US_ASCII)));
+            headers.add(header("error", error.getBytes(StandardCharsets.UTF_8)));
+            headers.add(header("topic", topic));
+            headers.add(header("client_id", clientId));
+            return headers;
+        }
+
+        /** Write an event that tells of so many failures, with what the message has come through. */
+        void failure(RuleVersion rule, String error, long count, long nowMs) {
+            String client = new String(clientId, StandardCharsets.UTF_8);
+            String json = failureJson(
+                    tenant, client, rule.rule, rule.version, error, topicName, count, nowMs);
+            String through = rules.length == 0 ? rule.rule
+                    : isLoop(rule.rule) ? chainText() : chainText() + "," + rule.rule;
+            ArrayList<Row> headers = new ArrayList<Row>(1);
+            headers.add(header("chain", through.getBytes(StandardCharsets.UTF_8)));
+            add(eventsTopic, 0, (tenant + "/" + client).getBytes(StandardCharsets.UTF_8),
+                    json.getBytes(StandardCharsets.UTF_8), headers);
+        }
+
+        private void add(
+                String logTopic, int partition, byte[] key, byte[] value,
+                ArrayList<Row> headers) {
+            written += value.length;
+            rows.add(RowFactory.create(new Object[] {
+                logTopic, Integer.valueOf(partition), key, value,
+                headers.toArray(new Row[headers.size()])}));
+        }
+    }
+
+    /** Say that a dead letter is without what it is about. */
+    public static String withoutPayload(int length, String logTopic, int most) {
+        return " (the payload of " + length + " bytes is left out: " + logTopic + " takes " + most + ")";
+    }
+
+    /** Return the value of an event that tells of so many failures. */
+    public static String failureJson(
+            String tenant, String client, String rule, int version, String error, String topicName,
+            long count, long nowMs) {
+        return "{\"v\":1,\"event\":\"" + FAILED + "\",\"ts\":" + nowMs
+                + ",\"tenant\":" + quoted(tenant) + ",\"client_id\":" + quoted(client)
+                + ",\"rule\":" + quoted(rule) + ",\"rule_version\":" + version
+                + ",\"stage\":\"evaluate\",\"error\":" + quoted(error)
+                + ",\"topic\":" + quoted(topicName) + ",\"count\":" + count + "}";
+    }
+
+    /** Return a text as JSON has it. */
+    static String quoted(String text) {
+        StringBuilder json = new StringBuilder(text.length() + 2).append('"');
+        for (int i = 0; i < text.length(); i++) {
+            char c = text.charAt(i);
+            if (c == '"' || c == '\\') {
+                json.append('\\').append(c);
+            } else if (c < 32) {
+                json.append('\\').append('u')
+                        .append(String.format("%04x", new Object[] {Integer.valueOf(c)}));
+            } else {
+                json.append(c);
+            }
+        }
+        return json.append('"').toString();
+    }
+
+    static Row header(String name, byte[] value) {
+        return RowFactory.create(new Object[] {name, value});
+    }
+}

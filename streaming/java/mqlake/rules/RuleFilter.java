@@ -1,0 +1,117 @@
+package mqlake.rules;
+
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.Map;
+import mqlake.log.Positions;
+import mqlake.routing.TopicFilters;
+import org.apache.spark.sql.api.java.UDF5;
+
+/**
+ * Spark function: (log topic, key, value, partition, offset) to whether any rule has a filter for the
+ * record. What has none, which is most, costs no more than this.
+ *
+ * On the barrier of a change it waits until the change is in the table.
+ */
+public final class RuleFilter implements UDF5 {
+    private static final long serialVersionUID = 1L;
+    private static final byte[] BARRIER = "\0rules/".getBytes(StandardCharsets.US_ASCII);
+
+    private final Map<String, String> clientConfig;
+    private final String rulesTopic;
+    private final String eventsTopic;
+    private final long begun;
+    private transient volatile RuleFollower follower;
+    private transient volatile Positions messages;
+    private transient volatile Positions events;
+
+    /** Begun: number of a change; nothing is evaluated before it is in the table. */
+    public RuleFilter(
+            Map<String, String> clientConfig, Map<String, String> logTopics, long begun) {
+        this.clientConfig = new HashMap<String, String>(clientConfig);
+        this.rulesTopic = (String) logTopics.get("rules");
+        this.eventsTopic = (String) logTopics.get("events");
+        this.begun = begun;
+    }
+
+    /** The raw signature: Janino writes no bridge methods. */
+    public Object call(
+            Object logTopic, Object keyBytes, Object value, Object partition, Object offset) {
+        boolean isEvent = eventsTopic.equals(logTopic);
+        Positions positions = isEvent ? events : messages;
+        if (positions == null) {
+            positions = Positions.of("rules", (String) logTopic);
+            if (isEvent) {
+                events = positions;
+            } else {
+                messages = positions;
+            }
+        }
+        positions.reach(((Integer) partition).intValue(), ((Long) offset).longValue());
+        byte[] key = (byte[]) keyBytes;
+        if (key == null) {
+            return Boolean.FALSE;
+        }
+        RuleFollower rules = follower;
+        if (rules == null) {
+            rules = RuleFollower.of(clientConfig, rulesTopic);
+            rules.awaitDecided(begun);
+            follower = rules;
+        }
+        if (key.length > 0 && key[0] == 0) {
+            awaitChange(key, rules);
+            return Boolean.FALSE;
+        }
+        int slash = slash(key);
+        if (slash < 0) {
+            return Boolean.FALSE; // not ours: somebody else wrote to the topic
+        }
+        RuleTable table = rules.table();
+        String tenant = new String(key, 0, slash, StandardCharsets.UTF_8);
+        if (!table.hasRules(tenant)) {
+            return Boolean.FALSE;
+        }
+        byte[] topic = key;
+        if (isEvent) {
+            MessageRow.Event event = MessageRow.Event.read((byte[]) value);
+            if (event == null) {
+                return Boolean.FALSE;
+            }
+            topic = TopicFilters.key(tenant, event.topicName);
+        }
+        return Boolean.valueOf(table.matches(topic));
+    }
+
+    /** Tell whether a key is that of the barrier of a change. */
+    public static boolean isBarrier(byte[] key) {
+        for (int i = 0; i < BARRIER.length; i++) {
+            if (key.length <= i || key[i] != BARRIER[i]) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** Wait until a change is in the table, if that is its barrier. */
+    public static void awaitChange(byte[] key, RuleFollower rules) {
+        if (!isBarrier(key)) {
+            return;
+        }
+        try {
+            rules.awaitDecided(Long.parseLong(new String(
+                    key, BARRIER.length, key.length - BARRIER.length, StandardCharsets.US_ASCII)));
+        } catch (NumberFormatException error) {
+            return; // somebody else's
+        }
+    }
+
+    /** Return where the tenant ends in a key; -1 when it is not the key of a message. */
+    public static int slash(byte[] key) {
+        for (int i = 0; i < key.length; i++) {
+            if (key[i] == '/') {
+                return i;
+            }
+        }
+        return -1;
+    }
+}

@@ -1,0 +1,22 @@
+package mqlake.spark;
+
+import java.util.List;
+import scala.collection.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** Scala's collections as Java has them, and the other way round: Catalyst's expressions are made of them. */
+public final class Scala {
+    private Scala() {
+    }
+
+    /** Return a view of a sequence. */
+    public static <T> List<T> list(Seq<T> sequence) {
+        return CollectionConverters.asJava(sequence);
+    }
+
+    /** Return a sequence of its own. */
+    @SafeVarargs
+    static <T> scala.collection.immutable.Seq<T> seq(T... items) {
+        return scala.collection.immutable.List.from(CollectionConverters.asScala(List.of(items)));
+    }
+}

@@ -1,0 +1,126 @@
+package mqlake.stateful;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import org.apache.spark.sql.Encoders;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.streaming.ExpiredTimerInfo;
+import org.apache.spark.sql.streaming.ListState;
+import org.apache.spark.sql.streaming.OutputMode;
+import org.apache.spark.sql.streaming.StatefulProcessor;
+import org.apache.spark.sql.streaming.TTLConfig;
+import org.apache.spark.sql.streaming.TimeMode;
+import org.apache.spark.sql.streaming.TimerValues;
+import org.apache.spark.sql.streaming.ValueState;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * Looks for something in the messages of each key, in the order of their time.
+ *
+ * A message waits in `pending` until the watermark has passed it; only then is it certain which one comes
+ * next. So what is told does not depend on how the messages came, or how they were cut into batches. A key
+ * has one timer at most: for the first message that waits, the moment at which something is to be told
+ * without a message, or the moment at which the key is forgotten, whichever comes first.
+ *
+ * What a detection tells is written down in docs/rules.md; rules/detections.py says the same in SQL, and
+ * tests compare the two.
+ */
+public final class DetectionProcessor extends StatefulProcessor {
+    private static final long serialVersionUID = 1L;
+
+    private final DetectionOptions options;
+    private transient ListState pending;
+    private transient ValueState memory;
+
+    DetectionProcessor(DetectionOptions options) {
+        this.options = options;
+    }
+
+    public void init(OutputMode outputMode, TimeMode timeMode) {
+        pending =
+                getHandle().getListState("pending", Encoders.row(options.input), TTLConfig.NONE());
+        memory =
+                getHandle()
+                        .getValueState(
+                                "memory",
+                                Encoders.row(DetectionMemory.schema(options.input)),
+                                TTLConfig.NONE());
+    }
+
+    /** The raw signature: Janino writes no bridge methods. */
+    public scala.collection.Iterator handleInputRows(
+            Object key, scala.collection.Iterator rows, TimerValues timers) {
+        long first = Long.MAX_VALUE;
+        while (rows.hasNext()) {
+            Row row = (Row) rows.next();
+            first = Math.min(first, DetectionOptions.toMs(options.time(row)));
+            pending.appendValue(row);
+        }
+        DetectionMemory known = read();
+        if (first < known.wake) {
+            if (known.wake != DetectionMemory.NEVER) {
+                getHandle().deleteTimer(known.wake);
+            }
+            getHandle().registerTimer(first);
+            known.wake = first;
+            memory.update(known.toRow());
+        }
+        return scala.collection.Iterator$.MODULE$.empty();
+    }
+
+    public scala.collection.Iterator handleExpiredTimer(
+            Object key, TimerValues timers, ExpiredTimerInfo expired) {
+        long watermark = timers.getCurrentWatermarkInMs() * 1000L;
+        DetectionMemory known = read();
+        ArrayList<Row> told = new ArrayList<Row>();
+        long waiting = DetectionMemory.NEVER;
+        Row[] due = takeDue(watermark);
+        for (int i = 0; i < due.length; i++) {
+            long time = options.time(due[i]);
+            known.passTo(time, options, told);
+            known.take(due[i], time, options, told);
+        }
+        scala.collection.Iterator rest = pending.get();
+        while (rest.hasNext()) {
+            waiting = Math.min(waiting, DetectionOptions.toMs(options.time((Row) rest.next())));
+        }
+        // What is due at the watermark itself: every message of that moment is known.
+        known.passTo(watermark + 1, options, told);
+        known.wake = Math.min(waiting, known.nextMoment(options));
+        if (known.wake != DetectionMemory.NEVER) {
+            getHandle().registerTimer(known.wake);
+        }
+        if (known.isEmpty()) {
+            memory.clear();
+        } else {
+            memory.update(known.toRow());
+        }
+        return CollectionConverters.asScala(told.iterator());
+    }
+
+    /** Return in order the messages that the watermark has passed, and keep the others. */
+    private Row[] takeDue(long watermark) {
+        ArrayList<Row> due = new ArrayList<Row>();
+        ArrayList<Row> rest = new ArrayList<Row>();
+        scala.collection.Iterator each = pending.get();
+        while (each.hasNext()) {
+            Row row = (Row) each.next();
+            (options.time(row) <= watermark ? due : rest).add(row);
+        }
+        if (!due.isEmpty()) {
+            if (rest.isEmpty()) {
+                pending.clear();
+            } else {
+                pending.put(rest.toArray(new Row[0]));
+            }
+        }
+        Row[] sorted = (Row[]) due.toArray(new Row[0]);
+        Arrays.sort(sorted, options);
+        return sorted;
+    }
+
+    private DetectionMemory read() {
+        Row row = memory.exists() ? (Row) memory.get() : null;
+        return row == null ? new DetectionMemory() : new DetectionMemory(row);
+    }
+}

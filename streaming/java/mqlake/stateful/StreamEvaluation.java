@@ -1,0 +1,268 @@
+package mqlake.stateful;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.Map;
+import mqlake.bounds.Budget;
+import mqlake.bounds.Failures;
+import mqlake.log.LogLimits;
+import mqlake.log.LogSender;
+import mqlake.log.LogSenders;
+import mqlake.log.Lot;
+import mqlake.rules.CompiledColumns;
+import mqlake.rules.Lane;
+import mqlake.rules.MessageRow;
+import mqlake.rules.Places;
+import mqlake.rules.RuleCompiler;
+import mqlake.rules.RuleCounters;
+import mqlake.rules.RuleEvaluation;
+import mqlake.rules.RuleFilter;
+import mqlake.rules.RuleFollower;
+import mqlake.rules.RuleVersion;
+import org.apache.kafka.common.header.internals.RecordHeaders;
+import org.apache.spark.TaskContext;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.RowFactory;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.unsafe.types.UTF8String;
+import org.apache.spark.util.TaskCompletionListener;
+
+/**
+ * Makes rows of one stream of records. A record on which an expression throws gives a dead letter, one
+ * that comes too late for its window likewise; both are in the log before the batch is done.
+ */
+final class StreamEvaluation {
+    private static final Row[] NOTHING = new Row[0];
+    private static final byte[] EMPTY = new byte[0];
+
+    private final StreamSpec stream;
+    private final String name;
+    private final byte[] key;
+    private final RuleFollower rules;
+    private final RuleCounters counters;
+    /** Null when every record that matches counts. */
+    private final CompiledColumns condition;
+    private final CompiledColumns columns;
+    private final Map<String, String> clientConfig;
+    private final String undelivered;
+    private final LogLimits limits;
+    private final String deadLetters;
+    private final String events;
+    private final ThreadLocal<Letters> letters = new ThreadLocal<Letters>();
+
+    StreamEvaluation(
+            Map<String, String> clientConfig, Map<String, String> logTopics, StreamSpec stream) {
+        this.stream = stream;
+        this.name = stream.tenant + "/" + stream.rule;
+        this.key = Lot.text(name);
+        this.rules = RuleFollower.of(clientConfig, (String) logTopics.get("rules"));
+        this.counters = RuleCounters.of(name);
+        this.condition = stream.condition.equals("true")
+                ? null : RuleCompiler.compileColumns(new String[] {stream.condition});
+        this.columns = RuleCompiler.compileColumns(stream.columns);
+        this.clientConfig = clientConfig;
+        this.undelivered = (String) logTopics.get("undelivered");
+        this.limits = LogLimits.of(clientConfig);
+        this.deadLetters = (String) logTopics.get("dead_letters");
+        this.events = (String) logTopics.get("events");
+        rules.awaitDecided(stream.change);
+    }
+
+    Row[] evaluate(
+            int partition, long offset, long timestampMs, byte[] recordKey, byte[] value,
+            String[] headerNames, byte[][] headerValues) {
+        if (recordKey.length > 0 && recordKey[0] == 0) {
+            RuleFilter.awaitChange(recordKey, rules);
+            return NOTHING;
+        }
+        RuleVersion version = rules.table().run(name, stream.change);
+        if (version == null || !version.counts(stream.logTopic, partition, offset)) {
+            return NOTHING;
+        }
+        Lane lane = Lane.take();
+        try {
+            MessageRow row = lane.row;
+            boolean isOurs = row.begin(
+                    stream.isEvents, partition, offset, timestampMs, recordKey, value,
+                    headerNames, headerValues);
+            return isOurs ? evaluate(lane, version) : NOTHING;
+        } finally {
+            lane.giveBack();
+        }
+    }
+
+    private Row[] evaluate(Lane lane, RuleVersion version) {
+        MessageRow row = lane.row;
+        counters.matched.increment();
+        String[] chain = row.chain == null || row.chain.length == 0
+                ? new String[0] : new String(row.chain, StandardCharsets.UTF_8).split(",");
+        boolean isLoop = chain.length >= RuleEvaluation.MAX_CHAIN
+                || Arrays.asList(chain).contains(stream.rule);
+        if (isLoop && row.event != null) {
+            counters.noResult.increment(); // as in RuleEvaluation
+            return NOTHING;
+        }
+        boolean isTimed = (row.offset % RuleCounters.SAMPLE) == 0;
+        long begin = isTimed ? System.nanoTime() : 0;
+        Row[] found = NOTHING;
+        Budget budget = Budget.current();
+        budget.begin();
+        try {
+            if (isLoop) {
+                throw new IllegalStateException("loop: the message has come through "
+                        + new String(row.chain, StandardCharsets.UTF_8));
+            }
+            Places.begin(lane.number, version, row.event != null, row.partition, row.offset);
+            if (condition != null
+                    && !Boolean.TRUE.equals(condition.evaluate(lane).genericGet(0))) {
+                counters.noResult.increment();
+            } else {
+                found = timely(row, columns.evaluate(lane), chain.length);
+            }
+        } catch (Exception error) { // Scala's are not declared
+            failed(row, error, isLoop);
+        } catch (StackOverflowError error) {
+            failed(row, error, isLoop);
+        } catch (LinkageError error) {
+            failed(row, error, isLoop);
+        } finally {
+            Places.end(lane.number);
+            budget.end();
+        }
+        if (isTimed) {
+            counters.evaluationNs.add((System.nanoTime() - begin) * RuleCounters.SAMPLE);
+        }
+        return found;
+    }
+
+    private Row[] timely(MessageRow row, GenericInternalRow values, int hops) {
+        Object micros = values.genericGet(0);
+        if (micros == null) {
+            throw new IllegalStateException("the message has no time");
+        }
+        long eventMs = Math.floorDiv(((Long) micros).longValue(), 1000L);
+        long end = stream.slideMs > 0
+                ? Math.floorDiv(eventMs, stream.slideMs) * stream.slideMs + stream.sizeMs
+                : eventMs + stream.sizeMs;
+        long watermark = BatchWatermark.of(stream.checkpoint);
+        if (end <= watermark) {
+            counters.late.increment();
+            RecordHeaders headers = headers(row, "late");
+            headers.add("event_time", Lot.text(Long.toString(eventMs)));
+            headers.add("watermark", Lot.text(Long.toString(watermark)));
+            letter(row, "its time is " + (watermark - eventMs) + " ms before the watermark", headers);
+            return NOTHING;
+        }
+        counters.passed.increment();
+        Object[] external = new Object[values.numFields()];
+        for (int i = 0; i < external.length; i++) {
+            Object value = values.genericGet(i);
+            if (value instanceof UTF8String) {
+                external[i] = ((UTF8String) value).getBytes(); // the column is declared as binary
+            } else if (value instanceof Decimal) {
+                external[i] = ((Decimal) value).toJavaBigDecimal();
+            } else {
+                external[i] = value;
+            }
+        }
+        if (stream.hopsColumn >= 0) {
+            external[stream.hopsColumn] = Long.valueOf(hops);
+        }
+        return new Row[] {RowFactory.create(external)};
+    }
+
+    private void failed(MessageRow row, Throwable error, boolean isLoop) {
+        counters.fail(stream.change);
+        String text = Failures.reason(error);
+        letter(row, text, headers(row, "evaluate"));
+        boolean isOfFailure = row.event != null && row.event.name.equals(RuleEvaluation.FAILED);
+        if (!isOfFailure && rules.table().isRead(stream.tenant, RuleEvaluation.FAILED_TOPIC)) {
+            long nowMs = System.currentTimeMillis();
+            long told = counters.toTell(nowMs);
+            if (told > 0) {
+                failure(row, text, told, nowMs, isLoop);
+            }
+        }
+    }
+
+    /** Write an event that tells of so many failures, with what the message has come through. */
+    private void failure(MessageRow row, String error, long count, long nowMs, boolean isLoop) {
+        String client = new String(row.clientIdBytes(), StandardCharsets.UTF_8);
+        String chain = row.chain == null ? "" : new String(row.chain, StandardCharsets.UTF_8);
+        RecordHeaders headers = new RecordHeaders();
+        headers.add("chain", Lot.text(
+                isLoop ? chain : chain.isEmpty() ? stream.rule : chain + "," + stream.rule));
+        String json = RuleEvaluation.failureJson(
+                stream.tenant, client, stream.rule, stream.version, error, row.topicName(), count,
+                nowMs);
+        send(events, Lot.text(stream.tenant + "/" + client), Lot.text(json), headers);
+    }
+
+    private RecordHeaders headers(MessageRow row, String stage) {
+        RecordHeaders headers = new RecordHeaders();
+        headers.add("rule", Lot.text(Integer.toString(stream.version)));
+        headers.add("output", Lot.text(
+                (stream.isEvents ? "e." : "i.") + stream.run + "." + stream.name + ":"
+                        + row.partition + ":" + row.offset + ":0"));
+        headers.add("stage", Lot.text(stage));
+        headers.add("topic", Lot.text(row.topicName()));
+        headers.add("client_id", row.clientIdBytes());
+        return headers;
+    }
+
+    private void letter(MessageRow row, String error, RecordHeaders headers) {
+        byte[] payload = row.value == null ? EMPTY : row.value;
+        headers.add("error", Lot.text(error));
+        long bytes = LogLimits.size(key, payload, headers);
+        int most = limits.mostBytes(deadLetters, bytes);
+        if (bytes > most) {
+            headers.remove("error");
+            headers.add("error", Lot.text(
+                    error + RuleEvaluation.withoutPayload(payload.length, deadLetters, most)));
+            payload = EMPTY;
+        }
+        send(deadLetters, key, payload, headers);
+    }
+
+    private void send(String logTopic, byte[] recordKey, byte[] value, RecordHeaders headers) {
+        Letters ours = (Letters) letters.get();
+        TaskContext context = TaskContext.get();
+        if (ours == null || ours.task != context.taskAttemptId()) {
+            LogSender sender =
+                    LogSenders.shared(OutputTask.SENDER, clientConfig, events, undelivered);
+            ours = new Letters(context.taskAttemptId(), sender.begin());
+            letters.set(ours);
+            context.addTaskCompletionListener(ours);
+        }
+        try {
+            ours.lot.send(logTopic, 0, recordKey, value, headers);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    /** What a task writes; the task is not done before the log has it. */
+    private static final class Letters implements TaskCompletionListener {
+        final long task;
+        final Lot lot;
+
+        Letters(long task, Lot lot) {
+            this.task = task;
+            this.lot = lot;
+        }
+
+        public void onTaskCompletion(TaskContext context) {
+            if (context.isFailed() || context.isInterrupted()) {
+                return; // It comes again.
+            }
+            try {
+                lot.awaitAcknowledged();
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+        }
+    }
+}

@@ -1,7 +1,0 @@
-package mqlake.streaming;
-
-/** Computes a column that rules share, once for a message. */
-abstract class SharedColumn {
-    /** Return the value for a lane's row, as Catalyst has it. */
-    abstract Object evaluate(Lane lane);
-}
