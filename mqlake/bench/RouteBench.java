@@ -4,7 +4,7 @@ import java.lang.management.ManagementFactory;
 import java.lang.management.ThreadMXBean;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Collections;
+import java.util.Map;
 import java.util.Random;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.CatalystTypeConverters;
@@ -48,9 +48,9 @@ public final class RouteBench {
     private static long found;
 
     private static final RouteFunction FUNCTION = new RouteFunction(
-            Collections.EMPTY_MAP, "mqlake.routes", "mqlake.delivery.", "mqlake.inbound",
+            Map.of(), "mqlake.routes", "mqlake.delivery.", "mqlake.inbound",
             "mqlake.routes_in_force");
-    private static final Function1 CONVERTER = CatalystTypeConverters.createToCatalystConverter(
+    private static final Function1<Object, Object> CONVERTER = CatalystTypeConverters.createToCatalystConverter(
             DataType.fromDDL("array<struct<topic:string,source:binary>>"));
 
     public static void main(String[] arguments) {
@@ -125,7 +125,7 @@ public final class RouteBench {
         byte[][] keys = new byte[messages][];
         for (int i = 0; i < keys.length; i++) {
             int at = Arrays.binarySearch(sums, random.nextDouble() * sum);
-            keys[i] = (byte[]) topics[Math.min(at < 0 ? -at - 1 : at, KNOWN_TOPICS - 1)].clone();
+            keys[i] = topics[Math.min(at < 0 ? -at - 1 : at, KNOWN_TOPICS - 1)].clone();
         }
         return keys;
     }
@@ -161,7 +161,7 @@ public final class RouteBench {
     }
 
     private static void changes(String name, int filters, int kind) {
-        ArrayList<String> chosen = new ArrayList<String>();
+        ArrayList<String> chosen = new ArrayList<>();
         for (int i = 0; chosen.size() < CHANGES; i++) {
             if (kind(i) == kind) {
                 chosen.add(filter(i % filters));
@@ -171,8 +171,8 @@ public final class RouteBench {
         for (int round = -WARM_UPS; round < ROUNDS; round++) {
             long begin = THREADS.getCurrentThreadCpuTime();
             for (int i = 0; i < chosen.size(); i++) {
-                change((String) chosen.get(i), GATEWAYS, 1);
-                change((String) chosen.get(i), GATEWAYS, 0);
+                change(chosen.get(i), GATEWAYS, 1);
+                change(chosen.get(i), GATEWAYS, 0);
             }
             long end = THREADS.getCurrentThreadCpuTime();
             ns[Math.max(round, 0)] = (end - begin) / (2.0 * chosen.size());

@@ -21,6 +21,11 @@ from streaming.jvm.process import java_executable
 SOURCES: Final = Path(__file__).parents[1] / "java"
 RELEASE: Final = "17"
 """Of Java: the oldest that mqlake runs on (`mqlake.local.java`)."""
+_STRICT: Final = (
+    "-warn:none",
+    "-err:+suppress,raw,unchecked,uselessTypeCheck,allOver-ann,unusedImport,unusedLocal,unusedPrivate",
+)
+"""Held in all our sources: no raw type, no unchecked or useless cast, nothing that is not used."""
 _TIMEOUT_SECONDS: Final = 180
 """Three on two processors that have nothing else to do."""
 
@@ -61,7 +66,7 @@ def build_jar(
     compiler = compiler_jar(jars_dir)
     # All of them: a class is read with all that it mentions.
     class_path = [*sorted(PYSPARK_JARS.glob("*.jar")), *extra_jars(jars_dir), *beside]
-    options = (*_release(java), "-encoding", "UTF-8", "-g", "-proc:none", "-nowarn")
+    options = (*_release(java), "-encoding", "UTF-8", "-g", "-proc:none", *_STRICT)
     made_from = [*(jar.name for jar in (compiler, *class_path)), *options]
     digest = hashlib.sha256("\0".join(made_from).encode())
     for source in sources:

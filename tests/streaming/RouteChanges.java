@@ -39,7 +39,7 @@ public final class RouteChanges implements Runnable {
 
     public static void main(String[] arguments) throws Exception {
         Random random = new Random(Long.parseLong(arguments[0]));
-        LinkedHashSet<String> different = new LinkedHashSet<String>();
+        LinkedHashSet<String> different = new LinkedHashSet<>();
         different.add("#");
         while (different.size() < FILTERS) {
             different.add(
@@ -54,7 +54,7 @@ public final class RouteChanges implements Runnable {
         }
         int[] changed = new int[CHANGES + 1];
         for (int i = 1; i <= CHANGES; i++) {
-            states[i] = (long[]) states[i - 1].clone();
+            states[i] = states[i - 1].clone();
             changed[i] = random.nextInt(FILTERS * GATEWAYS);
             states[i][changed[i] % GATEWAYS] ^= 1L << changed[i] / GATEWAYS;
         }
@@ -86,6 +86,7 @@ public final class RouteChanges implements Runnable {
     }
 
     /** Ask until the last change is over, and once more for each topic. */
+    @Override
     public void run() {
         Random random = new Random(seed);
         while (over < CHANGES && wrong == null) {

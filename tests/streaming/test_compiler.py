@@ -57,6 +57,22 @@ def test_a_source_that_does_not_compile_is_refused_with_its_line(tmp_path: Path)
     assert not list(tmp_path.glob("*.jar"))
 
 
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ("    java.util.List listed;", "List is a raw type"),
+        ('    String text = (String) "a";', "Unnecessary cast"),
+        ("    public String toString() { return null; }", "should be tagged with @Override"),
+        ("    private int unused() { return 1; }", "is never used locally"),
+    ],
+)
+def test_a_source_is_held_to_the_language_it_is_written_in(
+    tmp_path: Path, body: str, error: str
+) -> None:
+    with pytest.raises(OperationalError, match=error):
+        build_jar("tried", write_class(tmp_path, body), tmp_path, JARS)
+
+
 def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
     with pytest.raises(OperationalError, match="holds no Java compiler; start once with"):
         build_jar("tried", write_class(tmp_path, ""), tmp_path, tmp_path)

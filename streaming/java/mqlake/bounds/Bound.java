@@ -241,17 +241,20 @@ public final class Bound implements Serializable {
     }
 
     /** Alike where the same function is bounded alike: expressions are compared. */
+    @Override
     public boolean equals(Object other) {
         return other instanceof Bound && ((Bound) other).name.equals(name)
                 && ((Bound) other).factor == factor && ((Bound) other).plus == plus
                 && ((Bound) other).isRepeated == isRepeated;
     }
 
+    @Override
     public int hashCode() {
         return name.hashCode();
     }
 
     /** Shown in plans. */
+    @Override
     public String toString() {
         return "bound of " + name;
     }

@@ -1,5 +1,6 @@
 package mqlake.bounds;
 
+import java.util.Arrays;
 import mqlake.spark.Scala;
 import org.apache.spark.sql.catalyst.expressions.ArrayInsert;
 import org.apache.spark.sql.catalyst.expressions.ArrayJoin;
@@ -45,9 +46,6 @@ import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.VariantType;
 import org.apache.spark.unsafe.types.UTF8String;
-import scala.collection.immutable.List;
-import scala.collection.immutable.Nil$;
-import scala.collection.immutable.Seq;
 
 /**
  * Puts a Bound before every function of Spark that makes values longer than those it is given, or as
@@ -80,11 +78,11 @@ public final class Bounds {
         Expression[] children = new Expression[Scala.list(node.children()).size()];
         boolean isSame = true;
         for (int i = 0; i < children.length; i++) {
-            Expression child = (Expression) Scala.list(node.children()).get(i);
+            Expression child = Scala.list(node.children()).get(i);
             children[i] = bounded(child, isRepeated || child instanceof LambdaFunction);
             isSame = isSame && children[i] == child;
         }
-        Expression[] before = (Expression[]) children.clone();
+        Expression[] before = children.clone();
         Expression made = replaced(node, children, isRepeated);
         if (made != null) {
             return made;
@@ -227,11 +225,8 @@ public final class Bounds {
     }
 
     private Expression format(Expression node, Expression[] children, boolean isRepeated) {
-        List given = Nil$.MODULE$;
-        for (int i = children.length - 1; i > 0; i--) {
-            given = given.$colon$colon(children[i]);
-        }
-        Expression arguments = CreateStruct$.MODULE$.apply(given);
+        Expression arguments = CreateStruct$.MODULE$.apply(
+                Scala.seq(Arrays.copyOfRange(children, 1, children.length)));
         Bound bound = bound("format_string", 1, 0, arguments.dataType(), isRepeated);
         return call(bound, "format", node.dataType(), new Expression[] {children[0], arguments});
     }
@@ -277,20 +272,12 @@ public final class Bounds {
     private static Expression call(
             Bound bound, String method, DataType type, Expression[] arguments) {
         return new Invoke(
-                new Literal(bound, new ObjectType(Bound.class)), method, type, sequence(arguments),
-                (Seq) Nil$.MODULE$, true, true, true);
+                new Literal(bound, new ObjectType(Bound.class)), method, type,
+                Scala.seq(arguments), Scala.seq(), true, true, true);
     }
 
     private static Expression with(Expression node, Expression[] children) {
-        return (Expression) node.withNewChildren(sequence(children));
-    }
-
-    private static Seq sequence(Expression[] items) {
-        List listed = Nil$.MODULE$;
-        for (int i = items.length - 1; i >= 0; i--) {
-            listed = listed.$colon$colon(items[i]);
-        }
-        return listed;
+        return node.withNewChildren(Scala.seq(children));
     }
 
     private static boolean isBound(Expression node) {
@@ -306,7 +293,7 @@ public final class Bounds {
     private static boolean isShort(Expression value) {
         return value instanceof Literal || isBound(value)
                 || value instanceof Cast
-                && ((Expression) Scala.list(value.children()).get(0)).dataType() instanceof NumericType;
+                && Scala.list(value.children()).get(0).dataType() instanceof NumericType;
     }
 
     private static long literalBytes(Expression value) {
@@ -318,9 +305,9 @@ public final class Bounds {
     }
 
     private static boolean isRepeating(Expression node) {
-        DataType type = ((Expression) Scala.list(node.children()).get(0)).dataType();
+        DataType type = Scala.list(node.children()).get(0).dataType();
         return (type instanceof ArrayType || type instanceof MapType)
-                && !isBound((Expression) Scala.list(node.children()).get(0));
+                && !isBound(Scala.list(node.children()).get(0));
     }
 
     private static boolean isNested(DataType type) {

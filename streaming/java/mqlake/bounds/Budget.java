@@ -11,7 +11,8 @@ public final class Budget {
     /** What a rule makes of one message. */
     static final long MOST_BYTES = 32L * 1024 * 1024;
 
-    private static final ThreadLocal<Budget> OF_THREAD = new ThreadLocal<Budget>() {
+    private static final ThreadLocal<Budget> OF_THREAD = new ThreadLocal<>() {
+        @Override
         protected Budget initialValue() {
             return new Budget();
         }
@@ -25,7 +26,7 @@ public final class Budget {
 
     /** Return this thread's budget. */
     public static Budget current() {
-        return (Budget) OF_THREAD.get();
+        return OF_THREAD.get();
     }
 
     /** Begin anew: what is taken until the end counts together. */

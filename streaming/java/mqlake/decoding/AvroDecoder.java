@@ -2,6 +2,7 @@ package mqlake.decoding;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.util.ArrayList;
+import java.util.Locale;
 import org.apache.spark.types.variant.VariantBuilder;
 import org.apache.spark.unsafe.types.VariantVal;
 
@@ -11,27 +12,13 @@ import org.apache.spark.unsafe.types.VariantVal;
  * The layout is made by rules/schemas/avro.py: types by number, the datum's the first.
  */
 final class AvroDecoder implements PayloadDecoder.Format {
-    private static final int NULL = 0;
-    private static final int BOOLEAN = 1;
-    private static final int INT = 2;
-    private static final int LONG = 3;
-    private static final int FLOAT = 4;
-    private static final int DOUBLE = 5;
-    private static final int BYTES = 6;
-    private static final int STRING = 7;
-    private static final int FIXED = 8;
-    private static final int ENUM = 9;
-    private static final int ARRAY = 10;
-    private static final int MAP = 11;
-    private static final int UNION = 12;
-    private static final int RECORD = 13;
-    private static final String[] NAMES = {
-        "null", "boolean", "int", "long", "float", "double", "bytes", "string", "fixed", "enum",
-        "array", "map", "union", "record",
-    };
+    /** Types by their names in the specification, in capitals. */
+    private enum Kind {
+        NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE, BYTES, STRING, FIXED, ENUM, ARRAY, MAP, UNION, RECORD
+    }
 
     private static final class Type {
-        int kind;
+        Kind kind;
         /** Of fields or symbols. */
         String[] names;
         /** Of fields, branches, items or values. */
@@ -51,28 +38,25 @@ final class AvroDecoder implements PayloadDecoder.Format {
             types[i] = new Type();
         }
         for (int i = 0; i < types.length; i++) {
-            fill(types[i], (JsonNode) listed.get(i), types);
+            fill(types[i], listed.get(i), types);
         }
         root = types[0];
     }
 
     private static void fill(Type type, JsonNode node, Type[] types) {
-        String name = node.get("type").asText();
-        while (!NAMES[type.kind].equals(name)) {
-            type.kind++;
-        }
+        type.kind = Kind.valueOf(node.get("type").asText().toUpperCase(Locale.ROOT));
         JsonNode names = node.get("names");
         if (names != null) {
             type.names = new String[names.size()];
             for (int i = 0; i < type.names.length; i++) {
-                type.names[i] = ((JsonNode) names.get(i)).asText();
+                type.names[i] = names.get(i).asText();
             }
         }
         JsonNode parts = node.get("parts");
         if (parts != null) {
             type.parts = new Type[parts.size()];
             for (int i = 0; i < type.parts.length; i++) {
-                type.parts[i] = types[((JsonNode) parts.get(i)).asInt()];
+                type.parts[i] = types[parts.get(i).asInt()];
             }
         }
         if (node.get("size") != null) {
@@ -83,6 +67,7 @@ final class AvroDecoder implements PayloadDecoder.Format {
         }
     }
 
+    @Override
     public VariantVal decode(byte[] payload) {
         WireReader in = new WireReader(payload);
         VariantWriter out = new VariantWriter();
@@ -98,63 +83,45 @@ final class AvroDecoder implements PayloadDecoder.Format {
             throw new Undecodable("values are nested too deeply");
         }
         switch (type.kind) {
-            case NULL:
-                out.nothing();
-                break;
-            case BOOLEAN:
-                byte flag = in.next();
-                if (flag != 0 && flag != 1) {
-                    throw new Undecodable("a boolean is " + flag + ", expected 0 or 1");
-                }
-                out.bool(flag == 1);
-                break;
-            case INT:
-                long small = in.zigzag();
-                if (small != (int) small) {
-                    throw new Undecodable("an int is " + small + ", beyond 32 bits");
-                }
-                out.integer(small);
-                break;
-            case LONG:
-                out.integer(in.zigzag());
-                break;
-            case FLOAT:
-                out.number(Float.intBitsToFloat(in.fixed32()));
-                break;
-            case DOUBLE:
-                out.number(Double.longBitsToDouble(in.fixed64()));
-                break;
-            case BYTES:
-                binary(type, in.bytes(in.length(in.zigzag())), out);
-                break;
-            case STRING:
-                out.text(in.text(in.length(in.zigzag())));
-                break;
-            case FIXED:
-                binary(type, in.bytes(in.length(type.size)), out);
-                break;
-            case ENUM:
-                out.text(type.names[index(in.zigzag(), type.names.length, "an enum")]);
-                break;
-            case ARRAY:
-                array(type, in, out, depth);
-                break;
-            case MAP:
-                map(type, in, out, depth);
-                break;
-            case UNION:
-                Type branch = type.parts[index(in.zigzag(), type.parts.length, "a union")];
-                value(branch, in, out, depth + 1);
-                break;
-            default:
-                record(type, in, out, depth);
+            case NULL -> out.nothing();
+            case BOOLEAN -> out.bool(flag(in));
+            case INT -> out.integer(small(in));
+            case LONG -> out.integer(in.zigzag());
+            case FLOAT -> out.number(Float.intBitsToFloat(in.fixed32()));
+            case DOUBLE -> out.number(Double.longBitsToDouble(in.fixed64()));
+            case BYTES -> binary(type, in.bytes(in.length(in.zigzag())), out);
+            case STRING -> out.text(in.text(in.length(in.zigzag())));
+            case FIXED -> binary(type, in.bytes(in.length(type.size)), out);
+            case ENUM -> out.text(type.names[index(in.zigzag(), type.names.length, "an enum")]);
+            case ARRAY -> array(type, in, out, depth);
+            case MAP -> map(type, in, out, depth);
+            case UNION -> {
+                int branch = index(in.zigzag(), type.parts.length, "a union");
+                value(type.parts[branch], in, out, depth + 1);
+            }
+            case RECORD -> record(type, in, out, depth);
         }
+    }
+
+    private static boolean flag(WireReader in) {
+        byte flag = in.next();
+        if (flag != 0 && flag != 1) {
+            throw new Undecodable("a boolean is " + flag + ", expected 0 or 1");
+        }
+        return flag == 1;
+    }
+
+    private static long small(WireReader in) {
+        long small = in.zigzag();
+        if (small != (int) small) {
+            throw new Undecodable("an int is " + small + ", beyond 32 bits");
+        }
+        return small;
     }
 
     private static void record(Type type, WireReader in, VariantWriter out, int depth) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields =
-                new ArrayList<VariantBuilder.FieldEntry>(type.names.length);
+        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(type.names.length);
         for (int i = 0; i < type.names.length; i++) {
             out.key(type.names[i], start, fields);
             value(type.parts[i], in, out, depth + 1);
@@ -164,7 +131,7 @@ final class AvroDecoder implements PayloadDecoder.Format {
 
     private static void array(Type type, WireReader in, VariantWriter out, int depth) {
         int start = out.position();
-        ArrayList<Integer> offsets = new ArrayList<Integer>();
+        ArrayList<Integer> offsets = new ArrayList<>();
         for (long count = block(in); count > 0; count = block(in)) {
             for (long i = 0; i < count; i++) {
                 out.element(start, offsets);
@@ -176,7 +143,7 @@ final class AvroDecoder implements PayloadDecoder.Format {
 
     private static void map(Type type, WireReader in, VariantWriter out, int depth) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<VariantBuilder.FieldEntry>();
+        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>();
         for (long count = block(in); count > 0; count = block(in)) {
             for (long i = 0; i < count; i++) {
                 out.key(in.text(in.length(in.zigzag())), start, fields);

@@ -1,5 +1,7 @@
 package mqlake.decoding;
 
+import java.util.List;
+import mqlake.spark.Scala;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.analysis.FunctionRegistry$;
@@ -12,7 +14,6 @@ import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.ObjectType;
 import scala.Tuple3;
-import scala.collection.immutable.Nil$;
 import scala.collection.immutable.Seq;
 import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
@@ -27,22 +28,25 @@ import scala.runtime.BoxedUnit;
  * analysed; what is evaluated is an ordinary call of PayloadDecoder in generated code. Arguments are
  * written out; no file is read and there are no options.
  */
-public final class DecodingFunctions extends AbstractFunction1 {
+public final class DecodingFunctions
+        extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
     private static final FunctionIdentifier LAYOUTS = new FunctionIdentifier("mqlake_layouts");
     private static final FunctionIdentifier DECODE = new FunctionIdentifier("mqlake_decode");
 
     /** Called by Spark with a session's extensions (`spark.sql.extensions`). */
-    public Object apply(Object extensions) {
-        SparkSessionExtensions session = (SparkSessionExtensions) extensions;
-        session.injectFunction(new Tuple3(LAYOUTS, info(LAYOUTS), new Layouts()));
-        session.injectFunction(new Tuple3(DECODE, info(DECODE), new Decode()));
+    @Override
+    public BoxedUnit apply(SparkSessionExtensions session) {
+        session.injectFunction(
+                new Tuple3<>(LAYOUTS, info(LAYOUTS), DecodingFunctions::layouts));
+        session.injectFunction(new Tuple3<>(DECODE, info(DECODE), DecodingFunctions::decode));
         return BoxedUnit.UNIT;
     }
 
     /** Make the functions known to a registry. */
     public static void register(FunctionRegistry registry) {
-        registry.registerFunction(builtin(LAYOUTS), info(LAYOUTS), new Layouts());
-        registry.registerFunction(builtin(DECODE), info(DECODE), new Decode());
+        registry.registerFunction(
+                builtin(LAYOUTS), info(LAYOUTS), DecodingFunctions::layouts);
+        registry.registerFunction(builtin(DECODE), info(DECODE), DecodingFunctions::decode);
     }
 
     private static FunctionIdentifier builtin(FunctionIdentifier name) {
@@ -53,41 +57,32 @@ public final class DecodingFunctions extends AbstractFunction1 {
         return new ExpressionInfo(PayloadDecoder.class.getName(), name.funcName());
     }
 
-    /** Arguments to expression. */
-    private static final class Layouts extends AbstractFunction1 {
-        public Object apply(Object given) {
-            Seq arguments = (Seq) given;
-            for (int i = 0; i < arguments.size(); i++) {
-                PayloadDecoder.remember(written((Expression) arguments.apply(i)));
-            }
-            return new Literal(Boolean.TRUE, DataType.fromDDL("BOOLEAN"));
+    private static Expression layouts(Seq<Expression> arguments) {
+        for (Expression argument : Scala.list(arguments)) {
+            PayloadDecoder.remember(written(argument));
         }
+        return new Literal(Boolean.TRUE, DataType.fromDDL("BOOLEAN"));
     }
 
-    /** Arguments to expression. */
-    private static final class Decode extends AbstractFunction1 {
-        public Object apply(Object given) {
-            Seq arguments = (Seq) given;
-            if (arguments.size() != 2) {
-                throw new IllegalArgumentException("mqlake_decode takes a payload and a hash");
-            }
-            Expression payload = (Expression) arguments.apply(0);
-            if (!(payload.dataType() instanceof BinaryType)) {
-                throw new IllegalArgumentException("mqlake_decode takes bytes");
-            }
-            PayloadDecoder decoder =
-                    PayloadDecoder.named(written((Expression) arguments.apply(1)));
-            return new Invoke(
-                    new Literal(decoder, new ObjectType(PayloadDecoder.class)), "decode",
-                    DataType.fromDDL("VARIANT"), (Seq) Nil$.MODULE$.$colon$colon(payload),
-                    (Seq) Nil$.MODULE$, true, true, true);
+    private static Expression decode(Seq<Expression> given) {
+        List<Expression> arguments = Scala.list(given);
+        if (arguments.size() != 2) {
+            throw new IllegalArgumentException("mqlake_decode takes a payload and a hash");
         }
+        Expression payload = arguments.get(0);
+        if (!(payload.dataType() instanceof BinaryType)) {
+            throw new IllegalArgumentException("mqlake_decode takes bytes");
+        }
+        PayloadDecoder decoder = PayloadDecoder.named(written(arguments.get(1)));
+        return new Invoke(
+                new Literal(decoder, new ObjectType(PayloadDecoder.class)), "decode",
+                DataType.fromDDL("VARIANT"), Scala.seq(payload), Scala.seq(), true, true, true);
     }
 
     private static String written(Expression argument) {
-        if (!(argument instanceof Literal) || ((Literal) argument).value() == null) {
+        if (!(argument instanceof Literal text) || text.value() == null) {
             throw new IllegalArgumentException("expected a text written out");
         }
-        return ((Literal) argument).value().toString();
+        return text.value().toString();
     }
 }

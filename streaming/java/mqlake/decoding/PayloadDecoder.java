@@ -34,7 +34,8 @@ public final class PayloadDecoder implements Serializable {
             super(64, 0.75f, true);
         }
 
-        protected boolean removeEldestEntry(Map.Entry eldest) {
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<String, PayloadDecoder> eldest) {
             return size() > MOST_KNOWN;
         }
     }
@@ -77,7 +78,7 @@ public final class PayloadDecoder implements Serializable {
      */
     public static PayloadDecoder named(String hash) {
         synchronized (KNOWN) {
-            PayloadDecoder decoder = (PayloadDecoder) KNOWN.get(hash);
+            PayloadDecoder decoder = KNOWN.get(hash);
             if (decoder == null) {
                 throw new IllegalArgumentException("no layout of a schema is known as " + hash);
             }
@@ -157,16 +158,19 @@ public final class PayloadDecoder implements Serializable {
         }
     }
 
+    @Override
     public boolean equals(Object other) {
         return other instanceof PayloadDecoder
                 && ((PayloadDecoder) other).definition.equals(definition);
     }
 
+    @Override
     public int hashCode() {
         return definition.hashCode();
     }
 
     /** Shown in plans. */
+    @Override
     public String toString() {
         return "decoder of " + label;
     }

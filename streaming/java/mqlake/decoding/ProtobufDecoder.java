@@ -5,8 +5,8 @@ import java.time.DateTimeException;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.spark.types.variant.VariantBuilder;
 import org.apache.spark.unsafe.types.VariantVal;
@@ -79,7 +79,7 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
             if (number < dense.length) {
                 return dense[(int) number];
             }
-            return (Field) sparse.get(Integer.valueOf((int) number));
+            return sparse.get((int) number);
         }
     }
 
@@ -95,7 +95,7 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
             types[i] = new Type();
         }
         for (int i = 0; i < types.length; i++) {
-            fill(types[i], (JsonNode) listed.get(i), types);
+            fill(types[i], listed.get(i), types);
         }
         return types;
     }
@@ -103,29 +103,25 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
     private static void fill(Type type, JsonNode node, Type[] types) {
         type.name = node.get("name").asText();
         if (node.get("symbols") != null) {
-            type.symbols = new HashMap<Integer, String>();
-            Iterator<Map.Entry<String, JsonNode>> each = node.get("symbols").fields();
-            while (each.hasNext()) {
-                Map.Entry<String, JsonNode> entry = (Map.Entry<String, JsonNode>) each.next();
-                type.symbols.put(
-                        Integer.valueOf((String) entry.getKey()),
-                        ((JsonNode) entry.getValue()).asText());
+            type.symbols = new HashMap<>();
+            for (Map.Entry<String, JsonNode> entry : node.get("symbols").properties()) {
+                type.symbols.put(Integer.valueOf(entry.getKey()), entry.getValue().asText());
             }
             return;
         }
         JsonNode fields = node.get("fields");
         type.fields = new Field[fields.size()];
-        type.sparse = new HashMap<Integer, Field>();
+        type.sparse = new HashMap<>();
         int most = 0;
         for (int i = 0; i < type.fields.length; i++) {
-            JsonNode said = (JsonNode) fields.get(i);
+            JsonNode said = fields.get(i);
             Field field = new Field();
-            field.number = ((JsonNode) said.get(0)).asInt();
-            field.name = ((JsonNode) said.get(1)).asText();
-            field.type = ((JsonNode) said.get(2)).asInt();
-            field.presence = ((JsonNode) said.get(3)).asText();
+            field.number = said.get(0).asInt();
+            field.name = said.get(1).asText();
+            field.type = said.get(2).asInt();
+            field.presence = said.get(3).asText();
             field.isRepeated = field.presence.equals("repeated") || field.presence.equals("map");
-            int of = ((JsonNode) said.get(4)).asInt();
+            int of = said.get(4).asInt();
             field.of = of < 0 ? null : types[of];
             field.index = i;
             type.fields[i] = field;
@@ -143,6 +139,7 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
         }
     }
 
+    @Override
     public VariantVal decode(byte[] payload) {
         VariantWriter out = new VariantWriter();
         message(root, read(root, new WireReader(payload), out, -1, 0), out);
@@ -151,12 +148,13 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
 
     // Reading: a value for each field of the type, null where it does not come.
 
-    static Object[] read(Type type, WireReader in, VariantWriter out, int group, int depth) {
+    static ProtobufMessage read(
+            Type type, WireReader in, VariantWriter out, int group, int depth) {
         if (depth > VariantWriter.MOST_DEPTH) {
             throw new Undecodable("messages are nested too deeply");
         }
         out.countPlaces(type.fields.length);
-        Object[] values = new Object[type.fields.length];
+        ProtobufMessage message = new ProtobufMessage(type.fields.length);
         while (!in.isAtEnd()) {
             long tag = in.varint();
             int wire = (int) tag & 7;
@@ -168,15 +166,15 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
                 if (number != group) {
                     throw new Undecodable("a group ends that has not begun");
                 }
-                return values;
+                return message;
             }
             Field field = type.field(number);
             if (field == null) {
                 skip(wire, number, in, depth);
             } else if (wire == WIRE_TYPES[field.type]) {
-                put(values, field, value(field, in, out, depth), out);
+                put(message, field, value(field, in, out, depth), out);
             } else if (wire == LENGTH && field.isRepeated && WIRE_TYPES[field.type] != BEGIN_GROUP) {
-                packed(values, field, in, out, depth);
+                packed(message, field, in, out, depth);
             } else {
                 throw new Undecodable(
                         "field " + field.name + " is " + WIRE_NAMES[wire] + ", expected "
@@ -186,93 +184,64 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
         if (group >= 0) {
             throw new Undecodable("a group does not end");
         }
-        return values;
+        return message;
     }
 
-    private static void put(Object[] values, Field field, Object value, VariantWriter out) {
-        if (!field.isRepeated) {
-            values[field.index] = value;
-            return;
+    private static void put(
+            ProtobufMessage message, Field field, Object value, VariantWriter out) {
+        if (field.isRepeated) {
+            out.count();
+            message.add(field.index, value);
+        } else {
+            message.set(field.index, value);
         }
-        out.count();
-        ArrayList<Object> all = (ArrayList<Object>) values[field.index];
-        if (all == null) {
-            all = new ArrayList<Object>();
-            values[field.index] = all;
-        }
-        all.add(value);
     }
 
     private static void packed(
-            Object[] values, Field field, WireReader in, VariantWriter out, int depth) {
+            ProtobufMessage message, Field field, WireReader in, VariantWriter out, int depth) {
         int length = in.length(in.varint());
         int end = in.end;
         in.end = in.at + length;
         while (!in.isAtEnd()) {
-            put(values, field, value(field, in, out, depth), out);
+            put(message, field, value(field, in, out, depth), out);
         }
         in.end = end;
     }
 
     private static Object value(Field field, WireReader in, VariantWriter out, int depth) {
-        switch (field.type) {
-            case DOUBLE:
-                return Double.valueOf(Double.longBitsToDouble(in.fixed64()));
-            case FLOAT:
-                return Float.valueOf(Float.intBitsToFloat(in.fixed32()));
-            case INT64:
-            case UINT64:
-                return Long.valueOf(in.varint());
-            case INT32:
-            case ENUM:
-                return Long.valueOf((int) in.varint());
-            case UINT32:
-                return Long.valueOf(in.varint() & 0xffffffffL);
-            case FIXED64:
-            case SFIXED64:
-                return Long.valueOf(in.fixed64());
-            case FIXED32:
-                return Long.valueOf(in.fixed32() & 0xffffffffL);
-            case SFIXED32:
-                return Long.valueOf(in.fixed32());
-            case SINT32:
-                return Long.valueOf((int) in.zigzag());
-            case SINT64:
-                return Long.valueOf(in.zigzag());
-            case BOOL:
-                return Boolean.valueOf(in.varint() != 0);
-            case STRING:
-                return in.text(in.length(in.varint()));
-            case BYTES:
-                return in.bytes(in.length(in.varint()));
-            case GROUP:
-                return read(field.of, in, out, field.number, depth + 1);
-            default:
+        return switch (field.type) {
+            case DOUBLE -> Double.longBitsToDouble(in.fixed64());
+            case FLOAT -> Float.intBitsToFloat(in.fixed32());
+            case INT64, UINT64 -> in.varint();
+            case INT32, ENUM -> (long) (int) in.varint();
+            case UINT32 -> in.varint() & 0xffffffffL;
+            case FIXED64, SFIXED64 -> in.fixed64();
+            case FIXED32 -> in.fixed32() & 0xffffffffL;
+            case SFIXED32 -> (long) in.fixed32();
+            case SINT32 -> (long) (int) in.zigzag();
+            case SINT64 -> in.zigzag();
+            case BOOL -> in.varint() != 0;
+            case STRING -> in.text(in.length(in.varint()));
+            case BYTES -> in.bytes(in.length(in.varint()));
+            case GROUP -> read(field.of, in, out, field.number, depth + 1);
+            default -> {
                 int length = in.length(in.varint());
                 int end = in.end;
                 in.end = in.at + length;
-                Object inner = read(field.of, in, out, -1, depth + 1);
+                ProtobufMessage inner = read(field.of, in, out, -1, depth + 1);
                 in.end = end;
-                return inner;
-        }
+                yield inner;
+            }
+        };
     }
 
     private static void skip(int wire, long number, WireReader in, int depth) {
         switch (wire) {
-            case VARINT:
-                in.varint();
-                break;
-            case EIGHT_BYTES:
-                in.skip(8);
-                break;
-            case LENGTH:
-                in.skip(in.length(in.varint()));
-                break;
-            case FOUR_BYTES:
-                in.skip(4);
-                break;
-            default:
-                skipGroup(number, in, depth);
+            case VARINT -> in.varint();
+            case EIGHT_BYTES -> in.skip(8);
+            case LENGTH -> in.skip(in.length(in.varint()));
+            case FOUR_BYTES -> in.skip(4);
+            default -> skipGroup(number, in, depth);
         }
     }
 
@@ -298,115 +267,91 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
 
     // Writing.
 
-    private static void message(Type type, Object[] values, VariantWriter out) {
-        if (type.name.startsWith("google.protobuf.") && wellKnown(type, values, out)) {
+    private static void message(Type type, ProtobufMessage message, VariantWriter out) {
+        if (type.name.startsWith("google.protobuf.") && wellKnown(type, message, out)) {
             return;
         }
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields =
-                new ArrayList<VariantBuilder.FieldEntry>(type.fields.length);
-        for (int i = 0; i < type.fields.length; i++) {
-            Field field = type.fields[i];
-            Object value = values[i];
-            if (value == null && field.presence.equals("optional")) {
+        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(type.fields.length);
+        for (Field field : type.fields) {
+            boolean isThere = message.has(field.index);
+            if (!isThere && field.presence.equals("optional")) {
                 continue;
             }
-            if (value == null && field.presence.equals("required")) {
+            if (!isThere && field.presence.equals("required")) {
                 throw new Undecodable("field " + field.name + " of " + type.name + " is missing");
             }
             out.key(field.name, start, fields);
             if (field.presence.equals("map")) {
-                map(field, (ArrayList<Object>) value, out);
+                map(field, message.all(field.index), out);
             } else if (field.isRepeated) {
-                array(field, (ArrayList<Object>) value, out);
+                array(field, message.all(field.index), out);
             } else {
-                write(field, value, out);
+                write(field, message.get(field.index), out);
             }
         }
         out.endObject(start, fields);
     }
 
-    private static void array(Field field, ArrayList<Object> values, VariantWriter out) {
+    private static void array(Field field, List<Object> values, VariantWriter out) {
         int start = out.position();
-        ArrayList<Integer> offsets = new ArrayList<Integer>();
-        for (int i = 0; values != null && i < values.size(); i++) {
+        ArrayList<Integer> offsets = new ArrayList<>();
+        for (Object value : values) {
             out.element(start, offsets);
-            write(field, values.get(i), out);
+            write(field, value, out);
         }
         out.endArray(start, offsets);
     }
 
-    private static void map(Field field, ArrayList<Object> entries, VariantWriter out) {
-        LinkedHashMap<String, Object> last = new LinkedHashMap<String, Object>();
+    private static void map(Field field, List<ProtobufMessage> entries, VariantWriter out) {
+        LinkedHashMap<String, Object> last = new LinkedHashMap<>();
         Field key = field.of.field(1);
         Field value = field.of.field(2);
-        for (int i = 0; entries != null && i < entries.size(); i++) {
-            Object[] entry = (Object[]) entries.get(i);
-            last.put(mapKey(key, entry[key.index]), entry[value.index]);
+        for (ProtobufMessage entry : entries) {
+            last.put(mapKey(key, entry), entry.get(value.index));
         }
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<VariantBuilder.FieldEntry>();
-        Iterator<Map.Entry<String, Object>> each = last.entrySet().iterator();
-        while (each.hasNext()) {
-            Map.Entry<String, Object> entry = (Map.Entry<String, Object>) each.next();
-            out.key((String) entry.getKey(), start, fields);
-            write(value, entry.getValue(), out);
-        }
+        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>();
+        last.forEach((name, found) -> {
+            out.key(name, start, fields);
+            write(value, found, out);
+        });
         out.endObject(start, fields);
     }
 
-    private static String mapKey(Field key, Object value) {
-        if (key.type == STRING) {
-            return value == null ? "" : (String) value;
-        }
-        if (key.type == BOOL) {
-            return value == null ? "false" : value.toString();
-        }
-        long number = value == null ? 0 : ((Long) value).longValue();
-        return key.type == UINT64 || key.type == FIXED64
-                ? Long.toUnsignedString(number) : Long.toString(number);
+    private static String mapKey(Field key, ProtobufMessage entry) {
+        return switch (key.type) {
+            case STRING -> entry.has(key.index) ? entry.text(key.index) : "";
+            case BOOL -> Boolean.toString(entry.flag(key.index));
+            case UINT64, FIXED64 -> Long.toUnsignedString(entry.number(key.index));
+            default -> Long.toString(entry.number(key.index));
+        };
     }
 
     /** Write one value; null is the type's zero. */
     private static void write(Field field, Object value, VariantWriter out) {
         switch (field.type) {
-            case DOUBLE:
-                out.number(value == null ? 0.0 : ((Double) value).doubleValue());
-                break;
-            case FLOAT:
-                out.number(value == null ? 0.0f : ((Float) value).floatValue());
-                break;
-            case UINT64:
-            case FIXED64:
-                out.unsigned(value == null ? 0 : ((Long) value).longValue());
-                break;
-            case BOOL:
-                out.bool(value != null && ((Boolean) value).booleanValue());
-                break;
-            case STRING:
-                out.text(value == null ? "" : (String) value);
-                break;
-            case BYTES:
-                out.bytes(value == null ? new byte[0] : (byte[]) value);
-                break;
-            case ENUM:
-                symbol(field.of, value == null ? 0 : ((Long) value).longValue(), out);
-                break;
-            case GROUP:
-            case MESSAGE:
-                if (value == null) {
+            case DOUBLE -> out.number(value == null ? 0.0 : (Double) value);
+            case FLOAT -> out.number(value == null ? 0.0f : (Float) value);
+            case UINT64, FIXED64 -> out.unsigned(value == null ? 0 : (Long) value);
+            case BOOL -> out.bool(value != null && (Boolean) value);
+            case STRING -> out.text(value == null ? "" : (String) value);
+            case BYTES -> out.bytes(value == null ? new byte[0] : (byte[]) value);
+            case ENUM -> symbol(field.of, value == null ? 0 : (Long) value, out);
+            case GROUP, MESSAGE -> {
+                ProtobufMessage message = (ProtobufMessage) value;
+                if (message == null) {
                     out.countPlaces(field.of.fields.length);
-                    value = new Object[field.of.fields.length];
+                    message = new ProtobufMessage(field.of.fields.length);
                 }
-                message(field.of, (Object[]) value, out);
-                break;
-            default:
-                out.integer(value == null ? 0 : ((Long) value).longValue());
+                message(field.of, message, out);
+            }
+            default -> out.integer(value == null ? 0 : (Long) value);
         }
     }
 
     private static void symbol(Type type, long number, VariantWriter out) {
-        String symbol = (String) type.symbols.get(Integer.valueOf((int) number));
+        String symbol = type.symbols.get((int) number);
         if (symbol == null) {
             out.integer(number);
         } else {
@@ -415,51 +360,40 @@ final class ProtobufDecoder implements PayloadDecoder.Format {
     }
 
     /** Write a message that has a form of its own in JSON; tell whether it has. */
-    private static boolean wellKnown(Type type, Object[] values, VariantWriter out) {
+    private static boolean wellKnown(Type type, ProtobufMessage message, VariantWriter out) {
         switch (type.name.substring("google.protobuf.".length())) {
-            case "Timestamp":
-                try {
-                    out.text(Instant.ofEpochSecond(number(values[0]), number(values[1])).toString());
-                } catch (DateTimeException error) {
-                    throw new Undecodable("a Timestamp is out of range");
-                }
-                return true;
-            case "Duration":
-                out.text(duration(number(values[0]), number(values[1])));
-                return true;
-            case "DoubleValue":
-            case "FloatValue":
-            case "Int64Value":
-            case "UInt64Value":
-            case "Int32Value":
-            case "UInt32Value":
-            case "BoolValue":
-            case "StringValue":
-            case "BytesValue":
-                write(type.fields[0], values[0], out);
-                return true;
-            case "Struct":
-                map(type.fields[0], (ArrayList<Object>) values[0], out);
-                return true;
-            case "ListValue":
-                array(type.fields[0], (ArrayList<Object>) values[0], out);
-                return true;
-            case "Value":
-                for (int i = 0; i < values.length; i++) {
-                    if (values[i] != null && type.fields[i].number != 1) {
-                        write(type.fields[i], values[i], out);
-                        return true;
-                    }
-                }
-                out.nothing();
-                return true;
-            default:
+            case "Timestamp" -> out.text(timestamp(message.number(0), message.number(1)));
+            case "Duration" -> out.text(duration(message.number(0), message.number(1)));
+            case "DoubleValue", "FloatValue", "Int64Value", "UInt64Value", "Int32Value",
+                    "UInt32Value", "BoolValue", "StringValue", "BytesValue" ->
+                write(type.fields[0], message.get(0), out);
+            case "Struct" -> map(type.fields[0], message.all(0), out);
+            case "ListValue" -> array(type.fields[0], message.all(0), out);
+            case "Value" -> anyValue(type, message, out);
+            default -> {
                 return false;
+            }
         }
+        return true;
     }
 
-    private static long number(Object value) {
-        return value == null ? 0 : ((Long) value).longValue();
+    /** Write the one field that is there; the first is null written out. */
+    private static void anyValue(Type type, ProtobufMessage message, VariantWriter out) {
+        for (Field field : type.fields) {
+            if (message.has(field.index) && field.number != 1) {
+                write(field, message.get(field.index), out);
+                return;
+            }
+        }
+        out.nothing();
+    }
+
+    private static String timestamp(long seconds, long nanos) {
+        try {
+            return Instant.ofEpochSecond(seconds, nanos).toString();
+        } catch (DateTimeException error) {
+            throw new Undecodable("a Timestamp is out of range");
+        }
     }
 
     /** `1.500s`: without a fraction, or with 3, 6 or 9 digits. */

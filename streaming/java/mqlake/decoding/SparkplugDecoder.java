@@ -2,8 +2,8 @@ package mqlake.decoding;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.List;
 import org.apache.spark.types.variant.VariantBuilder;
 import org.apache.spark.unsafe.types.VariantVal;
 
@@ -15,49 +15,51 @@ import org.apache.spark.unsafe.types.VariantVal;
  */
 final class SparkplugDecoder implements PayloadDecoder.Format {
     /** Messages by number; a field is number, name, type (see ProtobufDecoder), presence, message. */
-    private static final String LAYOUT = (""
-            + "[{'name':'Payload','fields':[[1,'timestamp',4,'optional',-1],"
-            + "[2,'metrics',11,'repeated',1],[3,'seq',4,'optional',-1],[4,'uuid',9,'optional',-1],"
-            + "[5,'body',12,'optional',-1]]},"
-            + "{'name':'Metric','fields':[[1,'name',9,'optional',-1],[2,'alias',4,'optional',-1],"
-            + "[3,'timestamp',4,'optional',-1],[4,'datatype',13,'optional',-1],"
-            + "[5,'is_historical',8,'optional',-1],[6,'is_transient',8,'optional',-1],"
-            + "[7,'is_null',8,'optional',-1],[8,'metadata',11,'optional',2],"
-            + "[9,'properties',11,'optional',3],[10,'int_value',13,'optional',-1],"
-            + "[11,'long_value',4,'optional',-1],[12,'float_value',2,'optional',-1],"
-            + "[13,'double_value',1,'optional',-1],[14,'boolean_value',8,'optional',-1],"
-            + "[15,'string_value',9,'optional',-1],[16,'bytes_value',12,'optional',-1],"
-            + "[17,'dataset_value',11,'optional',6],[18,'template_value',11,'optional',9]]},"
-            + "{'name':'MetaData','fields':[[1,'is_multi_part',8,'optional',-1],"
-            + "[2,'content_type',9,'optional',-1],[3,'size',4,'optional',-1],"
-            + "[4,'seq',4,'optional',-1],[5,'file_name',9,'optional',-1],"
-            + "[6,'file_type',9,'optional',-1],[7,'md5',9,'optional',-1],"
-            + "[8,'description',9,'optional',-1]]},"
-            + "{'name':'PropertySet','fields':[[1,'keys',9,'repeated',-1],"
-            + "[2,'values',11,'repeated',4]]},"
-            + "{'name':'PropertyValue','fields':[[1,'type',13,'optional',-1],"
-            + "[2,'is_null',8,'optional',-1],[3,'int_value',13,'optional',-1],"
-            + "[4,'long_value',4,'optional',-1],[5,'float_value',2,'optional',-1],"
-            + "[6,'double_value',1,'optional',-1],[7,'boolean_value',8,'optional',-1],"
-            + "[8,'string_value',9,'optional',-1],[9,'propertyset_value',11,'optional',3],"
-            + "[10,'propertysets_value',11,'optional',5]]},"
-            + "{'name':'PropertySetList','fields':[[1,'propertyset',11,'repeated',3]]},"
-            + "{'name':'DataSet','fields':[[1,'num_of_columns',4,'optional',-1],"
-            + "[2,'columns',9,'repeated',-1],[3,'types',13,'repeated',-1],"
-            + "[4,'rows',11,'repeated',7]]},"
-            + "{'name':'Row','fields':[[1,'elements',11,'repeated',8]]},"
-            + "{'name':'DataSetValue','fields':[[1,'int_value',13,'optional',-1],"
-            + "[2,'long_value',4,'optional',-1],[3,'float_value',2,'optional',-1],"
-            + "[4,'double_value',1,'optional',-1],[5,'boolean_value',8,'optional',-1],"
-            + "[6,'string_value',9,'optional',-1]]},"
-            + "{'name':'Template','fields':[[1,'version',9,'optional',-1],"
-            + "[2,'metrics',11,'repeated',1],[3,'parameters',11,'repeated',10],"
-            + "[4,'template_ref',9,'optional',-1],[5,'is_definition',8,'optional',-1]]},"
-            + "{'name':'Parameter','fields':[[1,'name',9,'optional',-1],[2,'type',13,'optional',-1],"
-            + "[3,'int_value',13,'optional',-1],[4,'long_value',4,'optional',-1],"
-            + "[5,'float_value',2,'optional',-1],[6,'double_value',1,'optional',-1],"
-            + "[7,'boolean_value',8,'optional',-1],[8,'string_value',9,'optional',-1]]}]")
-            .replace('\'', '"');
+    private static final String LAYOUT = """
+            [{"name":"Payload","fields":[[1,"timestamp",4,"optional",-1],
+            [2,"metrics",11,"repeated",1],[3,"seq",4,"optional",-1],
+            [4,"uuid",9,"optional",-1],[5,"body",12,"optional",-1]]},
+            {"name":"Metric","fields":[[1,"name",9,"optional",-1],
+            [2,"alias",4,"optional",-1],[3,"timestamp",4,"optional",-1],
+            [4,"datatype",13,"optional",-1],[5,"is_historical",8,"optional",-1],
+            [6,"is_transient",8,"optional",-1],[7,"is_null",8,"optional",-1],
+            [8,"metadata",11,"optional",2],[9,"properties",11,"optional",3],
+            [10,"int_value",13,"optional",-1],[11,"long_value",4,"optional",-1],
+            [12,"float_value",2,"optional",-1],[13,"double_value",1,"optional",-1],
+            [14,"boolean_value",8,"optional",-1],[15,"string_value",9,"optional",-1],
+            [16,"bytes_value",12,"optional",-1],[17,"dataset_value",11,"optional",6],
+            [18,"template_value",11,"optional",9]]},
+            {"name":"MetaData","fields":[[1,"is_multi_part",8,"optional",-1],
+            [2,"content_type",9,"optional",-1],[3,"size",4,"optional",-1],
+            [4,"seq",4,"optional",-1],[5,"file_name",9,"optional",-1],
+            [6,"file_type",9,"optional",-1],[7,"md5",9,"optional",-1],
+            [8,"description",9,"optional",-1]]},
+            {"name":"PropertySet","fields":[[1,"keys",9,"repeated",-1],
+            [2,"values",11,"repeated",4]]},
+            {"name":"PropertyValue","fields":[[1,"type",13,"optional",-1],
+            [2,"is_null",8,"optional",-1],[3,"int_value",13,"optional",-1],
+            [4,"long_value",4,"optional",-1],[5,"float_value",2,"optional",-1],
+            [6,"double_value",1,"optional",-1],[7,"boolean_value",8,"optional",-1],
+            [8,"string_value",9,"optional",-1],[9,"propertyset_value",11,"optional",3],
+            [10,"propertysets_value",11,"optional",5]]},
+            {"name":"PropertySetList","fields":[[1,"propertyset",11,"repeated",3]]},
+            {"name":"DataSet","fields":[[1,"num_of_columns",4,"optional",-1],
+            [2,"columns",9,"repeated",-1],[3,"types",13,"repeated",-1],
+            [4,"rows",11,"repeated",7]]},
+            {"name":"Row","fields":[[1,"elements",11,"repeated",8]]},
+            {"name":"DataSetValue","fields":[[1,"int_value",13,"optional",-1],
+            [2,"long_value",4,"optional",-1],[3,"float_value",2,"optional",-1],
+            [4,"double_value",1,"optional",-1],[5,"boolean_value",8,"optional",-1],
+            [6,"string_value",9,"optional",-1]]},
+            {"name":"Template","fields":[[1,"version",9,"optional",-1],
+            [2,"metrics",11,"repeated",1],[3,"parameters",11,"repeated",10],
+            [4,"template_ref",9,"optional",-1],[5,"is_definition",8,"optional",-1]]},
+            {"name":"Parameter","fields":[[1,"name",9,"optional",-1],
+            [2,"type",13,"optional",-1],[3,"int_value",13,"optional",-1],
+            [4,"long_value",4,"optional",-1],[5,"float_value",2,"optional",-1],
+            [6,"double_value",1,"optional",-1],[7,"boolean_value",8,"optional",-1],
+            [8,"string_value",9,"optional",-1]]}]
+            """;
 
     /** Where a metric has its values; the fields before are its own. */
     private static final int METRIC_VALUES = 9;
@@ -92,105 +94,105 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
         }
     }
 
+    @Override
     public VariantVal decode(byte[] payload) {
         VariantWriter out = new VariantWriter();
-        Object[] values = ProtobufDecoder.read(root, new WireReader(payload), out, -1, 0);
+        ProtobufMessage values = ProtobufDecoder.read(root, new WireReader(payload), out, -1, 0);
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<VariantBuilder.FieldEntry>(6);
-        unsigned("timestamp", values[0], start, fields, out);
-        unsigned("seq", values[2], start, fields, out);
-        text("uuid", values[3], start, fields, out);
-        if (values[4] != null) {
+        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(6);
+        unsigned("timestamp", values, 0, start, fields, out);
+        unsigned("seq", values, 2, start, fields, out);
+        text("uuid", values, 3, start, fields, out);
+        if (values.has(4)) {
             out.key("body", start, fields);
-            out.bytes((byte[]) values[4]);
+            out.bytes(values.bytes(4));
         }
         out.key("metrics", start, fields);
-        metrics((ArrayList<Object>) values[1], out);
+        metrics(values.all(1), out);
         out.key("values", start, fields);
-        named((ArrayList<Object>) values[1], out);
+        named(values.all(1), out);
         out.endObject(start, fields);
         return out.result();
     }
 
-    private static void metrics(ArrayList<Object> metrics, VariantWriter out) {
+    private static void metrics(List<ProtobufMessage> metrics, VariantWriter out) {
         int start = out.position();
-        ArrayList<Integer> offsets = new ArrayList<Integer>();
-        for (int i = 0; metrics != null && i < metrics.size(); i++) {
+        ArrayList<Integer> offsets = new ArrayList<>();
+        for (ProtobufMessage metric : metrics) {
             out.element(start, offsets);
-            metric((Object[]) metrics.get(i), out);
+            metric(metric, out);
         }
         out.endArray(start, offsets);
     }
 
-    private static void named(ArrayList<Object> metrics, VariantWriter out) {
+    private static void named(List<ProtobufMessage> metrics, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<VariantBuilder.FieldEntry>();
-        for (int i = 0; metrics != null && i < metrics.size(); i++) {
-            Object[] metric = (Object[]) metrics.get(i);
-            if (metric[0] != null) {
-                out.key((String) metric[0], start, fields);
+        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>();
+        for (ProtobufMessage metric : metrics) {
+            if (metric.has(0)) {
+                out.key(metric.text(0), start, fields);
                 metricValue(metric, out);
             }
         }
         out.endObject(start, fields);
     }
 
-    private static void metric(Object[] metric, VariantWriter out) {
+    private static void metric(ProtobufMessage metric, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<VariantBuilder.FieldEntry>(9);
-        text("name", metric[0], start, fields, out);
-        unsigned("alias", metric[1], start, fields, out);
-        unsigned("timestamp", metric[2], start, fields, out);
-        if (metric[3] != null) {
+        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(9);
+        text("name", metric, 0, start, fields, out);
+        unsigned("alias", metric, 1, start, fields, out);
+        unsigned("timestamp", metric, 2, start, fields, out);
+        if (metric.has(3)) {
             out.key("datatype", start, fields);
-            type(number(metric[3]), out);
+            type(metric.number(3), out);
         }
-        flag("is_historical", metric[4], start, fields, out);
-        flag("is_transient", metric[5], start, fields, out);
+        flag("is_historical", metric, 4, start, fields, out);
+        flag("is_transient", metric, 5, start, fields, out);
         out.key("value", start, fields);
         metricValue(metric, out);
-        if (metric[7] != null) {
+        if (metric.has(7)) {
             out.key("metadata", start, fields);
-            metadata((Object[]) metric[7], out);
+            metadata(metric.message(7), out);
         }
-        if (metric[8] != null) {
+        if (metric.has(8)) {
             out.key("properties", start, fields);
-            properties((Object[]) metric[8], out);
+            properties(metric.message(8), out);
         }
         out.endObject(start, fields);
     }
 
-    private static void metricValue(Object[] metric, VariantWriter out) {
-        if (metric[6] != null && ((Boolean) metric[6]).booleanValue()) {
+    private static void metricValue(ProtobufMessage metric, VariantWriter out) {
+        if (metric.flag(6)) {
             out.nothing();
             return;
         }
-        long type = number(metric[3]);
-        if (metric[15] != null) {
-            bytes(type, (byte[]) metric[15], out);
-        } else if (metric[16] != null) {
-            dataSet((Object[]) metric[16], out);
-        } else if (metric[17] != null) {
-            template((Object[]) metric[17], out);
+        long type = metric.number(3);
+        if (metric.has(15)) {
+            bytes(type, metric.bytes(15), out);
+        } else if (metric.has(16)) {
+            dataSet(metric.message(16), out);
+        } else if (metric.has(17)) {
+            template(metric.message(17), out);
         } else {
             scalar(type, metric, METRIC_VALUES, out);
         }
     }
 
     /** Write whichever is there of int, long, float, double, boolean and string, which stand in a row. */
-    private static void scalar(long type, Object[] values, int first, VariantWriter out) {
-        if (values[first] != null) {
-            integer(type, number(values[first]), out);
-        } else if (values[first + 1] != null) {
-            integer(type, number(values[first + 1]), out);
-        } else if (values[first + 2] != null) {
-            out.number(((Float) values[first + 2]).floatValue());
-        } else if (values[first + 3] != null) {
-            out.number(((Double) values[first + 3]).doubleValue());
-        } else if (values[first + 4] != null) {
-            out.bool(((Boolean) values[first + 4]).booleanValue());
-        } else if (values[first + 5] != null) {
-            out.text((String) values[first + 5]);
+    private static void scalar(long type, ProtobufMessage values, int first, VariantWriter out) {
+        if (values.has(first)) {
+            integer(type, values.number(first), out);
+        } else if (values.has(first + 1)) {
+            integer(type, values.number(first + 1), out);
+        } else if (values.has(first + 2)) {
+            out.number(values.single(first + 2));
+        } else if (values.has(first + 3)) {
+            out.number(values.real(first + 3));
+        } else if (values.has(first + 4)) {
+            out.bool(values.flag(first + 4));
+        } else if (values.has(first + 5)) {
+            out.text(values.text(first + 5));
         } else {
             out.nothing();
         }
@@ -218,7 +220,7 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
         }
         WireReader in = new WireReader(value);
         int start = out.position();
-        ArrayList<Integer> offsets = new ArrayList<Integer>();
+        ArrayList<Integer> offsets = new ArrayList<>();
         if (type == STRING_ARRAY) {
             strings(value, start, offsets, out);
         } else if (type == BOOLEAN_ARRAY) {
@@ -248,15 +250,10 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
             bits |= (in.next() & 0xffL) << (8 * i);
         }
         switch (TYPES[type]) {
-            case "FloatArray":
-                out.number(Float.intBitsToFloat((int) bits));
-                break;
-            case "DoubleArray":
-                out.number(Double.longBitsToDouble(bits));
-                break;
-            default:
-                // Int8Array to Int64Array come in the order of Int8 to Int64.
-                integer(type - INT8_ARRAY + INT8, bits, out);
+            case "FloatArray" -> out.number(Float.intBitsToFloat((int) bits));
+            case "DoubleArray" -> out.number(Double.longBitsToDouble(bits));
+            // Int8Array to Int64Array come in the order of Int8 to Int64.
+            default -> integer(type - INT8_ARRAY + INT8, bits, out);
         }
     }
 
@@ -275,118 +272,117 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
         }
     }
 
-    private static void dataSet(Object[] set, VariantWriter out) {
+    private static void dataSet(ProtobufMessage set, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<VariantBuilder.FieldEntry>(3);
-        ArrayList<Object> columns = (ArrayList<Object>) set[1];
-        ArrayList<Object> types = (ArrayList<Object>) set[2];
-        ArrayList<Object> rows = (ArrayList<Object>) set[3];
+        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(3);
+        List<String> columns = set.all(1);
+        List<Long> types = set.all(2);
+        List<ProtobufMessage> rows = set.all(3);
         out.key("columns", start, fields);
         int begin = out.position();
-        ArrayList<Integer> offsets = new ArrayList<Integer>();
-        for (int i = 0; columns != null && i < columns.size(); i++) {
+        ArrayList<Integer> offsets = new ArrayList<>();
+        for (String column : columns) {
             out.element(begin, offsets);
-            out.text((String) columns.get(i));
+            out.text(column);
         }
         out.endArray(begin, offsets);
         out.key("types", start, fields);
         begin = out.position();
-        offsets = new ArrayList<Integer>();
-        for (int i = 0; types != null && i < types.size(); i++) {
+        offsets = new ArrayList<>();
+        for (Long type : types) {
             out.element(begin, offsets);
-            type(number(types.get(i)), out);
+            type(type, out);
         }
         out.endArray(begin, offsets);
         out.key("rows", start, fields);
         begin = out.position();
-        offsets = new ArrayList<Integer>();
-        for (int i = 0; rows != null && i < rows.size(); i++) {
+        offsets = new ArrayList<>();
+        for (ProtobufMessage row : rows) {
             out.element(begin, offsets);
-            row((ArrayList<Object>) ((Object[]) rows.get(i))[0], types, out);
+            row(row.all(0), types, out);
         }
         out.endArray(begin, offsets);
         out.endObject(start, fields);
     }
 
     private static void row(
-            ArrayList<Object> elements, ArrayList<Object> types, VariantWriter out) {
+            List<ProtobufMessage> elements, List<Long> types, VariantWriter out) {
         int start = out.position();
-        ArrayList<Integer> offsets = new ArrayList<Integer>();
-        for (int i = 0; elements != null && i < elements.size(); i++) {
+        ArrayList<Integer> offsets = new ArrayList<>();
+        for (int i = 0; i < elements.size(); i++) {
             out.element(start, offsets);
-            long type = types != null && i < types.size() ? number(types.get(i)) : 0;
-            scalar(type, (Object[]) elements.get(i), 0, out);
+            long type = i < types.size() ? types.get(i) : 0;
+            scalar(type, elements.get(i), 0, out);
         }
         out.endArray(start, offsets);
     }
 
-    private static void template(Object[] template, VariantWriter out) {
+    private static void template(ProtobufMessage template, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<VariantBuilder.FieldEntry>(6);
-        text("version", template[0], start, fields, out);
-        text("template_ref", template[3], start, fields, out);
-        flag("is_definition", template[4], start, fields, out);
+        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(6);
+        text("version", template, 0, start, fields, out);
+        text("template_ref", template, 3, start, fields, out);
+        flag("is_definition", template, 4, start, fields, out);
         out.key("metrics", start, fields);
-        metrics((ArrayList<Object>) template[1], out);
+        metrics(template.all(1), out);
         out.key("parameters", start, fields);
         int begin = out.position();
-        ArrayList<VariantBuilder.FieldEntry> named = new ArrayList<VariantBuilder.FieldEntry>();
-        ArrayList<Object> parameters = (ArrayList<Object>) template[2];
-        for (int i = 0; parameters != null && i < parameters.size(); i++) {
-            Object[] parameter = (Object[]) parameters.get(i);
-            out.key(parameter[0] == null ? "" : (String) parameter[0], begin, named);
-            scalar(number(parameter[1]), parameter, PARAMETER_VALUES, out);
+        ArrayList<VariantBuilder.FieldEntry> named = new ArrayList<>();
+        List<ProtobufMessage> parameters = template.all(2);
+        for (ProtobufMessage parameter : parameters) {
+            out.key(parameter.has(0) ? parameter.text(0) : "", begin, named);
+            scalar(parameter.number(1), parameter, PARAMETER_VALUES, out);
         }
         out.endObject(begin, named);
         out.endObject(start, fields);
     }
 
-    private static void properties(Object[] set, VariantWriter out) {
+    private static void properties(ProtobufMessage set, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<VariantBuilder.FieldEntry>();
-        ArrayList<Object> keys = (ArrayList<Object>) set[0];
-        ArrayList<Object> values = (ArrayList<Object>) set[1];
-        for (int i = 0; keys != null && i < keys.size(); i++) {
-            out.key((String) keys.get(i), start, fields);
-            if (values == null || i >= values.size()) {
+        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>();
+        List<String> keys = set.all(0);
+        List<ProtobufMessage> values = set.all(1);
+        for (int i = 0; i < keys.size(); i++) {
+            out.key(keys.get(i), start, fields);
+            if (i >= values.size()) {
                 out.nothing();
             } else {
-                property((Object[]) values.get(i), out);
+                property(values.get(i), out);
             }
         }
         out.endObject(start, fields);
     }
 
-    private static void property(Object[] value, VariantWriter out) {
-        if (value[1] != null && ((Boolean) value[1]).booleanValue()) {
+    private static void property(ProtobufMessage value, VariantWriter out) {
+        if (value.flag(1)) {
             out.nothing();
-        } else if (value[8] != null) {
-            properties((Object[]) value[8], out);
-        } else if (value[9] != null) {
-            ArrayList<Object> sets = (ArrayList<Object>) ((Object[]) value[9])[0];
+        } else if (value.has(8)) {
+            properties(value.message(8), out);
+        } else if (value.has(9)) {
+            List<ProtobufMessage> sets = value.message(9).all(0);
             int start = out.position();
-            ArrayList<Integer> offsets = new ArrayList<Integer>();
-            for (int i = 0; sets != null && i < sets.size(); i++) {
+            ArrayList<Integer> offsets = new ArrayList<>();
+            for (ProtobufMessage set : sets) {
                 out.element(start, offsets);
-                properties((Object[]) sets.get(i), out);
+                properties(set, out);
             }
             out.endArray(start, offsets);
         } else {
-            scalar(number(value[0]), value, PROPERTY_VALUES, out);
+            scalar(value.number(0), value, PROPERTY_VALUES, out);
         }
     }
 
-    private static void metadata(Object[] metadata, VariantWriter out) {
+    private static void metadata(ProtobufMessage metadata, VariantWriter out) {
         int start = out.position();
-        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<VariantBuilder.FieldEntry>(8);
-        flag("is_multi_part", metadata[0], start, fields, out);
-        text("content_type", metadata[1], start, fields, out);
-        unsigned("size", metadata[2], start, fields, out);
-        unsigned("seq", metadata[3], start, fields, out);
-        text("file_name", metadata[4], start, fields, out);
-        text("file_type", metadata[5], start, fields, out);
-        text("md5", metadata[6], start, fields, out);
-        text("description", metadata[7], start, fields, out);
+        ArrayList<VariantBuilder.FieldEntry> fields = new ArrayList<>(8);
+        flag("is_multi_part", metadata, 0, start, fields, out);
+        text("content_type", metadata, 1, start, fields, out);
+        unsigned("size", metadata, 2, start, fields, out);
+        unsigned("seq", metadata, 3, start, fields, out);
+        text("file_name", metadata, 4, start, fields, out);
+        text("file_type", metadata, 5, start, fields, out);
+        text("md5", metadata, 6, start, fields, out);
+        text("description", metadata, 7, start, fields, out);
         out.endObject(start, fields);
     }
 
@@ -401,33 +397,29 @@ final class SparkplugDecoder implements PayloadDecoder.Format {
     // What is not there is left out.
 
     private static void text(
-            String name, Object value, int start, ArrayList<VariantBuilder.FieldEntry> fields,
+            String name, ProtobufMessage from, int field, int start, ArrayList<VariantBuilder.FieldEntry> fields,
             VariantWriter out) {
-        if (value != null) {
+        if (from.has(field)) {
             out.key(name, start, fields);
-            out.text((String) value);
+            out.text(from.text(field));
         }
     }
 
     private static void unsigned(
-            String name, Object value, int start, ArrayList<VariantBuilder.FieldEntry> fields,
+            String name, ProtobufMessage from, int field, int start, ArrayList<VariantBuilder.FieldEntry> fields,
             VariantWriter out) {
-        if (value != null) {
+        if (from.has(field)) {
             out.key(name, start, fields);
-            out.unsigned(number(value));
+            out.unsigned(from.number(field));
         }
     }
 
     private static void flag(
-            String name, Object value, int start, ArrayList<VariantBuilder.FieldEntry> fields,
+            String name, ProtobufMessage from, int field, int start, ArrayList<VariantBuilder.FieldEntry> fields,
             VariantWriter out) {
-        if (value != null) {
+        if (from.has(field)) {
             out.key(name, start, fields);
-            out.bool(((Boolean) value).booleanValue());
+            out.bool(from.flag(field));
         }
-    }
-
-    private static long number(Object value) {
-        return value == null ? 0 : ((Long) value).longValue();
     }
 }

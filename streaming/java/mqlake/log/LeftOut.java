@@ -14,7 +14,7 @@ final class LeftOut {
     private static final int MOST = 1000;
 
     private final String query;
-    private LinkedHashMap<String, Entry> entries = new LinkedHashMap<String, Entry>();
+    private LinkedHashMap<String, Entry> entries = new LinkedHashMap<>();
     private boolean isTold = true;
 
     LeftOut(String query) {
@@ -53,11 +53,11 @@ final class LeftOut {
         }
         synchronized (this) {
             String name = reason + ' ' + tenant + '/' + topic;
-            Entry entry = (Entry) entries.get(name);
+            Entry entry = entries.get(name);
             if (entry == null && entries.size() >= MOST) {
                 topic = "";
                 name = reason + ' ' + tenant;
-                entry = (Entry) entries.get(name);
+                entry = entries.get(name);
             }
             if (entry == null) {
                 entry = new Entry();
@@ -88,7 +88,7 @@ final class LeftOut {
                 return new Event[0];
             }
             taken = entries;
-            entries = new LinkedHashMap<String, Entry>();
+            entries = new LinkedHashMap<>();
         }
         Object[] each = taken.values().toArray();
         Event[] events = new Event[each.length];
@@ -101,7 +101,7 @@ final class LeftOut {
     }
 
     private byte[] json(Entry entry) {
-        LinkedHashMap<String, Object> event = new LinkedHashMap<String, Object>();
+        LinkedHashMap<String, Object> event = new LinkedHashMap<>();
         event.put("v", Integer.valueOf(1));
         event.put("event", "message.dropped");
         event.put("ts", Long.valueOf(System.currentTimeMillis()));

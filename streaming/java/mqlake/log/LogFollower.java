@@ -160,6 +160,7 @@ public abstract class LogFollower<T> implements Runnable {
         return applied;
     }
 
+    @Override
     public void run() {
         long backOff = FIRST_BACK_OFF_MS;
         while (true) {
@@ -189,7 +190,7 @@ public abstract class LogFollower<T> implements Runnable {
         // for records, a look-up waits as long, and with it all messages.
         properties.put("fetch.max.wait.ms", "500");
         KafkaConsumer<byte[], byte[]> consumer =
-                new KafkaConsumer<byte[], byte[]>(
+                new KafkaConsumer<>(
                         properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
         try {
             consumer.assign(topics());

@@ -6,7 +6,6 @@ import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
@@ -34,7 +33,7 @@ import org.slf4j.LoggerFactory;
 public final class LogLimits implements RecordLimits {
     private static final Logger LOG = LoggerFactory.getLogger(LogLimits.class);
     private static final ConcurrentHashMap<String, LogLimits> ALL =
-            new ConcurrentHashMap<String, LogLimits>();
+            new ConcurrentHashMap<>();
 
     /** `max.request.size` of our producers. */
     static final int MOST_BYTES = 300 * 1024 * 1024;
@@ -49,11 +48,11 @@ public final class LogLimits implements RecordLimits {
     private static final long ANSWER_MS = 5000;
 
     private final Map<String, String> client;
-    private final ConcurrentHashMap<String, Limit> known = new ConcurrentHashMap<String, Limit>();
+    private final ConcurrentHashMap<String, Limit> known = new ConcurrentHashMap<>();
     /** Of those whose limits are being asked for while the old ones count. */
     private final Set<String> asked = ConcurrentHashMap.newKeySet();
     private final ConcurrentHashMap<String, Integer> partitions =
-            new ConcurrentHashMap<String, Integer>();
+            new ConcurrentHashMap<>();
     private AdminClient admin;
 
     private LogLimits(Map<String, String> client) {
@@ -62,11 +61,11 @@ public final class LogLimits implements RecordLimits {
 
     /** Return those of a log in this JVM; asks it only when it must. */
     public static LogLimits of(Map<String, String> client) {
-        String name = (String) client.get("bootstrap.servers");
-        LogLimits limits = (LogLimits) ALL.get(name);
+        String name = client.get("bootstrap.servers");
+        LogLimits limits = ALL.get(name);
         if (limits == null) {
             ALL.putIfAbsent(name, new LogLimits(client));
-            limits = (LogLimits) ALL.get(name);
+            limits = ALL.get(name);
         }
         return limits;
     }
@@ -78,31 +77,22 @@ public final class LogLimits implements RecordLimits {
 
     public static long size(byte[] key, byte[] value, Headers headers) {
         long bytes = size(key, value);
-        Iterator<Header> each = headers.iterator();
-        while (each.hasNext()) {
-            Header header = (Header) each.next();
+        for (Header header : headers) {
             bytes += headerSize(header.key(), header.value());
         }
         return bytes;
     }
 
     public static long size(ProducerRecord<byte[], byte[]> record) {
-               return size((byte[]) record.key(), (byte[]) record.value(), record.headers());
+        return size(record.key(), record.value(), record.headers());
     }
 
     public static long headerSize(String name, byte[] value) {
         return HEADER_BYTES + name.length() + (value == null ? 0 : value.length);
     }
 
-    private static final class Limit {
-        final int bytes;
-        final long at;
-
-        Limit(int bytes, long at) {
-            this.bytes = bytes;
-            this.at = at;
-        }
-    }
+    /** So many bytes, as the log said at a time in UTC epoch milliseconds. */
+    private record Limit(int bytes, long at) {}
 
     /**
      * Return the limit; nobody waits for the log who knows one that is large enough.
@@ -111,8 +101,9 @@ public final class LogLimits implements RecordLimits {
      * batch again, without end, when it was in one with others. Where the log does not say it, the limit
      * is that of our producers.
      */
+    @Override
     public int mostBytes(String logTopic, long bytes) {
-        Limit limit = (Limit) known.get(logTopic);
+        Limit limit = known.get(logTopic);
         if (limit != null && bytes <= limit.bytes) {
             if (System.currentTimeMillis() - limit.at >= KNOWN_MS) {
                 refresh(logTopic);
@@ -132,13 +123,13 @@ public final class LogLimits implements RecordLimits {
      * @throws UnknownTopicOrPartitionException The broker that was asked does not know the log topic.
      */
     int lookUp(String logTopic) {
-        Limit before = (Limit) known.get(logTopic);
+        Limit before = known.get(logTopic);
         if (before != null && System.currentTimeMillis() - before.at < KNOWN_MS) {
             return before.bytes;
         }
         int bytes = before == null ? MOST_BYTES : before.bytes;
         try {
-            bytes = most((Map) ask(logTopic).get(ANSWER_MS, TimeUnit.MILLISECONDS));
+            bytes = most(ask(logTopic).get(ANSWER_MS, TimeUnit.MILLISECONDS));
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
             return bytes;
@@ -152,56 +143,44 @@ public final class LogLimits implements RecordLimits {
         return bytes;
     }
 
-    private KafkaFuture ask(String logTopic) {
+    private KafkaFuture<Map<ConfigResource, Config>> ask(String logTopic) {
         ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, logTopic);
         return admin().describeConfigs(Collections.singletonList(resource)).all();
     }
 
-    private static int most(Map found) {
-        Config config = (Config) found.values().iterator().next();
+    private static int most(Map<ConfigResource, Config> found) {
+        Config config = found.values().iterator().next();
         return Math.min(MOST_BYTES, Integer.parseInt(config.get("max.message.bytes").value()));
     }
 
     private void refresh(String logTopic) {
         if (asked.add(logTopic)) {
-            ask(logTopic).whenComplete(new Refreshed(logTopic));
-        }
-    }
-
-    /** Notes a limit that nobody waits for. */
-    private final class Refreshed implements KafkaFuture.BiConsumer {
-        private final String logTopic;
-
-        Refreshed(String logTopic) {
-            this.logTopic = logTopic;
-        }
-
-        /** The raw signature: Janino writes no bridge methods. */
-        public void accept(Object found, Object error) {
-            if (error == null) {
-                known.put(logTopic, new Limit(most((Map) found), System.currentTimeMillis()));
-            }
-            asked.remove(logTopic);
+            ask(logTopic).whenComplete((found, error) -> {
+                if (error == null) {
+                    known.put(logTopic, new Limit(most(found), System.currentTimeMillis()));
+                }
+                asked.remove(logTopic);
+            });
         }
     }
 
     /** Return how many partitions a log topic had when it was first asked for. */
     public int partitions(String logTopic) throws IOException {
-        Integer count = (Integer) partitions.get(logTopic);
+        Integer count = partitions.get(logTopic);
         if (count == null) {
-            Object found;
+            TopicDescription found;
             try {
-                found = ((KafkaFuture) admin().describeTopics(Collections.singletonList(logTopic))
-                        .topicNameValues().get(logTopic)).get(ANSWER_MS, TimeUnit.MILLISECONDS);
+                found = admin().describeTopics(Collections.singletonList(logTopic))
+                        .topicNameValues().get(logTopic).get(ANSWER_MS, TimeUnit.MILLISECONDS);
             } catch (InterruptedException error) {
                 throw new InterruptedIOException("stopped while it waited for the log");
             } catch (Exception error) {
                 throw new IOException("the log did not take a question about " + logTopic, error);
             }
-            count = Integer.valueOf(((TopicDescription) found).partitions().size());
+            count = found.partitions().size();
             partitions.put(logTopic, count);
         }
-        return count.intValue();
+        return count;
     }
 
     /**
@@ -209,13 +188,11 @@ public final class LogLimits implements RecordLimits {
      * told in time.
      */
     Missing missing(Collection<String> logTopics) {
-        Missing missing = new Missing();
-        Map futures = admin().describeTopics(logTopics).topicNameValues();
+        Missing missing = new Missing(new HashSet<>(), new HashSet<>());
+        Map<String, KafkaFuture<TopicDescription>> futures = admin().describeTopics(logTopics).topicNameValues();
         long until = System.currentTimeMillis() + ANSWER_MS;
-        Iterator<String> each = logTopics.iterator();
-        while (each.hasNext()) {
-            String logTopic = (String) each.next();
-            Exception error = await((KafkaFuture) futures.get(logTopic), until);
+        for (String logTopic : logTopics) {
+            Exception error = await(futures.get(logTopic), until);
             if (isUnknown(error)) {
                 missing.gone.add(logTopic);
             } else if (error != null) {
@@ -225,24 +202,19 @@ public final class LogLimits implements RecordLimits {
         return missing;
     }
 
-    static final class Missing {
-        final HashSet<String> gone = new HashSet<String>();
-        final HashSet<String> unknown = new HashSet<String>();
-    }
+    /** Log topics that are not there, and those of which the log has not told in time. */
+    record Missing(Set<String> gone, Set<String> unknown) {}
 
     /** Ask for the ends of partitions; tells whose leaders answer. */
     Set<TopicPartition> answering(Collection<TopicPartition> places) {
-        HashMap<TopicPartition, OffsetSpec> asking = new HashMap<TopicPartition, OffsetSpec>();
-        Iterator<TopicPartition> each = places.iterator();
-        while (each.hasNext()) {
-            asking.put((TopicPartition) each.next(), OffsetSpec.latest());
+        HashMap<TopicPartition, OffsetSpec> asking = new HashMap<>();
+        for (TopicPartition place : places) {
+            asking.put(place, OffsetSpec.latest());
         }
-        HashSet<TopicPartition> found = new HashSet<TopicPartition>();
+        HashSet<TopicPartition> found = new HashSet<>();
         ListOffsetsResult answers = admin().listOffsets(asking);
         long until = System.currentTimeMillis() + ANSWER_MS;
-        each = places.iterator();
-        while (each.hasNext()) {
-            TopicPartition place = (TopicPartition) each.next();
+        for (TopicPartition place : places) {
             if (await(answers.partitionResult(place), until) == null) {
                 found.add(place);
             }
@@ -251,7 +223,7 @@ public final class LogLimits implements RecordLimits {
     }
 
     /** Return why there is no answer; null when there is one. */
-    private static Exception await(KafkaFuture future, long until) {
+    private static Exception await(KafkaFuture<?> future, long until) {
         try {
             long left = Math.max(1, until - System.currentTimeMillis());
             future.get(left, TimeUnit.MILLISECONDS);

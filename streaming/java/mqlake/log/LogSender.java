@@ -59,7 +59,7 @@ public final class LogSender {
     private final Producer<byte[], byte[]> producer;
 
     // Guarded by this.
-    private final HashMap<TopicPartition, Target> targets = new HashMap<TopicPartition, Target>();
+    private final HashMap<TopicPartition, Target> targets = new HashMap<>();
     /** Those that are away until they have taken a record. */
     private final Set<TopicPartition> suspects;
     private long bytesOnTheWay;
@@ -99,7 +99,7 @@ public final class LogSender {
         properties.put(
                 "buffer.memory",
                 String.valueOf(LogLimits.MOST_BYTES + MOST_BYTES + MOST_HELD_BYTES + 8L * MIB));
-        return new KafkaProducer<byte[], byte[]>(
+        return new KafkaProducer<>(
                 properties, new ByteArraySerializer(), new ByteArraySerializer());
     }
 
@@ -139,7 +139,7 @@ public final class LogSender {
     Target target(TopicPartition place) {
         Target target;
         synchronized (this) {
-            target = (Target) targets.get(place);
+            target = targets.get(place);
             if (target != null) {
                 return target;
             }
@@ -155,7 +155,7 @@ public final class LogSender {
         }
         synchronized (this) {
             target.state = suspects.contains(place) && !isAwaited ? Target.AWAY : target.state;
-            Target other = (Target) targets.get(place);
+            Target other = targets.get(place);
             if (other == null) {
                 targets.put(place, target);
                 return target;
@@ -166,7 +166,7 @@ public final class LogSender {
 
     Target[] targets() {
         synchronized (this) {
-            return (Target[]) targets.values().toArray(new Target[targets.size()]);
+            return targets.values().toArray(new Target[targets.size()]);
         }
     }
 
@@ -182,7 +182,7 @@ public final class LogSender {
             }
         }
         Sent sent = new Sent(this, lot, target,
-                new ProducerRecord<byte[], byte[]>(
+                new ProducerRecord<>(
                         target.topic, Integer.valueOf(target.partition), key, value, headers),
                 bytes, -1);
         synchronized (this) {
@@ -256,7 +256,7 @@ public final class LogSender {
     /** The log has a record, or has refused it. */
     void sent(Sent sent, Exception error) {
         if (error instanceof RecordTooLargeException) {
-            leaveOut(sent.lot, sent.target, (byte[]) sent.record.key(), "too_large",
+            leaveOut(sent.lot, sent.target, sent.record.key(), "too_large",
                     sent.bytes + " bytes to " + sent.target + ": " + error.getMessage());
         } else if (error != null && sent.handing == Thread.currentThread()) {
             sent.refused = error;
@@ -355,7 +355,7 @@ public final class LogSender {
     void waits(Sent sent, RecordMetadata metadata, Exception error) {
         Target target = sent.target;
         if (error instanceof RecordTooLargeException) {
-            leaveOut(sent.lot, target, (byte[]) sent.record.key(), "too_large",
+            leaveOut(sent.lot, target, sent.record.key(), "too_large",
                     sent.bytes + " bytes for " + target + ", which is away: " + error.getMessage());
         } else if (error != null) {
             fail(error, null);
@@ -509,7 +509,7 @@ public final class LogSender {
     /** Return those that were away when this ended, or have refused a record. */
     Set<TopicPartition> suspects() {
         synchronized (this) {
-            return new HashSet<TopicPartition>(suspects);
+            return new HashSet<>(suspects);
         }
     }
 

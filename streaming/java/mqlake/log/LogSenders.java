@@ -10,10 +10,10 @@ import org.apache.kafka.common.TopicPartition;
 /** The senders of this JVM: one for each run of a query, which takes over what the last one has left. */
 public final class LogSenders {
     private static final ConcurrentHashMap<String, Entry> ALL =
-            new ConcurrentHashMap<String, Entry>();
+            new ConcurrentHashMap<>();
     /** One for each query: a run that begins asks the log, and others do not wait for that. */
     private static final ConcurrentHashMap<String, Object> LOCKS =
-            new ConcurrentHashMap<String, Object>();
+            new ConcurrentHashMap<>();
 
     private LogSenders() {}
 
@@ -45,14 +45,14 @@ public final class LogSenders {
             String query, String run, Map<String, String> client, String events, String awaited,
             String undelivered) {
         synchronized (lock(query)) {
-            Entry last = (Entry) ALL.get(query);
+            Entry last = ALL.get(query);
             if (last != null && run.equals(last.replaced)) {
                 throw new IllegalStateException("this run of " + query + " is over");
             }
             if (last != null && last.run.equals(run)) {
                 return last.sender; // When it has ended the run has to, too.
             }
-            Set<TopicPartition> suspects = new HashSet<TopicPartition>();
+            Set<TopicPartition> suspects = new HashSet<>();
             if (last != null) {
                 last.sender.fail(new IllegalStateException("the query was started again"), null);
                 suspects = last.sender.suspects();
@@ -79,7 +79,7 @@ public final class LogSenders {
     public static LogSender shared(
             String name, Map<String, String> client, String events, String undelivered) {
         synchronized (lock(name)) {
-            Entry last = (Entry) ALL.get(name);
+            Entry last = ALL.get(name);
             boolean isUp = last != null && last.sender.failure == null;
             String run = isUp ? last.run : UUID.randomUUID().toString();
             return of(name, run, client, events, null, undelivered);

@@ -1,8 +1,6 @@
 package mqlake.log;
 
-import java.util.Arrays;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -33,45 +31,45 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 public final class LogSink implements TableProvider, SupportsWrite {
     private static final String CLIENT_PREFIX = "kafka.";
 
+    @Override
     public StructType inferSchema(CaseInsensitiveStringMap options) {
         return new StructType();
     }
 
-    public Table getTable(StructType schema, Transform[] partitioning, Map properties) {
+    @Override
+    public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
         return this;
     }
 
+    @Override
     public String name() {
         return "log";
     }
 
+    @Override
     public StructType schema() {
         return new StructType();
     }
 
-    public Set capabilities() {
-        return new HashSet(
-                Arrays.asList(
-                        new Object[] {
-                            TableCapability.STREAMING_WRITE, TableCapability.ACCEPT_ANY_SCHEMA
-                        }));
+    @Override
+    public Set<TableCapability> capabilities() {
+        return Set.of(TableCapability.STREAMING_WRITE, TableCapability.ACCEPT_ANY_SCHEMA);
     }
 
+    @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        Map options = info.options().asCaseSensitiveMap();
-        HashMap<String, String> client = new HashMap<String, String>();
-        Object[] names = options.keySet().toArray();
-        for (int i = 0; i < names.length; i++) {
-            String name = (String) names[i];
+        Map<String, String> options = info.options().asCaseSensitiveMap();
+        HashMap<String, String> client = new HashMap<>();
+        options.forEach((name, value) -> {
             if (name.startsWith(CLIENT_PREFIX)) {
-                client.put(name.substring(CLIENT_PREFIX.length()), (String) options.get(name));
+                client.put(name.substring(CLIENT_PREFIX.length()), value);
             }
-        }
+        });
         return new Builder(
                 new WriterFactory(
-                        (String) options.get("query"), (String) options.get("run"), client,
-                        (String) options.get("events"), (String) options.get("awaited"),
-                        (String) options.get("undelivered")));
+                        options.get("query"), options.get("run"), client,
+                        options.get("events"), options.get("awaited"),
+                        options.get("undelivered")));
     }
 
     /** Replayed rows are appended again; whoever reads them drops what it has seen. */
@@ -83,76 +81,68 @@ public final class LogSink implements TableProvider, SupportsWrite {
             this.factory = factory;
         }
 
+        @Override
         public Write build() {
             return this;
         }
 
+        @Override
         public StreamingWrite toStreaming() {
             return this;
         }
 
+        @Override
         public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
             return factory;
         }
 
+        @Override
         public boolean useCommitCoordinator() {
             return false;
         }
 
+        @Override
         public void commit(long epochId, WriterCommitMessage[] messages) {}
 
+        @Override
         public void abort(long epochId, WriterCommitMessage[] messages) {}
     }
 
     /** Travels to the executors. */
-    static final class WriterFactory implements StreamingDataWriterFactory {
-        private static final long serialVersionUID = 1L;
-
-        private final String query;
-        private final String run;
-        private final HashMap<String, String> client;
-        private final String events;
-        private final String awaited;
-        private final String undelivered;
-
-        WriterFactory(
-                String query, String run, HashMap<String, String> client, String events,
-                String awaited, String undelivered) {
-            this.query = query;
-            this.run = run;
-            this.client = client;
-            this.events = events;
-            this.awaited = awaited;
-            this.undelivered = undelivered;
-        }
-
-        /** The raw signature: Janino writes no bridge methods. */
-        public DataWriter createWriter(int partitionId, long taskId, long epochId) {
+    record WriterFactory(
+            String query, String run, HashMap<String, String> client, String events,
+            String awaited, String undelivered)
+            implements StreamingDataWriterFactory {
+        @Override
+        public DataWriter<InternalRow> createWriter(int partitionId, long taskId, long epochId) {
             return new Writer(LogSenders.of(query, run, client, events, awaited, undelivered));
         }
     }
 
     /** Of one task. */
-    static final class Writer implements DataWriter {
+    static final class Writer implements DataWriter<InternalRow> {
         private final Lot lot;
 
         Writer(LogSender sender) {
             this.lot = sender.begin().enter();
         }
 
-        /** The raw signature, as above. */
-        public void write(Object record) throws java.io.IOException {
-            lot.send((InternalRow) record);
+        @Override
+        public void write(InternalRow record) throws java.io.IOException {
+            lot.send(record);
         }
 
         /** What was sent is in the log, or it is told why not. */
+        @Override
         public WriterCommitMessage commit() throws java.io.IOException {
             lot.awaitAcknowledged();
             return new Committed();
         }
 
+        @Override
         public void abort() {}
 
+        @Override
         public void close() {
             Lot.leave();
         }

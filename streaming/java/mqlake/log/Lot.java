@@ -12,16 +12,16 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 /** What a task sends in a batch, and what of it was left out. */
 public final class Lot {
-    private static final ThreadLocal<Lot> OF_TASK = new ThreadLocal<Lot>();
+    private static final ThreadLocal<Lot> OF_TASK = new ThreadLocal<>();
 
     private final LogSender sender;
     final LeftOut leftOut;
-    private final HashMap<UTF8String, Target[]> targets = new HashMap<UTF8String, Target[]>();
+    private final HashMap<UTF8String, Target[]> targets = new HashMap<>();
 
     /** Records that are nowhere in the log yet; guarded by the sender's monitor. */
     int left;
     /** Likewise: what lies between marks, the oldest first; the last is what is sent now. */
-    private final ArrayDeque<Stretch> stretches = new ArrayDeque<Stretch>();
+    private final ArrayDeque<Stretch> stretches = new ArrayDeque<>();
 
     Lot(LogSender sender) {
         this.sender = sender;
@@ -40,7 +40,7 @@ public final class Lot {
 
     /** Return that of the task that this thread runs; null without one. */
     static Lot ofTask() {
-        return (Lot) OF_TASK.get();
+        return OF_TASK.get();
     }
 
     /** Be that of the task that this thread runs, until {@link #leave}. */
@@ -56,7 +56,7 @@ public final class Lot {
     /** All that comes of a partition before an offset was sent; it is done when the log has it. */
     void mark(Positions positions, int partition, long offset) {
         synchronized (sender) {
-            Stretch last = (Stretch) stretches.peekLast();
+            Stretch last = stretches.peekLast();
             last.positions = positions;
             last.partition = partition;
             last.end = offset;
@@ -68,7 +68,7 @@ public final class Lot {
     /** Return what is sent now, with one record more; with the sender's monitor held. */
     Stretch add() {
         left++;
-        Stretch last = (Stretch) stretches.peekLast();
+        Stretch last = stretches.peekLast();
         last.left++;
         return last;
     }
@@ -83,9 +83,9 @@ public final class Lot {
 
     /** Say how far all is done: not beyond what was left out and is not told yet. */
     private void finish() {
-        while (stretches.size() > 1 && ((Stretch) stretches.peekFirst()).left == 0
+        while (stretches.size() > 1 && stretches.peekFirst().left == 0
                 && leftOut.isTold()) {
-            Stretch first = (Stretch) stretches.pollFirst();
+            Stretch first = stretches.pollFirst();
             first.positions.finish(first.partition, first.end);
         }
     }
@@ -117,7 +117,7 @@ public final class Lot {
     }
 
     private Target target(UTF8String topic, int partition) {
-        Target[] known = (Target[]) targets.get(topic);
+        Target[] known = targets.get(topic);
         if (known == null || known.length <= partition) {
             Target[] more = new Target[partition + 1];
             if (known != null) {

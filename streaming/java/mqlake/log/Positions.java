@@ -15,7 +15,7 @@ public final class Positions {
     /** Partitions from here on are left out. */
     private static final int MOST_PARTITIONS = 1024;
     private static final ConcurrentHashMap<String, Positions> ALL =
-            new ConcurrentHashMap<String, Positions>();
+            new ConcurrentHashMap<>();
 
     /** Goes up about twice a second. */
     private static volatile int tick;
@@ -30,10 +30,10 @@ public final class Positions {
     /** Return those of a query in a log topic. */
     public static Positions of(String query, String logTopic) {
         String name = query + " " + logTopic;
-        Positions found = (Positions) ALL.get(name);
+        Positions found = ALL.get(name);
         if (found == null) {
             ALL.putIfAbsent(name, new Positions());
-            found = (Positions) ALL.get(name);
+            found = ALL.get(name);
         }
         return found;
     }
@@ -83,13 +83,13 @@ public final class Positions {
         StringBuilder lines = new StringBuilder();
         Iterator<Map.Entry<String, Positions>> each = ALL.entrySet().iterator();
         while (each.hasNext()) {
-            Map.Entry<String, Positions> entry = (Map.Entry<String, Positions>) each.next();
-            Positions positions = (Positions) entry.getValue();
+            Map.Entry<String, Positions> entry = each.next();
+            Positions positions = entry.getValue();
             AtomicLongArray offsets = isDone ? positions.done : positions.next;
             for (int partition = 0; partition < MOST_PARTITIONS; partition++) {
                 long offset = offsets.get(partition);
                 if (offset > 0) {
-                    lines.append((String) entry.getKey()).append(' ').append(partition);
+                    lines.append(entry.getKey()).append(' ').append(partition);
                     lines.append(' ').append(offset).append('\n');
                 }
             }

@@ -113,6 +113,7 @@ final class Redelivery implements Runnable {
         shared = shared || reader.isOfOthers();
     }
 
+    @Override
     public void run() {
         while (sender.failure == null) {
             try {
@@ -142,7 +143,7 @@ final class Redelivery implements Runnable {
     }
 
     private ArrayList<Target> notFlowing() {
-        ArrayList<Target> found = new ArrayList<Target>();
+        ArrayList<Target> found = new ArrayList<>();
         Target[] targets = sender.targets();
         for (int i = 0; i < targets.length; i++) {
             if (targets[i].state != Target.FLOWING) {
@@ -160,18 +161,18 @@ final class Redelivery implements Runnable {
             return;
         }
         lookedUpMs = now;
-        HashSet<String> logTopics = new HashSet<String>();
+        HashSet<String> logTopics = new HashSet<>();
         for (int i = 0; i < targets.size(); i++) {
-            logTopics.add(((Target) targets.get(i)).topic);
+            logTopics.add(targets.get(i).topic);
         }
         LogLimits.Missing missing = sender.limits.missing(logTopics);
         for (int i = 0; i < targets.size(); i++) {
-            Target target = (Target) targets.get(i);
-            if (missing.gone.contains(target.topic)) {
+            Target target = targets.get(i);
+            if (missing.gone().contains(target.topic)) {
                 if (target.state == Target.AWAY && ++target.looksGone >= LOOKS_GONE) {
                     giveUp(target);
                 }
-            } else if (!missing.unknown.contains(target.topic)) {
+            } else if (!missing.unknown().contains(target.topic)) {
                 target.looksGone = 0;
                 target.mostBytes = sender.limits.mostBytes(target.topic, 0);
                 checkPending(target);
@@ -219,11 +220,11 @@ final class Redelivery implements Runnable {
 
     /** Return the targets that take records, as far as is known. */
     private HashMap<TopicPartition, Target> back() {
-        HashMap<TopicPartition, Target> back = new HashMap<TopicPartition, Target>();
-        HashSet<TopicPartition> unproven = new HashSet<TopicPartition>();
+        HashMap<TopicPartition, Target> back = new HashMap<>();
+        HashSet<TopicPartition> unproven = new HashSet<>();
         ArrayList<Target> targets = notFlowing();
         for (int i = 0; i < targets.size(); i++) {
-            Target target = (Target) targets.get(i);
+            Target target = targets.get(i);
             TopicPartition place = new TopicPartition(target.topic, target.partition);
             synchronized (sender) {
                 if (target.state == Target.AWAY && target.looksGone == 0 && target.pending.isEmpty()
@@ -250,7 +251,7 @@ final class Redelivery implements Runnable {
         synchronized (sender) {
             Iterator<Target> each = back.values().iterator();
             while (each.hasNext()) {
-                long first = ((Target) each.next()).first;
+                long first = each.next().first;
                 from = first < 0 ? from : Math.min(from, first);
             }
         }
@@ -274,7 +275,7 @@ final class Redelivery implements Runnable {
         synchronized (sender) {
             Iterator<Target> each = back.values().iterator();
             while (each.hasNext()) {
-                if (((Target) each.next()).last < reader.position()) {
+                if (each.next().last < reader.position()) {
                     return true;
                 }
             }
@@ -317,7 +318,7 @@ final class Redelivery implements Runnable {
             target.oldestMs = reader.timestampMs();
         }
         if (isTooLarge) {
-            sender.leaveOut(lot, target, (byte[]) record.key(), sent.bytes);
+            sender.leaveOut(lot, target, record.key(), sent.bytes);
         } else if (!sender.sendOn(sent)) {
             sender.waitsAgain(sent);
             sender.forget(sent);
@@ -353,7 +354,7 @@ final class Redelivery implements Runnable {
             throws IOException {
         Object[] each = back.keySet().toArray();
         for (int i = 0; i < each.length; i++) {
-            Target target = (Target) back.get(each[i]);
+            Target target = back.get(each[i]);
             if (target != null && left(target, reader) <= LAST_RECORDS) {
                 synchronized (target) {
                     finish(target, each[i], reader, back);

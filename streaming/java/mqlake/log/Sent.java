@@ -39,6 +39,7 @@ final class Sent implements Callback {
     }
 
     /** Of the producer's thread; of the sending one for what the producer does not take. */
+    @Override
     public void onCompletion(RecordMetadata metadata, Exception error) {
         sender.sent(this, error);
     }
@@ -51,6 +52,7 @@ final class Sent implements Callback {
             this.sent = sent;
         }
 
+        @Override
         public void onCompletion(RecordMetadata metadata, Exception error) {
             sent.sender.waits(sent, metadata, error);
         }

@@ -27,7 +27,7 @@ final class Target {
 
     // Guarded by the sender's monitor.
     /** What the producer has and the partition not, or not certainly. */
-    final ArrayDeque<Sent> pending = new ArrayDeque<Sent>();
+    final ArrayDeque<Sent> pending = new ArrayDeque<>();
     long pendingBytes;
     /** Whether it has taken a record since it is away: until then one is tried at a time. */
     boolean answers;
@@ -71,7 +71,7 @@ final class Target {
         long largest = 0;
         Iterator<Sent> each = pending.iterator();
         while (each.hasNext()) {
-            largest = Math.max(largest, ((Sent) each.next()).bytes);
+            largest = Math.max(largest, each.next().bytes);
         }
         return largest;
     }
@@ -80,7 +80,7 @@ final class Target {
     boolean isSentAgain() {
         Iterator<Sent> each = pending.iterator();
         while (each.hasNext()) {
-            if (((Sent) each.next()).waitedAt >= 0) {
+            if (each.next().waitedAt >= 0) {
                 return true;
             }
         }
@@ -88,6 +88,7 @@ final class Target {
     }
 
     /** As Kafka names a partition. */
+    @Override
     public String toString() {
         return topic + "-" + partition;
     }

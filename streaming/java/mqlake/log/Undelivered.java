@@ -54,9 +54,9 @@ final class Undelivered {
         RecordHeaders headers = new RecordHeaders(sent.record.headers().toArray());
         String text = run + '/' + sender + '/' + sent.target.partition + '/' + sent.target.topic;
         headers.add(HEADER, text.getBytes(StandardCharsets.UTF_8));
-        return new ProducerRecord<byte[], byte[]>(
-                place.topic(), Integer.valueOf(0), (byte[]) sent.record.key(),
-                (byte[]) sent.record.value(), headers);
+        return new ProducerRecord<>(
+                place.topic(), Integer.valueOf(0), sent.record.key(),
+                sent.record.value(), headers);
     }
 
     /** Reads what waits. */
@@ -78,7 +78,7 @@ final class Undelivered {
             // A broker that stands still may be asked first: there is time for another one.
             properties.put("request.timeout.ms", "5000");
             properties.put("default.api.timeout.ms", "30000");
-            consumer = new KafkaConsumer<byte[], byte[]>(
+            consumer = new KafkaConsumer<>(
                     properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
             consumer.assign(Collections.singletonList(place));
             if (offset < 0) {
@@ -92,8 +92,7 @@ final class Undelivered {
 
         /** Return where the log topic ends now. */
         long end() {
-            Map ends = consumer.endOffsets(Collections.singletonList(place));
-            return ((Long) ends.get(place)).longValue();
+            return consumer.endOffsets(Collections.singletonList(place)).get(place);
         }
 
         /** Go to the next record, waiting a moment for it; false without one. */
@@ -105,7 +104,7 @@ final class Undelivered {
                     return false;
                 }
             }
-            current = (ConsumerRecord<byte[], byte[]>) found.next();
+            current = found.next();
             position = current.offset() + 1;
             Header header = current.headers().lastHeader(HEADER);
             words = header == null || header.value() == null
@@ -154,9 +153,9 @@ final class Undelivered {
         ProducerRecord<byte[], byte[]> record() {
             RecordHeaders headers = new RecordHeaders(current.headers().toArray());
             headers.remove(HEADER);
-            return new ProducerRecord<byte[], byte[]>(
-                    words[3], Integer.valueOf(words[2]), (byte[]) current.key(),
-                    (byte[]) current.value(), headers);
+            return new ProducerRecord<>(
+                    words[3], Integer.valueOf(words[2]), current.key(),
+                    current.value(), headers);
         }
 
         void close() {

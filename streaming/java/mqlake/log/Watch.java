@@ -27,6 +27,7 @@ final class Watch implements Runnable {
         thread.start();
     }
 
+    @Override
     public void run() {
         while (sender.failure == null) {
             try {
@@ -65,7 +66,7 @@ final class Watch implements Runnable {
 
     private boolean isSlow(Target target) {
         synchronized (sender) {
-            Sent oldest = (Sent) target.pending.peekFirst();
+            Sent oldest = target.pending.peekFirst();
             return target.state == Target.FLOWING && !target.isAwaited && oldest != null
                     && oldest.sinceMs < System.currentTimeMillis() - PATIENCE_MS;
         }

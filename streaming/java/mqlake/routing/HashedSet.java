@@ -22,12 +22,12 @@ final class HashedSet {
     private static final int PARTS = 256;
     private static final int PART_SHIFT = 24;
     private static final int LEAST_SLOTS = 4;
-    private static final AtomicReferenceArray<Entry> NO_SLOTS = new AtomicReferenceArray<Entry>(1);
+    private static final AtomicReferenceArray<Entry> NO_SLOTS = new AtomicReferenceArray<>(1);
     /** Where an entry was: who looks for another goes on. */
     private static final Entry REMOVED = new Entry(0);
 
     private final AtomicReferenceArray<AtomicReferenceArray<Entry>> parts =
-            new AtomicReferenceArray<AtomicReferenceArray<Entry>>(PARTS);
+            new AtomicReferenceArray<>(PARTS);
     // The writer's own. Of each part: how many slots are not null, and how many of those hold an entry.
     private final int[] used = new int[PARTS];
     private final int[] held = new int[PARTS];
@@ -43,7 +43,7 @@ final class HashedSet {
      * end, up to a slot that is null.
      */
     AtomicReferenceArray<Entry> slots(int hash) {
-        return (AtomicReferenceArray<Entry>) parts.get(hash >>> PART_SHIFT);
+        return parts.get(hash >>> PART_SHIFT);
     }
 
     static int first(AtomicReferenceArray<Entry> slots, int hash) {
@@ -101,10 +101,10 @@ final class HashedSet {
         while (entries * 3 > length) {
             length *= 2;
         }
-        AtomicReferenceArray<Entry> old = (AtomicReferenceArray<Entry>) parts.get(part);
-        AtomicReferenceArray<Entry> fresh = new AtomicReferenceArray<Entry>(length);
+        AtomicReferenceArray<Entry> old = parts.get(part);
+        AtomicReferenceArray<Entry> fresh = new AtomicReferenceArray<>(length);
         for (int i = 0; i < old.length(); i++) {
-            Entry entry = (Entry) old.get(i);
+            Entry entry = old.get(i);
             if (entry != null && entry != REMOVED) {
                 int slot = first(fresh, entry.hash);
                 while (fresh.getPlain(slot) != null) {

@@ -19,7 +19,7 @@ import org.slf4j.LoggerFactory;
 public final class RouteFollower extends LogFollower<RouteTable> {
     private static final Logger LOG = LoggerFactory.getLogger(RouteFollower.class);
     private static final ConcurrentHashMap<String, RouteFollower> FOLLOWERS =
-            new ConcurrentHashMap<String, RouteFollower>();
+            new ConcurrentHashMap<>();
 
     /** A delivery topic that was not there is looked up again after so long, not for each record. */
     private static final long MISSING_MS = 1000;
@@ -37,9 +37,9 @@ public final class RouteFollower extends LogFollower<RouteTable> {
      * Gateway to its run, one of whose barriers was given up: the others do not wait as long in turn.
      * Until a route of that run comes.
      */
-    private final ConcurrentHashMap<String, String> doubted = new ConcurrentHashMap<String, String>();
+    private final ConcurrentHashMap<String, String> doubted = new ConcurrentHashMap<>();
     /** Log topic to when it was not there. */
-    private final ConcurrentHashMap<String, Long> missing = new ConcurrentHashMap<String, Long>();
+    private final ConcurrentHashMap<String, Long> missing = new ConcurrentHashMap<>();
 
     private RouteFollower(Map<String, String> config, String logTopic) {
         super(config, logTopic);
@@ -48,12 +48,12 @@ public final class RouteFollower extends LogFollower<RouteTable> {
     /** Return the follower of one log in this JVM, started at the first call. */
     public static RouteFollower of(Map<String, String> config, String logTopic) {
         String name = logTopic + "@" + config.get("bootstrap.servers");
-        RouteFollower follower = (RouteFollower) FOLLOWERS.get(name);
+        RouteFollower follower = FOLLOWERS.get(name);
         if (follower != null) {
             return follower;
         }
         synchronized (FOLLOWERS) {
-            follower = (RouteFollower) FOLLOWERS.get(name);
+            follower = FOLLOWERS.get(name);
             if (follower == null) {
                 follower = new RouteFollower(config, logTopic);
                 follower.start("mqlake-routes");
@@ -120,7 +120,7 @@ public final class RouteFollower extends LogFollower<RouteTable> {
 
     private boolean existsAfterLookup(String logTopic) {
         long start = now();
-        Long missed = (Long) missing.get(logTopic);
+        Long missed = missing.get(logTopic);
         if (missed != null && start - missed.longValue() < MISSING_MS) {
             return false;
         }
@@ -153,7 +153,7 @@ public final class RouteFollower extends LogFollower<RouteTable> {
     protected void apply(ConsumerRecord<byte[], byte[]> record, RouteTable target) {
         String[] parts = record.key() == null
                 ? new String[0]
-                : new String((byte[]) record.key(), StandardCharsets.UTF_8).split("/", 3);
+                : new String(record.key(), StandardCharsets.UTF_8).split("/", 3);
         if (parts.length != 3 || !apply(parts, record, target)) {
             LOG.warn(topic + " offset " + record.offset() + " is not a route, ignored");
         } else {
@@ -186,7 +186,7 @@ public final class RouteFollower extends LogFollower<RouteTable> {
     /** Apply a route's value: a count of members, and for share groups a strategy and a time. */
     private static boolean apply(
             String[] parts, ConsumerRecord<byte[], byte[]> record, RouteTable target) {
-        byte[] value = (byte[]) record.value();
+        byte[] value = record.value();
         long offset = record.offset();
         long timestampMs = record.timestamp();
         if (value == null) {

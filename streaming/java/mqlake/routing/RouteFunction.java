@@ -17,7 +17,8 @@ import org.apache.spark.sql.api.java.UDF6;
  * A barrier is delivered to its gateway once its routes are applied, else not at all; a question to
  * the gateway that is asked. The record formats are those of mqlake/records.py.
  */
-public final class RouteFunction implements UDF6 {
+public final class RouteFunction
+        implements UDF6<byte[], byte[], byte[], Integer, Long, Long, Row[]> {
     private static final long serialVersionUID = 1L;
     private static final Row[] NOBODY = new Row[0];
     private static final byte[] BARRIER = "\0barrier/".getBytes(StandardCharsets.US_ASCII);
@@ -36,7 +37,7 @@ public final class RouteFunction implements UDF6 {
     private final String inForceTopic;
     /** Gateway to its log topic, made once. */
     private final ConcurrentHashMap<String, String> logTopics =
-            new ConcurrentHashMap<String, String>();
+            new ConcurrentHashMap<>();
     private transient volatile RouteFollower follower;
     private transient volatile RoutesInForce inForce;
     private transient volatile Positions positions;
@@ -44,25 +45,23 @@ public final class RouteFunction implements UDF6 {
     public RouteFunction(
             Map<String, String> consumerConfig, String routesTopic, String deliveryPrefix,
             String inboundTopic, String inForceTopic) {
-        this.consumerConfig = new java.util.HashMap<String, String>(consumerConfig);
+        this.consumerConfig = new java.util.HashMap<>(consumerConfig);
         this.routesTopic = routesTopic;
         this.deliveryPrefix = deliveryPrefix;
         this.inboundTopic = inboundTopic;
         this.inForceTopic = inForceTopic;
     }
 
-    /** The raw signature: Janino writes no bridge methods. */
-    public Object call(
-            Object keyBytes,
-            Object mqtt,
-            Object clientId,
-            Object partitionNumber,
-            Object offsetNumber,
-            Object timestamp) {
-        byte[] key = (byte[]) keyBytes;
-        int partition = ((Integer) partitionNumber).intValue();
-        long offset = ((Long) offsetNumber).longValue();
-        long timestampMs = ((Long) timestamp).longValue();
+    @Override
+    public Row[] call(
+            byte[] key, byte[] mqtt, byte[] clientId, Integer partition, Long offset,
+            Long timestampMs) {
+        return deliveries(key, mqtt, clientId, partition, offset, timestampMs);
+    }
+
+    private Row[] deliveries(
+            byte[] key, byte[] mqtt, byte[] clientId, int partition, long offset,
+            long timestampMs) {
         RouteFollower routes = follower;
         if (routes == null) {
             routes = RouteFollower.of(consumerConfig, routesTopic);
@@ -95,8 +94,8 @@ public final class RouteFunction implements UDF6 {
             return NOBODY; // not ours: somebody else wrote to the topic
         }
         return message(
-                key, (byte[]) mqtt, (byte[]) clientId, partition, offset, timestampMs,
-                routesInForce, routes.table());
+                key, mqtt, clientId, partition, offset, timestampMs, routesInForce,
+                routes.table());
     }
 
     /** Return the deliveries of a message; the sink leaves out those to gateways that are gone. */
@@ -128,7 +127,7 @@ public final class RouteFunction implements UDF6 {
     }
 
     private String logTopic(String gateway) {
-        String logTopic = (String) logTopics.get(gateway);
+        String logTopic = logTopics.get(gateway); // without the garbage of computeIfAbsent
         if (logTopic == null) {
             logTopic = deliveryPrefix + gateway;
             logTopics.put(gateway, logTopic);
@@ -164,7 +163,7 @@ public final class RouteFunction implements UDF6 {
         if (shared < 0 || !inForce.advance(partition, shared)) {
             return deliveries;
         }
-        Row[] andNote = (Row[]) Arrays.copyOf(deliveries, deliveries.length + 1);
+        Row[] andNote = Arrays.copyOf(deliveries, deliveries.length + 1);
         byte[] line = ("\n" + shared).getBytes(StandardCharsets.ISO_8859_1);
         andNote[deliveries.length] = delivery(inForceTopic, position, line);
         return andNote;
@@ -181,7 +180,7 @@ public final class RouteFunction implements UDF6 {
             source = Arrays.copyOf(position, position.length + sharedFilters.length);
             System.arraycopy(sharedFilters, 0, source, position.length, sharedFilters.length);
         }
-        return RowFactory.create(new Object[] {logTopic, source});
+        return RowFactory.create(logTopic, source);
     }
 
     /** Return the position as text: `<partition>:<offset>:<timestamp>`. */
@@ -196,14 +195,7 @@ public final class RouteFunction implements UDF6 {
     }
 
     private static boolean begins(byte[] key, byte[] prefix) {
-        if (key.length < prefix.length) {
-            return false;
-        }
-        for (int i = 0; i < prefix.length; i++) {
-            if (key[i] != prefix[i]) {
-                return false;
-            }
-        }
-        return true;
+        return key.length >= prefix.length
+                && Arrays.equals(key, 0, prefix.length, prefix, 0, prefix.length);
     }
 }

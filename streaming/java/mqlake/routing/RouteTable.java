@@ -21,8 +21,6 @@ import java.util.concurrent.ConcurrentSkipListMap;
  *
  * A message goes to one gateway of a share group, so the group is as it was at the message's place: as
  * the routes say that are in force there (see {@link RoutesInForce}), whatever the table has heard since.
- *
- * Written for Janino: casts where generics would infer, no lambdas.
  */
 public final class RouteTable {
     /** Of all routes that the table has, the newest count. */
@@ -122,19 +120,19 @@ public final class RouteTable {
     }
 
     /** Gateway to its last run: an earlier one sends no barriers any more. */
-    private final ConcurrentHashMap<String, Run> runs = new ConcurrentHashMap<String, Run>();
+    private final ConcurrentHashMap<String, Run> runs = new ConcurrentHashMap<>();
     /** Offsets of the routes of share groups, as keys. */
     private final ConcurrentSkipListMap<Long, Boolean> sharedRoutes =
-            new ConcurrentSkipListMap<Long, Boolean>();
+            new ConcurrentSkipListMap<>();
     /** The writer's own, the longest empty first. */
-    private final ArrayDeque<Emptied> emptied = new ArrayDeque<Emptied>();
+    private final ArrayDeque<Emptied> emptied = new ArrayDeque<>();
     private final TopicFilters filters = new TopicFilters();
     private final TopicCache cache = new TopicCache();
     /** The writer's own: what has no groups, by its gateways. Most filters lead to few combinations. */
-    private final HashMap<List<String>, Targets> combinations = new HashMap<List<String>, Targets>();
+    private final HashMap<List<String>, Targets> combinations = new HashMap<>();
     /** Partition to the gateways that want its retain-flagged messages, sorted; never an empty array. */
     private final ConcurrentHashMap<Integer, String[]> retained =
-            new ConcurrentHashMap<Integer, String[]>();
+            new ConcurrentHashMap<>();
 
     /**
      * Set how many subscribers a gateway has for a filter (a shared one with its `$share/name/`).
@@ -195,32 +193,32 @@ public final class RouteTable {
 
     /** Return the last route of a share group up to an offset; -1 without any. */
     public long sharedRoute(long routesOffset) {
-        Long found = (Long) sharedRoutes.floorKey(Long.valueOf(routesOffset));
+        Long found = sharedRoutes.floorKey(Long.valueOf(routesOffset));
         return found == null ? -1 : found.longValue();
     }
 
     /** Return the last route of a share group up to a number of a run of a gateway; -1 without any. */
     public long sharedRoute(String gateway, String incarnation, long number) {
-        Run run = (Run) runs.get(gateway);
+        Run run = runs.get(gateway);
         if (run == null || !run.incarnation.equals(incarnation)) {
             return -1;
         }
         Map.Entry<Long, Long> found =
-                (Map.Entry<Long, Long>) run.shared.floorEntry(Long.valueOf(number));
-        return found == null ? -1 : ((Long) found.getValue()).longValue();
+                run.shared.floorEntry(Long.valueOf(number));
+        return found == null ? -1 : found.getValue().longValue();
     }
 
     /** Take out groups that have had no gateway for a while. */
     private void forgetEmptied(long nowMs) {
         while (!emptied.isEmpty()) {
-            Emptied oldest = (Emptied) emptied.peek();
+            Emptied oldest = emptied.peek();
             Targets old = (Targets) filters.get(oldest.key);
             int at = old == null ? -1 : indexOf(old.groups, oldest.sharedFilter);
             if (at >= 0 && old.groups[at].total == 0) {
                 if (!old.groups[at].isOver(nowMs)) {
                     return;
                 }
-                ArrayList<ShareGroup> kept = new ArrayList<ShareGroup>(Arrays.asList(old.groups));
+                ArrayList<ShareGroup> kept = new ArrayList<>(Arrays.asList(old.groups));
                 kept.remove(at);
                 filters.put(oldest.key, targets(old.gateways, kept));
             }
@@ -231,10 +229,10 @@ public final class RouteTable {
     /** Note that a gateway's own record is applied; called after it was. */
     public void applyNumber(
             String gateway, String incarnation, long number, boolean isShared, long routesOffset) {
-        Run run = (Run) runs.get(gateway);
+        Run run = runs.get(gateway);
         ConcurrentSkipListMap<Long, Long> shared =
                 run != null && run.incarnation.equals(incarnation)
-                        ? run.shared : new ConcurrentSkipListMap<Long, Long>();
+                        ? run.shared : new ConcurrentSkipListMap<>();
         if (isShared) {
             shared.put(Long.valueOf(number), Long.valueOf(routesOffset));
             if (shared.size() > MOST_PLACES) {
@@ -248,7 +246,7 @@ public final class RouteTable {
 
     /** Return up to which of its records a run of a gateway is applied; 0: none, or not its last run. */
     public long applied(String gateway, String incarnation) {
-        Run run = (Run) runs.get(gateway);
+        Run run = runs.get(gateway);
         return run != null && run.incarnation.equals(incarnation) ? run.number : 0;
     }
 
@@ -259,7 +257,7 @@ public final class RouteTable {
         } catch (NumberFormatException error) {
             return; // not ours: somebody else wrote to the topic
         }
-        String[] old = (String[]) retained.get(partition);
+        String[] old = retained.get(partition);
         if (old == null) {
             old = NONE;
         }
@@ -313,7 +311,7 @@ public final class RouteTable {
             long inForce) {
         String named = new String(lines, StandardCharsets.UTF_8) + "\n";
         ShareGroup[] all = targets(topic).groups;
-        ArrayList<ShareGroup> groups = new ArrayList<ShareGroup>();
+        ArrayList<ShareGroup> groups = new ArrayList<>();
         for (int i = 0; i < all.length; i++) {
             String name = new String(all[i].sharedFilter, StandardCharsets.UTF_8);
             if (named.indexOf("\n" + name + "\n") >= 0) {
@@ -321,7 +319,7 @@ public final class RouteTable {
             }
         }
         return choose(
-                NONE, (ShareGroup[]) groups.toArray(NO_GROUPS), topic, publisher, partition,
+                NONE, groups.toArray(NO_GROUPS), topic, publisher, partition,
                 offset, inForce);
     }
 
@@ -339,7 +337,7 @@ public final class RouteTable {
         TopicFilters.Topic levels = new TopicFilters.Topic(topic, hash);
         // Before the search: a change that comes meanwhile makes what it finds too old to be kept.
         long stamp = filters.stamp(hash, levels.stripes);
-        ArrayList<Object> found = new ArrayList<Object>(4);
+        ArrayList<Object> found = new ArrayList<>(4);
         filters.match(levels, found);
         Targets targets = together(found);
         if (targets.gateways.length + targets.groups.length <= MOST_KEPT) {
@@ -357,8 +355,8 @@ public final class RouteTable {
         if (found.size() == 1) {
             return first;
         }
-        LinkedHashSet<String> gateways = new LinkedHashSet<String>();
-        ArrayList<ShareGroup> groups = new ArrayList<ShareGroup>();
+        LinkedHashSet<String> gateways = new LinkedHashSet<>();
+        ArrayList<ShareGroup> groups = new ArrayList<>();
         for (int i = 0; i < found.size(); i++) {
             Targets one = (Targets) found.get(i);
             gateways.addAll(Arrays.asList(one.gateways));
@@ -368,14 +366,14 @@ public final class RouteTable {
             return first;
         }
         return new Targets(
-                (String[]) gateways.toArray(NONE), (ShareGroup[]) groups.toArray(NO_GROUPS));
+                gateways.toArray(NONE), groups.toArray(NO_GROUPS));
     }
 
     private static Recipients choose(
             String[] plain, ShareGroup[] groups, byte[] topic, byte[] publisher, int partition,
             long offset, long inForce) {
         int most = plain.length + groups.length;
-        String[] gateways = (String[]) Arrays.copyOf(plain, most);
+        String[] gateways = Arrays.copyOf(plain, most);
         byte[][] shared = new byte[most][];
         int count = plain.length;
         for (int i = 0; i < groups.length; i++) {
@@ -393,7 +391,7 @@ public final class RouteTable {
             }
             shared[at] = withLine(shared[at], group.sharedFilter);
         }
-        return new Recipients((String[]) Arrays.copyOf(gateways, count), shared);
+        return new Recipients(Arrays.copyOf(gateways, count), shared);
     }
 
     private static byte[] withLine(byte[] lines, byte[] line) {
@@ -406,11 +404,11 @@ public final class RouteTable {
     }
 
     private static Recipients with(Recipients found, String[] more) {
-        LinkedHashSet<String> gateways = new LinkedHashSet<String>(Arrays.asList(found.gateways));
+        LinkedHashSet<String> gateways = new LinkedHashSet<>(Arrays.asList(found.gateways));
         gateways.addAll(Arrays.asList(more));
         byte[][] shared = found.sharedFilters;
         return new Recipients(
-                (String[]) gateways.toArray(NONE),
+                gateways.toArray(NONE),
                 shared == null ? null : (byte[][]) Arrays.copyOf(shared, gateways.size()));
     }
 
@@ -441,7 +439,7 @@ public final class RouteTable {
         if (changed == group) {
             return old;
         }
-        ArrayList<ShareGroup> kept = new ArrayList<ShareGroup>(Arrays.asList(groups));
+        ArrayList<ShareGroup> kept = new ArrayList<>(Arrays.asList(groups));
         if (at >= 0) {
             kept.remove(at);
         }
@@ -451,7 +449,7 @@ public final class RouteTable {
 
     private Targets targets(String[] gateways, List<ShareGroup> groups) {
         if (!groups.isEmpty()) {
-            return new Targets(gateways, (ShareGroup[]) groups.toArray(NO_GROUPS));
+            return new Targets(gateways, groups.toArray(NO_GROUPS));
         }
         return gateways.length == 0 ? null : combination(gateways);
     }
@@ -467,7 +465,7 @@ public final class RouteTable {
 
     private Targets combination(String[] gateways) {
         List<String> names = Arrays.asList(gateways);
-        Targets targets = (Targets) combinations.get(names);
+        Targets targets = combinations.get(names);
         if (targets == null) {
             if (combinations.size() >= COMBINATIONS) {
                 combinations.clear();
@@ -505,7 +503,7 @@ public final class RouteTable {
         if (at >= 0) {
             return sorted;
         }
-        String[] longer = (String[]) Arrays.copyOf(sorted, sorted.length + 1);
+        String[] longer = Arrays.copyOf(sorted, sorted.length + 1);
         longer[sorted.length] = added;
         Arrays.sort(longer);
         return longer;
@@ -516,7 +514,7 @@ public final class RouteTable {
         if (at < 0) {
             return sorted;
         }
-        String[] shorter = (String[]) Arrays.copyOf(sorted, sorted.length - 1);
+        String[] shorter = Arrays.copyOf(sorted, sorted.length - 1);
         System.arraycopy(sorted, at + 1, shorter, at, sorted.length - at - 1);
         return shorter;
     }

@@ -23,7 +23,7 @@ import org.slf4j.LoggerFactory;
 public final class RoutesInForce extends LogFollower<ConcurrentHashMap<Integer, RoutesInForce.Notes>> {
     private static final Logger LOG = LoggerFactory.getLogger(RoutesInForce.class);
     private static final ConcurrentHashMap<String, RoutesInForce> FOLLOWERS =
-            new ConcurrentHashMap<String, RoutesInForce>();
+            new ConcurrentHashMap<>();
     /** In partitions from here on the newest routes count. */
     private static final int MOST_PARTITIONS = 1024;
     /** So many notes of a partition are kept. */
@@ -44,7 +44,7 @@ public final class RoutesInForce extends LogFollower<ConcurrentHashMap<Integer, 
     public static RoutesInForce of(Map<String, String> config, String logTopic) {
         String name = logTopic + "@" + config.get("bootstrap.servers");
         synchronized (FOLLOWERS) {
-            RoutesInForce found = (RoutesInForce) FOLLOWERS.get(name);
+            RoutesInForce found = FOLLOWERS.get(name);
             if (found == null) {
                 found = new RoutesInForce(config, logTopic);
                 found.start("mqlake-routes-in-force");
@@ -102,17 +102,17 @@ public final class RoutesInForce extends LogFollower<ConcurrentHashMap<Integer, 
         Map.Entry<Long, Long> last =
                 notes == null ? null : (Map.Entry<Long, Long>) notes.byOffset.floorEntry(
                         Long.valueOf(offset));
-        return last == null ? RouteTable.NEWEST : ((Long) last.getValue()).longValue();
+        return last == null ? RouteTable.NEWEST : last.getValue().longValue();
     }
 
     /** What is noted of a partition: offset of a barrier to that of the routes. */
     static final class Notes {
-        final ConcurrentSkipListMap<Long, Long> byOffset = new ConcurrentSkipListMap<Long, Long>();
+        final ConcurrentSkipListMap<Long, Long> byOffset = new ConcurrentSkipListMap<>();
     }
 
     @Override
     protected ConcurrentHashMap<Integer, Notes> newTable() {
-        return new ConcurrentHashMap<Integer, Notes>();
+        return new ConcurrentHashMap<>();
     }
 
     /** Take a note: `<partition>:<offset>:<timestamp>`, a line feed, and the offset of the routes. */
@@ -141,7 +141,7 @@ public final class RoutesInForce extends LogFollower<ConcurrentHashMap<Integer, 
 
     private static void note(
             ConcurrentHashMap<Integer, Notes> all, Integer partition, Long offset, Long routes) {
-        Notes notes = (Notes) all.get(partition);
+        Notes notes = all.get(partition);
         if (notes == null) {
             notes = new Notes();
             all.put(partition, notes);

@@ -27,7 +27,7 @@ final class TopicCache {
 
         Known(TopicFilters.Topic topic, long stamp, Object found) {
             // A copy: the caller's array is not ours to keep.
-            this.topic = (byte[]) topic.bytes.clone();
+            this.topic = topic.bytes.clone();
             this.hash = topic.hash;
             this.stripes = topic.stripes;
             this.stamp = stamp;
@@ -35,7 +35,7 @@ final class TopicCache {
         }
     }
 
-    private final AtomicReferenceArray<Known> places = new AtomicReferenceArray<Known>(TOPICS);
+    private final AtomicReferenceArray<Known> places = new AtomicReferenceArray<>(TOPICS);
     /** Hash of the topic in each place, as a hint: most places need not be looked at. */
     private final int[] hashes = new int[TOPICS];
 
@@ -46,7 +46,7 @@ final class TopicCache {
             if (hashes[place] != hash) {
                 continue;
             }
-            Known known = (Known) places.get(place);
+            Known known = places.get(place);
             if (known != null && known.hash == hash && Arrays.equals(known.topic, topic)) {
                 if (known.stamp != filters.stamp(hash, known.stripes)) {
                     return null;
@@ -69,7 +69,7 @@ final class TopicCache {
         int first = first(hash);
         int chosen = -1;
         for (int place = first; place < first + WAYS; place++) {
-            Known known = (Known) places.get(place);
+            Known known = places.get(place);
             if (known == null || known.hash == hash) {
                 chosen = place;
                 break;
@@ -80,7 +80,7 @@ final class TopicCache {
         }
         if (chosen < 0) {
             for (int place = first; place < first + WAYS; place++) {
-                Known known = (Known) places.get(place);
+                Known known = places.get(place);
                 if (known != null) {
                     known.wasAsked = false;
                 }

@@ -349,14 +349,14 @@ public final class TopicFilters {
     private Literal literal(byte[] filter, int hash) {
         AtomicReferenceArray<HashedSet.Entry> slots = literals.slots(hash);
         int slot = HashedSet.first(slots, hash);
-        HashedSet.Entry entry = (HashedSet.Entry) slots.get(slot);
+        HashedSet.Entry entry = slots.get(slot);
         while (entry != null) {
             if (entry.hash == hash && entry instanceof Literal
                     && Arrays.equals(((Literal) entry).filter, filter)) {
                 return (Literal) entry;
             }
             slot = HashedSet.next(slots, slot);
-            entry = (HashedSet.Entry) slots.get(slot);
+            entry = slots.get(slot);
         }
         return null;
     }
@@ -366,7 +366,7 @@ public final class TopicFilters {
         int hash = childHash(level, levelHash);
         AtomicReferenceArray<HashedSet.Entry> slots = levels.slots(hash);
         int slot = HashedSet.first(slots, hash);
-        HashedSet.Entry entry = (HashedSet.Entry) slots.get(slot);
+        HashedSet.Entry entry = slots.get(slot);
         while (entry != null) {
             if (entry.hash == hash && entry instanceof Level) {
                 Level found = (Level) entry;
@@ -376,7 +376,7 @@ public final class TopicFilters {
                 }
             }
             slot = HashedSet.next(slots, slot);
-            entry = (HashedSet.Entry) slots.get(slot);
+            entry = slots.get(slot);
         }
         return null;
     }

@@ -5,7 +5,6 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.Map;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -21,15 +20,15 @@ final class Activation {
     /** Return the versions of an activation, with memory or without; no value has none. */
     static RuleVersion[] versions(String tenant, String rule, byte[] value, boolean withMemory)
             throws IOException {
-        ArrayList<RuleVersion> versions = new ArrayList<RuleVersion>();
+        ArrayList<RuleVersion> versions = new ArrayList<>();
         JsonNode spans = value == null ? null : field(JSON.readTree(value), "spans");
         for (int i = 0; spans != null && i < spans.size(); i++) {
-            JsonNode span = (JsonNode) spans.get(i);
+            JsonNode span = spans.get(i);
             if (hasMemory(span) == withMemory) {
                 versions.add(version(tenant, rule, span));
             }
         }
-        return (RuleVersion[]) versions.toArray(new RuleVersion[versions.size()]);
+        return versions.toArray(new RuleVersion[versions.size()]);
     }
 
     private static boolean hasMemory(JsonNode span) {
@@ -39,14 +38,14 @@ final class Activation {
     /** Return the expressions of an activation. */
     static String[] expressions(byte[] value) throws IOException {
         JsonNode spans = value == null ? null : field(JSON.readTree(value), "spans");
-        ArrayList<String> expressions = new ArrayList<String>();
+        ArrayList<String> expressions = new ArrayList<>();
         for (int i = 0; spans != null && i < spans.size(); i++) {
-            JsonNode span = (JsonNode) spans.get(i);
+            JsonNode span = spans.get(i);
             if (!hasMemory(span)) {
                 expressions.add(field(span, "expression").asText());
             }
         }
-        return (String[]) expressions.toArray(new String[expressions.size()]);
+        return expressions.toArray(new String[expressions.size()]);
     }
 
     /** Return the number in a record that says which changes are decided. */
@@ -64,26 +63,24 @@ final class Activation {
             // Its records become dead letters.
             LOG.warn("rule " + rule + " does not compile: " + error.getMessage());
         }
-        HashMap<String, long[][]> ranges = new HashMap<String, long[][]>();
-        Iterator<Map.Entry<String, JsonNode>> each = field(span, "sources").fields();
-        while (each.hasNext()) {
-            Map.Entry<String, JsonNode> entry = (Map.Entry<String, JsonNode>) each.next();
-            JsonNode range = (JsonNode) entry.getValue();
+        HashMap<String, long[][]> ranges = new HashMap<>();
+        for (Map.Entry<String, JsonNode> entry : field(span, "sources").properties()) {
+            JsonNode range = entry.getValue();
             ranges.put(
-                    (String) entry.getKey(),
+                    entry.getKey(),
                     new long[][] {offsets(field(range, "from")), offsets(field(range, "to"))});
         }
         JsonNode names = field(span, "filters");
         String[] filters = new String[names.size()];
         for (int i = 0; i < filters.length; i++) {
-            filters[i] = ((JsonNode) names.get(i)).asText();
+            filters[i] = names.get(i).asText();
         }
         return new RuleVersion(
                 tenant, rule, field(span, "version").asInt(), filters, ranges, code,
                 RuleCounters.of(tenant + "/" + rule),
-                span.hasNonNull("change") ? ((JsonNode) span.get("change")).asLong() : 0,
+                span.hasNonNull("change") ? span.get("change").asLong() : 0,
                 span.hasNonNull("ended_at")
-                        ? ((JsonNode) span.get("ended_at")).asLong() : Long.MAX_VALUE);
+                        ? span.get("ended_at").asLong() : Long.MAX_VALUE);
     }
 
     private static long[] offsets(JsonNode array) {
@@ -92,13 +89,13 @@ final class Activation {
         }
         long[] offsets = new long[array.size()];
         for (int i = 0; i < offsets.length; i++) {
-            offsets[i] = ((JsonNode) array.get(i)).asLong();
+            offsets[i] = array.get(i).asLong();
         }
         return offsets;
     }
 
     private static JsonNode field(JsonNode object, String name) {
-        JsonNode value = (JsonNode) object.get(name);
+        JsonNode value = object.get(name);
         if (value == null) {
             throw new IllegalArgumentException("no " + name);
         }

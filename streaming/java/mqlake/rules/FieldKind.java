@@ -41,6 +41,7 @@ final class FieldKind extends SharedColumn {
                 && Scala.list(node.children()).get(0) instanceof BoundReference;
     }
 
+    @Override
     Object evaluate(Lane lane) {
         VariantVal value = (VariantVal) lane.row.genericGet(ordinal);
         if (value == null) {

@@ -1,6 +1,7 @@
 package mqlake.rules;
 
 import java.util.ArrayList;
+import java.util.List;
 import mqlake.spark.Scala;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.BoundReference;
@@ -22,15 +23,7 @@ import scala.Tuple2;
  * whose first conditions are such (columns that rules share are, too) say so without code of their own,
  * which for hundreds of rules would be in no cache of the processor.
  */
-final class Guard {
-    final int ordinal;
-    final Object wanted;
-
-    private Guard(int ordinal, Object wanted) {
-        this.ordinal = ordinal;
-        this.wanted = wanted;
-    }
-
+record Guard(int ordinal, Object wanted) {
     boolean holds(MessageRow row) {
         return wanted.equals(row.genericGet(ordinal));
     }
@@ -40,56 +33,54 @@ final class Guard {
      * fails still fails. Not every one of them: where another one comes before, it ends.
      */
     static Guard[] of(Expression rule) {
-        ArrayList<Guard> guards = new ArrayList<Guard>();
-        if (rule instanceof CaseWhen && Scala.list(((CaseWhen) rule).branches()).size() == 1
-                && ((CaseWhen) rule).elseValue().isEmpty()) {
-            Tuple2 branch = (Tuple2) Scala.list(((CaseWhen) rule).branches()).get(0);
-            addAll((Expression) branch._1(), guards);
+        ArrayList<Guard> guards = new ArrayList<>();
+        if (rule instanceof CaseWhen when && Scala.list(when.branches()).size() == 1
+                && when.elseValue().isEmpty()) {
+            addAll(Scala.list(when.branches()).get(0)._1(), guards);
         }
-        return (Guard[]) guards.toArray(new Guard[guards.size()]);
+        return guards.toArray(new Guard[0]);
     }
 
     /** Add the guards of what has to be true; tell whether they are all that it asks. */
     private static boolean addAll(Expression condition, ArrayList<Guard> guards) {
-        if (condition instanceof And) {
-            return addAll(((And) condition).left(), guards)
-                    && addAll(((And) condition).right(), guards);
+        if (condition instanceof And and) {
+            return addAll(and.left(), guards) && addAll(and.right(), guards);
         }
-        if (condition instanceof Coalesce && Scala.list(condition.children()).size() == 2
-                && isFalse((Expression) Scala.list(condition.children()).get(1))) {
-            return addAll((Expression) Scala.list(condition.children()).get(0), guards);
+        if (condition instanceof Coalesce) {
+            List<Expression> children = Scala.list(condition.children());
+            return children.size() == 2 && isFalse(children.get(1))
+                    && addAll(children.get(0), guards);
         }
-        if (condition instanceof CaseWhen) {
-            return addEach((CaseWhen) condition, guards);
+        if (condition instanceof CaseWhen when) {
+            return addEach(when, guards);
         }
-        if (condition instanceof BoundReference && condition.dataType() instanceof BooleanType) {
-            guards.add(new Guard(((BoundReference) condition).ordinal(), Boolean.TRUE));
+        if (condition instanceof BoundReference column
+                && condition.dataType() instanceof BooleanType) {
+            guards.add(new Guard(column.ordinal(), Boolean.TRUE));
             return true;
         }
-        return condition instanceof EqualTo && addEqual((EqualTo) condition, guards);
+        return condition instanceof EqualTo equal && addEqual(equal, guards);
     }
 
     /** Add those of conditions of which each is asked only if the ones before are true. */
     private static boolean addEach(CaseWhen conditions, ArrayList<Guard> guards) {
-        for (int i = 0; i < Scala.list(conditions.branches()).size(); i++) {
-            Tuple2 branch = (Tuple2) Scala.list(conditions.branches()).get(i);
-            if (!(branch._1() instanceof Not) || !isFalse((Expression) branch._2())
-                    || !addAll(((Not) branch._1()).child(), guards)) {
+        for (Tuple2<Expression, Expression> branch : Scala.list(conditions.branches())) {
+            if (!(branch._1() instanceof Not not) || !isFalse(branch._2())
+                    || !addAll(not.child(), guards)) {
                 return false;
             }
         }
         return conditions.elseValue().isDefined()
-                && addAll((Expression) conditions.elseValue().get(), guards);
+                && addAll(conditions.elseValue().get(), guards);
     }
 
     private static boolean addEqual(EqualTo condition, ArrayList<Guard> guards) {
-        Expression column = condition.left();
-        Expression value = condition.right();
-        if (!(column instanceof BoundReference) || !(value instanceof Literal)
-                || ((Literal) value).value() == null || !isComparedByEquals(column.dataType())) {
+        if (!(condition.left() instanceof BoundReference column)
+                || !(condition.right() instanceof Literal literal)
+                || literal.value() == null || !isComparedByEquals(column.dataType())) {
             return false;
         }
-        guards.add(new Guard(((BoundReference) column).ordinal(), ((Literal) value).value()));
+        guards.add(new Guard(column.ordinal(), literal.value()));
         return true;
     }
 
@@ -100,7 +91,6 @@ final class Guard {
     }
 
     private static boolean isFalse(Expression expression) {
-        return expression instanceof Literal
-                && Boolean.FALSE.equals(((Literal) expression).value());
+        return expression instanceof Literal literal && Boolean.FALSE.equals(literal.value());
     }
 }

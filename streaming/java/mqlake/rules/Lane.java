@@ -10,20 +10,20 @@ import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
  * an evaluator for it. There are as many as there were threads at once.
  */
 public final class Lane {
-    private static final ConcurrentLinkedDeque<Lane> FREE = new ConcurrentLinkedDeque<Lane>();
+    private static final ConcurrentLinkedDeque<Lane> FREE = new ConcurrentLinkedDeque<>();
     private static final AtomicInteger COUNT = new AtomicInteger();
 
     public final int number = COUNT.getAndIncrement();
     public final MessageRow row = new MessageRow(this);
     final GenericInternalRow result = new GenericInternalRow(1);
-    final ArrayList<RuleVersion> candidates = new ArrayList<RuleVersion>();
+    final ArrayList<RuleVersion> candidates = new ArrayList<>();
 
     private Lane() {
     }
 
     /** Take a lane; the last one given back, so that few are in use. */
     public static Lane take() {
-        Lane lane = (Lane) FREE.pollFirst();
+        Lane lane = FREE.pollFirst();
         return lane == null ? new Lane() : lane;
     }
 

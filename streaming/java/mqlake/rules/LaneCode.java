@@ -22,7 +22,7 @@ final class LaneCode extends SharedColumn {
     /** Evaluations after which code is made: by then it would have paid. */
     private static int many = 10000;
     /** What to make code of; each is in it once. */
-    private static final LinkedBlockingQueue<LaneCode> USED = new LinkedBlockingQueue<LaneCode>();
+    private static final LinkedBlockingQueue<LaneCode> USED = new LinkedBlockingQueue<>();
     private static Thread generating;
 
     private final Expression expression;
@@ -52,6 +52,7 @@ final class LaneCode extends SharedColumn {
      * @return The value as Catalyst has it. On its way others may be evaluated on the same lane: what
      *     stands in the lane's result belongs to the one that was done last.
      */
+    @Override
     Object evaluate(Lane lane) {
         MutableProjection[] current = evaluators;
         MutableProjection evaluator = lane.number < current.length ? current[lane.number] : null;
@@ -102,6 +103,7 @@ final class LaneCode extends SharedColumn {
             USED.add(this);
             if (generating == null) {
                 generating = new Thread("mqlake-rules-code") {
+                    @Override
                     public void run() {
                         makeCode();
                     }
@@ -116,7 +118,7 @@ final class LaneCode extends SharedColumn {
     private static void makeCode() {
         while (true) {
             try {
-                ((LaneCode) USED.take()).generate();
+                USED.take().generate();
             } catch (InterruptedException error) {
                 return;
             } catch (Throwable error) {
@@ -132,7 +134,7 @@ final class LaneCode extends SharedColumn {
         MutableProjection[] generated = new MutableProjection[0];
         while (true) {
             MutableProjection[] current = evaluators;
-            generated = (MutableProjection[]) Arrays.copyOf(
+            generated = Arrays.copyOf(
                     generated, Math.max(1, current.length));
             for (; made < generated.length; made++) {
                 generated[made] = newEvaluator(made, true);

@@ -163,6 +163,7 @@ public final class MessageRow extends GenericInternalRow {
         Arrays.fill(values, null);
     }
 
+    @Override
     public Object genericGet(int ordinal) {
         if (ordinal < known.length && known[ordinal] == current) {
             return values[ordinal];

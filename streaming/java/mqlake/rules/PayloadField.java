@@ -58,6 +58,7 @@ final class PayloadField extends SharedColumn {
                 type, catalyst);
     }
 
+    @Override
     Object evaluate(Lane lane) {
         VariantVal whole = (VariantVal) lane.row.genericGet(ordinal);
         if (whole == null) {
@@ -86,7 +87,7 @@ final class PayloadField extends SharedColumn {
         }
         if (type instanceof DoubleType) {
             if (kind == VariantUtil.Type.LONG) {
-                return Double.valueOf((double) found.getLong());
+                return Double.valueOf(found.getLong());
             }
             if (kind == VariantUtil.Type.DECIMAL) {
                 return Double.valueOf(Decimal$.MODULE$.apply(found.getDecimal()).toDouble());

@@ -27,7 +27,7 @@ public final class Places {
     /** Which rule's name a slot has. */
     private static final byte[][] NAMED = new byte[SLOTS][];
     private static final ConcurrentHashMap<String, Boolean> BURIED =
-            new ConcurrentHashMap<String, Boolean>();
+            new ConcurrentHashMap<>();
 
     private Places() {
     }

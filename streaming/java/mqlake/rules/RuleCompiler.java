@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.io.ObjectInputStream;
 import java.io.ObjectOutputStream;
 import java.lang.ref.WeakReference;
+import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
 import mqlake.bounds.Bounds;
 import mqlake.bounds.Failures;
@@ -16,7 +17,6 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.spark.SparkConf;
 import org.apache.spark.sql.catalyst.analysis.Analyzer;
 import org.apache.spark.sql.catalyst.analysis.FunctionRegistry$;
-import org.apache.spark.sql.catalyst.analysis.FunctionRegistry;
 import org.apache.spark.sql.catalyst.catalog.InMemoryCatalog;
 import org.apache.spark.sql.catalyst.catalog.SessionCatalog;
 import org.apache.spark.sql.catalyst.expressions.Alias;
@@ -50,12 +50,6 @@ import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructType;
 import scala.Function1;
 import scala.Option;
-import scala.collection.Iterator;
-import scala.collection.immutable.List;
-import scala.collection.immutable.Nil$;
-import scala.collection.immutable.Seq;
-import scala.runtime.AbstractFunction0;
-import scala.runtime.AbstractFunction1;
 import scala.runtime.AbstractPartialFunction;
 
 /**
@@ -75,22 +69,26 @@ public final class RuleCompiler {
     private static final int LEAST_SHARED = 3;
 
     private static final SQLConf CONF = conf();
-    private static final FunctionRegistry FUNCTIONS = functions();
     private static final SQLConf PLAIN = plain();
     private static final StructType SCHEMA = StructType.fromDDL(MessageRow.COLUMNS);
     private static final LocalRelation ROW = LocalRelation$.MODULE$.apply(SCHEMA);
     /** Text to the rule compiled from it, while anybody holds it. */
     private static final ConcurrentHashMap<String, WeakReference<CompiledRule>> COMPILED =
-            new ConcurrentHashMap<String, WeakReference<CompiledRule>>();
+            new ConcurrentHashMap<>();
 
     // Guarded by the lock: expression over the columns to its ordinal, and the other way round.
     private static final Object LOCK = new Object();
     private static final ConcurrentHashMap<Expression, Integer> SHARED =
-            new ConcurrentHashMap<Expression, Integer>();
+            new ConcurrentHashMap<>();
     private static volatile SharedColumn[] shared = new SharedColumn[0];
     /** Parts of the rules that were compiled, as a set: those that may become columns. */
     private static final ConcurrentHashMap<Expression, Boolean> SEEN =
-            new ConcurrentHashMap<Expression, Boolean>();
+            new ConcurrentHashMap<>();
+
+    static {
+        // Only what is in this one registry counts as built in.
+        DecodingFunctions.register(FunctionRegistry$.MODULE$.builtin());
+    }
 
     private RuleCompiler() {
     }
@@ -105,28 +103,25 @@ public final class RuleCompiler {
      *
      * @throws IllegalArgumentException It is not Spark SQL over the columns, or not array<string>.
      */
-    public static CompiledRule compile(final String text) {
-        WeakReference<CompiledRule> known = (WeakReference<CompiledRule>) COMPILED.get(text);
+    public static CompiledRule compile(String text) {
+        WeakReference<CompiledRule> known = COMPILED.get(text);
         CompiledRule rule = known == null ? null : (CompiledRule) known.get();
         if (rule != null) {
             return rule;
         }
         try {
-            rule = (CompiledRule) SQLConf$.MODULE$.withExistingConf(CONF, new AbstractFunction0() {
-                public Object apply() {
-                    Expression resolved = resolved(text);
-                    String schema = rowSchema(resolved);
-                    Expression bound = executable(resolved);
-                    Expression sharing = sharing(bound);
-                    return new CompiledRule(schema, sharing, Guard.of(sharing));
-                }
+            rule = SQLConf$.MODULE$.withExistingConf(CONF, () -> {
+                Expression resolved = resolved(text);
+                String schema = rowSchema(resolved);
+                Expression sharing = sharing(executable(resolved));
+                return new CompiledRule(schema, sharing, Guard.of(sharing));
             });
         } catch (StackOverflowError error) {
             throw new IllegalArgumentException("the expression is nested too deeply", error);
         } catch (Exception error) { // Scala's are not declared
             throw new IllegalArgumentException(Failures.firstLine(error), error);
         }
-        COMPILED.put(text, new WeakReference<CompiledRule>(rule));
+        COMPILED.put(text, new WeakReference<>(rule));
         if (COMPILED.size() > 10000) {
             COMPILED.clear();
         }
@@ -138,16 +133,14 @@ public final class RuleCompiler {
      *
      * @throws IllegalArgumentException One of them is not Spark SQL over the columns.
      */
-    public static CompiledColumns compileColumns(final String[] texts) {
+    public static CompiledColumns compileColumns(String[] texts) {
         try {
-            return (CompiledColumns) SQLConf$.MODULE$.withExistingConf(CONF, new AbstractFunction0() {
-                public Object apply() {
-                    Expression[] found = new Expression[texts.length];
-                    for (int i = 0; i < found.length; i++) {
-                        found[i] = executable(analyzed(texts[i]));
-                    }
-                    return new CompiledColumns(found);
+            return SQLConf$.MODULE$.withExistingConf(CONF, () -> {
+                Expression[] found = new Expression[texts.length];
+                for (int i = 0; i < found.length; i++) {
+                    found[i] = executable(analyzed(texts[i]));
                 }
+                return new CompiledColumns(found);
             });
         } catch (StackOverflowError error) {
             throw new IllegalArgumentException("an expression is nested too deeply", error);
@@ -158,16 +151,14 @@ public final class RuleCompiler {
 
     /** Return the columns of the row that a query makes by to_json, as DDL; null without one. */
     public static String querySchema(LogicalPlan plan) {
-        Iterator expressions = plan.expressions().iterator();
-        while (expressions.hasNext()) {
-            String found = rowSchema((Expression) expressions.next());
+        for (Expression expression : Scala.list(plan.expressions())) {
+            String found = rowSchema(expression);
             if (found != null) {
                 return found;
             }
         }
-        Iterator children = plan.children().iterator();
-        while (children.hasNext()) {
-            String found = querySchema((LogicalPlan) children.next());
+        for (LogicalPlan child : Scala.list(plan.children())) {
+            String found = querySchema(child);
             if (found != null) {
                 return found;
             }
@@ -177,8 +168,8 @@ public final class RuleCompiler {
 
     private static Expression resolved(String text) {
         Expression resolved = analyzed(text);
-        if (!(resolved.dataType() instanceof ArrayType)
-                || !(((ArrayType) resolved.dataType()).elementType() instanceof StringType)) {
+        if (!(resolved.dataType() instanceof ArrayType array)
+                || !(array.elementType() instanceof StringType)) {
             throw new IllegalArgumentException(
                     "the expression gives " + resolved.dataType().sql() + ", expected ARRAY<STRING>");
         }
@@ -191,7 +182,7 @@ public final class RuleCompiler {
                 new SessionCatalog(
                         new InMemoryCatalog(new SparkConf(false), new Configuration(false)),
                         FunctionRegistry$.MODULE$.builtin()));
-        LogicalPlan plan = (LogicalPlan) analyzer.execute(project(parsed));
+        LogicalPlan plan = analyzer.execute(project(parsed));
         analyzer.checkAnalysis(plan);
         return expression(plan);
     }
@@ -199,32 +190,33 @@ public final class RuleCompiler {
     private static Expression executable(Expression resolved) {
         LogicalPlan plan = ReplaceExpressions$.MODULE$.apply(project(Bounds.of(resolved)));
         plan = ConstantFolding$.MODULE$.apply(plan);
-        return (Expression) expression(plan).transformUp(new Binding());
+        return expression(plan).transformUp(new Binding());
     }
 
     private static LogicalPlan project(Expression expression) {
         Alias alias = new Alias(
                 expression, "rows", NamedExpression$.MODULE$.newExprId(),
-                (Seq) Nil$.MODULE$, Option.empty(), (Seq) Nil$.MODULE$);
-        return new Project(Nil$.MODULE$.$colon$colon(alias), ROW);
+                Scala.seq(), Option.empty(), Scala.seq());
+        return new Project(Scala.seq(alias), ROW);
     }
 
     private static Expression expression(LogicalPlan plan) {
-        if (!(plan instanceof Project)) {
-            throw new IllegalArgumentException("not an expression of one row");
+        if (plan instanceof Project project
+                && Scala.list(project.projectList()).get(0) instanceof Alias alias) {
+            return alias.child();
         }
-        return ((Alias) Scala.list(((Project) plan).projectList()).get(0)).child();
+        throw new IllegalArgumentException("not an expression of one row");
     }
 
     /** Return the columns of an output row as DDL; null when it is not made by to_json. */
     private static String rowSchema(Expression expression) {
+        List<Expression> children = Scala.list(expression.children());
         if (expression instanceof StructsToJson) {
-            Object type = ((Expression) Scala.list(expression.children()).get(0)).dataType();
-            return type instanceof StructType ? ((StructType) type).toDDL() : null;
+            return children.get(0).dataType() instanceof StructType type ? type.toDDL() : null;
         }
         // Conditions stand before what they are for.
-        for (int i = Scala.list(expression.children()).size() - 1; i >= 0; i--) {
-            String found = rowSchema((Expression) Scala.list(expression.children()).get(i));
+        for (int i = children.size() - 1; i >= 0; i--) {
+            String found = rowSchema(children.get(i));
             if (found != null) {
                 return found;
             }
@@ -232,28 +224,43 @@ public final class RuleCompiler {
         return null;
     }
 
-    /** Replace columns by their ordinals, and what rules share by a column of its own. */
-    private static final class Binding extends AbstractPartialFunction {
-        public boolean isDefinedAt(Object node) {
+    /** Replaces parts of an expression; each part is asked for. */
+    private abstract static class Replacing
+            extends AbstractPartialFunction<Expression, Expression> {
+        /** Return what stands in the place of a part. */
+        abstract Expression replaced(Expression part);
+
+        @Override
+        public boolean isDefinedAt(Expression part) {
             return true;
         }
 
-        public Object applyOrElse(Object node, Function1 otherwise) {
-            if (node instanceof PlanExpression) {
+        /** The result is a supertype of an expression, which Java's generics cannot say. */
+        @Override
+        @SuppressWarnings("unchecked")
+        public <A1 extends Expression, B1> B1 applyOrElse(A1 part, Function1<A1, B1> otherwise) {
+            return (B1) replaced(part);
+        }
+    }
+
+    /** Replace columns by their ordinals, and what rules share by a column of its own. */
+    private static final class Binding extends Replacing {
+        @Override
+        Expression replaced(Expression part) {
+            if (part instanceof PlanExpression) {
                 throw new IllegalArgumentException("a rule cannot hold a query");
             }
-            if (node instanceof AttributeReference) {
-                AttributeReference column = (AttributeReference) node;
+            if (part instanceof AttributeReference column) {
                 return new BoundReference(
                         SCHEMA.fieldIndex(column.name()), column.dataType(), true);
             }
-            return isShared((Expression) node) ? share((Expression) node, false) : node;
+            return isShared(part) ? share(part, false) : part;
         }
     }
 
     private static boolean isShared(Expression node) {
-        if (node instanceof Invoke) {
-            return isDecoding((Invoke) node);
+        if (node instanceof Invoke invoke) {
+            return isDecoding(invoke);
         }
         if (FieldKind.is(node)) {
             return true; // asked of a column that was taken out before
@@ -261,56 +268,38 @@ public final class RuleCompiler {
         if (!(node instanceof VariantGet || node instanceof StringSplit || node instanceof Cast)) {
             return false;
         }
-        Object child = Scala.list(node.children()).get(0);
-        if (!(child instanceof BoundReference)
-                || ((BoundReference) child).ordinal() >= MessageRow.COLUMN_COUNT) {
+        List<Expression> children = Scala.list(node.children());
+        if (!(children.get(0) instanceof BoundReference column)
+                || column.ordinal() >= MessageRow.COLUMN_COUNT) {
             return false;
         }
         if (node instanceof Cast) {
-            return node.dataType() instanceof StringType
-                    && ((BoundReference) child).ordinal() == MessageRow.PAYLOAD;
+            return node.dataType() instanceof StringType && column.ordinal() == MessageRow.PAYLOAD;
         }
-        for (int i = 1; i < Scala.list(node.children()).size(); i++) {
-            if (!((Expression) Scala.list(node.children()).get(i)).foldable()) {
-                return false;
-            }
-        }
-        return true;
+        return children.stream().skip(1).allMatch(Expression::foldable);
     }
 
     /** Tell whether the payload is decoded, which takes longer than what is then done with it. */
     private static boolean isDecoding(Invoke node) {
-        if (Scala.list(node.arguments()).size() != 1) {
-            return false;
-        }
-        Object payload = Scala.list(node.arguments()).get(0);
-        return node.targetObject() instanceof Literal
-                && ((Literal) node.targetObject()).value() instanceof PayloadDecoder
-                && payload instanceof BoundReference
-                && ((BoundReference) payload).ordinal() == MessageRow.PAYLOAD;
+        List<Expression> arguments = Scala.list(node.arguments());
+        return arguments.size() == 1
+                && node.targetObject() instanceof Literal target
+                && target.value() instanceof PayloadDecoder
+                && arguments.get(0) instanceof BoundReference payload
+                && payload.ordinal() == MessageRow.PAYLOAD;
     }
 
     /** Take out of a rule what others have had too; the rule as a whole stays. */
     private static Expression sharing(Expression rule) {
-        Expression found = (Expression) rule.mapChildren(new AbstractFunction1() {
-            public Object apply(Object part) {
-                return ((Expression) part).transformDown(new Sharing());
-            }
-        });
-        for (int i = 0; i < Scala.list(rule.children()).size(); i++) {
-            remember((Expression) Scala.list(rule.children()).get(i));
-        }
+        Expression found = rule.mapChildren(part -> part.transformDown(new Sharing()));
+        Scala.list(rule.children()).forEach(RuleCompiler::remember);
         return found;
     }
 
     /** Replaces the largest parts that are known by columns. */
-    private static final class Sharing extends AbstractPartialFunction {
-        public boolean isDefinedAt(Object node) {
-            return true;
-        }
-
-        public Object applyOrElse(Object node, Function1 otherwise) {
-            Expression part = (Expression) node;
+    private static final class Sharing extends Replacing {
+        @Override
+        Expression replaced(Expression part) {
             return SEEN.containsKey(part) ? share(part, true) : part;
         }
     }
@@ -326,9 +315,7 @@ public final class RuleCompiler {
         if (isWhole(node)) {
             SEEN.put(node, Boolean.TRUE);
         }
-        for (int i = 0; i < Scala.list(node.children()).size(); i++) {
-            remember((Expression) Scala.list(node.children()).get(i));
-        }
+        Scala.list(node.children()).forEach(RuleCompiler::remember);
     }
 
     /**
@@ -341,39 +328,30 @@ public final class RuleCompiler {
     }
 
     private static boolean hasVariable(Expression node) {
-        if (node instanceof NamedLambdaVariable) {
-            return true;
-        }
-        for (int i = 0; i < Scala.list(node.children()).size(); i++) {
-            if (hasVariable((Expression) Scala.list(node.children()).get(i))) {
-                return true;
-            }
-        }
-        return false;
+        return node instanceof NamedLambdaVariable
+                || Scala.list(node.children()).stream().anyMatch(RuleCompiler::hasVariable);
     }
 
     /** Count what is neither a column nor a constant, up to a limit. */
     private static int operators(Expression node, int limit) {
-        if (Scala.list(node.children()).isEmpty()) {
-            return 0;
-        }
-        int count = 1;
-        for (int i = 0; count < limit && i < Scala.list(node.children()).size(); i++) {
-            count += operators((Expression) Scala.list(node.children()).get(i), limit - count);
+        List<Expression> children = Scala.list(node.children());
+        int count = children.isEmpty() ? 0 : 1;
+        for (int i = 0; count < limit && i < children.size(); i++) {
+            count += operators(children.get(i), limit - count);
         }
         return count;
     }
 
     private static Expression share(Expression node, boolean isWorthCode) {
-        Integer ordinal = (Integer) SHARED.get(node);
+        Integer ordinal = SHARED.get(node);
         if (ordinal == null) {
             synchronized (LOCK) {
-                ordinal = (Integer) SHARED.get(node);
+                ordinal = SHARED.get(node);
                 if (ordinal == null) {
                     if (shared.length >= MOST_SHARED) {
                         return node;
                     }
-                    ordinal = Integer.valueOf(MessageRow.COLUMN_COUNT + shared.length);
+                    ordinal = MessageRow.COLUMN_COUNT + shared.length;
                     SharedColumn[] longer = new SharedColumn[shared.length + 1];
                     System.arraycopy(shared, 0, longer, 0, shared.length);
                     longer[shared.length] = column(node, new LaneCode(node, isWorthCode));
@@ -382,7 +360,7 @@ public final class RuleCompiler {
                 }
             }
         }
-        return new BoundReference(ordinal.intValue(), node.dataType(), true);
+        return new BoundReference(ordinal, node.dataType(), true);
     }
 
     private static SharedColumn column(Expression node, LaneCode catalyst) {
@@ -397,26 +375,15 @@ public final class RuleCompiler {
     }
 
     /** Return code for some expressions; it is for one thread at a time. */
-    static MutableProjection generate(final Expression[] expressions) {
-        return (MutableProjection) SQLConf$.MODULE$.withExistingConf(CONF, new AbstractFunction0() {
-            public Object apply() {
-                List listed = Nil$.MODULE$;
-                for (int i = expressions.length - 1; i >= 0; i--) {
-                    listed = listed.$colon$colon(expressions[i]);
-                }
-                return GenerateMutableProjection$.MODULE$.generate(listed, true);
-            }
-        });
+    static MutableProjection generate(Expression... expressions) {
+        return SQLConf$.MODULE$.withExistingConf(CONF, () ->
+                GenerateMutableProjection$.MODULE$.generate(Scala.seq(expressions), true));
     }
 
     /** Return what evaluates an expression without code of its own; it is for one thread at a time. */
-    static MutableProjection interpret(final Expression expression) {
-        return (MutableProjection) SQLConf$.MODULE$.withExistingConf(PLAIN, new AbstractFunction0() {
-            public Object apply() {
-                return InterpretedMutableProjection$.MODULE$.createProjection(
-                        Nil$.MODULE$.$colon$colon(expression));
-            }
-        });
+    static MutableProjection interpret(Expression expression) {
+        return SQLConf$.MODULE$.withExistingConf(PLAIN, () ->
+                InterpretedMutableProjection$.MODULE$.createProjection(Scala.seq(expression)));
     }
 
     /** Copy an expression with all that it holds while it is evaluated, as Spark does for each task. */
@@ -428,18 +395,9 @@ public final class RuleCompiler {
             out.close();
             return (Expression)
                     new ObjectInputStream(new ByteArrayInputStream(bytes.toByteArray())).readObject();
-        } catch (IOException error) {
-            throw new IllegalStateException("an expression cannot be copied", error);
-        } catch (ClassNotFoundException error) {
+        } catch (IOException | ClassNotFoundException error) {
             throw new IllegalStateException("an expression cannot be copied", error);
         }
-    }
-
-    private static FunctionRegistry functions() {
-        // Only what is in this one registry counts as built in.
-        FunctionRegistry functions = FunctionRegistry$.MODULE$.builtin();
-        DecodingFunctions.register(functions);
-        return functions;
     }
 
     private static SQLConf conf() {

@@ -12,7 +12,7 @@ public final class RuleCounters {
 
     /** `<tenant>/<rule>` to its counters. */
     static final ConcurrentHashMap<String, RuleCounters> ALL =
-            new ConcurrentHashMap<String, RuleCounters>();
+            new ConcurrentHashMap<>();
 
     public final LongAdder matched = new LongAdder();
     public final LongAdder passed = new LongAdder();
@@ -41,12 +41,12 @@ public final class RuleCounters {
     }
 
     public static RuleCounters of(String name) {
-        RuleCounters known = (RuleCounters) ALL.get(name);
+        RuleCounters known = ALL.get(name);
         if (known != null) {
             return known;
         }
         ALL.putIfAbsent(name, new RuleCounters());
-        return (RuleCounters) ALL.get(name);
+        return ALL.get(name);
     }
 
     /** Let a rule that is deleted have no counters: another one of its name begins at zero. */
@@ -56,7 +56,7 @@ public final class RuleCounters {
 
     /** Begin to count for a rule that was deleted before. */
     static void define(String name) {
-        RuleCounters known = (RuleCounters) ALL.get(name);
+        RuleCounters known = ALL.get(name);
         if (known != null && known.isDeleted) {
             known.matched.reset();
             known.passed.reset();
@@ -72,7 +72,7 @@ public final class RuleCounters {
 
     /** Forget a deleted rule of which nothing is left. */
     static void forget(String name) {
-        RuleCounters known = (RuleCounters) ALL.get(name);
+        RuleCounters known = ALL.get(name);
         if (known != null && known.isDeleted && known.written.isEmpty()) {
             ALL.remove(name);
         }

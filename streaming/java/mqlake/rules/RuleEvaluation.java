@@ -55,10 +55,10 @@ public final class RuleEvaluation {
             if (lane.candidates.isEmpty()) {
                 return NOTHING;
             }
-            ArrayList<Row> rows = new ArrayList<Row>();
+            ArrayList<Row> rows = new ArrayList<>();
             Writer writer = new Writer(row, tenant, topicName, rows);
             for (int i = 0; i < lane.candidates.size(); i++) {
-                evaluate((RuleVersion) lane.candidates.get(i), lane, table, writer);
+                evaluate(lane.candidates.get(i), lane, table, writer);
             }
             return rows.isEmpty() ? NOTHING : (Row[]) rows.toArray(new Row[rows.size()]);
         } finally {
@@ -191,7 +191,7 @@ public final class RuleEvaluation {
         }
 
         void output(RuleVersion rule, int index, byte[] outputRow) {
-            ArrayList<Row> headers = new ArrayList<Row>(8);
+            ArrayList<Row> headers = new ArrayList<>(8);
             headers.add(header("rule", rule.versionHeader));
             headers.add(header("output", (position + index).getBytes(StandardCharsets.US_ASCII)));
             headers.add(header("ts", ts));
@@ -218,7 +218,7 @@ public final class RuleEvaluation {
         private long size(byte[] key, byte[] value, ArrayList<Row> headers) {
             long bytes = LogLimits.size(key, value);
             for (int i = 0; i < headers.size(); i++) {
-                Row header = (Row) headers.get(i);
+                Row header = headers.get(i);
                 bytes += LogLimits.headerSize((String) header.get(0), (byte[]) header.get(1));
             }
             return bytes;
@@ -226,7 +226,7 @@ public final class RuleEvaluation {
 
         void takeBack(int count) {
             while (rows.size() > count) {
-                written -= ((byte[]) ((Row) rows.remove(rows.size() - 1)).get(3)).length;
+                written -= ((byte[]) rows.remove(rows.size() - 1).get(3)).length;
             }
         }
 
@@ -250,7 +250,7 @@ public final class RuleEvaluation {
         }
 
         private ArrayList<Row> letterHeaders(RuleVersion rule, String error) {
-            ArrayList<Row> headers = new ArrayList<Row>(6);
+            ArrayList<Row> headers = new ArrayList<>(6);
             headers.add(header("rule", rule.versionHeader));
             headers.add(header("output", (position + 0).getBytes(StandardCharsets.US_ASCII)));
             headers.add(header("stage", "evaluate".getBytes(StandardCharsets.US_ASCII)));
@@ -267,7 +267,7 @@ public final class RuleEvaluation {
                     tenant, client, rule.rule, rule.version, error, topicName, count, nowMs);
             String through = rules.length == 0 ? rule.rule
                     : isLoop(rule.rule) ? chainText() : chainText() + "," + rule.rule;
-            ArrayList<Row> headers = new ArrayList<Row>(1);
+            ArrayList<Row> headers = new ArrayList<>(1);
             headers.add(header("chain", through.getBytes(StandardCharsets.UTF_8)));
             add(eventsTopic, 0, (tenant + "/" + client).getBytes(StandardCharsets.UTF_8),
                     json.getBytes(StandardCharsets.UTF_8), headers);

@@ -13,7 +13,7 @@ import org.apache.spark.sql.api.java.UDF5;
  *
  * On the barrier of a change it waits until the change is in the table.
  */
-public final class RuleFilter implements UDF5 {
+public final class RuleFilter implements UDF5<String, byte[], byte[], Integer, Long, Boolean> {
     private static final long serialVersionUID = 1L;
     private static final byte[] BARRIER = "\0rules/".getBytes(StandardCharsets.US_ASCII);
 
@@ -28,29 +28,28 @@ public final class RuleFilter implements UDF5 {
     /** Begun: number of a change; nothing is evaluated before it is in the table. */
     public RuleFilter(
             Map<String, String> clientConfig, Map<String, String> logTopics, long begun) {
-        this.clientConfig = new HashMap<String, String>(clientConfig);
-        this.rulesTopic = (String) logTopics.get("rules");
-        this.eventsTopic = (String) logTopics.get("events");
+        this.clientConfig = new HashMap<>(clientConfig);
+        this.rulesTopic = logTopics.get("rules");
+        this.eventsTopic = logTopics.get("events");
         this.begun = begun;
     }
 
-    /** The raw signature: Janino writes no bridge methods. */
-    public Object call(
-            Object logTopic, Object keyBytes, Object value, Object partition, Object offset) {
+    @Override
+    public Boolean call(
+            String logTopic, byte[] key, byte[] value, Integer partition, Long offset) {
         boolean isEvent = eventsTopic.equals(logTopic);
         Positions positions = isEvent ? events : messages;
         if (positions == null) {
-            positions = Positions.of("rules", (String) logTopic);
+            positions = Positions.of("rules", logTopic);
             if (isEvent) {
                 events = positions;
             } else {
                 messages = positions;
             }
         }
-        positions.reach(((Integer) partition).intValue(), ((Long) offset).longValue());
-        byte[] key = (byte[]) keyBytes;
+        positions.reach(partition, offset);
         if (key == null) {
-            return Boolean.FALSE;
+            return false;
         }
         RuleFollower rules = follower;
         if (rules == null) {
@@ -60,26 +59,26 @@ public final class RuleFilter implements UDF5 {
         }
         if (key.length > 0 && key[0] == 0) {
             awaitChange(key, rules);
-            return Boolean.FALSE;
+            return false;
         }
         int slash = slash(key);
         if (slash < 0) {
-            return Boolean.FALSE; // not ours: somebody else wrote to the topic
+            return false; // not ours: somebody else wrote to the topic
         }
         RuleTable table = rules.table();
         String tenant = new String(key, 0, slash, StandardCharsets.UTF_8);
         if (!table.hasRules(tenant)) {
-            return Boolean.FALSE;
+            return false;
         }
         byte[] topic = key;
         if (isEvent) {
-            MessageRow.Event event = MessageRow.Event.read((byte[]) value);
+            MessageRow.Event event = MessageRow.Event.read(value);
             if (event == null) {
-                return Boolean.FALSE;
+                return false;
             }
             topic = TopicFilters.key(tenant, event.topicName);
         }
-        return Boolean.valueOf(table.matches(topic));
+        return table.matches(topic);
     }
 
     /** Tell whether a key is that of the barrier of a change. */

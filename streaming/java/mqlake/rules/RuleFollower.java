@@ -22,7 +22,7 @@ import org.slf4j.LoggerFactory;
 public final class RuleFollower extends LogFollower<RuleTable> {
     private static final Logger LOG = LoggerFactory.getLogger(RuleFollower.class);
     private static final ConcurrentHashMap<String, RuleFollower> FOLLOWERS =
-            new ConcurrentHashMap<String, RuleFollower>();
+            new ConcurrentHashMap<>();
     private static final int COMPILING_THREADS = 2;
     /** Wait for a change before it is in doubt; it is more than who makes it waits before giving it up. */
     private static final long CHANGE_MS = 20000;
@@ -49,12 +49,12 @@ public final class RuleFollower extends LogFollower<RuleTable> {
     /** Return the follower of one log in this JVM, started at the first call. */
     public static RuleFollower of(Map<String, String> config, String logTopic) {
         String name = logTopic + "@" + config.get("bootstrap.servers");
-        RuleFollower follower = (RuleFollower) FOLLOWERS.get(name);
+        RuleFollower follower = FOLLOWERS.get(name);
         if (follower != null) {
             return follower;
         }
         synchronized (FOLLOWERS) {
-            follower = (RuleFollower) FOLLOWERS.get(name);
+            follower = FOLLOWERS.get(name);
             if (follower == null) {
                 follower = new RuleFollower(config, logTopic);
                 follower.start("mqlake-rules");
@@ -105,7 +105,7 @@ public final class RuleFollower extends LogFollower<RuleTable> {
     static void giveCounts() {
         Iterator<RuleFollower> each = FOLLOWERS.values().iterator();
         while (each.hasNext()) {
-            RuleFollower follower = (RuleFollower) each.next();
+            RuleFollower follower = each.next();
             RuleTable current = follower.table;
             RuleTable old = follower.previous;
             if (old != null) {
@@ -119,7 +119,7 @@ public final class RuleFollower extends LogFollower<RuleTable> {
 
     @Override
     protected RuleTable newTable() {
-        waiting = new LinkedHashMap<String, byte[]>();
+        waiting = new LinkedHashMap<>();
         return new RuleTable();
     }
 
@@ -128,11 +128,11 @@ public final class RuleFollower extends LogFollower<RuleTable> {
         if (record.key() == null) {
             return;
         }
-        String key = new String((byte[]) record.key(), StandardCharsets.UTF_8);
+        String key = new String(record.key(), StandardCharsets.UTF_8);
         if (waiting != null) {
-            waiting.put(key, (byte[]) record.value());
+            waiting.put(key, record.value());
         } else {
-            apply(key, (byte[]) record.value(), target);
+            apply(key, record.value(), target);
         }
     }
 
@@ -154,31 +154,32 @@ public final class RuleFollower extends LogFollower<RuleTable> {
         Iterator<Map.Entry<String, byte[]>> each = waiting.entrySet().iterator();
         waiting = null;
         while (each.hasNext()) {
-            Map.Entry<String, byte[]> entry = (Map.Entry<String, byte[]>) each.next();
-            apply((String) entry.getKey(), (byte[]) entry.getValue(), target);
+            Map.Entry<String, byte[]> entry = each.next();
+            apply(entry.getKey(), entry.getValue(), target);
         }
         LOG.info(held.size() + " rules compiled");
     }
 
     /** Return what was compiled: the compiler forgets what nobody holds. */
     private ArrayList<CompiledRule> compileAll() {
-        HashSet<String> texts = new HashSet<String>();
+        HashSet<String> texts = new HashSet<>();
         Iterator<Map.Entry<String, byte[]>> each = waiting.entrySet().iterator();
         while (each.hasNext()) {
-            Map.Entry<String, byte[]> entry = (Map.Entry<String, byte[]>) each.next();
-            if (((String) entry.getKey()).startsWith("a/")) {
+            Map.Entry<String, byte[]> entry = each.next();
+            if (entry.getKey().startsWith("a/")) {
                 try {
-                    texts.addAll(Arrays.asList(Activation.expressions((byte[]) entry.getValue())));
+                    texts.addAll(Arrays.asList(Activation.expressions(entry.getValue())));
                 } catch (Exception error) {
                     LOG.debug("not compiled", error); // said when it is applied
                 }
             }
         }
         final Iterator<String> all = texts.iterator();
-        final ArrayList<CompiledRule> compiled = new ArrayList<CompiledRule>();
+        final ArrayList<CompiledRule> compiled = new ArrayList<>();
         Thread[] threads = new Thread[Math.min(COMPILING_THREADS, texts.size())];
         for (int i = 0; i < threads.length; i++) {
             threads[i] = new Thread("mqlake-rules-" + i) {
+                @Override
                 public void run() {
                     while (true) {
                         String text;
@@ -186,7 +187,7 @@ public final class RuleFollower extends LogFollower<RuleTable> {
                             if (!all.hasNext()) {
                                 return;
                             }
-                            text = (String) all.next();
+                            text = all.next();
                         }
                         try {
                             CompiledRule rule = RuleCompiler.compile(text);

@@ -3,8 +3,9 @@ package mqlake.rules;
 import java.util.HashMap;
 import java.util.Map;
 import mqlake.log.LogLimits;
+import mqlake.spark.Scala;
+import org.apache.spark.sql.Row;
 import org.apache.spark.sql.api.java.UDF8;
-import scala.collection.Iterator;
 import scala.collection.Seq;
 
 /**
@@ -15,8 +16,12 @@ import scala.collection.Seq;
  * Which records come here is RuleFilter's matter. The record formats are those of mqlake/records.py and
  * mqlake/rule_records.py.
  */
-public final class RuleFunction implements UDF8 {
+public final class RuleFunction
+        implements UDF8<
+                String, Integer, Long, Long, byte[], byte[], Seq<String>, Seq<byte[]>, Row[]> {
     private static final long serialVersionUID = 1L;
+    private static final String[] NO_NAMES = {};
+    private static final byte[][] NO_VALUES = {};
 
     private final Map<String, String> clientConfig;
     private final Map<String, String> logTopics;
@@ -25,48 +30,35 @@ public final class RuleFunction implements UDF8 {
 
     /** Log topics: rules, metrics, events, outputs and dead_letters, by these names. */
     public RuleFunction(Map<String, String> clientConfig, Map<String, String> logTopics) {
-        this.clientConfig = new HashMap<String, String>(clientConfig);
-        this.logTopics = new HashMap<String, String>(logTopics);
+        this.clientConfig = new HashMap<>(clientConfig);
+        this.logTopics = new HashMap<>(logTopics);
     }
 
-    /** The raw signature: Janino writes no bridge methods. */
-    public Object call(
-            Object logTopic, Object partition, Object offset, Object timestampMs,
-            Object key, Object value, Object headerNames, Object headerValues) {
+    @Override
+    public Row[] call(
+            String logTopic, Integer partition, Long offset, Long timestampMs,
+            byte[] key, byte[] value, Seq<String> headerNames, Seq<byte[]> headerValues) {
         RuleFollower rules = follower;
         if (rules == null) {
             evaluation = new RuleEvaluation(
-                    (String) logTopics.get("events"), (String) logTopics.get("outputs"),
-                    (String) logTopics.get("dead_letters"), LogLimits.of(clientConfig));
-            rules = RuleFollower.of(clientConfig, (String) logTopics.get("rules"));
-            RuleMetrics.start(clientConfig, (String) logTopics.get("metrics"));
+                    logTopics.get("events"), logTopics.get("outputs"),
+                    logTopics.get("dead_letters"), LogLimits.of(clientConfig));
+            rules = RuleFollower.of(clientConfig, logTopics.get("rules"));
+            RuleMetrics.start(clientConfig, logTopics.get("metrics"));
             follower = rules;
         }
         return evaluation.evaluate(
-                rules.table(), (String) logTopic, ((Integer) partition).intValue(),
-                ((Long) offset).longValue(), ((Long) timestampMs).longValue(), (byte[]) key,
-                (byte[]) value, names(headerNames), values(headerValues));
+                rules.table(), logTopic, partition, offset, timestampMs, key, value,
+                names(headerNames), values(headerValues));
     }
 
-    public static String[] names(Object headers) {
-        String[] names = new String[headers == null ? 0 : ((Seq) headers).size()];
-        if (names.length > 0) {
-            Iterator each = ((Seq) headers).iterator();
-            for (int i = 0; i < names.length; i++) {
-                names[i] = (String) each.next();
-            }
-        }
-        return names;
+    /** Return the names of headers, none for null. */
+    public static String[] names(Seq<String> headers) {
+        return headers == null ? NO_NAMES : Scala.list(headers).toArray(NO_NAMES);
     }
 
-    public static byte[][] values(Object headers) {
-        byte[][] values = new byte[headers == null ? 0 : ((Seq) headers).size()][];
-        if (values.length > 0) {
-            Iterator each = ((Seq) headers).iterator();
-            for (int i = 0; i < values.length; i++) {
-                values[i] = (byte[]) each.next();
-            }
-        }
-        return values;
+    /** Return the values of headers, none for null. */
+    public static byte[][] values(Seq<byte[]> headers) {
+        return headers == null ? NO_VALUES : Scala.list(headers).toArray(NO_VALUES);
     }
 }

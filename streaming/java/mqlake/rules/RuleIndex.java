@@ -39,7 +39,7 @@ final class RuleIndex {
         this.set = set;
         this.logTopic = logTopic;
         long[] offsets = new long[0];
-        ArrayList<RuleVersion> last = new ArrayList<RuleVersion>();
+        ArrayList<RuleVersion> last = new ArrayList<>();
         for (int i = 0; i < set.versions.length; i++) {
             RuleVersion version = set.versions[i];
             offsets = version.later(offsets, logTopic);
@@ -48,10 +48,10 @@ final class RuleIndex {
             }
         }
         this.from = offsets;
-        this.versions = (RuleVersion[]) last.toArray(new RuleVersion[last.size()]);
+        this.versions = last.toArray(new RuleVersion[last.size()]);
         this.given = new long[versions.length];
         this.found = new LongAdder[versions.length];
-        ArrayList<Integer> all = new ArrayList<Integer>();
+        ArrayList<Integer> all = new ArrayList<>();
         for (int i = 0; i < versions.length; i++) {
             found[i] = new LongAdder();
             all.add(Integer.valueOf(i));
@@ -138,20 +138,20 @@ final class RuleIndex {
     }
 
     private Node node(ArrayList<Integer> rules, int depth) {
-        ArrayList<Integer> here = new ArrayList<Integer>();
-        ArrayList<ArrayList<Integer>> groups = new ArrayList<ArrayList<Integer>>();
-        HashMap<Integer, ArrayList<Integer>> byColumn = new HashMap<Integer, ArrayList<Integer>>();
+        ArrayList<Integer> here = new ArrayList<>();
+        ArrayList<ArrayList<Integer>> groups = new ArrayList<>();
+        HashMap<Integer, ArrayList<Integer>> byColumn = new HashMap<>();
         for (int i = 0; i < rules.size(); i++) {
-            Integer rule = (Integer) rules.get(i);
+            Integer rule = rules.get(i);
             Guard[] guards = guards(rule);
             if (guards.length == depth) {
                 here.add(rule);
                 continue;
             }
-            Integer ordinal = Integer.valueOf(guards[depth].ordinal);
-            ArrayList<Integer> group = (ArrayList<Integer>) byColumn.get(ordinal);
+            Integer ordinal = guards[depth].ordinal();
+            ArrayList<Integer> group = byColumn.get(ordinal);
             if (group == null) {
-                group = new ArrayList<Integer>();
+                group = new ArrayList<>();
                 byColumn.put(ordinal, group);
                 groups.add(group);
             }
@@ -159,29 +159,29 @@ final class RuleIndex {
         }
         Column[] columns = new Column[groups.size()];
         for (int i = 0; i < columns.length; i++) {
-            columns[i] = column((ArrayList<Integer>) groups.get(i), depth);
+            columns[i] = column(groups.get(i), depth);
         }
         return new Node(places(here), columns);
     }
 
     /** Return the column that all of these rules ask for at a depth. */
     private Column column(ArrayList<Integer> rules, int depth) {
-        HashMap<Object, ArrayList<Integer>> byValue = new HashMap<Object, ArrayList<Integer>>();
+        HashMap<Object, ArrayList<Integer>> byValue = new HashMap<>();
         for (int i = 0; i < rules.size(); i++) {
-            Object wanted = guards((Integer) rules.get(i))[depth].wanted;
-            ArrayList<Integer> group = (ArrayList<Integer>) byValue.get(wanted);
+            Object wanted = guards(rules.get(i))[depth].wanted();
+            ArrayList<Integer> group = byValue.get(wanted);
             if (group == null) {
-                group = new ArrayList<Integer>();
+                group = new ArrayList<>();
                 byValue.put(wanted, group);
             }
             group.add(rules.get(i));
         }
-        HashMap<Object, Node> nodes = new HashMap<Object, Node>();
+        HashMap<Object, Node> nodes = new HashMap<>();
         Object[] values = byValue.keySet().toArray();
         for (int i = 0; i < values.length; i++) {
-            nodes.put(values[i], node((ArrayList<Integer>) byValue.get(values[i]), depth + 1));
+            nodes.put(values[i], node(byValue.get(values[i]), depth + 1));
         }
-        int ordinal = guards((Integer) rules.get(0))[depth].ordinal;
+        int ordinal = guards(rules.get(0))[depth].ordinal();
         return new Column(ordinal, nodes, places(rules));
     }
 
@@ -193,7 +193,7 @@ final class RuleIndex {
     private static int[] places(ArrayList<Integer> rules) {
         int[] places = new int[rules.size()];
         for (int i = 0; i < places.length; i++) {
-            places[i] = ((Integer) rules.get(i)).intValue();
+            places[i] = rules.get(i).intValue();
         }
         return places;
     }

@@ -18,7 +18,7 @@ import org.slf4j.LoggerFactory;
 public final class RuleMetrics implements Runnable {
     private static final Logger LOG = LoggerFactory.getLogger(RuleMetrics.class);
     private static final ConcurrentHashMap<String, RuleMetrics> STARTED =
-            new ConcurrentHashMap<String, RuleMetrics>();
+            new ConcurrentHashMap<>();
     private static final long INTERVAL_MS = 1000;
     private static final long PAUSE_MS = 10000;
 
@@ -44,6 +44,7 @@ public final class RuleMetrics implements Runnable {
         }
     }
 
+    @Override
     public void run() {
         while (true) {
             try {
@@ -66,7 +67,7 @@ public final class RuleMetrics implements Runnable {
         properties.putAll(config);
         properties.put("linger.ms", "5");
         properties.put("buffer.memory", "2097152");
-        KafkaProducer<byte[], byte[]> producer = new KafkaProducer<byte[], byte[]>(
+        KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
                 properties, new ByteArraySerializer(), new ByteArraySerializer());
         try {
             while (true) {
@@ -75,11 +76,11 @@ public final class RuleMetrics implements Runnable {
                         RuleCounters.ALL.entrySet().iterator();
                 while (each.hasNext()) {
                     Map.Entry<String, RuleCounters> entry =
-                            (Map.Entry<String, RuleCounters>) each.next();
-                    RuleCounters counters = (RuleCounters) entry.getValue();
+                            each.next();
+                    RuleCounters counters = entry.getValue();
                     String value = counters.next();
                     if (!counters.written.equals(value)) {
-                        producer.send(record((String) entry.getKey(), value));
+                        producer.send(record(entry.getKey(), value));
                         counters.written = value == null ? "" : value;
                     }
                 }
@@ -91,7 +92,7 @@ public final class RuleMetrics implements Runnable {
     }
 
     private ProducerRecord<byte[], byte[]> record(String rule, String value) {
-        return new ProducerRecord<byte[], byte[]>(
+        return new ProducerRecord<>(
                 logTopic, Integer.valueOf(0), (prefix + rule).getBytes(StandardCharsets.UTF_8),
                 value == null ? null : value.getBytes(StandardCharsets.UTF_8),
                 Collections.singletonList(

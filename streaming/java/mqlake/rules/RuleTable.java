@@ -20,29 +20,23 @@ public final class RuleTable {
     private static final RuleVersion[] NONE = new RuleVersion[0];
 
     /** By identifier, which is also the order in which they are evaluated. */
-    private static final class ByRule implements Comparator {
-        public int compare(Object left, Object right) {
-            RuleVersion one = (RuleVersion) left;
-            RuleVersion other = (RuleVersion) right;
-            int order = one.rule.compareTo(other.rule);
-            return order != 0 ? order : one.version - other.version;
-        }
-    }
-
-    private static final Comparator BY_RULE = new ByRule();
+    private static final Comparator<RuleVersion> BY_RULE = (one, other) -> {
+        int order = one.rule.compareTo(other.rule);
+        return order != 0 ? order : one.version - other.version;
+    };
 
     /** At each filter its RuleSet. */
     private final TopicFilters filters = new TopicFilters();
     /** Tenant to how many filters it has; none without. */
-    private final ConcurrentHashMap<String, Integer> tenants = new ConcurrentHashMap<String, Integer>();
+    private final ConcurrentHashMap<String, Integer> tenants = new ConcurrentHashMap<>();
     /** `<tenant>/<rule>` to its versions. */
     private final ConcurrentHashMap<String, RuleVersion[]> rules =
-            new ConcurrentHashMap<String, RuleVersion[]>();
+            new ConcurrentHashMap<>();
     /** `<tenant>/<rule>` to its versions with memory, which are evaluated elsewhere. */
     private final ConcurrentHashMap<String, RuleVersion[]> runs =
-            new ConcurrentHashMap<String, RuleVersion[]>();
+            new ConcurrentHashMap<>();
     /** Those that may have counts to give. */
-    private final ConcurrentLinkedQueue<RuleIndex> indexes = new ConcurrentLinkedQueue<RuleIndex>();
+    private final ConcurrentLinkedQueue<RuleIndex> indexes = new ConcurrentLinkedQueue<>();
     /** What came of changes up to this one is in the table. */
     volatile long decided = -1;
 
@@ -83,7 +77,7 @@ public final class RuleTable {
     /** Replace the versions of a rule; none takes it out. */
     void replace(String tenant, String rule, RuleVersion[] versions) {
         String name = tenant + "/" + rule;
-        RuleVersion[] old = (RuleVersion[]) rules.get(name);
+        RuleVersion[] old = rules.get(name);
         if (old == null) {
             old = NONE;
         }
@@ -108,7 +102,7 @@ public final class RuleTable {
     private void set(String tenant, String filter, String rule, RuleVersion[] versions) {
         byte[] key = TopicFilters.key(tenant, filter);
         RuleSet before = (RuleSet) filters.get(key);
-        ArrayList<RuleVersion> after = new ArrayList<RuleVersion>();
+        ArrayList<RuleVersion> after = new ArrayList<>();
         for (int i = 0; before != null && i < before.versions.length; i++) {
             if (!before.versions[i].rule.equals(rule)) {
                 after.add(before.versions[i]);
@@ -119,7 +113,7 @@ public final class RuleTable {
                 after.add(versions[i]);
             }
         }
-        RuleVersion[] sorted = (RuleVersion[]) after.toArray(new RuleVersion[after.size()]);
+        RuleVersion[] sorted = after.toArray(new RuleVersion[after.size()]);
         Arrays.sort(sorted, BY_RULE);
         if (before == null && sorted.length > 0) {
             count(tenant, 1);
@@ -134,7 +128,7 @@ public final class RuleTable {
     }
 
     private void count(String tenant, int more) {
-        Integer before = (Integer) tenants.get(tenant);
+        Integer before = tenants.get(tenant);
         int after = (before == null ? 0 : before.intValue()) + more;
         if (after == 0) {
             tenants.remove(tenant);
@@ -145,14 +139,14 @@ public final class RuleTable {
 
     /** Tell whether any rule, at whatever position, has a filter that matches `<tenant>/<topic name>`. */
     boolean matches(byte[] topic) {
-        ArrayList<Object> found = new ArrayList<Object>(4);
+        ArrayList<Object> found = new ArrayList<>(4);
         filters.match(new TopicFilters.Topic(topic), found);
         return !found.isEmpty();
     }
 
     /** Return the version with memory that a change put in force; null when it is forgotten. */
     public RuleVersion run(String name, long change) {
-        RuleVersion[] known = (RuleVersion[]) runs.get(name);
+        RuleVersion[] known = runs.get(name);
         for (int i = 0; known != null && i < known.length; i++) {
             if (known[i].change == change) {
                 return known[i];
@@ -168,7 +162,7 @@ public final class RuleTable {
         }
         Iterator<RuleVersion[]> each = runs.values().iterator();
         while (each.hasNext()) {
-            RuleVersion[] versions = (RuleVersion[]) each.next();
+            RuleVersion[] versions = each.next();
             for (int i = 0; i < versions.length; i++) {
                 if (versions[i].tenant.equals(tenant)
                         && Arrays.asList(versions[i].filters).contains(eventTopic)) {
@@ -188,7 +182,7 @@ public final class RuleTable {
      * rule once, in order, without those of which it is known already that they have no result.
      */
     void match(String tenant, String topicName, String logTopic, Lane lane) {
-        ArrayList<Object> found = new ArrayList<Object>(4);
+        ArrayList<Object> found = new ArrayList<>(4);
         filters.match(new TopicFilters.Topic(TopicFilters.key(tenant, topicName)), found);
         MessageRow row = lane.row;
         // Of what came through rules each is to say whether it goes round in a loop; and a rule that may
@@ -215,9 +209,9 @@ public final class RuleTable {
         // be found at one filter and its successor at another.
         int kept = 0;
         for (int i = 0; i < candidates.size(); i++) {
-            RuleVersion candidate = (RuleVersion) candidates.get(i);
+            RuleVersion candidate = candidates.get(i);
             // All versions of a rule share their counters.
-            if (kept == 0 || ((RuleVersion) candidates.get(kept - 1)).counters != candidate.counters) {
+            if (kept == 0 || candidates.get(kept - 1).counters != candidate.counters) {
                 candidates.set(kept++, candidate);
             }
         }
@@ -230,7 +224,7 @@ public final class RuleTable {
     public void giveCounts() {
         Iterator<RuleIndex> each = indexes.iterator();
         while (each.hasNext()) {
-            if (!((RuleIndex) each.next()).giveCounts()) {
+            if (!each.next().giveCounts()) {
                 each.remove();
             }
         }

@@ -43,7 +43,7 @@ public final class RuleVersion {
 
     /** Tell whether this version is the one for a record; a partition that is new counts from 0. */
     public boolean counts(String logTopic, int partition, long offset) {
-        long[][] range = (long[][]) ranges.get(logTopic);
+        long[][] range = ranges.get(logTopic);
         if (range == null) {
             return false;
         }
@@ -55,13 +55,13 @@ public final class RuleVersion {
 
     /** Tell whether this version counts, once it does, for all that a log topic will have. */
     boolean isLast(String logTopic) {
-        long[][] range = (long[][]) ranges.get(logTopic);
+        long[][] range = ranges.get(logTopic);
         return range != null && range[1] == null;
     }
 
     /** Return by partition these offsets, or the later ones from which on this version changes no more. */
     long[] later(long[] offsets, String logTopic) {
-        long[][] range = (long[][]) ranges.get(logTopic);
+        long[][] range = ranges.get(logTopic);
         if (range == null) {
             return offsets;
         }

@@ -7,7 +7,6 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.StandardCopyOption;
-import java.nio.file.attribute.FileAttribute;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.Iterator;
 import org.apache.hadoop.conf.Configuration;
@@ -27,13 +26,14 @@ public final class CommitFiles extends HadoopFileSystemLogStore {
         super(conf);
     }
 
-    public void write(Path path, Iterator actions, Boolean overwrite, Configuration conf)
+    @Override
+    public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration conf)
             throws IOException {
         File target = file(path);
         File written = file(createTempPath(path));
         try {
             fill(written, actions);
-            if (overwrite.booleanValue()) {
+            if (overwrite) {
                 Files.move(written.toPath(), target.toPath(), StandardCopyOption.ATOMIC_MOVE);
             } else {
                 // FileAlreadyExistsException tells Delta that another has the version.
@@ -46,25 +46,21 @@ public final class CommitFiles extends HadoopFileSystemLogStore {
     }
 
     /** What Delta writes by itself, its checkpoints, is to be renamed when it is complete. */
+    @Override
     public Boolean isPartialWriteVisible(Path path, Configuration conf) {
-        return Boolean.TRUE;
+        return true;
     }
 
-    private static void fill(File file, Iterator lines) throws IOException {
+    private static void fill(File file, Iterator<String> lines) throws IOException {
         Files.createFile(
                 file.toPath(),
-                new FileAttribute[] {
-                    PosixFilePermissions.asFileAttribute(
-                            PosixFilePermissions.fromString(OWNER_ALONE))
-                });
-        FileOutputStream stream = new FileOutputStream(file);
-        try {
+                PosixFilePermissions.asFileAttribute(
+                        PosixFilePermissions.fromString(OWNER_ALONE)));
+        try (FileOutputStream stream = new FileOutputStream(file)) {
             while (lines.hasNext()) {
-                stream.write(((String) lines.next() + "\n").getBytes(StandardCharsets.UTF_8));
+                stream.write((lines.next() + "\n").getBytes(StandardCharsets.UTF_8));
             }
             stream.getFD().sync();
-        } finally {
-            stream.close();
         }
     }
 

@@ -20,6 +20,7 @@ public final class FatalErrors implements Thread.UncaughtExceptionHandler {
         Thread.setDefaultUncaughtExceptionHandler(new FatalErrors());
     }
 
+    @Override
     public void uncaughtException(Thread thread, Throwable error) {
         LOG.error("thread " + thread.getName() + " has died", error);
         if (error instanceof VirtualMachineError && !(error instanceof StackOverflowError)) {

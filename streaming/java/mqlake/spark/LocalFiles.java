@@ -6,7 +6,6 @@ import java.io.OutputStream;
 import java.net.URI;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
-import java.nio.file.OpenOption;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.PosixFilePermission;
 import java.util.EnumSet;
@@ -35,6 +34,7 @@ public final class LocalFiles extends LocalFileSystem {
         super(new Raw());
     }
 
+    @Override
     public void initialize(URI name, Configuration conf) throws IOException {
         super.initialize(name, conf);
         setWriteChecksum(false);
@@ -42,12 +42,8 @@ public final class LocalFiles extends LocalFileSystem {
 
     /** Return when the names in a folder are on the disk. */
     public static void syncFolder(File folder) throws IOException {
-        FileChannel channel =
-                FileChannel.open(folder.toPath(), new OpenOption[] {StandardOpenOption.READ});
-        try {
+        try (FileChannel channel = FileChannel.open(folder.toPath(), StandardOpenOption.READ)) {
             channel.force(true);
-        } finally {
-            channel.close();
         }
     }
 
@@ -55,11 +51,13 @@ public final class LocalFiles extends LocalFileSystem {
     public static final class Raw extends RawLocalFileSystem {
         private String[] expendable = new String[0];
 
+        @Override
         public void initialize(URI name, Configuration conf) throws IOException {
             super.initialize(name, conf);
             expendable = conf.getTrimmedStrings(EXPENDABLE);
         }
 
+        @Override
         protected OutputStream createOutputStreamWithMode(
                 Path path, boolean append, FsPermission permission) throws IOException {
             OutputStream stream = super.createOutputStreamWithMode(path, append, permission);
@@ -67,6 +65,7 @@ public final class LocalFiles extends LocalFileSystem {
             return isExpendable(file) ? stream : new Synced(stream, file);
         }
 
+        @Override
         public boolean rename(Path from, Path to) throws IOException {
             boolean done = super.rename(from, to);
             File file = pathToFile(to);
@@ -76,6 +75,7 @@ public final class LocalFiles extends LocalFileSystem {
             return done;
         }
 
+        @Override
         protected boolean mkOneDirWithMode(Path path, File file, FsPermission permission)
                 throws IOException {
             boolean done = super.mkOneDirWithMode(path, file, permission);
@@ -85,6 +85,7 @@ public final class LocalFiles extends LocalFileSystem {
             return done;
         }
 
+        @Override
         public void setPermission(Path path, FsPermission permission) throws IOException {
             EnumSet<PosixFilePermission> permissions = EnumSet.noneOf(PosixFilePermission.class);
             PosixFilePermission[] all = PosixFilePermission.values(); // owner r, w, x, group r, …
@@ -97,8 +98,8 @@ public final class LocalFiles extends LocalFileSystem {
         }
 
         private boolean isExpendable(File file) {
-            for (int i = 0; i < expendable.length; i++) {
-                if (file.getPath().startsWith(expendable[i] + File.separator)) {
+            for (String folder : expendable) {
+                if (file.getPath().startsWith(folder + File.separator)) {
                     return true;
                 }
             }
@@ -117,26 +118,32 @@ public final class LocalFiles extends LocalFileSystem {
             this.file = file;
         }
 
+        @Override
         public void write(int octet) throws IOException {
             stream.write(octet);
         }
 
+        @Override
         public void write(byte[] data, int offset, int length) throws IOException {
             stream.write(data, offset, length);
         }
 
+        @Override
         public void flush() throws IOException {
             stream.flush();
         }
 
+        @Override
         public void hflush() throws IOException {
             ((Syncable) stream).hflush();
         }
 
+        @Override
         public void hsync() throws IOException {
             ((Syncable) stream).hsync();
         }
 
+        @Override
         public void close() throws IOException {
             if (closed) {
                 return;

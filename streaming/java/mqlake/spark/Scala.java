@@ -16,7 +16,7 @@ public final class Scala {
 
     /** Return a sequence of its own. */
     @SafeVarargs
-    static <T> scala.collection.immutable.Seq<T> seq(T... items) {
+    public static <T> scala.collection.immutable.Seq<T> seq(T... items) {
         return scala.collection.immutable.List.from(CollectionConverters.asScala(List.of(items)));
     }
 }

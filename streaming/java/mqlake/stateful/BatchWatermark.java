@@ -3,9 +3,8 @@ package mqlake.stateful;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
-import java.nio.file.Paths;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.TaskContext;
@@ -16,22 +15,14 @@ import org.apache.spark.TaskContext;
  * That is the one of the batch before. It stands in the query's checkpoint before this batch begins, so
  * a batch that comes again finds the same.
  */
-final class BatchWatermark {
+record BatchWatermark(String batch, long watermarkMs) {
     private static final ObjectMapper JSON = new ObjectMapper();
     /** Before any: nothing is late. */
     static final long NONE = Long.MIN_VALUE;
     private static final String BATCH = "streaming.sql.batchId";
 
     private static final ConcurrentHashMap<String, BatchWatermark> KNOWN =
-            new ConcurrentHashMap<String, BatchWatermark>();
-
-    private final String batch;
-    private final long watermarkMs;
-
-    private BatchWatermark(String batch, long watermarkMs) {
-        this.batch = batch;
-        this.watermarkMs = watermarkMs;
-    }
+            new ConcurrentHashMap<>();
 
     /**
      * Return it in milliseconds.
@@ -43,7 +34,7 @@ final class BatchWatermark {
         if (batch == null) {
             throw new IllegalStateException("no number of a batch");
         }
-        BatchWatermark known = (BatchWatermark) KNOWN.get(checkpoint);
+        BatchWatermark known = KNOWN.get(checkpoint);
         if (known == null || !known.batch.equals(batch)) {
             known = new BatchWatermark(batch, read(checkpoint, Long.parseLong(batch) - 1));
             KNOWN.put(checkpoint, known);
@@ -56,11 +47,10 @@ final class BatchWatermark {
             return NONE;
         }
         try {
-            List lines = Files.readAllLines(
-                    Paths.get(checkpoint, new String[] {"offsets", Long.toString(batch)}),
-                    StandardCharsets.UTF_8);
-            JsonNode metadata = JSON.readTree((String) lines.get(1));
-            long found = ((JsonNode) metadata.get("batchWatermarkMs")).asLong();
+            List<String> lines =
+                    Files.readAllLines(Path.of(checkpoint, "offsets", Long.toString(batch)));
+            JsonNode metadata = JSON.readTree(lines.get(1));
+            long found = metadata.get("batchWatermarkMs").asLong();
             return found == 0 ? NONE : found;
         } catch (IOException error) {
             throw new IllegalStateException("the checkpoint cannot be read: " + error, error);

@@ -13,7 +13,7 @@ import org.apache.spark.sql.types.StructType;
  *
  * Named as in rules/language/plan.py. Times and durations are microseconds.
  */
-final class DetectionOptions implements Serializable, Comparator {
+final class DetectionOptions implements Serializable, Comparator<Row> {
     private static final long serialVersionUID = 1L;
 
     final StructType input;
@@ -32,18 +32,18 @@ final class DetectionOptions implements Serializable, Comparator {
 
     DetectionOptions(StructType input, Map<String, String> given) {
         this.input = input;
-        kind = (String) given.get("kind");
-        words = ((String) given.get("words")).split(",");
-        time = input.fieldIndex((String) given.get("event_time"));
-        order = places(input, (String) given.get("order"));
-        condition = place(input, (String) given.get("condition"));
-        value = place(input, (String) given.get("value"));
-        duration = Long.parseLong((String) given.get("duration_ms")) * 1000L;
-        keep = Long.parseLong((String) given.get("keep_ms")) * 1000L;
-        high = Double.parseDouble((String) given.get("high"));
-        low = Double.parseDouble((String) given.get("low"));
-        least = Integer.parseInt((String) given.get("least"));
-        last = Integer.parseInt((String) given.get("last"));
+        kind = given.get("kind");
+        words = given.get("words").split(",");
+        time = input.fieldIndex(given.get("event_time"));
+        order = places(input, given.get("order"));
+        condition = place(input, given.get("condition"));
+        value = place(input, given.get("value"));
+        duration = Long.parseLong(given.get("duration_ms")) * 1000L;
+        keep = Long.parseLong(given.get("keep_ms")) * 1000L;
+        high = Double.parseDouble(given.get("high"));
+        low = Double.parseDouble(given.get("low"));
+        least = Integer.parseInt(given.get("least"));
+        last = Integer.parseInt(given.get("last"));
     }
 
     boolean isAbsence() {
@@ -89,10 +89,11 @@ final class DetectionOptions implements Serializable, Comparator {
         return RowFactory.create(values);
     }
 
-    public int compare(Object one, Object other) {
-        int found = Long.compare(time((Row) one), time((Row) other));
+    @Override
+    public int compare(Row one, Row other) {
+        int found = Long.compare(time(one), time(other));
         for (int i = 0; found == 0 && i < order.length; i++) {
-            found = Long.compare(number((Row) one, order[i]), number((Row) other, order[i]));
+            found = Long.compare(number(one, order[i]), number(other, order[i]));
         }
         return found;
     }

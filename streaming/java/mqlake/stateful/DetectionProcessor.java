@@ -1,7 +1,8 @@
 package mqlake.stateful;
 
 import java.util.ArrayList;
-import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.streaming.ExpiredTimerInfo;
@@ -12,6 +13,7 @@ import org.apache.spark.sql.streaming.TTLConfig;
 import org.apache.spark.sql.streaming.TimeMode;
 import org.apache.spark.sql.streaming.TimerValues;
 import org.apache.spark.sql.streaming.ValueState;
+import scala.collection.Iterator;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
@@ -25,17 +27,18 @@ import scala.jdk.javaapi.CollectionConverters;
  * What a detection tells is written down in docs/rules.md; rules/detections.py says the same in SQL, and
  * tests compare the two.
  */
-public final class DetectionProcessor extends StatefulProcessor {
+public final class DetectionProcessor extends StatefulProcessor<Row, Row, Row> {
     private static final long serialVersionUID = 1L;
 
     private final DetectionOptions options;
-    private transient ListState pending;
-    private transient ValueState memory;
+    private transient ListState<Row> pending;
+    private transient ValueState<Row> memory;
 
     DetectionProcessor(DetectionOptions options) {
         this.options = options;
     }
 
+    @Override
     public void init(OutputMode outputMode, TimeMode timeMode) {
         pending =
                 getHandle().getListState("pending", Encoders.row(options.input), TTLConfig.NONE());
@@ -47,12 +50,12 @@ public final class DetectionProcessor extends StatefulProcessor {
                                 TTLConfig.NONE());
     }
 
-    /** The raw signature: Janino writes no bridge methods. */
-    public scala.collection.Iterator handleInputRows(
-            Object key, scala.collection.Iterator rows, TimerValues timers) {
+    @Override
+    public Iterator<Row> handleInputRows(
+            Row key, Iterator<Row> rows, TimerValues timers) {
         long first = Long.MAX_VALUE;
         while (rows.hasNext()) {
-            Row row = (Row) rows.next();
+            Row row = rows.next();
             first = Math.min(first, DetectionOptions.toMs(options.time(row)));
             pending.appendValue(row);
         }
@@ -65,24 +68,24 @@ public final class DetectionProcessor extends StatefulProcessor {
             known.wake = first;
             memory.update(known.toRow());
         }
-        return scala.collection.Iterator$.MODULE$.empty();
+        return CollectionConverters.asScala(Collections.emptyIterator());
     }
 
-    public scala.collection.Iterator handleExpiredTimer(
-            Object key, TimerValues timers, ExpiredTimerInfo expired) {
+    @Override
+    public Iterator<Row> handleExpiredTimer(
+            Row key, TimerValues timers, ExpiredTimerInfo expired) {
         long watermark = timers.getCurrentWatermarkInMs() * 1000L;
         DetectionMemory known = read();
-        ArrayList<Row> told = new ArrayList<Row>();
+        ArrayList<Row> told = new ArrayList<>();
         long waiting = DetectionMemory.NEVER;
-        Row[] due = takeDue(watermark);
-        for (int i = 0; i < due.length; i++) {
-            long time = options.time(due[i]);
+        for (Row due : takeDue(watermark)) {
+            long time = options.time(due);
             known.passTo(time, options, told);
-            known.take(due[i], time, options, told);
+            known.take(due, time, options, told);
         }
-        scala.collection.Iterator rest = pending.get();
+        Iterator<Row> rest = pending.get();
         while (rest.hasNext()) {
-            waiting = Math.min(waiting, DetectionOptions.toMs(options.time((Row) rest.next())));
+            waiting = Math.min(waiting, DetectionOptions.toMs(options.time(rest.next())));
         }
         // What is due at the watermark itself: every message of that moment is known.
         known.passTo(watermark + 1, options, told);
@@ -99,12 +102,12 @@ public final class DetectionProcessor extends StatefulProcessor {
     }
 
     /** Return in order the messages that the watermark has passed, and keep the others. */
-    private Row[] takeDue(long watermark) {
-        ArrayList<Row> due = new ArrayList<Row>();
-        ArrayList<Row> rest = new ArrayList<Row>();
-        scala.collection.Iterator each = pending.get();
+    private List<Row> takeDue(long watermark) {
+        ArrayList<Row> due = new ArrayList<>();
+        ArrayList<Row> rest = new ArrayList<>();
+        Iterator<Row> each = pending.get();
         while (each.hasNext()) {
-            Row row = (Row) each.next();
+            Row row = each.next();
             (options.time(row) <= watermark ? due : rest).add(row);
         }
         if (!due.isEmpty()) {
@@ -114,13 +117,12 @@ public final class DetectionProcessor extends StatefulProcessor {
                 pending.put(rest.toArray(new Row[0]));
             }
         }
-        Row[] sorted = (Row[]) due.toArray(new Row[0]);
-        Arrays.sort(sorted, options);
-        return sorted;
+        due.sort(options);
+        return due;
     }
 
     private DetectionMemory read() {
-        Row row = memory.exists() ? (Row) memory.get() : null;
+        Row row = memory.exists() ? memory.get() : null;
         return row == null ? new DetectionMemory() : new DetectionMemory(row);
     }
 }

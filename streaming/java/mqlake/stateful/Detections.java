@@ -22,7 +22,7 @@ public final class Detections {
      */
     public static Dataset<Row> detected(Dataset<Row> messages, Map<String, String> given) {
         StructType input = messages.schema();
-        String[] names = ((String) given.get("keys")).split(",");
+        String[] names = given.get("keys").split(",");
         Column[] keys = new Column[names.length];
         StructType key = new StructType();
         for (int i = 0; i < names.length; i++) {
@@ -33,8 +33,7 @@ public final class Detections {
                 input.add("at", DataTypes.TimestampType, false)
                         .add("state", DataTypes.StringType, false)
                         .add("since", DataTypes.TimestampType, false);
-        return (Dataset<Row>)
-                messages.groupBy(keys)
+        return messages.groupBy(keys)
                         .as(Encoders.row(key), Encoders.row(input))
                         .transformWithState(
                                 new DetectionProcessor(new DetectionOptions(input, given)),

@@ -9,7 +9,6 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.nio.file.Paths;
 import java.nio.file.StandardCopyOption;
 import java.util.Arrays;
 import java.util.Iterator;
@@ -34,7 +33,7 @@ import org.apache.spark.sql.Row;
  * it wrote before, in the same order, whatever it finds now (a sum of fractions in another order, say).
  * So whoever reads the log and drops what is not above the last place has each row once.
  */
-final class OutputTask implements ForeachPartitionFunction {
+final class OutputTask implements ForeachPartitionFunction<Row> {
     private static final long serialVersionUID = 1L;
     /** Batches whose rows are kept; only the last may come again. */
     private static final long KEPT = 3;
@@ -63,11 +62,12 @@ final class OutputTask implements ForeachPartitionFunction {
         this.batch = batch;
     }
 
-    public void call(Iterator rows) throws IOException {
+    @Override
+    public void call(Iterator<Row> rows) throws IOException {
         StreamSpec run = StreamSpec.read(spec);
-        Path folder = Paths.get(run.checkpoint, new String[] {"rows"});
+        Path folder = Path.of(run.checkpoint, "rows");
         Path file = folder.resolve(Long.toString(batch));
-        if (Files.exists(file, new java.nio.file.LinkOption[0])) {
+        if (Files.exists(file)) {
             while (rows.hasNext()) {
                 rows.next(); // the state is written as they are made
             }
@@ -79,7 +79,7 @@ final class OutputTask implements ForeachPartitionFunction {
     }
 
     /** Write rows to a file; tell whether there are any. */
-    private boolean keep(Iterator rows, StreamSpec run, Path folder, Path file)
+    private boolean keep(Iterator<Row> rows, StreamSpec run, Path folder, Path file)
             throws IOException {
         long end = Long.MAX_VALUE;
         Path temporary = folder.resolve(batch + ".tmp");
@@ -87,10 +87,10 @@ final class OutputTask implements ForeachPartitionFunction {
         BufferedWriter writer = null;
         try {
             while (rows.hasNext()) {
-                Row row = (Row) rows.next();
+                Row row = rows.next();
                 if (writer == null) {
                     end = end(run);
-                    Files.createDirectories(folder, new java.nio.file.attribute.FileAttribute[0]);
+                    Files.createDirectories(folder);
                     stream = new FileOutputStream(temporary.toFile());
                     writer = new BufferedWriter(
                             new OutputStreamWriter(stream, StandardCharsets.UTF_8));
@@ -129,20 +129,20 @@ final class OutputTask implements ForeachPartitionFunction {
         if (!untilEnd) {
             return Long.MAX_VALUE;
         }
-        RuleVersion version = RuleFollower.of(clientConfig, (String) logTopics.get("rules"))
+        RuleVersion version = RuleFollower.of(clientConfig, logTopics.get("rules"))
                 .table().run(run.tenant + "/" + run.rule, run.change);
         return version == null ? Long.MAX_VALUE : version.endedAtMs;
     }
 
     private void send(StreamSpec run, Path file) throws IOException {
-        RuleMetrics.start(clientConfig, (String) logTopics.get("metrics"));
+        RuleMetrics.start(clientConfig, logTopics.get("metrics"));
         RuleCounters counters = RuleCounters.of(run.tenant + "/" + run.rule);
         Lot sent = LogSenders.shared(
-                        SENDER, clientConfig, (String) logTopics.get("events"),
-                        (String) logTopics.get("undelivered"))
+                        SENDER, clientConfig, logTopics.get("events"),
+                        logTopics.get("undelivered"))
                 .begin();
         LogLimits limits = LogLimits.of(clientConfig);
-        String outputs = (String) logTopics.get("outputs");
+        String outputs = logTopics.get("outputs");
         byte[] key = Lot.text(run.tenant + "/" + run.rule);
         int partition = Math.floorMod(Arrays.hashCode(key), limits.partitions(outputs));
         byte[] version = Lot.text(Integer.toString(run.version));
@@ -176,7 +176,7 @@ final class OutputTask implements ForeachPartitionFunction {
                     headers.add("stage", Lot.text("evaluate"));
                     headers.add("error", Lot.text(error));
                     sent.send(
-                            (String) logTopics.get("dead_letters"), 0, key, new byte[0], headers);
+                            logTopics.get("dead_letters"), 0, key, new byte[0], headers);
                     counters.fail(run.change);
                     tell(run, counters, sent, chain, error);
                 }
@@ -199,7 +199,7 @@ final class OutputTask implements ForeachPartitionFunction {
     private void tell(
             StreamSpec run, RuleCounters counters, Lot sent, byte[] chain, String error)
             throws IOException {
-        RuleFollower rules = RuleFollower.of(clientConfig, (String) logTopics.get("rules"));
+        RuleFollower rules = RuleFollower.of(clientConfig, logTopics.get("rules"));
         boolean isOfFailure = Arrays.asList(run.filters).contains(RuleEvaluation.FAILED_TOPIC);
         if (isOfFailure || !rules.table().isRead(run.tenant, RuleEvaluation.FAILED_TOPIC)) {
             return;
@@ -212,7 +212,7 @@ final class OutputTask implements ForeachPartitionFunction {
                     ? "" : new String(chain, StandardCharsets.US_ASCII) + ",";
             headers.add("chain", Lot.text(before + run.rule));
             sent.send(
-                    (String) logTopics.get("events"), 0, Lot.text(run.tenant + "/"),
+                    logTopics.get("events"), 0, Lot.text(run.tenant + "/"),
                     Lot.text(RuleEvaluation.failureJson(
                             run.tenant, "", run.rule, run.version, error, run.filters[0],
                             told, nowMs)),
@@ -230,11 +230,8 @@ final class OutputTask implements ForeachPartitionFunction {
     }
 
     private void forget(Path folder) throws IOException {
-        DirectoryStream listed = Files.newDirectoryStream(folder);
-        try {
-            Iterator each = listed.iterator();
-            while (each.hasNext()) {
-                Path path = (Path) each.next();
+        try (DirectoryStream<Path> listed = Files.newDirectoryStream(folder)) {
+            for (Path path : listed) {
                 String name = path.getFileName().toString();
                 int dot = name.indexOf('.');
                 long number = Long.parseLong(dot < 0 ? name : name.substring(0, dot));
@@ -242,8 +239,6 @@ final class OutputTask implements ForeachPartitionFunction {
                     Files.delete(path);
                 }
             }
-        } finally {
-            listed.close();
         }
     }
 }

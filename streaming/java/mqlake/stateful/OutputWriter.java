@@ -4,12 +4,13 @@ import java.util.HashMap;
 import java.util.Map;
 import org.apache.spark.api.java.function.VoidFunction2;
 import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.Row;
 
 /**
  * What foreachBatch calls for a rule with memory: a batch (at BIGINT microseconds, row STRING, hops
  * BIGINT) into the log, each row with its place in the batch.
  */
-public final class OutputWriter implements VoidFunction2 {
+public final class OutputWriter implements VoidFunction2<Dataset<Row>, Long> {
     private static final long serialVersionUID = 1L;
 
     private final Map<String, String> clientConfig;
@@ -25,17 +26,17 @@ public final class OutputWriter implements VoidFunction2 {
     public OutputWriter(
             Map<String, String> clientConfig, Map<String, String> logTopics, String spec,
             boolean untilEnd) {
-        this.clientConfig = new HashMap<String, String>(clientConfig);
-        this.logTopics = new HashMap<String, String>(logTopics);
+        this.clientConfig = new HashMap<>(clientConfig);
+        this.logTopics = new HashMap<>(logTopics);
         this.spec = spec;
         this.untilEnd = untilEnd;
     }
 
-    /** The raw signature: Janino writes no bridge methods. */
-    public void call(Object batch, Object number) {
-        ((Dataset) batch).coalesce(1)
-                .sortWithinPartitions("at", new String[] {"row"})
-                .foreachPartition(new OutputTask(
-                        clientConfig, logTopics, spec, untilEnd, ((Long) number).longValue()));
+    @Override
+    public void call(Dataset<Row> batch, Long number) {
+        batch.coalesce(1)
+                .sortWithinPartitions("at", "row")
+                .foreachPartition(
+                        new OutputTask(clientConfig, logTopics, spec, untilEnd, number));
     }
 }

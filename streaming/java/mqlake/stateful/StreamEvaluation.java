@@ -51,23 +51,23 @@ final class StreamEvaluation {
     private final LogLimits limits;
     private final String deadLetters;
     private final String events;
-    private final ThreadLocal<Letters> letters = new ThreadLocal<Letters>();
+    private final ThreadLocal<Letters> letters = new ThreadLocal<>();
 
     StreamEvaluation(
             Map<String, String> clientConfig, Map<String, String> logTopics, StreamSpec stream) {
         this.stream = stream;
         this.name = stream.tenant + "/" + stream.rule;
         this.key = Lot.text(name);
-        this.rules = RuleFollower.of(clientConfig, (String) logTopics.get("rules"));
+        this.rules = RuleFollower.of(clientConfig, logTopics.get("rules"));
         this.counters = RuleCounters.of(name);
         this.condition = stream.condition.equals("true")
                 ? null : RuleCompiler.compileColumns(new String[] {stream.condition});
         this.columns = RuleCompiler.compileColumns(stream.columns);
         this.clientConfig = clientConfig;
-        this.undelivered = (String) logTopics.get("undelivered");
+        this.undelivered = logTopics.get("undelivered");
         this.limits = LogLimits.of(clientConfig);
-        this.deadLetters = (String) logTopics.get("dead_letters");
-        this.events = (String) logTopics.get("events");
+        this.deadLetters = logTopics.get("dead_letters");
+        this.events = logTopics.get("events");
         rules.awaitDecided(stream.change);
     }
 
@@ -228,7 +228,7 @@ final class StreamEvaluation {
     }
 
     private void send(String logTopic, byte[] recordKey, byte[] value, RecordHeaders headers) {
-        Letters ours = (Letters) letters.get();
+        Letters ours = letters.get();
         TaskContext context = TaskContext.get();
         if (ours == null || ours.task != context.taskAttemptId()) {
             LogSender sender =
@@ -254,6 +254,7 @@ final class StreamEvaluation {
             this.lot = lot;
         }
 
+        @Override
         public void onTaskCompletion(TaskContext context) {
             if (context.isFailed() || context.isInterrupted()) {
                 return; // It comes again.

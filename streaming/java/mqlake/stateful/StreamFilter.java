@@ -11,7 +11,7 @@ import org.apache.spark.sql.api.java.UDF3;
  * Spark function: (log topic, key, value) to whether a record is of concern to one stream of a rule with
  * memory: one of its filters matches, or it is the barrier of a change. Most records cost no more.
  */
-public final class StreamFilter implements UDF3 {
+public final class StreamFilter implements UDF3<String, byte[], byte[], Boolean> {
     private static final long serialVersionUID = 1L;
 
     private final String spec;
@@ -22,38 +22,37 @@ public final class StreamFilter implements UDF3 {
         this.spec = spec;
     }
 
-    /** The raw signature: Janino writes no bridge methods. */
-    public Object call(Object logTopic, Object keyBytes, Object value) {
-        byte[] key = (byte[]) keyBytes;
+    @Override
+    public Boolean call(String logTopic, byte[] key, byte[] value) {
         if (key == null) {
-            return Boolean.FALSE;
+            return false;
         }
         TopicFilters wanted = filters;
         if (wanted == null) {
             wanted = read();
         }
         if (!stream.logTopic.equals(logTopic)) {
-            return Boolean.FALSE;
+            return false;
         }
         if (key.length > 0 && key[0] == 0) {
-            return Boolean.valueOf(RuleFilter.isBarrier(key));
+            return RuleFilter.isBarrier(key);
         }
         int slash = RuleFilter.slash(key);
         if (slash < 0
                 || !stream.tenant.equals(new String(key, 0, slash, StandardCharsets.UTF_8))) {
-            return Boolean.FALSE;
+            return false;
         }
         byte[] topic = key;
         if (stream.isEvents) {
-            MessageRow.Event event = MessageRow.Event.read((byte[]) value);
+            MessageRow.Event event = MessageRow.Event.read(value);
             if (event == null) {
-                return Boolean.FALSE;
+                return false;
             }
             topic = TopicFilters.key(stream.tenant, event.topicName);
         }
-        ArrayList<Object> found = new ArrayList<Object>(2);
+        ArrayList<Object> found = new ArrayList<>(2);
         wanted.match(new TopicFilters.Topic(topic), found);
-        return Boolean.valueOf(!found.isEmpty());
+        return !found.isEmpty();
     }
 
     private TopicFilters read() {

@@ -4,7 +4,9 @@ import java.util.HashMap;
 import java.util.Map;
 import mqlake.rules.RuleFunction;
 import mqlake.rules.RuleMetrics;
+import org.apache.spark.sql.Row;
 import org.apache.spark.sql.api.java.UDF8;
+import scala.collection.Seq;
 
 /**
  * Spark function: a record to what one stream of a rule with memory has of it, an array of at most one
@@ -13,7 +15,9 @@ import org.apache.spark.sql.api.java.UDF8;
  * Arguments: log topic, partition, offset, timestamp ms, key, value, names and values of the headers.
  * Which records come here is StreamFilter's matter.
  */
-public final class StreamFunction implements UDF8 {
+public final class StreamFunction
+        implements UDF8<
+                String, Integer, Long, Long, byte[], byte[], Seq<String>, Seq<byte[]>, Row[]> {
     private static final long serialVersionUID = 1L;
 
     private final Map<String, String> clientConfig;
@@ -24,24 +28,23 @@ public final class StreamFunction implements UDF8 {
     /** Log topics: rules, metrics, dead_letters and events, by these names. */
     public StreamFunction(
             Map<String, String> clientConfig, Map<String, String> logTopics, String spec) {
-        this.clientConfig = new HashMap<String, String>(clientConfig);
-        this.logTopics = new HashMap<String, String>(logTopics);
+        this.clientConfig = new HashMap<>(clientConfig);
+        this.logTopics = new HashMap<>(logTopics);
         this.spec = spec;
     }
 
-    /** The raw signature: Janino writes no bridge methods. */
-    public Object call(
-            Object logTopic, Object partition, Object offset, Object timestampMs,
-            Object key, Object value, Object headerNames, Object headerValues) {
+    @Override
+    public Row[] call(
+            String logTopic, Integer partition, Long offset, Long timestampMs,
+            byte[] key, byte[] value, Seq<String> headerNames, Seq<byte[]> headerValues) {
         StreamEvaluation stream = evaluation;
         if (stream == null) {
-            RuleMetrics.start(clientConfig, (String) logTopics.get("metrics"));
+            RuleMetrics.start(clientConfig, logTopics.get("metrics"));
             stream = new StreamEvaluation(clientConfig, logTopics, StreamSpec.read(spec));
             evaluation = stream;
         }
         return stream.evaluate(
-                ((Integer) partition).intValue(), ((Long) offset).longValue(),
-                ((Long) timestampMs).longValue(), (byte[]) key, (byte[]) value,
-                RuleFunction.names(headerNames), RuleFunction.values(headerValues));
+                partition, offset, timestampMs, key, value, RuleFunction.names(headerNames),
+                RuleFunction.values(headerValues));
     }
 }

@@ -62,13 +62,13 @@ final class StreamSpec {
     private static String[] texts(JsonNode array) {
         String[] found = new String[array.size()];
         for (int i = 0; i < found.length; i++) {
-            found[i] = ((JsonNode) array.get(i)).asText();
+            found[i] = array.get(i).asText();
         }
         return found;
     }
 
     private static JsonNode field(JsonNode object, String name) {
-        JsonNode value = (JsonNode) object.get(name);
+        JsonNode value = object.get(name);
         if (value == null) {
             throw new IllegalArgumentException("no " + name);
         }
