@@ -57,6 +57,23 @@ class SiteCounters(BaseModel):
     strangers: int = Field(description="connections of whom nobody knows here")
 
 
+class KnownSite(BaseModel):
+    site: int
+    uri: str = Field(description="where it says that it is; empty: it does not")
+    links: list[int] = Field(description="sites that it has links to, as both ends tell")
+    state: str = Field(description="to this site: self, linked, known, asked or granted")
+
+
+class Overlay(BaseModel):
+    finds: bool = Field(description="links are found; else they are set")
+    least: int = Field(description="links that are wanted")
+    most: int = Field(description="links that there may be")
+    degree: int = Field(description="links that there are")
+    apart: list[int] = Field(description="sites that no way leads to")
+    sites: list[KnownSite]
+    counters: dict[str, int]
+
+
 class Federation(BaseModel):
     healthy: bool
     detail: str
@@ -68,6 +85,7 @@ class Federation(BaseModel):
     interests: int = Field(default=0, description="filters of this site's subscribers")
     asked: int = Field(default=0, description="messages that another path was asked for in the end")
     counters: SiteCounters
+    overlay: Overlay | None = Field(default=None, description="the map that it has learned")
 
 
 class FederationLink:

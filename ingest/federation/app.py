@@ -10,7 +10,7 @@ from typing import Final
 
 import uvloop
 
-from ingest.federation.chains import Chains, RecentIds
+from ingest.federation.chains import Chains
 from ingest.federation.metrics import FederationMetrics
 from ingest.federation.service import FederationService
 from ingest.federation.settings import FederationSettings
@@ -160,6 +160,10 @@ def _warn_of_overflow(service: FederationService | SiteService, warned: set[str]
         if count and words not in warned:
             warned.add(words)
             _logger.warning(words)
+    need = service.look_at_cache() if isinstance(service, FederationService) else ""
+    if need and "cache" not in warned:
+        warned.add("cache")
+        _logger.warning(need)
 
 
 def _full_site(service: SiteService) -> dict[str, int]:
@@ -182,9 +186,5 @@ def _full(service: FederationService) -> dict[str, int]:
         ),
         "max_topics is too small: an old copy may be delivered again": (
             marks.forgotten if isinstance(marks, Chains) else 0
-        ),
-        "cache_size is too small if a copy may be late for longer than it lasts: set it to the "
-        "messages a second times the longest outage": (
-            marks.overflowed if isinstance(marks, RecentIds) else 0
         ),
     }

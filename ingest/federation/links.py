@@ -183,7 +183,7 @@ class Link(asyncio.Protocol):
                 self._end()
             await pauses.wait()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Say goodbye, so that no will is published: the neighbours are told otherwise."""
         self._is_closed = True
         if self._transport is not None:

@@ -38,6 +38,9 @@ from typing import Final, Protocol
 
 from ingest.federation.packets import Announcement, Core, Membership, Search, Word
 
+EARLIER_SECONDS: Final = 1.0
+"""Less than that may be what clocks differ."""
+
 
 class State(Enum):
     """What a site is in a mesh."""
@@ -206,7 +209,7 @@ class Mesh:
         if mine is None or self._is_better(told, mine):
             if told.replaces is not None:
                 self._bury(told.replaces, now)
-            self._follow(sender, told, distance, now)
+            self._follow(sender, told, distance, out, now)
             self.children.clear()
             self._happen(Event.ELECTED, out, now)
             out.edges_changed(self, sender)
@@ -218,7 +221,7 @@ class Mesh:
                 self._answer(sender, out, now)
         elif core.age > mine.age or (core.age == mine.age and distance < self.distance):
             is_new = sender not in self.parents
-            self._follow(sender, told, distance, now)
+            self._follow(sender, told, distance, out, now)
             self._happen(Event.RENEWED, out, now)
             if is_new:
                 out.edges_changed(self, sender)
@@ -232,11 +235,11 @@ class Mesh:
         if told.has_left:
             self.children.pop(sender, None)
         elif self.core is not None and self.core[:2] == (told.core_site, told.core_epoch):
-            self.known_since = min(self.known_since, now - told.wanted_ms / 1000)
             is_new = sender not in self.children
             self.children[sender] = now + self.timing.core_validity
             if is_new:
                 out.edges_changed(self, sender)
+            self._hear_wanted(told.wanted_ms, out, now)
         else:
             self._answer(sender, out, now)
         self._settle(out, now)
@@ -339,13 +342,24 @@ class Mesh:
         rested = now - self.announced_at >= self.timing.least_announcement_interval
         return self.state is State.CORE and rested
 
-    def _follow(self, sender: int, told: Announcement, distance: int, now: float) -> None:
+    def _follow(self, sender: int, told: Announcement, distance: int, out: Out, now: float) -> None:
         self.core = told.core
         self.replaces = told.replaces
         self.distance = distance
-        self.known_since = min(self.known_since, now - told.wanted_ms / 1000)
         self.heard_at = now
         self.parents = [sender]
+        self._hear_wanted(told.wanted_ms, out, now)
+
+    def _hear_wanted(self, wanted_ms: int, out: Out, now: float) -> None:
+        """Hear how long messages have been wanted; who joins late may have wanted them earlier.
+
+        Then those before are told of, too, wherever this comes to.
+        """
+        since = now - wanted_ms / 1000
+        if since < self.known_since - EARLIER_SECONDS:
+            for neighbour in {*self.parents, *self.children}:
+                out.edges_changed(self, neighbour)
+        self.known_since = min(self.known_since, since)
 
     def _add_parent(self, sender: int, out: Out, now: float) -> None:
         """Take one more parent that is as near to the core; the lowest identifiers stay."""

@@ -9,6 +9,7 @@ from ingest.federation.chains import Chains, RecentIds
 from ingest.federation.sites.service import SiteService
 
 if TYPE_CHECKING:
+    from ingest.federation.finding import Finding
     from ingest.federation.service import FederationService
     from mqlake.metrics.families import Families
 
@@ -46,6 +47,19 @@ class FederationMetrics:
             add_site(self._service, families)
         else:
             add_federator(self._service, families)
+
+
+def add_overlay(finding: Finding, families: Families) -> None:
+    """Add what there is to tell of the map, and of links that were found."""
+    overlay = finding.overlay
+    reached = len(overlay.map.reachable()) - 1
+    families.add("mqlake_federation_overlay_links", overlay.degree)
+    families.add("mqlake_federation_overlay_sites", reached, "reached")
+    families.add("mqlake_federation_overlay_sites", len(overlay.map.members) - reached, "apart")
+    families.add("mqlake_federation_overlay_overflow_total", overlay.map.overflowed)
+    for name in overlay.counters.__slots__:
+        value = getattr(overlay.counters, name)
+        families.add("mqlake_federation_overlay_total", value, name)
 
 
 def add_site(service: SiteService, families: Families) -> None:
@@ -86,6 +100,7 @@ def add_site(service: SiteService, families: Families) -> None:
     families.add("mqlake_federation_retained_topics", len(retained))
     families.add("mqlake_federation_shown_again_total", retained.shown_again)
     families.add("mqlake_federation_strangers_total", service.strangers)
+    add_overlay(service.finding, families)
 
 
 def add_federator(service: FederationService, families: Families) -> None:
@@ -112,3 +127,5 @@ def add_federator(service: FederationService, families: Families) -> None:
     for name in counters.__slots__:
         families.add(f"mqlake_federation_{name}_total", getattr(counters, name))
     families.add("mqlake_federation_malformed_total", service.malformed)
+    families.add("mqlake_federation_cache_needed_messages", service.cache_need.identifiers)
+    add_overlay(service.finding, families)

@@ -4,12 +4,15 @@ Written in one transaction some forty times a second while messages flow, withou
 disk: it survives the death of the process, not of the machine.
 """
 
+import json
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from ingest.federation.envelope import ChainKey, InvalidEnvelope, Message, read, write
 from ingest.federation.events import Saved
+from ingest.federation.overlay_map import Member
 from mqlake.errors import OperationalError
 
 SCHEMA: Final = """
@@ -20,6 +23,7 @@ CREATE TABLE IF NOT EXISTS messages (
     published_ms INTEGER, topic TEXT, envelope TEXT, payload BLOB);
 CREATE INDEX IF NOT EXISTS by_time ON messages (published_ms);
 CREATE TABLE IF NOT EXISTS interests (topic_filter TEXT PRIMARY KEY, since_ms INTEGER);
+CREATE TABLE IF NOT EXISTS members (site INTEGER PRIMARY KEY, told TEXT);
 CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER);
 """
 MARKS_DAYS: Final = 7
@@ -132,6 +136,21 @@ class SavedState:
         self._database.execute("REPLACE INTO numbers VALUES ('seen', ?)", (now_ms,))
         self._database.execute("COMMIT")
         self._forget(now_ms)
+
+    def load_members(self) -> list[Member]:
+        """Return the sites that the run before knew."""
+        rows = self._database.execute("SELECT told FROM members").fetchall()
+        return [Member(*json.loads(told)) for (told,) in rows]
+
+    def save_members(self, members: Iterable[Member]) -> None:
+        """Write which sites are known; their links are others by the time they are read."""
+        self._database.execute("BEGIN")
+        self._database.execute("DELETE FROM members")
+        self._database.executemany(
+            "INSERT INTO members VALUES (?, ?)",
+            [(one.site, json.dumps(one)) for one in members],
+        )
+        self._database.execute("COMMIT")
 
     def close(self) -> None:
         self._database.close()

@@ -14,6 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ingest.federation import packets
+from ingest.federation.cache_need import CacheNeed
+from ingest.federation.chains import RecentIds
 from ingest.federation.core import Federator
 from ingest.federation.echoes import Echoes
 from ingest.federation.envelope import (
@@ -39,8 +41,12 @@ from ingest.federation.events import (
     StepEvent,
 )
 from ingest.federation.filters import covers, disjoint
+from ingest.federation.finding import Finding
 from ingest.federation.links import Link
 from ingest.federation.meshes import Timing
+from ingest.federation.neighbours import BEACONS_MISSED
+from ingest.federation.overlay import Away, WayDown, WayUp
+from ingest.federation.overlay_packets import OVERLAY
 from ingest.federation.packets import Control, InvalidPacket
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.saving import SavedState
@@ -51,7 +57,8 @@ from mqlake.matching import TopicFilterTrie
 from mqlake.topics import SEPARATOR, validate_topic_filter
 
 if TYPE_CHECKING:
-    from ingest.federation.settings import BrokerSettings, FederationSettings
+    from ingest.federation.overlay_map import Member
+    from ingest.federation.settings import BrokerSettings, FederationSettings, NeighborSettings
     from mqlake.clock import Clock
 
 _logger = logging.getLogger(__name__)
@@ -115,6 +122,11 @@ class FederationService:
             self.federator.restore(self.state.load(now, clock.now_ms()), now)
         for one in settings.interests:
             self.federator.step(Beacon(one, is_permanent=True), now)
+        self.finding = Finding(settings, epoch, now)
+        self.cache_need = CacheNeed(BEACONS_MISSED * settings.beacon_interval)
+        if self.state is not None:
+            self.finding.overlay.restore(self.state.load_members(), now)
+        self._members: list[Member] = []
         self.host = self._new_link(settings.host, is_host=True)
         self.links: dict[int, Link] = {}
         self.malformed = 0
@@ -128,7 +140,7 @@ class FederationService:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until it is told to stop."""
-        self._set_neighbours(self.settings.neighbors)
+        self._follow()
         tasks = [
             asyncio.create_task(self.host.run()),
             asyncio.create_task(self._tick()),
@@ -144,7 +156,7 @@ class FederationService:
                 async with asyncio.timeout(LAST_SAVE_SECONDS):
                     await self._save_once()
             for link in (*self.links.values(), self.host):
-                await link.close()
+                link.close()
             for task in (*self._tasks.values(), *tasks):
                 task.cancel()
             results = await asyncio.gather(*tasks, *self._tasks.values(), return_exceptions=True)
@@ -154,19 +166,31 @@ class FederationService:
             if isinstance(result, Exception):
                 raise result
 
-    def reload(self, neighbours: tuple[BrokerSettings, ...]) -> None:
+    def reload(self, neighbours: tuple[NeighborSettings, ...]) -> None:
         """Take other neighbours; links to those that stay as they are are not cut."""
-        self._set_neighbours(neighbours)
-        self.step(Neighbours(tuple(one.id for one in neighbours)))
-        for site, link in self.links.items():
-            if link.is_up and self.host.is_up:
-                self.step(LinkUp(site))
+        self.finding.become(neighbours, self._clock.monotonic())
+        self._follow()
 
-    def _set_neighbours(self, neighbours: tuple[BrokerSettings, ...]) -> None:
-        wanted = {one.id: one for one in neighbours}
+    def _follow(self) -> None:
+        """Have the links that the overlay asks for, and tell what it has to tell."""
+        for site, payload in self.finding.ready(self._clock.monotonic()):
+            link = self.links.get(site)
+            if link is not None:
+                link.publish(_control(self.finding.topic, payload))
+        self._set_links(self.finding.brokers())
+        neighbours = self.finding.overlay.neighbours
+        if set(neighbours) != self.federator.neighbours().keys():
+            self.step(Neighbours(tuple(neighbours)))
+            for site in neighbours:
+                link = self.links.get(site)
+                if link is not None and link.is_up and self.host.is_up:
+                    self.step(LinkUp(site))
+
+    def _set_links(self, wanted: dict[int, NeighborSettings]) -> None:
         for site in [s for s, link in self.links.items() if wanted.get(s) != link.broker]:
-            del self.links[site]
+            self.links.pop(site).close()
             self._tasks.pop(site).cancel()
+            self._way_is_down(site)
         for site, broker in wanted.items():
             if site not in self.links:
                 link = self.links[site] = self._new_link(broker, is_host=False)
@@ -205,8 +229,11 @@ class FederationService:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self.federator.tick(self._clock.monotonic())
+            now = self._clock.monotonic()
+            self.federator.tick(now)
             self._carry_out()
+            self.finding.overlay.tick(now)
+            self._follow()
 
     async def _save(self) -> None:
         while True:
@@ -227,6 +254,10 @@ class FederationService:
             if now - self._interests_at >= INTERESTS_SECONDS:
                 self._interests_at = now
                 self.state.save_interests(unsaved, self._clock.now_ms())
+                members = [one._replace(sequence=0, links=()) for one in self.finding.members()]
+                if members != self._members:
+                    self._members = members
+                    self.state.save_members(members)
         if packet_ids and connection == self.host.connections:
             self.host.acknowledge(packet_ids)
 
@@ -237,15 +268,21 @@ class FederationService:
         for site, one in self.links.items():
             if one.is_up and self.host.is_up and link in (one, self.host):
                 self.step(LinkUp(site))
+                self.finding.step(WayUp(site), self._clock.monotonic())
+        self._follow()
 
     def link_is_down(self, link: Link) -> None:
         """Take a neighbour's link for broken."""
         if link is self.host:
             self._to_acknowledge.clear()  # the broker sends those again
             for site in self.links:
-                self.step(LinkDown(site))
+                self._way_is_down(site)
         elif self.links.get(link.broker.id) is link:
-            self.step(LinkDown(link.broker.id))
+            self._way_is_down(link.broker.id)
+
+    def _way_is_down(self, site: int) -> None:
+        self.step(LinkDown(site))
+        self.finding.step(WayDown(site), self._clock.monotonic())
 
     def receive(self, link: Link, publish: Publish) -> None:
         """Take what the own broker brings."""
@@ -279,7 +316,12 @@ class FederationService:
             validate_topic_filter(topic_filter)
             return Beacon(self._prefixes.to_federated(topic_filter))
         if kind == GONE and rest.isascii() and rest.isdigit():
+            self.finding.step(Away(int(rest)), self._clock.monotonic())
             return Gone(int(rest))
+        if kind == OVERLAY:
+            self.finding.hear(publish.payload, self._clock.monotonic())
+            self._follow()
+            return None
         raise InvalidPacket(f"expected a packet of a federator, got one below {kind[:50]!r}")
 
     def _of_client(self, publish: Publish) -> StepEvent | None:
@@ -339,8 +381,7 @@ class FederationService:
         level = link.broker.protocol_level
         if isinstance(packet, Control):
             topic = f"{self._prefix}/{packets.CONTROL}/{site}"
-            properties: Properties = {"message_expiry_interval": CONTROL_EXPIRY_SECONDS}
-            link.publish(Publish(topic, packets.encode(packet), 1, properties=properties))
+            link.publish(_control(topic, packets.encode(packet)))
             return
         known = encoded.get((id(packet), level))
         if known is None:
@@ -377,7 +418,23 @@ class FederationService:
         detail = f"{len(there) - len(missing)} of {len(there)} neighbours there"
         if missing:
             detail += f"; not {', '.join(missing)}"
+        if self.finding.finds:
+            detail += f"; {self.finding.detail()}"
+            return len(missing) < len(there), detail
         return not there or len(missing) < len(there), detail
+
+    def look_at_cache(self) -> str:
+        """Measure what `cache_size` should be; return a warning if it is less, or nothing."""
+        marks, counters = self.federator.marks, self.federator.counters
+        had = counters.received - counters.duplicates - counters.echoes
+        need, there = self.cache_need, self.federator.neighbours()
+        need.look(had, there, self._clock.monotonic())
+        if not isinstance(marks, RecentIds) or need.identifiers <= self.settings.cache_size:
+            return ""
+        return (
+            f"cache_size should be {need.identifiers}: {need.rate:.0f} messages a second times an "
+            f"outage of {need.outage_seconds:.0f} s; a copy that is later is delivered again"
+        )
 
     def figures(self) -> dict[str, Any]:
         """Return what `mqlake federation status` shows."""
@@ -411,10 +468,16 @@ class FederationService:
             ],
             "mesh_count": len(federator.meshes),
             "interests": len(federator.interests),
+            "overlay": self.finding.figures(),
             "counters": {
                 name: getattr(federator.counters, name) for name in federator.counters.__slots__
             },
         }
+
+
+def _control(topic: str, payload: bytes) -> Publish:
+    properties: Properties = {"message_expiry_interval": CONTROL_EXPIRY_SECONDS}
+    return Publish(topic, payload, 1, properties=properties)
 
 
 def _limits(settings: FederationSettings) -> Limits:

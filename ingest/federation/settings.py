@@ -1,6 +1,7 @@
 """Settings of a federator; `conf/federation.toml` lists them all with their defaults."""
 
 import ssl
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal, Self
 from urllib.parse import urlsplit
@@ -152,6 +153,91 @@ class ListenSettings(SettingsGroup):
         return self
 
 
+class OverlaySettings(SettingsGroup):
+    """How a site finds neighbours by itself, between brokers; without a secret it does not."""
+
+    secret: SecretStr = Field(
+        default=SecretStr(""),
+        description="that all sites know which find each other; without one nothing is found",
+    )
+    uri: str = Field(default="", description="where other sites reach this site's broker")
+    least_links: int = Field(
+        default=3, ge=1, le=64, description="links that a site wants, set ones included"
+    )
+    most_links: int = Field(default=6, ge=2, le=64, description="links that it has at most")
+    allow_uris: tuple[str, ...] = Field(
+        default=(),
+        description="where brokers may be that others tell of, mqtts://*.example:8883; without "
+        "these nowhere: only seeds and neighbours are connected to",
+    )
+    allow_sites: tuple[int, ...] = Field(
+        default=(), description="ids that these may have; without these any"
+    )
+    max_sites: int = Field(default=256, ge=2, le=10_000, description="sites that are known")
+    forget_seconds: float = Field(
+        default=86_400.0, ge=60, description="a site unheard for longer is known no more"
+    )
+    username: str = Field(default="", description="with whom to connect to brokers that were found")
+    password: SecretStr = Field(default=SecretStr(""), description="of that user")
+    ca_certificates: Path | None = Field(
+        default=None, description="PEM file that these are checked by; else the system's"
+    )
+    certificate: Path | None = Field(default=None, description="PEM file of a client certificate")
+    key: Path | None = Field(default=None, description="PEM file of its private key")
+    seeds: tuple[NeighborSettings, ...] = Field(
+        default=(), description="sites that are known from the start, with the keys of neighbors"
+    )
+
+    @field_validator("uri")
+    @classmethod
+    def _check_uri(cls, uri: str) -> str:
+        return checked_uri(uri) if uri else uri
+
+    @field_validator("allow_uris")
+    @classmethod
+    def _check_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(checked_uri(one) for one in patterns)
+
+    @property
+    def finds(self) -> bool:
+        """Whether neighbours are found."""
+        return bool(self.secret.get_secret_value())
+
+    def allows(self, site: int, uri: str) -> bool:
+        """Tell whether there may be a link to a site that says that it is there."""
+        if not uri or (self.allow_sites and site not in self.allow_sites):
+            return False
+        try:
+            place = _place(checked_uri(uri))
+        except ValueError:
+            return False
+        return any(
+            scheme == place[0] and port == place[2] and fnmatchcase(place[1], host)
+            for scheme, host, port in map(_place, self.allow_uris)
+        )
+
+    @model_validator(mode="after")
+    def _check_links(self) -> Self:
+        if self.least_links > self.most_links:
+            raise ValueError("overlay: least_links is more than most_links")
+        if not self.finds:
+            return self
+        if not self.uri:
+            raise ValueError("overlay: uri is not set; others could not answer")
+        if len({one.id for one in self.seeds}) < len(self.seeds):
+            raise ValueError("overlay: two seeds have the same id")
+        for one in self.seeds:
+            if not one.uri:
+                raise ValueError(f"overlay: seed {one.id} has no uri")
+        return self
+
+
+def _place(uri: str) -> tuple[str, str, int]:
+    """Return scheme, host and port of a URI that was checked."""
+    parts = urlsplit(uri)
+    return parts.scheme, parts.hostname or "", parts.port or PORTS[parts.scheme]
+
+
 class PrefixSettings(SettingsGroup):
     """Topics that have another name in the federation."""
 
@@ -180,6 +266,9 @@ class FederationSettings(ProcessSettings):
     )
     neighbors: tuple[NeighborSettings, ...] = Field(
         default=(), description="the sites that this one has links to; read again at SIGHUP"
+    )
+    overlay: OverlaySettings = Field(
+        default=OverlaySettings(), description="how neighbours are found, between brokers"
     )
     redundancy: int = Field(
         default=2, ge=1, le=16, description="parents of a site in a mesh: paths towards its core"
@@ -284,4 +373,14 @@ class FederationSettings(ProcessSettings):
                 raise ValueError(
                     f"neighbors: {one.id} has no password; between logs both sites name the same"
                 )
+        return self._check_overlay()
+
+    def _check_overlay(self) -> Self:
+        if self.overlay.finds:
+            if self.log is not None:
+                raise ValueError("overlay: between logs neighbours are set, not found")
+            if len(self.neighbors) > self.overlay.most_links:
+                raise ValueError("overlay: there are more neighbors than most_links")
+            if self.host.id in {one.id for one in self.overlay.seeds}:
+                raise ValueError(f"overlay: seed {self.host.id} is this site")
         return self

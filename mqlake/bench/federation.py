@@ -196,7 +196,7 @@ class Client:
         self.publish("federator/beacon", topic_filter.encode())
 
     async def close(self) -> None:
-        await self.link.close()
+        self.link.close()
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 

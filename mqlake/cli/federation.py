@@ -54,6 +54,7 @@ def status(config: Path | None, data_dir: Path, as_json: bool) -> None:
     else:
         click.echo(f"{beat.name}: {beat.detail}")
         (_print if "meshes" in beat.figures else _print_site)(beat.figures)
+        _print_map(beat.figures["overlay"])
     sys.exit(0 if beat.healthy else 1)
 
 
@@ -90,6 +91,14 @@ def _print_site(figures: dict[str, Any]) -> None:
         f"of {figures['retained']} topics the latest retained message is known; "
         f"{counters['outdated']} that came were older"
     )
+
+
+def _print_map(overlay: dict[str, Any]) -> None:
+    click.echo("\nsite        state    links to          where")
+    for one in overlay["sites"]:
+        state = "apart" if one["site"] in overlay["apart"] else one["state"]
+        links = ",".join(map(str, one["links"]))
+        click.echo(f"{one['site']:<10}  {state:<7}  {links:<16}  {one['uri']}")
 
 
 def _yes(value: bool) -> str:

@@ -167,6 +167,15 @@ FEDERATION: Final = (
     _counter("federation_elections", "times that another site became a core"),
     _counter("federation_strangers", "packets from sites that are no neighbours"),
     _counter("federation_malformed", "packets that could not be read"),
+    _gauge(
+        "federation_cache_needed_messages", "what cache_size should be: rate times longest outage"
+    ),
+    _gauge("federation_overlay_links", "sites that it has links to"),
+    _gauge(
+        "federation_overlay_sites", "other sites that it knows, by whether a way leads there", "way"
+    ),
+    _counter("federation_overlay_overflow", "words of sites beyond max_sites"),
+    _counter("federation_overlay", "what became of links and packets of the overlay", "event"),
 )
 
 API: Final = (

@@ -24,6 +24,7 @@ def figures() -> dict[str, Any]:
         assert a.service is not None
         service = a.service
         await until(lambda: service.links[3].behind == 1 and service.links[2].waiting == 0)
+        await until(lambda: service.finding.overlay.map.reachable() == {1, 2})
         found = service.figures()
         await b.stop()
         await a.stop()
@@ -47,6 +48,10 @@ def test_links_and_what_they_carry_are_shown(api: Api) -> None:
     assert (away["site"], away["there"], away["behind"]) == (3, False, 1)
     assert away["reason"]
     assert found["counters"] == said["counters"]
+    assert found["overlay"] == said["overlay"]
+    assert not found["overlay"]["finds"]
+    links = {one["site"]: (one["state"], one["links"]) for one in found["overlay"]["sites"]}
+    assert links == {1: ("self", [2]), 2: ("linked", [1])}
     assert api.get("/metrics")["federation"] == found
     beat = json.loads(path.read_text())
     beat["written_at"] -= 100

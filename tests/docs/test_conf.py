@@ -20,6 +20,7 @@ from ingest.federation.settings import (
     FederationSettings,
     ListenSettings,
     NeighborSettings,
+    OverlaySettings,
     PrefixSettings,
 )
 from ingest.gateway.listeners.settings import (
@@ -54,30 +55,31 @@ SHOWN_BY_EXAMPLE = {
     "discovery",
     "frontends",
     "heartbeat_file",
+    "history",
     "host",
     "http",
+    "lake_dir",
     "listen",
     "listeners",
     "log_dir",
-    "store_dir",
-    "lake_dir",
     "log_file",
     "log_max_bytes",
     "log_port",
     "log_retention_hours",
     "max_log_bytes",
     "neighbors",
-    "prefixes",
     "nodes",
     "oidc",
+    "overlay",
     "predicted",
-    "history",
+    "prefixes",
     "probe",
     "proxies",
     "rights_file",
     "secrets",
     "spark",
     "state_dir",
+    "store_dir",
 }
 """No default that could be written down."""
 
@@ -186,6 +188,12 @@ def test_federation_file_shows_every_key_of_brokers_and_prefixes() -> None:
     host = BrokerSettings.model_validate(shown["host"])
     assert set(BrokerSettings.model_fields) == host.model_fields_set
     assert NeighborSettings.model_validate(neighbours[0]).is_secure
+    overlay = OverlaySettings.model_validate(shown["overlay"])
+    assert set(OverlaySettings.model_fields) == overlay.model_fields_set
+    assert overlay.finds
+    defaults = OverlaySettings()
+    for key in ("least_links", "most_links", "allow_uris", "allow_sites", "max_sites"):
+        assert getattr(overlay, key) == getattr(defaults, key), key
     assert set(shown["listen"]) == set(ListenSettings.model_fields)  # type: ignore[call-overload]
     assert LogSettings.model_validate(shown["log"]) == LogSettings()
     assert PrefixSettings.model_validate(prefixes[0]).federated == "federated/plant-a/"

@@ -39,6 +39,7 @@ def figures_of(service: SiteService) -> dict[str, Any]:
         "shown_again": service.retaining.retained.shown_again,
         "asked": service.taking.bodies.asked,
         "interests": len(service.spreading.subscriptions),
+        "overlay": service.finding.figures(),
         "counters": {**_counted(service.inlet.counters), "strangers": service.strangers},
     }
 

@@ -14,6 +14,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation.envelope import ROUTING, InvalidEnvelope
+from ingest.federation.finding import Finding
+from ingest.federation.overlay import WayDown, WayUp
+from ingest.federation.packets import InvalidPacket
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.connections import Connections
 from ingest.federation.sites.events import LinkEvents
@@ -28,6 +31,7 @@ from ingest.federation.sites.retaining import Retaining
 from ingest.federation.sites.spreading import Spreading
 from ingest.federation.sites.taking import Taking
 from ingest.federation.sites.words import Hello, InvalidWord, Reached, Ways, decode
+from ingest.protocol.packets import Publish
 from mqlake.errors import LogError, OperationalError
 from mqlake.federation_records import (
     FEDERATION,
@@ -47,7 +51,7 @@ if TYPE_CHECKING:
     from ingest.federation.sites.connection import Connection
     from ingest.federation.sites.inlet import Inlet
     from ingest.federation.sites.interest import News
-    from ingest.protocol.packets import Connect, Publish
+    from ingest.protocol.packets import Connect
     from mqlake.clock import Clock
     from mqlake.federation_records import Offsets
     from mqlake.log.contract import LogAccess, LogRecord
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS: Final = 1.0
+MAP_SECONDS: Final = 0.5
 NOWHERE: Final = -1
 FEW_GAPS: Final = 1_000
 MANY_GAPS_SECONDS: Final = 10.0
@@ -93,6 +98,7 @@ class SiteService:
         self._due = asyncio.Event()
         """Set when a checkpoint does not wait for its second."""
         self._run = clock.now_ms()
+        self.finding = Finding(settings, self._run, clock.monotonic())
         self.spreading = Spreading(
             settings,
             self._prefixes,
@@ -170,6 +176,7 @@ class SiteService:
             await self.connections.listen()
             await self._checkpoint()
             tasks.append(asyncio.create_task(self._checkpoints()))
+            tasks.append(asyncio.create_task(self._tell_map()))
             self.is_ready = True
             waited: list[asyncio.Future[Any]] = [*tasks, self._failed]
             done, _ = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -194,6 +201,7 @@ class SiteService:
 
     def reload(self, neighbours: tuple[NeighborSettings, ...]) -> None:
         """Take other neighbours; links are not cut to those of which nothing but rates is new."""
+        self.finding.become(neighbours, self._clock.monotonic())
         wanted = {one.id: one for one in neighbours}
         for site, link in list(self.links.items()):
             if site in wanted and link.take_rates(wanted[site]):
@@ -258,6 +266,21 @@ class SiteService:
         error = None if connecting.cancelled() else connecting.exception()
         if error is not None:
             self._fail(error)
+
+    # The map.
+
+    async def _tell_map(self) -> None:
+        while True:
+            self.finding.overlay.tick(self._clock.monotonic())
+            self._say_map()
+            await asyncio.sleep(MAP_SECONDS)
+
+    def _say_map(self) -> None:
+        """Tell neighbours what is new on the map of the federation."""
+        for site, payload in self.finding.ready(self._clock.monotonic()):
+            link = self.links.get(site)
+            if link is not None and link.connection is not None:
+                link.connection.publish([Publish(self.finding.topic, payload)])
 
     # Checkpoints.
 
@@ -351,6 +374,8 @@ class SiteService:
             return
         self.taking.close(link.site)  # another one that this takes the place of
         self.spreading.open(link, connection)
+        self.finding.step(WayUp(link.site), self._clock.monotonic())
+        self._say_map()
 
     def is_closed(self, connection: Connection) -> None:
         """Do without it."""
@@ -360,6 +385,8 @@ class SiteService:
             link.detach(connection)
             self.taking.close(link.site)
             self.spreading.close(link)
+            self.finding.step(WayDown(link.site), self._clock.monotonic())
+            self._say_map()
 
     def acknowledged(self, connection: Connection, packet_id: int) -> None:
         """Move the neighbour's cursor."""
@@ -383,11 +410,14 @@ class SiteService:
                 self.taking.take(link, connection, publish)
             elif publish.topic_name.startswith(self._for_groups):
                 self.handing.take(link, connection, publish)
+            elif publish.topic_name.startswith(self.finding.prefix):
+                self.finding.hear(publish.payload, self._clock.monotonic())
+                self._say_map()
             elif publish.packet_id:
                 self.taking.hear_offer(link, connection, publish)
             else:
                 self._hear(link, connection, decode(publish.payload))
-        except (InvalidEnvelope, InvalidWord) as exc:
+        except (InvalidEnvelope, InvalidPacket, InvalidWord) as exc:
             self.inlet.counters.malformed += 1
             fields = {"site": link.site, "reason": str(exc)}
             _logger.warning("a packet of a neighbour cannot be read", extra={"fields": fields})

@@ -236,6 +236,14 @@ def look_at_federation(patient: Patient) -> Iterator[Finding]:
         elif link["behind"] > BEHIND_RECORDS:
             found = f"{site} is {link['behind']} records behind"
             yield warning("federation", found, "the link is slower than the messages")
+    overlay = figures.get("overlay", {"apart": [], "sites": []})
+    # Of a neighbour that is away it is said above.
+    apart = sorted(set(overlay["apart"]) - {link["site"] for link in links})
+    if apart:
+        found = f"no way leads to site {', '.join(map(str, apart))}, of which others have told"
+        yield warning("federation", found, "see their federators and those between")
+    if overlay["sites"]:
+        yield ok("federation", f"{len(overlay['sites'])} sites are on the map")
     there = sum(link["there"] for link in links)
     if there:
         yield ok("federation", f"{there} of {len(links)} neighbours there")

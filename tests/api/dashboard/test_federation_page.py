@@ -35,6 +35,12 @@ def test_who_is_away_is_shown_with_the_reason(tmp_path: Path) -> None:
         expect(rows.nth(1).get_by_role("cell").nth(6)).to_have_text(re.compile(r"^[\d.,]+ (Ki)?B$"))
         expect(rows.nth(2)).to_contain_text("away")
         expect(rows.nth(2)).to_contain_text(said["links"][1]["reason"])
+        known = page.get_by_role("region", name="Map").get_by_role("row")
+        expect(known.nth(1)).to_contain_text("this site")
+        expect(known.nth(2)).to_contain_text("linked")
+        drawing = page.get_by_role("img", name="2 sites, 1 link between them")
+        expect(drawing).to_be_visible()
+        expect(drawing.locator("line")).to_have_count(1)
         for theme in ("light", "dark"):
             dashboard.use_theme(theme)
             assert dashboard.run("contrast.js")["found"] == []

@@ -122,6 +122,10 @@ class World:
         make: Makes the federators: tests plant defects here.
     """
 
+    meshed_at = FAULTS_UNTIL + REPAIR_SECONDS
+    """When all meshes are to be as they should."""
+    ends_at = END_SECONDS
+
     def __init__(self, seed: int, make: Callable[..., Any] = Federator) -> None:
         self.seed = seed
         self.random = random = Random(seed)
@@ -130,21 +134,7 @@ class World:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self.last_fault = 0.0
-        count = random.randint(2, 8)
-        self.redundancy = random.choice((1, 2, 2, 3))
-        self.links: dict[tuple[int, int], Link] = {}
-        edges = {(random.randrange(b), b) for b in range(1, count)}
-        for _ in range(random.randint(0, count)):
-            a, b = sorted(random.sample(range(count), 2))
-            edges.add((a, b))
-        slow = random.random() < 0.3
-        for a, b in sorted(edges):
-            delay = random.choice((0.001, 0.01, 0.15)) if slow else random.uniform(0.001, 0.01)
-            for pair in ((a, b), (b, a)):
-                self.links[pair] = Link(random.choice((4, 5)), delay * random.uniform(1, 2))
-        self.edges = sorted(edges)
-        names = random.sample(range(1, 100), count)
-        self.names = names
+        count = self.lay_out(random)
         self.sites = [
             Site(n, 1 + random.uniform(-SKEW, SKEW), random.uniform(0, 1000), None)
             for n in range(count)
@@ -162,6 +152,24 @@ class World:
         self.packets = 0
         self.repeatable: dict[int, set[Name]] = defaultdict(set)
 
+    def lay_out(self, random: Random) -> int:
+        """Make links and names of sites; return how many there are."""
+        count = random.randint(2, 8)
+        self.redundancy = random.choice((1, 2, 2, 3))
+        self.links: dict[tuple[int, int], Link] = {}
+        edges = {(random.randrange(b), b) for b in range(1, count)}
+        for _ in range(random.randint(0, count)):
+            a, b = sorted(random.sample(range(count), 2))
+            edges.add((a, b))
+        slow = random.random() < 0.3
+        for a, b in sorted(edges):
+            delay = random.choice((0.001, 0.01, 0.15)) if slow else random.uniform(0.001, 0.01)
+            for pair in ((a, b), (b, a)):
+                self.links[pair] = Link(random.choice((4, 5)), delay * random.uniform(1, 2))
+        self.edges = sorted(edges)
+        self.names = random.sample(range(1, 100), count)
+        return count
+
     # Running.
 
     def at(self, time: float, do: Callable[..., None], *arguments: Any) -> None:
@@ -170,34 +178,48 @@ class World:
 
     def run(self) -> World:
         random = self.random
-        for site in self.sites:
-            self.start(site)
-            if random.random() < 0.6 or site.number == 0:
-                self.subscribe(site, random.choice(FILTERS))
-        for edge in self.edges:
-            self.connect(edge)
+        self.begin(random)
         for number in range(random.randint(20, 60)):
             when = random.uniform(1.0, FAULTS_UNTIL + 15)
             burst = random.randint(1, 4)
             for step in range(burst):
                 self.at(when + step * 0.01, self.publish, random.choice(self.sites), number)
         for _ in range(random.randint(0, 5)):
-            fault = random.choice(
-                (self.cut, self.cut, self.cut_silently, self.crash, self.crash, self.change)
-            )
-            self.at(random.uniform(WARM_SECONDS, FAULTS_UNTIL - 15), fault)
+            self.at(random.uniform(WARM_SECONDS, FAULTS_UNTIL - 15), random.choice(self.faults()))
         self.at(FAULTS_UNTIL, self.heal)
         repaired = False
-        while self._events and self._events[0][0] <= END_SECONDS:
+        while self._events and self._events[0][0] <= self.ends_at:
             self.now, _, do, arguments = heappop(self._events)
             if self.packets > MOST_PACKETS:
                 raise Violation("circulates", self.seed, f"{self.packets} packets")
-            if not repaired and self.now >= FAULTS_UNTIL + REPAIR_SECONDS:
+            if not repaired and self.now >= self.meshed_at:
                 repaired = True
                 self.judge_meshes()
             do(*arguments)
         self.judge()
         return self
+
+    def begin(self, random: Random) -> None:
+        """Start all sites and links."""
+        for site in self.sites:
+            self.start(site)
+            if random.random() < 0.6 or site.number == 0:
+                self.subscribe(site, random.choice(FILTERS))
+        for edge in self.edges:
+            self.connect(edge)
+
+    def faults(self) -> tuple[Callable[[], None], ...]:
+        """Return what may happen, as often as it is likely."""
+        return self.cut, self.cut, self.cut_silently, self.crash, self.crash, self.change
+
+    @property
+    def living(self) -> list[Site]:
+        """The sites that are there in the end."""
+        return self.sites
+
+    def neighbours_of(self, site: Site) -> list[int]:
+        """Return the names of those that a site begins with."""
+        return [self.names[b] for a, b in self.links if a == site.number]
 
     def clock(self, site: Site) -> float:
         return site.offset + self.now * site.rate
@@ -206,12 +228,11 @@ class World:
         site.runs += 1
         site.is_up = True
         site.up_since = self.now
-        neighbours = [self.names[b] for a, b in self.links if a == site.number]
         rates = [one.rate for one in self.sites]
         site.federator = self._make(
             self.names[site.number],
             site.runs,
-            neighbours,
+            self.neighbours_of(site),
             limits=replace(
                 LIMITS, redundancy=self.redundancy, clock_skew=max(rates) / min(rates) - 1
             ),
@@ -417,14 +438,14 @@ class World:
 
     def judge_meshes(self) -> None:
         wanted: dict[str, list[Site]] = defaultdict(list)
-        for site in self.sites:
+        for site in self.living:
             for one in site.federator.summary:
                 wanted[one].append(site)
         for one, members in wanted.items():
             cores = {self.core_of(site, one) for site in members}
             if len(cores) != 1 or None in cores:
                 raise Violation("repair", self.seed, f"{one} has cores {cores}")
-            for site in self.sites:
+            for site in self.living:
                 reached = self.flood(site.number, one)
                 missing = [m.number for m in members if m.number not in reached]
                 if missing:
@@ -454,7 +475,7 @@ class World:
                 died_with_it or not self.is_wanted(origin, topic, time)
             ):
                 continue
-            for site in self.sites:
+            for site in self.living:
                 if site.number == origin or name in self.delivered[site.number]:
                     continue
                 if self.must_have(site, topic, time):
@@ -469,7 +490,7 @@ class World:
         for topic in TOPICS:
             found = {
                 site.retained.get(topic)
-                for site in self.sites
+                for site in self.living
                 if self.must_have(site, topic, 2.0) and self.is_settled(topic)
             }
             if len(found) > 1:

@@ -12,7 +12,12 @@ import pytest
 import trustme
 
 from ingest.federation.service import FederationService
-from ingest.federation.settings import FederationSettings, NeighborSettings, PrefixSettings
+from ingest.federation.settings import (
+    FederationSettings,
+    NeighborSettings,
+    OverlaySettings,
+    PrefixSettings,
+)
 from ingest.protocol.packets import Publish, Will
 from mqlake.bench.federation import MOSQUITTO, Client, Grid
 from mqlake.clock import SystemClock
@@ -341,3 +346,111 @@ async def test_a_kill_while_publishing_loses_nothing_to_the_others(
         finally:
             await publisher.close()
             await listener.close()
+
+
+class TestSitesThatFindEachOther:
+    """Each knows one seed; nobody names a neighbour."""
+
+    def start(self, running: Sites, node: int, seed: int, **changes: Any) -> FederationService:
+        everywhere = tuple(f"mqtt://127.0.0.1:{port}" for port in running.grid.ports.values())
+        given: dict[str, Any] = {
+            "secret": "shared",
+            "uri": f"mqtt://127.0.0.1:{running.grid.ports[node]}",
+            "least_links": 2,
+            "most_links": 3,
+            "allow_uris": everywhere,
+            "seeds": (running.broker(seed),),
+        }
+        return running.start(
+            node,
+            neighbors=(),
+            beacon_interval=1.0,
+            core_announcement_interval=2.0,
+            core_patience=0.5,
+            reconnect_max_seconds=1.0,
+            interests=("federated/#",),
+            overlay=OverlaySettings(**given | changes),
+        )
+
+    def are_together(self, running: Sites, nodes: set[int]) -> bool:
+        return all(
+            running.services[node].finding.overlay.map.reachable() >= nodes
+            and 2 <= running.services[node].finding.overlay.degree <= 3
+            for node in nodes
+        ) and running.are_meshed("federated/#", nodes)
+
+    async def test_a_middle_site_dies_and_another_joins_late(self, tmp_path: Path) -> None:
+        nodes = {1, 2, 3, 4, 5}
+        async with sites(tmp_path, dict.fromkeys([*nodes, 6], ()), old=(4,)) as running:
+            for node in sorted(nodes):
+                self.start(running, node, 2 if node == 1 else 1)
+            await until(lambda: self.are_together(running, nodes))
+            listeners = {node: await running.listen(node) for node in nodes}
+            numbers = iter(range(10_000))
+            expected: dict[int, list[bytes]] = {node: [] for node in nodes}
+
+            def publish(alive: set[int]) -> None:
+                for node in alive:
+                    payload = b"%d-%d" % (node, next(numbers))
+                    listeners[node].publish(f"federated/{node}", payload)
+                    expected[node].append(payload)
+
+            def have_all(alive: set[int], origins: set[int]) -> bool:
+                return all(
+                    [one for one in listeners[node].payloads if one.startswith(b"%d-" % origin)]
+                    == expected[origin]
+                    for node in alive
+                    for origin in origins
+                )
+
+            for _ in range(10):
+                publish(nodes)
+            await until(lambda: have_all(nodes, nodes))
+            # The seed of all, with its broker.
+            dead = running.services.pop(1)
+            await running.stop(1)
+            running.grid.kill("broker-1")
+            await running.clients.pop(running.clients.index(listeners[1])).close()
+            alive = nodes - {1}
+            for _ in range(50):
+                publish(alive)
+                await asyncio.sleep(0.01)
+            await until(lambda: self.are_together(running, alive))
+            for _ in range(10):
+                publish(alive)
+            await until(lambda: have_all(alive, alive))
+            self.start(running, 6, 5)
+            nodes = alive | {6}
+            await until(lambda: self.are_together(running, nodes))
+            listeners[6] = await running.listen(6)
+            expected[6] = []
+            publish({6})
+            await until(lambda: have_all(alive, nodes))
+            assert dead.finding.overlay.site not in running.services[6].finding.overlay.neighbours
+            figures = running.services[6].figures()["overlay"]
+            assert {one["site"] for one in figures["sites"]} >= nodes
+            assert 1 not in {site for one in figures["sites"] for site in one["links"]}
+
+    async def test_who_is_not_allowed_or_does_not_know_the_secret_stays_out(
+        self, tmp_path: Path
+    ) -> None:
+        async with sites(tmp_path, dict.fromkeys((1, 2, 3, 4), ())) as running:
+            first = self.start(running, 1, 2)
+            self.start(running, 2, 1)
+            liar = self.start(running, 3, 1, secret="guessed")
+            # Its address is not one that 1 and 2 may connect to.
+            elsewhere = f"mqtt://localhost:{running.grid.ports[4]}"
+            outside = self.start(running, 4, 1, uri=elsewhere)
+            await until(lambda: first.malformed > 0 and 4 in first.finding.overlay.map.members)
+            await until(lambda: first.finding.overlay.degree == 1)
+            await until(
+                lambda: (
+                    outside.finding.overlay.counters.lost >= 0
+                    and first.finding.overlay.counters.refused > 0
+                )
+            )
+            assert first.finding.overlay.neighbours == [2]
+            assert set(first.links) == {2}
+            assert liar.finding.overlay.neighbours == []
+            assert outside.finding.overlay.neighbours == []
+            assert not liar.health()[0]

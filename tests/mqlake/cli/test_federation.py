@@ -22,6 +22,8 @@ def test_status_shows_links_of_the_system_in_a_data_directory(tmp_path: Path) ->
     assert lines[0] == "federation-1: 1 of 2 there"
     rows = [line.split()[:3] for line in lines if "mqtt://" in line]
     assert rows == [["2", "yes", "1"], ["3", "no", "1"]]
+    below = lines[lines.index("site        state    links to          where") + 1 :]
+    assert [line.split()[:3] for line in below] == [["1", "self", "2"], ["2", "linked", "1"]]
     as_json = CliRunner().invoke(command, [*arguments, "--json"])
     assert json.loads(as_json.output)["links"] == said["links"]
 

@@ -1,4 +1,7 @@
-/** Federation: which sites this one has links to, and how far each of them has its log; live. */
+/**
+ * Federation: which sites this one has links to, how far each of them has its log, and the map of all
+ * sites that it has learned; live.
+ */
 
 import { fill, h, perFrame, say } from "../core/dom.js";
 import { bytes, count } from "../core/format.js";
@@ -25,6 +28,17 @@ export function mount({ metrics, signal }) {
     ],
     { empty: "This site has no neighbours.", key: (one) => String(one.site) },
   );
+  const map = h("div");
+  const known = table(
+    "Sites on the map",
+    [
+      { label: "Site", cell: (one) => String(one.site) },
+      { label: "State", cell: (one) => badge(...stateOnMap(one)) },
+      { label: "Links to", cell: (one) => one.links.join(", "), class: "wide" },
+      { label: "Where", cell: (one) => one.uri, class: "code" },
+    ],
+    { empty: "This site knows of no other.", key: (one) => String(one.site) },
+  );
   const about = h("div");
   const detail = h("p.hint", { role: "status" }, "");
   const shown = h(
@@ -32,6 +46,7 @@ export function mount({ metrics, signal }) {
     null,
     panel("State", null, about, detail),
     panel("Links", null, links.element),
+    panel("Map", null, map, known.element),
   );
 
   const draw = perFrame(() => {
@@ -57,6 +72,9 @@ export function mount({ metrics, signal }) {
       ]),
     );
     links.show(federation.links);
+    const { sites, apart } = federation.overlay ?? { sites: [], apart: [] };
+    fill(map, drawing(sites));
+    known.show(sites.map((one) => ({ ...one, apart: apart.includes(one.site) })));
   });
   metrics.watch(draw, signal);
 
@@ -67,6 +85,52 @@ export function mount({ metrics, signal }) {
 function carriedBy(link) {
   const more = link.wants - link.carries.length;
   return link.carries.join(", ") + (more > 0 ? ` and ${count(more)} more` : "");
+}
+
+function stateOnMap(one) {
+  if (one.apart) return ["no way leads there", "warn"];
+  return one.state === "self" ? ["this site", "good"] : [one.state, "good"];
+}
+
+const SIZE = 320;
+const RADIUS = 130;
+
+/** Return a picture of all sites in a ring, with the links between them. */
+function drawing(sites) {
+  const places = new Map(
+    sites.map(({ site }, index) => {
+      const angle = (2 * Math.PI * index) / sites.length - Math.PI / 2;
+      const place = (turn) => SIZE / 2 + RADIUS * turn(angle);
+      return [site, { x: place(Math.cos), y: place(Math.sin) }];
+    }),
+  );
+  const lines = sites.flatMap(({ site, links }) =>
+    links
+      .filter((other) => site < other && places.has(other))
+      .map((other) => {
+        const [from, to] = [places.get(site), places.get(other)];
+        const ends = { x1: from.x, y1: from.y, x2: to.x, y2: to.y };
+        return shape("line", { ...ends, stroke: "currentColor", "stroke-opacity": 0.5 });
+      }),
+  );
+  const dots = [...places].map(([site, { x, y }]) => {
+    const label = shape("text", { x, y: y - 10, "text-anchor": "middle", fill: "currentColor" });
+    label.textContent = String(site);
+    const dot = shape("circle", { cx: x, cy: y, r: 6, fill: "currentColor" });
+    return shape("g", {}, dot, label);
+  });
+  const plural = lines.length === 1 ? "link" : "links";
+  const name = `${sites.length} sites, ${lines.length} ${plural} between them`;
+  const props = { viewBox: `0 0 ${SIZE} ${SIZE}`, width: SIZE, role: "img", "aria-label": name };
+  return shape("svg", props, ...lines, ...dots);
+}
+
+/** Return a new element of SVG. */
+function shape(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, String(value));
+  element.append(...children);
+  return element;
 }
 
 function stateOf(link) {

@@ -815,3 +815,26 @@ async def test_a_new_site_that_dies_gets_the_rest_of_what_is_retained(sites: Mak
     assert [shown(b, topic) for topic in topics] == [topic.encode() for topic in topics]
     assert b.repeated() == []
     await b.stop()
+
+
+async def test_each_site_learns_the_map_of_all() -> None:
+    a, b, c = Site(1), Site(2), Site(3)
+    a.link(b)
+    b.link(a, c)
+    c.link(b)
+    for site in (a, b, c):
+        await site.start()
+
+    def links_at(site: Site) -> dict[int, list[int]]:
+        assert site.service is not None
+        found = site.service.figures()["overlay"]
+        return {one["site"]: one["links"] for one in found["sites"]}
+
+    whole = {1: [2], 2: [1, 3], 3: [2]}
+    await until(lambda: all(links_at(one) == whole for one in (a, b, c)))
+    await c.stop()
+    await until(lambda: links_at(a) == {1: [2], 2: [1], 3: []})
+    assert a.service is not None
+    assert a.service.figures()["overlay"]["apart"] == [3]
+    await a.stop()
+    await b.stop()

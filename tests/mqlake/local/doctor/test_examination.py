@@ -510,8 +510,9 @@ def test_neighbours_that_are_away_or_have_lost_something_are_found(tmp_path: Pat
         link = {"site": number, "there": True, "reason": "", "behind": 0, "gone": 0}
         return link | changes
 
-    def look(*links: dict[str, Any]) -> dict[Level, list[str]]:
-        report = ProcessReport("federation", 5, True, "", figures={"links": list(links)})
+    def look(*links: dict[str, Any], **more: Any) -> dict[Level, list[str]]:
+        figures = {"links": list(links), **more}
+        report = ProcessReport("federation", 5, True, "", figures=figures)
         return found(traffic.look_at_federation, patient(tmp_path, report))
 
     assert not any(found(traffic.look_at_federation, patient(tmp_path)).values())
@@ -524,3 +525,7 @@ def test_neighbours_that_are_away_or_have_lost_something_are_found(tmp_path: Pat
     ]
     assert details[Level.ERROR] == ["site 5 was away for longer than the log is kept: 1 times"]
     assert details[Level.OK] == ["3 of 4 neighbours there"]
+    overlay = {"apart": [3, 7, 8], "sites": [{"site": one} for one in range(1, 9)]}
+    details = look(away, overlay=overlay)
+    assert details[Level.WARNING][1:] == ["no way leads to site 7, 8, of which others have told"]
+    assert details[Level.OK] == ["8 sites are on the map"]
