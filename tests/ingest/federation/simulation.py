@@ -185,7 +185,8 @@ class World:
             for step in range(burst):
                 self.at(when + step * 0.01, self.publish, random.choice(self.sites), number)
         for _ in range(random.randint(0, 5)):
-            self.at(random.uniform(WARM_SECONDS, FAULTS_UNTIL - 15), random.choice(self.faults()))
+            fault = random.choice(self.faults())
+            self.at(random.uniform(WARM_SECONDS, FAULTS_UNTIL - 15), fault)
         self.at(FAULTS_UNTIL, self.heal)
         repaired = False
         while self._events and self._events[0][0] <= self.ends_at:

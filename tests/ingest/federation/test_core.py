@@ -248,6 +248,21 @@ def test_a_site_between_fetches_what_was_published_before_it_knew_of_subscribers
     assert net.delivered[2] == [b"first", b"second"]
 
 
+def test_a_site_that_was_alone_gets_what_it_wanted_meanwhile_though_others_began_later() -> None:
+    net = Net({(1, 2), (2, 3)})
+    net.down(2, 3)
+    net.want(3, "f/#")
+    net.wait(2)
+    net.publish(1, b"early", "f/a")
+    net.wait(8)
+    net.want(2, "f/#")
+    net.wait(8)
+    net.up(2, 3)
+    net.wait(20)
+    assert net.delivered[3] == [b"early"]
+    assert net.delivered[2] == []
+
+
 def test_a_dead_neighbour_is_noticed_when_its_broker_says_so() -> None:
     net = Net(RING)
     net.step(1, Gone(2))

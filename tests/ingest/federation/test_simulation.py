@@ -1,6 +1,7 @@
 """Random federations keep their promises; each planted defect breaks one.
 
-`MQLAKE_SIMULATIONS=10000 bin/test tests/ingest/federation/test_simulation.py -k keeps` runs many.
+`MQLAKE_SIMULATIONS=10000 bin/test tests/ingest/federation/test_simulation.py -k keep_their`
+runs many.
 """
 
 from collections.abc import Callable
