@@ -9,13 +9,14 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation import overlay_packets
-from ingest.federation.overlay import Bounds, Change, Event, Overlay
+from ingest.federation.overlay import Overlay
+from ingest.federation.overlay_events import Bounds, Change, Event
 from ingest.federation.settings import NeighborSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ingest.federation.overlay import Away, WayDown, WayUp
+    from ingest.federation.overlay_events import Away, WayDown, WayUp
     from ingest.federation.overlay_map import Member
     from ingest.federation.overlay_packets import OverlayPacket
     from ingest.federation.settings import FederationSettings

@@ -45,7 +45,7 @@ from ingest.federation.finding import Finding
 from ingest.federation.links import Link
 from ingest.federation.meshes import Timing
 from ingest.federation.neighbours import BEACONS_MISSED
-from ingest.federation.overlay import Away, WayDown, WayUp
+from ingest.federation.overlay_events import Away, WayDown, WayUp
 from ingest.federation.overlay_packets import OVERLAY
 from ingest.federation.packets import Control, InvalidPacket
 from ingest.federation.prefixes import Prefixes

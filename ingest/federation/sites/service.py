@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ingest.federation.envelope import ROUTING, InvalidEnvelope
 from ingest.federation.finding import Finding
-from ingest.federation.overlay import WayDown, WayUp
+from ingest.federation.overlay_events import WayDown, WayUp
 from ingest.federation.packets import InvalidPacket
 from ingest.federation.prefixes import Prefixes
 from ingest.federation.sites.connections import Connections

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ingest.federation import overlay_packets
 from ingest.federation.core import Federator
 from ingest.federation.events import LinkDown, LinkUp, Neighbours
-from ingest.federation.overlay import Bounds, Event, Overlay, WayDown, WayUp
+from ingest.federation.overlay import Overlay
+from ingest.federation.overlay_events import Bounds, Event, WayDown, WayUp
 from ingest.federation.overlay_packets import OverlayPacket
 from tests.ingest.federation.simulation import (
     BEACON_SECONDS,

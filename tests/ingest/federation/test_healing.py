@@ -9,7 +9,8 @@ from typing import Any, Final
 import pytest
 
 from ingest.federation.meshes import Mesh
-from ingest.federation.overlay import Event, Overlay, State
+from ingest.federation.overlay import Overlay
+from ingest.federation.overlay_events import Event, State
 from ingest.federation.overlay_map import OverlayMap
 from tests.ingest.federation.healing import HEAL_SECONDS, heal
 from tests.ingest.federation.simulation import Violation, topologies_wanted

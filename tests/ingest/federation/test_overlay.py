@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ingest.federation.overlay import TRANSITIONS, Bounds, Event, Overlay, State, WayUp, diagram
+from ingest.federation.overlay import Overlay
+from ingest.federation.overlay_events import TRANSITIONS, Bounds, Event, State, WayUp, diagram
 from ingest.federation.overlay_map import Member, OverlayMap
 from ingest.federation.overlay_packets import (
     OverlayPacket,

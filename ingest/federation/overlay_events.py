@@ -1,0 +1,127 @@
+"""What may happen between two sites of an overlay, and what one wants to have: data, no code.
+
+`TRANSITIONS` is the whole automaton of one other site as this one sees it (`overlay` goes by it);
+`docs/federation.md` draws it from here.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from ingest.federation.overlay_packets import Stance
+
+
+class State(Enum):
+    """What another site is to this one."""
+
+    KNOWN = "known"
+    ASKED = "asked"
+    """It is to say whether there will be a link."""
+    GRANTED = "granted"
+    """It has asked, and there is one as soon as it says so too."""
+    LINKED = "linked"
+
+
+class Event(Enum):
+    """What may happen between two sites."""
+
+    ASK = "ask"
+    """This one wants a link."""
+    GRANT = "grant"
+    """The other one wants one, and there is room."""
+    AGREE = "agree"
+    """The other one says that there is one."""
+    REFUSE = "refuse"
+    """The other one says that there is none."""
+    LOSE = "lose"
+    """It is not heard, or cannot be reached."""
+    DROP = "drop"
+    """This one has no room for it any more."""
+
+
+TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
+    State.KNOWN: {Event.ASK: State.ASKED, Event.GRANT: State.GRANTED},
+    State.ASKED: {
+        Event.GRANT: State.GRANTED,
+        Event.AGREE: State.LINKED,
+        Event.REFUSE: State.KNOWN,
+        Event.LOSE: State.KNOWN,
+    },
+    State.GRANTED: {
+        Event.AGREE: State.LINKED,
+        Event.REFUSE: State.KNOWN,
+        Event.LOSE: State.KNOWN,
+    },
+    State.LINKED: {
+        Event.REFUSE: State.KNOWN,
+        Event.LOSE: State.KNOWN,
+        Event.DROP: State.KNOWN,
+    },
+}
+
+STANCES: Final = {
+    State.KNOWN: Stance.NONE,
+    State.ASKED: Stance.ASK,
+    State.GRANTED: Stance.LINKED,
+    State.LINKED: Stance.LINKED,
+}
+COUNTED: Final = (State.GRANTED, State.LINKED)
+"""States of which at most `most` sites are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a site wants to have; durations in seconds."""
+
+    least: int = 3
+    most: int = 6
+    beacon_interval: float = 5.0
+    most_sites: int = 256
+    forget_seconds: float = 86_400.0
+
+
+class WayUp(NamedTuple):
+    """Words can be sent to a site."""
+
+    site: int
+
+
+class WayDown(NamedTuple):
+    """They cannot any more."""
+
+    site: int
+
+
+class Away(NamedTuple):
+    """Its broker says that its federator is not there any more; the way is."""
+
+    site: int
+
+
+class Change(NamedTuple):
+    """A link has come or gone."""
+
+    site: int
+    event: Event
+    state: State
+
+
+@dataclass(slots=True)
+class Counters:
+    asked: int = 0
+    granted: int = 0
+    refused: int = 0
+    dropped: int = 0
+    lost: int = 0
+    repeated: int = 0
+    """Packets that had come before, or were for another site."""
+
+
+def diagram() -> Iterator[str]:
+    """Yield the lines of the automaton's picture, a Mermaid state diagram."""
+    yield "stateDiagram-v2"
+    yield f"    [*] --> {State.KNOWN.value}"
+    for state, events in TRANSITIONS.items():
+        for event, after in events.items():
+            yield f"    {state.value} --> {after.value}: {event.value}"
