@@ -355,6 +355,13 @@ class ClientConnection(ClientSocket):
             properties["server_reference"] = reference
         self._turn_away(self.protocol.refuse(reason_code, properties), reason)
 
+    def cut(self, reason: str) -> None:
+        """Close without CONNACK: its session, or its will, may be there although it is not let in.
+
+        A client that is told no may take it that nothing has come of its CONNECT.
+        """
+        self._turn_away(b"", reason)
+
     def _turn_away(self, last_words: bytes, reason: str) -> None:
         """Close before the client was let in; whatever it sent behind CONNECT is not read.
 

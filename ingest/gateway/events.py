@@ -1,18 +1,31 @@
 """What happens to clients and sessions, as records of `mqlake.events`.
 
 Told after the fact and without waiting: an event that the log does not take is counted, nothing
-else depends on it.
+else depends on it. They are handed to the log in portions: each request by itself would cost the
+log more than all the rest of a connect.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from __future__ import annotations
 
-from ingest.gateway.counters import Counters
+from typing import TYPE_CHECKING, Any, Final
+
 from mqlake import compact_json
-from mqlake.clock import Clock
 from mqlake.errors import LogError
-from mqlake.log.contract import LogWriter
-from mqlake.records import EVENTS, RECORD_VERSION, Headers
+from mqlake.records import EVENTS, RECORD_VERSION
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping
+
+    from ingest.gateway.counters import Counters
+    from mqlake.clock import Clock
+    from mqlake.log.contract import LogWriter
+    from mqlake.records import Headers
+
+PORTION_SECONDS: Final = 0.02
+"""How long an event waits for others."""
+PORTION: Final = 500
+"""So many wait at most."""
 
 _HEADERS: Final[Headers] = []
 
@@ -25,9 +38,19 @@ class Events:
         gateway: Name of this gateway.
         counters: Counts what the log did not take.
         clock: For the time of an event.
+        loop: In which portions are due.
     """
 
-    def __init__(self, log: LogWriter, gateway: str, counters: Counters, clock: Clock) -> None:
+    def __init__(
+        self,
+        log: LogWriter,
+        gateway: str,
+        counters: Counters,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._loop = loop
+        self._waiting: list[tuple[bytes, bytes, Headers]] = []
         self._log = log
         self._gateway = gateway
         self._counters = counters
@@ -57,11 +80,22 @@ class Events:
             **fields,
         }
         data = compact_json.encode(value)
-        key = f"{tenant}/{client_id}".encode()
-        try:
-            self._log.append(EVENTS, key, data, headers, self._appended, partition=0)
-        except LogError:
-            self._counters.events_lost += 1
+        waiting = self._waiting
+        waiting.append((f"{tenant}/{client_id}".encode(), data, headers))
+        if len(waiting) == 1:
+            self._loop.call_later(PORTION_SECONDS, self.flush)
+        elif len(waiting) == PORTION:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand to the log what waits; that of a portion which was full is called once too often."""
+        waiting, self._waiting = self._waiting, []
+        append, appended = self._log.append, self._appended
+        for key, data, headers in waiting:
+            try:
+                append(EVENTS, key, data, headers, appended, partition=0)
+            except LogError:
+                self._counters.events_lost += 1
 
     def _appended(self, _partition: int, _offset: int, error: LogError | None) -> None:
         if error is not None:

@@ -96,7 +96,7 @@ class Foundation:
         self.ends = Ends(self.reader)
         self.partitions = partitions
         self.counters = counters = Counters()
-        events = Events(writer, settings.name, counters, clock)
+        events = Events(writer, settings.name, counters, clock, loop)
         self.drops = Drops(counters, events)
         self.denials = denials = Denials(counters, events)
         self.context = Context(settings, me, clock, loop, counters, events, self.drops, denials)

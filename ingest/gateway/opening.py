@@ -10,7 +10,7 @@ from ingest.gateway.client_session import ClientSession
 from ingest.gateway.session_context import StoredSession
 from ingest.gateway.sessions import HELD_BY_SESSION
 from ingest.protocol.packets import MQTT_5_0
-from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+from ingest.protocol.reason_codes import DisconnectReasonCode
 from ingest.session.checkpoint import Before
 from ingest.session.opening import (
     NOTHING_STORED,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ingest.gateway.sessions import Sessions
     from ingest.protocol.packets import Connect
     from ingest.protocol.properties import Properties
+    from ingest.protocol.reason_codes import ConnackReasonCode
     from ingest.session.effects import Work
     from ingest.session.holder_host import Grant
     from mqlake.shard_records import Key
@@ -66,6 +67,7 @@ class Entrant(Client, Protocol):
     def refuse(
         self, reason_code: ConnackReasonCode, reason: str, server_reference: str = ""
     ) -> None: ...
+    def cut(self, reason: str) -> None: ...
     def adopt(self, session: ClientSession, connect: Connect) -> None: ...
     def welcome(self, connect: Connect, extra: Properties, *, session_present: bool) -> None: ...
 
@@ -176,6 +178,10 @@ class Opening:
         """Turn the client away."""
         self.connection.refuse(reason_code, reason)
 
+    def cut(self, reason: str) -> None:
+        """Turn the client away without a word."""
+        self.connection.cut(reason)
+
     def claimed_session(self) -> dict[str, Any] | None:
         """Return what a full claim says; None: not every gateway that lives can settle one."""
         if not self.is_kept or self._context.of_session.peers.version < FULL_CLAIMS_SINCE:
@@ -254,7 +260,7 @@ class Opening:
             busy = DisconnectReasonCode.SERVER_BUSY
             self.connection.close(busy, log_reason=refuse.reason)
         else:
-            self.connection.refuse(ConnackReasonCode.SERVER_UNAVAILABLE, refuse.reason)
+            self.connection.cut(refuse.reason)  # what was to be saved may be in the log
 
     def _welcome(self, welcome: Welcome) -> Any:
         session, connection = self._loaded, self.connection

@@ -102,6 +102,7 @@ class Process:
         gateway.listeners.stop_accepting()
         gateway.agent_check.close()
         gateway.tasks.close()
+        gateway.context.events.flush()
         await gateway.chain.close()
         await gateway.reader.close()
         await gateway.shards.close()
@@ -299,6 +300,7 @@ class Process:
                 await gateway.share_groups.close()
                 gateway.peers.leave()
                 await gateway.routes.close()
+                gateway.context.events.flush()
                 await gateway.writer.flush(SHUTDOWN_SECONDS)
                 await gateway.connections.wait_closed()
         except (TimeoutError, LogError) as exc:

@@ -167,8 +167,6 @@ class Sessions:
             session.connection.close(
                 DisconnectReasonCode.SESSION_TAKEN_OVER, log_reason="taken over by its client id"
             )
-        if earlier is not None:
-            earlier.refuse(ConnackReasonCode.SERVER_BUSY, "taken over by its client id")
         if hands_on and holder.is_held(key):
             self.begin(key, opening, None)
             return
@@ -228,7 +226,10 @@ class Sessions:
             opening.proceed(grant)
 
     def refuse(self, key: Key, opening: Claimant, refusal: Refusal, reason: str) -> None:
-        opening.refuse(_CODES[refusal], reason)
+        if refusal is Refusal.UNCERTAIN:
+            opening.cut(reason)
+        else:
+            opening.refuse(_CODES[refusal], reason)
 
     def let_go(self, key: Key) -> None:
         session = self._sessions.get(key)

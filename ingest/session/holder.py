@@ -129,8 +129,11 @@ class Holder(Generic[Opening]):
         principal: str | None,
         session: dict[str, Any] | None = None,
     ) -> None:
-        """Claim the session of a client; the one who waits for it here already is refused."""
+        """Claim the session of a client; the one who waits for it here already is turned away."""
+        earlier = self._waiting(key, principal)
         self.give_up(key, principal)
+        if earlier is not None and earlier.opening is not opening:
+            self._turn_away(key, earlier, Refusal.TAKEN_OVER, "taken over by its client id")
         self._claims += 1
         repeat_at = now + REPEAT_SECONDS
         claiming = _Claiming(opening, self._claims, clean_start, principal, session, now, repeat_at)
@@ -250,7 +253,7 @@ class Holder(Generic[Opening]):
         elif claiming is not None:
             self._conclude(key, claiming)
             refusal = Refusal.ANOTHERS if value.get("is_anothers") else Refusal.TAKEN_OVER
-            self._host.refuse(key, claiming.opening, refusal, REASONS[refusal])
+            self._turn_away(key, claiming, refusal, REASONS[refusal])
 
     # A session goes
 
@@ -271,7 +274,7 @@ class Holder(Generic[Opening]):
         if claiming is not None:
             self._conclude(key, claiming)
             refusal = Refusal.TAKEN_OVER
-            self._host.refuse(key, claiming.opening, refusal, REASONS[refusal])
+            self._turn_away(key, claiming, refusal, REASONS[refusal])
         self._end_claim(key, epoch)
 
     def asked_to_rewrite(self, value: dict[str, Any]) -> None:
@@ -319,7 +322,7 @@ class Holder(Generic[Opening]):
             if now - claiming.since > open_seconds:
                 self.give_up(key, claiming.principal)
                 reason = "the session is held by another gateway that does not answer"
-                self._host.refuse(key, claiming.opening, Refusal.NOT_GIVEN, reason)
+                self._turn_away(key, claiming, Refusal.NOT_GIVEN, reason)
             elif now >= claiming.repeat_at and claiming.epoch is not None:
                 claiming.repeat_at = now + REPEAT_SECONDS
                 self._append_claim(key, claiming)
@@ -337,7 +340,7 @@ class Holder(Generic[Opening]):
             if claiming.session is not None:
                 self.give_up(key, claiming.principal)
                 reason = "this gateway was not heard of while the client waited"
-                self._host.refuse(key, claiming.opening, Refusal.NOT_GIVEN, reason)
+                self._turn_away(key, claiming, Refusal.NOT_GIVEN, reason)
                 continue
             self.open(
                 key,
@@ -395,6 +398,23 @@ class Holder(Generic[Opening]):
         self._host.abandon(key)
         self._host.untake(key)
 
+    def _turn_away(
+        self,
+        key: Key,
+        claiming: _Claiming[Opening],
+        refusal: Refusal,
+        reason: str,
+        *,
+        is_certain: bool = False,
+    ) -> None:
+        """Have a client turned away; told no only if its claim was, or is, certainly not granted.
+
+        One that is not full was certainly not settled as if the client had been here.
+        """
+        if claiming.session is not None and refusal is not Refusal.ANOTHERS and not is_certain:
+            refusal = Refusal.UNCERTAIN
+        self._host.refuse(key, claiming.opening, refusal, reason)
+
     # Claims
 
     def _all_claiming(self) -> list[tuple[Key, _Claiming[Opening]]]:
@@ -426,7 +446,8 @@ class Holder(Generic[Opening]):
     def _claim_failed(self, key: Key, claiming: _Claiming[Opening], error: LogError) -> None:
         if self._numbered(key, claiming.number) is claiming and claiming.epoch is None:
             self._conclude(key, claiming)
-            self._host.refuse(key, claiming.opening, Refusal.NOT_GIVEN, str(error))
+            is_certain = error.definite
+            self._turn_away(key, claiming, Refusal.NOT_GIVEN, str(error), is_certain=is_certain)
 
     def _end_claim(self, key: Key, epoch: int) -> None:
         headers = stamp_headers(self._me.incarnation, epoch)

@@ -25,13 +25,16 @@ class Refusal(Enum):
     """It is another principal's."""
     NOT_GIVEN = auto()
     """The log, or who is to give it, does not answer."""
+    UNCERTAIN = auto()
+    """One of these, but a full claim may have been granted, and settled as if the client had been
+    here: it is not told no, see `ingest.session.opening`."""
 
 
 REASONS: Final = {
     Refusal.TAKEN_OVER: "taken over at another gateway",
     Refusal.ANOTHERS: "the session is another user's",
 }
-"""For people; `NOT_GIVEN` has one of its own each time."""
+"""For people; the others have one of their own each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class HolderHost(Protocol[Opening_contra]):
         ...
 
     def refuse(self, key: Key, opening: Opening_contra, refusal: Refusal, reason: str) -> None:
-        """Turn a client away whose session this gateway does not get."""
+        """Turn a client away whose session this gateway does not get; see `Refusal.UNCERTAIN`."""
         ...
 
     def let_go(self, key: Key) -> None:

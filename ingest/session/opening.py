@@ -3,6 +3,11 @@
 The coroutine awaits effects and nothing else; a host performs them, at once where it can. So the
 order of the effects is the order of what is durable before what is told, and a session that needs
 nothing of the log is live in the turn of the loop in which CONNECT was read.
+
+A client that is told no by CONNACK may take it that nothing has come of its CONNECT; one whose
+connection ends without CONNACK may not [MQTT5-3.1.2-8]. Once a full claim is on its way its owner
+may settle it as if the client had been here, should the gateway die. So from then on the client
+gets its session or is cut without a word: it is never told no.
 """
 
 from __future__ import annotations
@@ -62,7 +67,7 @@ class Hold(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class Refuse(Effect[None]):
-    """Turn the client away, whether or not it has CONNACK."""
+    """Turn the client away, whether or not it has CONNACK; without one, without a word."""
 
     reason: str
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode
+from ingest.protocol.reason_codes import DisconnectReasonCode
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,7 +20,7 @@ class Validity:
     """Ends a connection when what its client has shown is over.
 
     Args:
-        connection: Closed, or refused while it waits for CONNACK; `cancel` when it is over.
+        connection: Closed, without CONNACK while it waits for that; `cancel` when it is over.
         clock: Says when that is.
         loop: Wakes us.
         ends_at: In seconds UTC.
@@ -55,4 +55,4 @@ class Validity:
         elif self._connection.protocol.is_connected:
             self._connection.close(DisconnectReasonCode.NOT_AUTHORIZED, log_reason=self._reason)
         else:
-            self._connection.refuse(ConnackReasonCode.NOT_AUTHORIZED, self._reason)
+            self._connection.cut(self._reason)  # its session may be on its way

@@ -153,8 +153,8 @@ class Bench:
         self.log = new_log("gateway-1")
         self.writer = MemoryLogWriter(self.log)
         self.counters = Counters()
-        events = Events(self.writer, "gateway-1", self.counters, ManualClock())
         loop = asyncio.get_running_loop()
+        events = Events(self.writer, "gateway-1", self.counters, ManualClock(), loop)
         self.told = DeliveryEvents(events, self.writer, self.counters, per_second, loop)
         self.wanted = WantedEvents(MemoryLogReader(self.log), self.change)
 

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ingest.session.holder import Holder
-from mqlake.errors import InvalidRecord
+from ingest.session.holder_host import Refusal
+from mqlake.errors import InvalidRecord, LogError
 from mqlake.shard_records import Key, Run, claim_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.session.holder_host import Grant, Refusal
-    from mqlake.errors import LogError
+    from ingest.session.holder_host import Grant
     from mqlake.records import Headers
 
 ME, KEY = Run("g1", "i1"), ("t", "c")
@@ -40,7 +40,7 @@ class Host:
         self.did.append(("begin", opening))
 
     def refuse(self, key: Key, opening: str, refusal: Refusal, reason: str) -> None:
-        self.did.append(("refuse", opening))
+        self.did.append(("cut" if refusal is Refusal.UNCERTAIN else "refuse", opening))
 
     def let_go(self, key: Key) -> None:
         self.did.append(("let go",))
@@ -89,9 +89,66 @@ def test_who_waits_by_a_full_claim_is_turned_away_when_its_gateway_was_deaf() ->
     holder.open(KEY, "client", 0.0, clean_start=False, principal=None, session=session)
     holder.confirm(20.0)
     holder.granted(told(1, 0))
-    assert host.did == [("refuse", "client"), ("confirmed",)]
+    assert host.did == [("cut", "client"), ("confirmed",)]
     assert not holder.is_held(KEY)
     assert [value for _, value, _ in host.appended[1:]] == [None, None]
+
+
+class Silent(Host):
+    """Appends of claims fail, in one way or the other."""
+
+    def __init__(self, error: LogError) -> None:
+        super().__init__()
+        self.error = error
+
+    def append(
+        self,
+        shard: int,
+        key: bytes,
+        value: bytes | None,
+        headers: Headers,
+        on_appended: Callable[[int, LogError | None], None],
+    ) -> None:
+        on_appended(-1, self.error)
+
+
+@pytest.mark.parametrize("session", [None, {"id": "s1"}])
+@pytest.mark.parametrize("is_definite", [True, False])
+def test_no_is_said_only_when_the_claim_cannot_be_granted(
+    session: dict[str, Any] | None, is_definite: bool
+) -> None:
+    host = Silent(LogError("the log is away", definite=is_definite))
+    holder: Holder[str] = Holder(ME, 1, host)
+    holder.open(KEY, "client", 0.0, clean_start=False, principal=None, session=session)
+    assert host.did == [("refuse" if is_definite or session is None else "cut", "client")]
+
+
+@pytest.mark.parametrize(
+    ("turn_away", "is_certain"),
+    [
+        (lambda holder: holder.tick(20.0, 15.0), False),
+        (lambda holder: holder.asked_to_let_go(told(1)), False),
+        (lambda holder: holder.refused(told(1)), False),
+        (lambda holder: holder.refused({**told(1), "is_anothers": True}), True),
+    ],
+)
+def test_who_waits_by_a_full_claim_is_told_no_only_if_it_is_void(
+    turn_away: Callable[[Holder[str]], None], is_certain: bool
+) -> None:
+    host = Host()
+    holder: Holder[str] = Holder(ME, 1, host)
+    session = {"id": "s1"}
+    holder.open(KEY, "client", 0.0, clean_start=False, principal=None, session=session)
+    turn_away(holder)
+    assert host.did == [("refuse" if is_certain else "cut", "client")]
+
+
+def test_who_waits_is_turned_away_by_the_next_connection_of_its_client() -> None:
+    host = Host()
+    holder: Holder[str] = Holder(ME, 1, host)
+    for opening, session in (("one", None), ("two", {"id": "s1"}), ("three", None)):
+        holder.open(KEY, opening, 0.0, clean_start=False, principal=None, session=session)
+    assert host.did == [("refuse", "one"), ("cut", "two")]
 
 
 def test_a_free_session_may_be_refused_when_it_is_claimed() -> None:

@@ -35,6 +35,8 @@ class Connection:
     closed_at: int = 0
     is_refused: bool = False
     """The session is another user's."""
+    is_told_no: bool = False
+    """CONNACK has refused it."""
     is_abandoned: bool = False
     """Others had settled its session before, or may have: its gateway was not heard of."""
     session_id: str = ""

@@ -215,8 +215,6 @@ class Process(OwnerNode):
         if serving is not None and serving.connection is not None:
             serving.hands_on = hands_on
             self.drop(serving)
-        if earlier is not None:
-            self.close(earlier.connection)
         if hands_on and holder.is_held(key):
             self.begin(key, opening, None)
             return
@@ -242,7 +240,17 @@ class Process(OwnerNode):
 
     def refuse(self, key: Key, opening: Opening, refusal: Refusal, reason: str) -> None:
         opening.connection.is_refused = refusal is Refusal.ANOTHERS
-        self.close(opening.connection)
+        if refusal is Refusal.UNCERTAIN:
+            self.close(opening.connection)
+        else:
+            self.tell_no(opening.connection)
+
+    def tell_no(self, connection: Connection) -> None:
+        """Refuse a connection by CONNACK."""
+        if not connection.is_closed:
+            connection.is_told_no = True
+            self.world.judge.told_no(connection)
+        self.close(connection)
 
     def add(self, serving: Serving) -> None:
         """Take a session that is held, before anything is written of it."""

@@ -47,6 +47,8 @@ class Judge:
         """By client, in the order of CONNACK."""
         self.by_exchange: dict[bytes, Connection] = {}
         self.wills: Counter[bytes] = Counter()
+        self.with_will: set[Connection] = set()
+        """Whose will was published."""
 
     def connack(self, connection: Connection, *, is_present: bool) -> None:
         client, sid = connection.client, connection.session_id
@@ -66,6 +68,8 @@ class Judge:
             if other is not client and other.session_id is not None:
                 raise Violation("whose session", f"{connection} while {other.session_id} is there")
         if is_present:
+            if self.created[sid].is_told_no:
+                raise Violation("no means no", f"{sid} of {self.created[sid]} is there")
             if self.created[sid] is connection:
                 raise Violation("session present", f"{sid} is new, {connection}")
             if sid in self.dead_sessions or self.last_expiry.get(sid) == 0:
@@ -109,6 +113,11 @@ class Judge:
     def _with_identifier_of(self, client: Client) -> list[Client]:
         return [one for one in self.world.clients if one.client_id == client.client_id]
 
+    def told_no(self, connection: Connection) -> None:
+        """Judge that a connection is refused: by then nothing may have come of it."""
+        if connection in self.with_will:
+            raise Violation("no means no", f"{connection}, whose will was published")
+
     def let_go(self, serving: Serving) -> None:
         """Judge that a connection is ended because somebody has claimed its session."""
         process, number = serving.process, serving.process.shard_number(serving.key)
@@ -129,6 +138,9 @@ class Judge:
             return
         self.wills[message.exchange] += 1
         connection = self._with_will(message)
+        self.with_will.add(connection)
+        if connection.is_told_no:
+            raise Violation("no means no", f"a will of {connection}")
         if self.wills[message.exchange] > 1:
             raise Violation("a will once", f"twice that of {connection}")
         if connection.has_disconnected:

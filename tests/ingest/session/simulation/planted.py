@@ -355,6 +355,17 @@ def welcome_unheld(patch: Patch) -> None:
     patch.setitem(opening._PERFORM, Hold, lambda *_: None)
 
 
+def tell_no_who_was_given(patch: Patch) -> None:
+    """A client is told no although its full claim may have been granted, and settled."""
+
+    def turn_away(
+        self: Holder[Any], key: Key, claiming: Any, refusal: Any, reason: str, **_: bool
+    ) -> None:
+        self._host.refuse(key, claiming.opening, refusal, reason)
+
+    patch.setattr(Holder, "_turn_away", turn_away)
+
+
 def go_live_behind(patch: Patch) -> None:
     """A session goes live where its filters were routed, not where the router is by now."""
     patch.setattr(Missed, "follow", lambda *_: True)
@@ -540,6 +551,7 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (settle_who_was_not_told, 227),
     (welcome_unheld, wait_while_deaf),
     (claim_anew, wait_while_deaf),
+    (tell_no_who_was_given, wait_while_deaf),
     (go_live_behind, move_while_messages_come),
     (catch_up_with_nothing, 50),
     (forget_what_was_in_flight, crash_at_each_event),
