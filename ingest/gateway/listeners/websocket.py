@@ -10,7 +10,9 @@ and it turns a small frame into a large one before anything could look at its si
 """
 
 import asyncio
+import base64
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -51,6 +53,10 @@ SUBPROTOCOL_3_1: Final = "mqttv3.1"
 """What clients of 3.1 ask for; that version says nothing of WebSockets."""
 
 _END_OF_REQUEST: Final = b"\r\n\r\n"
+_KEY: Final = re.compile(
+    rb"^sec-websocket-key:[ \t]*([^ \t\r\n]*)[ \t]*\r$", re.IGNORECASE | re.MULTILINE
+)
+_KEY_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +169,12 @@ class WebSocket(asyncio.Protocol):
             return
         self._request += data
         end = self._request.find(_END_OF_REQUEST) + len(_END_OF_REQUEST)
-        if end < len(_END_OF_REQUEST):
-            if len(self._request) > MAX_HANDSHAKE_BYTES:
-                self._log_refused(f"request longer than {MAX_HANDSHAKE_BYTES} bytes")
-                self._transport.close()
+        is_whole = end >= len(_END_OF_REQUEST)
+        if (end if is_whole else len(self._request)) > MAX_HANDSHAKE_BYTES:
+            self._log_refused(f"request longer than {MAX_HANDSHAKE_BYTES} bytes")
+            self._transport.close()
+            return
+        if not is_whole:
             return
         request, rest = self._request[:end], self._request[end:]
         self._request = b""
@@ -174,6 +182,7 @@ class WebSocket(asyncio.Protocol):
         try:
             handshake.receive_data(request)
             accepted, info = self._accept(next(handshake.events()))
+            _check_form(request)
             answer = handshake.send(accepted)
         except (Refused, RemoteProtocolError, h11.ProtocolError, StopIteration, ValueError) as exc:
             # ValueError: a header that is not text where it must be. h11: a request with a body.
@@ -351,3 +360,17 @@ class WebSocket(asyncio.Protocol):
     def _log_refused(self, reason: str) -> None:
         fields = {"listener": self._rules.info.name, "peer": self._peer, "reason": reason}
         logger.info("connection refused", extra={"fields": fields})
+
+
+def _check_form(request: bytes) -> None:
+    """Check of a request that is well otherwise what wsproto does not look at (RFC 6455, 4.2.1).
+
+    Raises:
+        Refused: It is of another version of HTTP, or its key is none.
+    """
+    line, _, headers = request.partition(b"\r\n")
+    if not line.endswith(b" HTTP/1.1"):
+        raise Refused(400, "HTTP/1.1 is required")
+    key = _KEY.search(headers)
+    if key is None or len(base64.b64decode(key[1], validate=True)) != _KEY_BYTES:
+        raise Refused(400, "Sec-WebSocket-Key has to be 16 bytes in base64")

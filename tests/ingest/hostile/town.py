@@ -1,0 +1,125 @@
+"""A gateway under attack, and a healthy client that must not notice.
+
+One for each file of cases: they run in turn, and each ends by `Town.is_well`.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from ingest.gateway.settings import GatewaySettings
+from ingest.protocol.packets import Connack, Connect, Suback, Subscribe, Subscription
+from ingest.protocol.reason_codes import RETURN_CODE_OF_REASON, ConnackReasonCode
+from mqlake.credentials import make_verifier, set_user
+from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+
+PASSWORD = b"open sesame"
+USERS = ("ann", "bob", "healthy", "+", "a#", "a/b", "$SYS", "%c")
+RULES = """
+[[rules]]
+effect = "allow"
+actions = ["connect"]
+users = ["healthy"]
+
+[[rules]]
+effect = "allow"
+actions = ["publish", "subscribe", "receive"]
+topics = ["healthy/#"]
+users = ["healthy"]
+"""
+OPEN = """
+[[rules]]
+effect = "allow"
+actions = ["connect"]
+
+[[rules]]
+effect = "allow"
+actions = ["publish", "subscribe", "receive"]
+topics = ["#"]
+"""
+
+
+@dataclass
+class Town:
+    """What the cases of a file attack."""
+
+    harness: Harness
+    healthy: Client
+    rights: Path
+    numbers: Any = field(default_factory=count)
+
+    @property
+    def port(self) -> int:
+        return self.harness.port
+
+    async def connect(self, name: str = "ann", client_id: str = "", **more: Any) -> Client:
+        """Log in as a user, by the port of TCP."""
+        return await Client.connect(
+            self.port,
+            client_id or f"{name}-{next(self.numbers)}",
+            username=name,
+            password=PASSWORD,
+            **more,
+        )
+
+    async def is_well(self) -> None:
+        """Assert that the healthy client is connected, and that its messages come through."""
+        payload = b"%d" % next(self.numbers)
+        await self.healthy.publish("healthy/round", payload, 1)
+        assert (await self.healthy.message()).payload == payload
+        assert self.harness.gateway.status.health()[0]
+        assert not self.harness.task.done()
+
+    async def apply(self, rules: str) -> None:
+        """Put rights in force; who is connected goes by them."""
+        self.rights.write_text(rules)
+        authorizer = self.harness.gateway.authorizer
+        before = authorizer._rights
+        self.harness.gateway.reloading.begin()
+        await until(lambda: authorizer._rights is not before)
+
+
+@asynccontextmanager
+async def town(folder: Path, rules: str = OPEN, **settings: Any) -> AsyncIterator[Town]:
+    """Run a gateway with users and rights, and its healthy client."""
+    credentials, rights = folder / "users", folder / "rights.toml"
+    for name in USERS:
+        set_user(credentials, name, make_verifier(PASSWORD.decode(), iterations=4096))
+    rights.write_text(rules)
+    files = {"credentials_file": credentials, "rights_file": rights}
+    settings.setdefault("failed_logins_per_minute", 0)
+    async with running_gateway(**files, **settings) as harness:
+        healthy = await Client.connect(
+            harness.port, "healthy", username="healthy", password=PASSWORD
+        )
+        await healthy.subscribe("healthy/#", 1)
+        yield Town(harness, healthy, rights)
+
+
+def limits(**limits: Any) -> dict[str, Any]:
+    return {"limits": GatewaySettings.model_validate({"limits": limits}).limits}
+
+
+async def refused(port: int, connect: Connect, *codes: ConnackReasonCode) -> None:
+    """Assert that a CONNECT is answered by one of these codes, in the words of its version."""
+    client = await Client.open(port, connect.protocol_level)
+    client.send(connect)
+    answer = (await client.expect(Connack)).reason_code
+    if connect.protocol_level < 5:
+        in_3 = {RETURN_CODE_OF_REASON[code] for code in codes}
+        assert RETURN_CODE_OF_REASON[answer] in in_3, answer
+    else:
+        assert answer in codes, answer
+    assert await client.is_closed()
+
+
+async def ask(client: Client, *filters: str, qos: int = 0) -> list[int]:
+    """Subscribe; return the reason codes."""
+    packet_id = client.next_packet_id()
+    client.send(Subscribe(packet_id, [Subscription(one, qos) for one in filters]))
+    suback = await client.expect(Suback)
+    assert suback.packet_id == packet_id
+    return [int(code) for code in suback.reason_codes]
