@@ -15,10 +15,20 @@ from mqlake.status import read_state
 
 
 def tell(data_dir: Path, operation: str, tenant: str, asked: Any) -> None:
+    """Append a row to the log of a system; arguments as of `tell_log`."""
+    try:
+        servers = read_state(data_dir).bootstrap_servers
+    except OperationalError as exc:
+        _not_told(exc)
+    else:
+        tell_log(servers, operation, tenant, asked)
+
+
+def tell_log(servers: str, operation: str, tenant: str, asked: Any) -> None:
     """Append a row: who of this machine has run which command; say when that is not possible.
 
     Args:
-        data_dir: Of the system, whose log takes it.
+        servers: Of the log that takes it.
         operation: The command, without `bin/mqlake`.
         tenant: Of what was changed.
         asked: Its arguments, as JSON has them.
@@ -38,11 +48,14 @@ def tell(data_dir: Path, operation: str, tenant: str, asked: Any) -> None:
         asked=asked,
     )
     try:
-        servers = read_state(data_dir).bootstrap_servers
         key = f"{tenant}/".encode()
         LogAppender().append(servers, EVENTS, key, encode_audit(record), what="audit record")
-    except (OperationalError, LogError) as exc:
-        click.echo(f"not in the audit log: {exc}", err=True)
+    except LogError as exc:
+        _not_told(exc)
+
+
+def _not_told(reason: Exception) -> None:
+    click.echo(f"not in the audit log: {reason}", err=True)
 
 
 def _user() -> str:

@@ -10,8 +10,10 @@ import click
 
 from ingest.gateway.settings import GatewaySettings
 from mqlake.cli import _options
+from mqlake.cli._audit_log import tell_log
 from mqlake.local.state import read_state
 from mqlake.settings import load
+from mqlake.tenants import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from ingest.gateway.retiring import Left
@@ -64,6 +66,7 @@ def retire(
     """
     servers = log_servers or read_state(data_dir).bootstrap_servers
     asyncio.run(_retire(name, servers, lease_seconds, timeout_seconds))
+    tell_log(servers, "gateway retire", DEFAULT_TENANT, {"name": name})
     click.echo(f"{name} is retired")
 
 

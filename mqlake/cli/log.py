@@ -5,9 +5,11 @@ from dataclasses import asdict
 
 import click
 
+from mqlake.cli._audit_log import tell_log
 from mqlake.cli._tables import print_table
 from mqlake.local.settings import LocalSettings
 from mqlake.log.durability import MEANING, Durability
+from mqlake.tenants import DEFAULT_TENANT
 
 _OF_LOCAL = LocalSettings.model_fields
 _TIMEOUT_SECONDS = 60.0
@@ -67,6 +69,8 @@ def prepare(
         timeout_seconds=_TIMEOUT_SECONDS,
         durability=durability,
     )
+    asked = {"durability": durability, "partitions": partitions, "session_shards": session_shards}
+    tell_log(servers, "log prepare", DEFAULT_TENANT, asked)
     click.echo(f"durability {durability}: {MEANING[durability]}")
 
 

@@ -12,6 +12,8 @@ from mqlake.argon2_verifiers import (
     Work,
     make_argon2_verifier,
 )
+from mqlake.cli import _options
+from mqlake.cli._audit_log import tell
 from mqlake.cli._passwords import read_password
 from mqlake.credentials import (
     DEFAULT_ITERATIONS,
@@ -23,6 +25,8 @@ from mqlake.credentials import (
     remove_user,
     set_user,
 )
+from mqlake.status import load_state
+from mqlake.tenants import DEFAULT_TENANT
 
 _file = click.option(
     "--file",
@@ -45,6 +49,7 @@ def command() -> None:
 @command.command("add")
 @click.argument("name")
 @_file
+@_options.data_dir
 @click.option(
     "--iterations",
     type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
@@ -69,7 +74,13 @@ def command() -> None:
     help="Passes of Argon2id over that memory.",
 )
 def add(
-    name: str, path: Path, iterations: int, argon2id: bool, memory_kib: int, passes: int
+    name: str,
+    path: Path,
+    data_dir: Path,
+    iterations: int,
+    argon2id: bool,
+    memory_kib: int,
+    passes: int,
 ) -> None:
     """Add a user, or change a user's password.
 
@@ -83,16 +94,25 @@ def add(
     else:
         verifier = make_verifier(password, iterations=iterations)
     is_new = set_user(path, name, verifier)
+    _tell(data_dir, "user add", name, path)
     click.echo(f"user {name} {'added' if is_new else 'changed'}", err=True)
 
 
 @command.command("remove")
 @click.argument("name")
 @_file
-def remove(name: str, path: Path) -> None:
+@_options.data_dir
+def remove(name: str, path: Path, data_dir: Path) -> None:
     """Remove a user."""
     remove_user(path, name)
+    _tell(data_dir, "user remove", name, path)
     click.echo(f"user {name} removed", err=True)
+
+
+def _tell(data_dir: Path, operation: str, name: str, path: Path) -> None:
+    """Tell the audit log of the system that is there; without one, gateways that read the file."""
+    if load_state(data_dir) is not None:
+        tell(data_dir, operation, DEFAULT_TENANT, {"name": name, "file": str(path.absolute())})
 
 
 @command.command("list")

@@ -228,7 +228,7 @@ async def test_topics_beyond_those_that_may_be_retained(place: Town, level: int,
     counters = place.harness.counters
     before = counters.dropped_retained_full
     for number in range(2 * RETAINED):
-        packet_id = {"packet_id": number + 1} if qos else {}
+        packet_id: Any = {"packet_id": number + 1} if qos else {}
         client.send(Publish(f"r/{level}/{qos}/{number}", b"x", qos, True, **packet_id))
     codes = [code_of(await client.receive()) for _ in range(2 * RETAINED if qos else 0)]
     await client.expect_nothing()

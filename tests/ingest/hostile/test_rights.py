@@ -112,7 +112,7 @@ async def test_nothing_is_published_where_one_may_not(
 async def test_a_topic_alias_hides_no_topic(place: Town, qos: int) -> None:
     client = await place.connect("ann", "ann")
     alias: Any = {"topic_alias": 1}
-    packet_id = {"packet_id": 7} if qos else {}
+    packet_id: Any = {"packet_id": 7} if qos else {}
     client.send(Publish("plant/open", b"", qos, properties=alias, **packet_id))
     client.send(Publish("healthy/round", b"forged", qos, properties=alias, **packet_id))
     client.send(Publish("", b"forged", qos, properties=alias, **packet_id))

@@ -89,7 +89,7 @@ async def town(folder: Path, rules: str = OPEN, **settings: Any) -> AsyncIterato
     for name in USERS:
         set_user(credentials, name, make_verifier(PASSWORD.decode(), iterations=4096))
     rights.write_text(rules)
-    files = {"credentials_file": credentials, "rights_file": rights}
+    files: dict[str, Any] = {"credentials_file": credentials, "rights_file": rights}
     settings.setdefault("failed_logins_per_minute", 0)
     async with running_gateway(**files, **settings) as harness:
         healthy = await Client.connect(
