@@ -3,13 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from mqlake.cli import _options
 from mqlake.errors import OperationalError
 from mqlake.settings import load
+
+BYSTANDERS: Final = (1, 2, 4, 5, 6, 9)
+"""Nodes of the published grid at which there is no client."""
 
 
 @click.group(invoke_without_command=True)
@@ -117,6 +120,13 @@ def _yes(value: bool) -> str:
     type=click.IntRange(1),
     help="With --logs: messages while the federator in the middle is dead.",
 )
+@click.option(
+    "--kill",
+    type=click.Choice(
+        [f"{part}-{node}" for part in ("broker", "federator") for node in BYSTANDERS]
+    ),
+    help="Kill that half-way, and tell how long messages waited for the repair.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def bench(
     messages: int,
@@ -125,6 +135,7 @@ def bench(
     protocol: str,
     logs: bool,
     outage: int,
+    kill: str | None,
     as_json: bool,
 ) -> None:
     """Measure the published grid of nine brokers, beside the published figures.
@@ -138,6 +149,8 @@ def bench(
         result = sites.measure_sites(messages, rate, outage)
         lines = sites.to_lines(result)
     else:
-        result = federation.measure_grid(messages, rate, redundancy=redundancy, protocol=protocol)
+        result = federation.measure_grid(
+            messages, rate, redundancy=redundancy, protocol=protocol, kill=kill
+        )
         lines = federation.to_lines(result)
     click.echo(json.dumps(result) if as_json else "\n".join(lines))
