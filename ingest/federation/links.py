@@ -384,6 +384,7 @@ class Link(asyncio.Protocol):
                 return self._packet_id
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None and data:
+        # One that has just broken takes nothing more, and says so only in the loop's next turn.
+        if self._transport is not None and data and not self._transport.is_closing():
             self._said_at = self._loop.time()
             self._transport.write(data)
