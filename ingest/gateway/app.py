@@ -30,7 +30,7 @@ from mqlake.tracing import Tracer, open_tracer
 
 logger = logging.getLogger(__name__)
 
-SHARD_PACE_SECONDS: Final = 0.02
+SHARD_PACE_SECONDS: Final = 0.01
 """Of shards while their records come in a stream: a claim waits half of it more then."""
 
 RECORD_OVERHEAD_BYTES: Final = 256 * 1024

@@ -24,10 +24,8 @@ POLL_SECONDS: Final = 0.2
 """How long the thread polls before it looks what it should do; bounds the time of a close, and of
 a change of what is followed."""
 
-PACED_PER_SECOND: Final = 1_500
-"""So many records are a stream that is to be paced; below that each is taken as it comes."""
-WINDOW_SECONDS: Final = 0.2
-"""How long records are counted for that."""
+PACED_AFTER: Final = 20
+"""So many batches, each soon after the one before, are a stream that is to be paced."""
 
 MAX_WAITING_BATCHES: Final = 2
 """One that the loop is working on, one ready for it."""
@@ -40,23 +38,19 @@ class Pace:
         seconds: Between two batches of a stream; 0: it never waits.
     """
 
-    __slots__ = ("_count", "_is_stream", "_seconds", "_since")
+    __slots__ = ("_in_a_row", "_last", "_seconds")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._since = 0.0
-        self._count = 0
-        self._is_stream = False
+        self._in_a_row = 0
+        self._last = 0.0
 
-    def after_batch(self, now: float, count: int, *, is_full: bool) -> float:
+    def after_batch(self, now: float, *, is_full: bool) -> float:
         """Return for how many seconds to wait after a batch; one that is full has more behind."""
-        counted_for = now - self._since
-        if counted_for >= WINDOW_SECONDS:
-            is_dense = self._count >= PACED_PER_SECOND * counted_for
-            self._is_stream = is_dense and counted_for < 2 * WINDOW_SECONDS
-            self._since, self._count = now, 0
-        self._count += count
-        return self._seconds if self._is_stream and not is_full else 0.0
+        self._in_a_row = self._in_a_row + 1 if now - self._last < self._seconds else 0
+        rest = self._seconds if self._in_a_row > PACED_AFTER and not is_full else 0.0
+        self._last = now + rest
+        return rest
 
 
 class KafkaLogReader:
@@ -230,7 +224,7 @@ class KafkaLogReader:
                     self._is_cut_off = False
                 if batch and self._wait_for_loop():
                     self._loop.call_soon_threadsafe(self._hand_over, batch)
-                rest = pace.after_batch(time.monotonic(), len(batch), is_full=len(batch) > more)
+                rest = pace.after_batch(time.monotonic(), is_full=len(batch) > more)
                 if rest:
                     self._stop.wait(rest)
         except RuntimeError:
