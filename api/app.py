@@ -184,7 +184,10 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.add_middleware(AuditTrail)
     app.add_middleware(Entrance, prefix=PREFIX)
     app.add_middleware(
-        RequestContext, is_logging=settings.access_log, metrics=app.state.request_metrics
+        RequestContext,
+        is_logging=settings.access_log,
+        metrics=app.state.request_metrics,
+        hsts_seconds=settings.hsts_seconds,
     )
     app.include_router(dashboard.router)
     app.include_router(health.router, prefix=PREFIX)

@@ -39,10 +39,16 @@ class RequestContext:
         app: What answers them.
         is_logging: Write a line for each, not only for those that fail because of us.
         metrics: Counts them.
+        hsts_seconds: For how long browsers are to come by TLS alone; 0: they are not told.
     """
 
-    def __init__(self, app: ASGIApp, *, is_logging: bool, metrics: RequestMetrics) -> None:
+    def __init__(
+        self, app: ASGIApp, *, is_logging: bool, metrics: RequestMetrics, hsts_seconds: int = 0
+    ) -> None:
         self._app = app
+        self._headers = dict(SECURITY_HEADERS)
+        if hsts_seconds:
+            self._headers["Strict-Transport-Security"] = f"max-age={hsts_seconds}"
         self._level = logging.INFO if is_logging else logging.DEBUG
         self._metrics = metrics
 
@@ -71,7 +77,7 @@ class RequestContext:
                     is_answered = True
                     return
                 headers[REQUEST_ID_HEADER] = request_id
-                for name, value in SECURITY_HEADERS.items():
+                for name, value in self._headers.items():
                     headers.setdefault(name, value)
             await send(message)
 

@@ -67,6 +67,14 @@ class ApiSettings(ProcessSettings):
         default=None, description="of the key; best given by the environment"
     )
     minimum_tls_version: TlsVersion = Field(default="1.2", description="older ones are refused")
+    hsts_seconds: int = Field(
+        default=0,
+        ge=0,
+        le=63_072_000,
+        description="for so long browsers come to this host name by TLS alone "
+        "(Strict-Transport-Security), whatever else it serves; 0: they are not told; with a "
+        "certificate",
+    )
     site: str = Field(
         default="local",
         pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$",
@@ -118,4 +126,6 @@ class ApiSettings(ProcessSettings):
     def _certificate_has_a_key(self) -> Self:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key: set both, or none")
+        if self.hsts_seconds and self.certificate is None:
+            raise ValueError("hsts_seconds is set, certificate is not: browsers could not come")
         return self

@@ -37,13 +37,15 @@ class Ban(BaseModel):
     """A `*` at the end stands for any end."""
     users: tuple[_Name, ...] = ()
     addresses: tuple[Network, ...] = ()
+    tokens: tuple[_Name, ...] = ()
+    """Of JSON Web Tokens that are revoked: their claim jti."""
     until: AwareDatetime | None = None
     reason: str = ""
 
     @model_validator(mode="after")
     def _is_for_somebody(self) -> Self:
-        if not (self.client_ids or self.users or self.addresses):
-            raise ValueError("expected client_ids, users or addresses")
+        if not (self.client_ids or self.users or self.addresses or self.tokens):
+            raise ValueError("expected client_ids, users, addresses or tokens")
         return self
 
     def is_over(self, now_ms: int) -> bool:
@@ -78,6 +80,7 @@ class BanList:
         self._beginnings: dict[int, dict[str, list[Ban]]] = {}
         self._users: dict[str, list[Ban]] = {}
         self._networks: dict[tuple[int, int], dict[int, list[Ban]]] = {}
+        self._tokens: dict[str, list[Ban]] = {}
         for ban in bans:
             for name in ban.client_ids:
                 if name.endswith(_ANY_END):
@@ -88,6 +91,8 @@ class BanList:
                     self._client_ids.setdefault(name, []).append(ban)
             for name in ban.users:
                 self._users.setdefault(name, []).append(ban)
+            for name in ban.tokens:
+                self._tokens.setdefault(name, []).append(ban)
             for network in ban.addresses:
                 by_number = self._networks.setdefault((network.version, network.prefixlen), {})
                 by_number.setdefault(int(network.network_address), []).append(ban)
@@ -95,7 +100,14 @@ class BanList:
     def __len__(self) -> int:
         return self._bans
 
-    def find(self, client_id: str, username: str | None, address: str, now_ms: int) -> Ban | None:
+    def find(
+        self,
+        client_id: str,
+        username: str | None,
+        address: str,
+        now_ms: int,
+        token_id: str | None = None,
+    ) -> Ban | None:
         """Return a ban of a client that is not over; None: there is none.
 
         Args:
@@ -103,9 +115,14 @@ class BanList:
             username: None: it has none.
             address: "" where there is none; an IPv4 address in an IPv6 one is an IPv4 address.
             now_ms: UTC epoch.
+            token_id: Of the token that it has logged in by; None: by none, or one without.
         """
         if not self._bans:
             return None
+        if token_id is not None:
+            for ban in self._tokens.get(token_id, ()):
+                if not ban.is_over(now_ms):
+                    return ban
         for ban in self._of(client_id, username, address):
             if not ban.is_over(now_ms):
                 return ban
@@ -137,7 +154,10 @@ def ban_id_of(key: bytes) -> str | None:
 
 
 def encode_ban(ban: KeptBan) -> bytes:
-    return json.dumps({"v": RECORD_VERSION, **ban.model_dump(mode="json")}).encode()
+    members = ban.model_dump(mode="json")
+    if not ban.tokens:  # gateways of before know none
+        del members["tokens"]
+    return json.dumps({"v": RECORD_VERSION, **members}).encode()
 
 
 def decode_ban(value: bytes) -> KeptBan:

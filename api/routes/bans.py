@@ -64,13 +64,18 @@ class NewBan(BaseModel):
     addresses: list[Network] = Field(
         default=[], max_length=MAX_NAMES, description="addresses or networks, IPv4 or IPv6"
     )
+    tokens: list[Name] = Field(
+        default=[],
+        max_length=MAX_NAMES,
+        description="claim jti of tokens (JWT) that are revoked; clients that come with one",
+    )
     until: AwareDatetime | None = Field(default=None, description="null: for good")
     reason: str = Field(default="", max_length=200, description="5.0 clients are told")
 
     @model_validator(mode="after")
     def _is_for_somebody(self) -> "NewBan":
-        if not (self.client_ids or self.users or self.addresses):
-            raise ValueError("expected client_ids, users or addresses")
+        if not (self.client_ids or self.users or self.addresses or self.tokens):
+            raise ValueError("expected client_ids, users, addresses or tokens")
         return self
 
 
@@ -79,6 +84,7 @@ class BanView(BaseModel):
     client_ids: list[str]
     users: list[str]
     addresses: list[str]
+    tokens: list[str]
     until: datetime | None
     reason: str
     created_at: datetime | None
@@ -138,6 +144,7 @@ def _view(name: str, ban: KeptBan, now_ms: int) -> BanView:
         client_ids=list(ban.client_ids),
         users=list(ban.users),
         addresses=[str(one) for one in ban.addresses],
+        tokens=list(ban.tokens),
         until=ban.until,
         reason=ban.reason,
         created_at=to_time(ban.at),

@@ -55,20 +55,24 @@ class Bans:
         self._guesses = strikes(settings.failed_logins_before_ban)
         self._flaps = strikes(settings.connects_before_ban)
 
-    def of(self, client_id: str, username: str | None, address: str) -> str:
+    def of(
+        self, client_id: str, username: str | None, address: str, token_id: str | None = None
+    ) -> str:
         """Return why somebody is banned, "" when not.
 
         Args:
             client_id: As it stands in CONNECT, or was given.
             username: Who it is, or says that it is.
             address: Without its port, "" where there is none.
+            token_id: Of the token that it has logged in by.
         """
         guesses, now = self._guesses, self._clock.monotonic()
         if guesses is not None and address and guesses.is_out(network_of(address), now):
             return _said(GUESSES)
         if self._list is None:
             self._list = BanList((*self._of_file, *self._of_log.values()))
-        ban = self._list.find(client_id, username, address, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        ban = self._list.find(client_id, username, address, now_ms, token_id)
         return "" if ban is None else _said(ban.reason)
 
     def note_failed_login(self, address: str) -> None:

@@ -121,6 +121,7 @@ class ClientConnection(ClientSocket):
         "_silence_limit",
         "_subscriber",
         "_tenant_is_said",
+        "_token_id",
         "_validity",
         "_verifier",
         "client_id",
@@ -154,6 +155,7 @@ class ClientConnection(ClientSocket):
         self._subscriber: Subscriber
         self._asked_for_expiry = False
         self._tenant_is_said = False
+        self._token_id: str | None = None
         self._grants: Grants | None = None  # until it is known who the client is
         self._last_received = 0.0
         self._credits = 0
@@ -476,6 +478,7 @@ class ClientConnection(ClientSocket):
         if accepted.is_verified:
             self.principal = username
         self._verifier = accepted.verifier
+        self._token_id = accepted.token_id
         if reason := self._gone():  # the file was read again meanwhile
             self.refuse(ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD, reason)
             return
@@ -554,7 +557,7 @@ class ClientConnection(ClientSocket):
     def _ban(self, *, is_let_in: bool = False) -> tuple[ConnackReasonCode, str] | None:
         """Return why the client is not let in although its CONNECT is well, or None."""
         bans = self._context.bans
-        reason = bans.of(self.client_id, self.username, self._address)
+        reason = bans.of(self.client_id, self.username, self._address, self._token_id)
         if is_let_in and not reason:
             reason = bans.note_connected(self.tenant, self.client_id, self.username)
         return (ConnackReasonCode.BANNED, reason) if reason else None

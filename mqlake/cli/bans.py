@@ -21,6 +21,9 @@ def command() -> None:
     """
 
 
+_KINDS = ("client_ids", "users", "addresses", "tokens")
+
+
 @command.command("add")
 @_options.data_dir
 @click.option(
@@ -28,12 +31,13 @@ def command() -> None:
 )
 @click.option("--user", "users", multiple=True, help="User name.")
 @click.option("--address", "addresses", multiple=True, help="Address, or network as 10.0.0.0/8.")
+@click.option("--token", "tokens", multiple=True, help="Claim jti of a token (JWT).")
 @click.option("--for", "span", metavar="SPAN", help="How long: 12h, 30d, 8w.  [default: for good]")
 @click.option("--reason", default="", help="Told to 5.0 clients, and listed.")
 def add(data_dir: Path, span: str | None, **ban: Any) -> None:
     """Ban whoever one of these is of, and print the ban's identifier."""
-    if not (ban["client_ids"] or ban["users"] or ban["addresses"]):
-        raise click.UsageError("expected --client-id, --user or --address")
+    if not any(ban[kind] for kind in _KINDS):
+        raise click.UsageError("expected --client-id, --user, --address or --token")
     click.echo(ApiClient(data_dir).post("/bans", {**ban, "until": time_after("--for", span)})["id"])
 
 
@@ -47,7 +51,17 @@ def list_bans(data_dir: Path, limit: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        titles = ("id", "client ids", "users", "addresses", "reason", "made", "by", "until")
+        titles = (
+            "id",
+            "client ids",
+            "users",
+            "addresses",
+            "tokens",
+            "reason",
+            "made",
+            "by",
+            "until",
+        )
         print_table(titles, map(_row, found))
 
 
@@ -64,7 +78,7 @@ def _row(ban: dict[str, Any]) -> tuple[str, ...]:
     until = ban["until"] or "for good"
     return (
         ban["id"],
-        *(" ".join(ban[kind]) for kind in ("client_ids", "users", "addresses")),
+        *(" ".join(ban[kind]) for kind in _KINDS),
         ban["reason"],
         ban["created_at"],
         ban["created_by"],

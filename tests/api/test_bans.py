@@ -16,6 +16,7 @@ BAN = {
     "client_ids": ["evil-*"],
     "users": ["mallory"],
     "addresses": ["203.0.113.0/24", "2001:db8::1"],
+    "tokens": ["stolen-7"],
     "until": "2040-01-01T00:00:00Z",
     "reason": "floods",
 }

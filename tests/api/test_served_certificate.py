@@ -98,6 +98,22 @@ def test_the_authority_in_the_file_is_not_who_is_trusted(
             context.wrap_socket(plain)
 
 
+@pytest.mark.parametrize(("seconds", "header"), [(0, ""), (3600, "max-age=3600")])
+def test_browsers_are_told_to_come_by_tls_where_that_is_set(
+    tmp_path: Path, authority: trustme.CA, seconds: int, header: str
+) -> None:
+    with secure_api(tmp_path, authority, hsts_seconds=seconds) as (_api, port):
+        asked = b"GET /api/v1/live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        lines = ask(tmp_path, port, asked).decode().splitlines()
+        told = [line for line in lines if line.startswith("strict-transport-security")]
+        assert told == ([f"strict-transport-security: {header}"] if header else [])
+
+
+def test_without_a_certificate_browsers_cannot_be_told_so() -> None:
+    with pytest.raises(ValueError, match="hsts_seconds is set, certificate is not"):
+        ApiSettings(hsts_seconds=60)
+
+
 def test_cookies_and_websockets_go_by_tls(tmp_path: Path, authority: trustme.CA) -> None:
     with secure_api(tmp_path, authority) as (_api, port):
         body = b'{"token": "%s"}' % TOKEN.encode()

@@ -62,6 +62,23 @@ def bans(draw: st.DrawFn) -> Ban:
     return Ban.model_validate(fields)
 
 
+def test_a_token_is_found_by_its_claim_alone_as_long_as_it_is_banned() -> None:
+    over = Ban(tokens=("old",), until=NOW)
+    found = BanList([Ban(tokens=("stolen", "lost")), over, Ban(users=("own",))])
+    at = round(NOW.timestamp() * 1000)
+    for token_id, is_banned in {"stolen": True, "lost": True, "own": False, "old": False}.items():
+        assert (found.find("c", "u", "10.0.0.1", at, token_id) is not None) is is_banned
+    assert found.find("stolen", "stolen", "", at) is None, "it is no name"
+
+
+def test_gateways_of_before_read_what_names_no_token() -> None:
+    kept = KeptBan(users=("a",), at=1, by="b")
+    assert b"tokens" not in encode_ban(kept)
+    assert decode_ban(encode_ban(kept)) == kept
+    revoked = KeptBan(tokens=("a",), at=1, by="b")
+    assert decode_ban(encode_ban(revoked)) == revoked
+
+
 def is_of(ban: Ban, client_id: str, username: str | None, address: str) -> bool:
     """Tell it the dumb way."""
     if ban.until is not None and ban.until <= NOW:
@@ -105,7 +122,7 @@ def test_a_file_says_who_and_until_when(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[[bans]]\n", "ban 1: expected client_ids, users or addresses"),
+        ("[[bans]]\n", "ban 1: expected client_ids, users, addresses or tokens"),
         ('[[bans]]\nusers = ["a"]\n[[bans]]\nusers = [""]', "ban 2: users"),
         ('[[bans]]\naddresses = ["10.0.0.1/8"]', "ban 1: addresses"),
         ('[[bans]]\nusers = ["a"]\nuntil = 2030-01-01T00:00:00', "ban 1: until"),

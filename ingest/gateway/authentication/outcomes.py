@@ -25,6 +25,8 @@ class Accepted:
     """Roles and rules that its login has brought along."""
     tenant: str | None = None
     """By a token; "" where it names none. None: its login was asked for by the tenant's name."""
+    token_id: str | None = None
+    """Claim jti of the token by which it has shown that; None: by none, or one without."""
     verifier: PasswordVerifier | None = field(default=None, compare=False, repr=False)
     """Of the credentials file, by which it has shown that; None: it has by something else."""
 

@@ -162,8 +162,16 @@ class Tokens:
             )
         except GrantsError as exc:
             raise TokenRefused("its roles or rules are none (docs/rights.md)") from exc
-        ends_at = end + settings.leeway_seconds
-        return Accepted(username, ends_at=ends_at, grants=grants, tenant=tenant or "")
+        token_id = claims.get("jti")
+        if token_id is not None and type(token_id) is not str:
+            raise TokenRefused("its claim jti is no text")
+        return Accepted(
+            username,
+            ends_at=end + settings.leeway_seconds,
+            grants=grants,
+            tenant=tenant or "",
+            token_id=token_id,
+        )
 
 
 _FAR: Final = 2.0**53

@@ -12,9 +12,12 @@ from ingest.gateway.authentication import validity
 from ingest.gateway.settings import GatewaySettings
 from ingest.protocol.packets import Connack, Connect, Suback, Subscribe, Subscription, Will
 from ingest.protocol.reason_codes import ConnackReasonCode, DisconnectReasonCode, SubackReasonCode
+from mqlake.bans import KeptBan, ban_key, encode_ban
 from mqlake.clock import ManualClock
 from mqlake.credentials import make_verifier, set_user
 from mqlake.errors import SettingsError
+from mqlake.log.memory import MemoryLogWriter
+from mqlake.records import GATEWAYS
 from mqlake.settings import load
 from tests.ingest.gateway.authentication.signing import AUDIENCE, ISSUER, SECRET, token
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
@@ -145,6 +148,28 @@ async def test_the_connection_ends_with_the_token(
         await client.expect_answered()
         clock.step_calendar(32_000)  # and the leeway
         await client.expect_disconnect(DisconnectReasonCode.NOT_AUTHORIZED)
+
+
+async def test_a_token_that_is_revoked_lets_nobody_in_and_cuts_who_came_by_it(
+    tmp_path: Path,
+) -> None:
+    stolen = token(jti="stolen", **LOGIN)
+    own = token(jti="own", **LOGIN)
+    spare = "spare"  # the rights of these tokens let their clients have it
+    async with gateway(tmp_path) as harness:
+        thief = await Client.connect(harness.port, spare, password=stolen)
+        revoked = encode_ban(KeptBan(tokens=("stolen",), reason="lost", at=1, by="olga"))
+        writer = MemoryLogWriter(harness.log)
+        await writer.append_durably(GATEWAYS, ban_key("1"), revoked, [], partition=0)
+        await thief.expect_disconnect(DisconnectReasonCode.ADMINISTRATIVE_ACTION)
+        answer = await refusal(harness, spare, password=stolen)
+        assert answer.reason_code is ConnackReasonCode.BANNED
+        assert answer.properties["reason_string"] == "banned: lost"
+        # Another token of the same user is good, and so is one without a claim jti.
+        for password in (own, token(**LOGIN)):
+            assert (await refusal(harness, spare, password=password)).reason_code == 0
+        answer = await refusal(harness, spare, password=token(jti=7, **LOGIN))
+        assert answer.reason_code is ConnackReasonCode.BAD_USER_NAME_OR_PASSWORD
 
 
 async def test_a_will_is_published_by_the_rights_of_the_token(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from api.log import LogAppender
 from mqlake.cli.app import mqlake
 from mqlake.records import EVENTS
-from tests.mqlake.test_poison import write_state
+from tests.api.test_api import write_state
 
 Told = list[tuple[str, str, dict[str, Any]]]
 
