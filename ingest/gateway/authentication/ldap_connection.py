@@ -12,6 +12,7 @@ from ingest.gateway.authentication.ldap_messages import (
     decode,
     encode_bind,
     encode_search,
+    encode_start_tls,
     encode_unbind,
     length_of,
 )
@@ -30,9 +31,15 @@ _ENTRIES: Final = 2
 class LdapConnection:
     """Asks a directory; every answer is awaited before the next question."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        below: asyncio.StreamWriter | None = None,
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._below = below  # of the socket below TLS: nobody may collect it, or that is closed
         self._number = 0
 
     @classmethod
@@ -41,9 +48,43 @@ class LdapConnection:
 
         Raises:
             OSError: There is nobody, or not who is meant.
+            LdapMessageError: With StartTLS: the answer to it is none.
         """
         context = make_ssl_context(settings.ca_certificates) if settings.is_tls else None
-        return cls(*await asyncio.open_connection(settings.host, settings.port, ssl=context))
+        opened = cls(*await asyncio.open_connection(settings.host, settings.port, ssl=context))
+        if not settings.start_tls:
+            return opened
+        try:
+            return await opened._start_tls(settings)
+        except BaseException:
+            opened._writer.transport.abort()
+            raise
+
+    async def _start_tls(self, settings: LdapAuthenticatorSettings) -> LdapConnection:
+        """Go on in TLS (RFC 4511, 4.14); what the server said before that is forgotten.
+
+        Raises:
+            LdapMessageError: The answer is none.
+            OSError: The server does not, or is not who is meant.
+        """
+        self._number += 1
+        found = await self._ask(encode_start_tls(self._number), is_extended=True)
+        if not isinstance(found, Result) or found.code != SUCCESS:
+            raise ConnectionRefusedError(f"the server does not start TLS: {found}")
+        loop = asyncio.get_running_loop()
+        # A reader of its own: bytes that somebody in between has put behind the answer, in the
+        # clear, must not be taken for what came in TLS.
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        context = make_ssl_context(settings.ca_certificates)
+        transport = await loop.start_tls(
+            self._writer.transport, protocol, context, server_hostname=settings.host
+        )
+        if transport is None:
+            raise ConnectionResetError("the server has hung up")
+        protocol.connection_made(transport)
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        return LdapConnection(reader, writer, below=self._writer)
 
     async def bind(self, name: bytes, password: bytes) -> int:
         """Log in with a distinguished name; return the result code.
@@ -94,14 +135,14 @@ class LdapConnection:
         self._writer.write(encode_unbind(self._number + 1))
         self._writer.transport.abort()
 
-    async def _ask(self, question: bytes) -> Result | Entry:
+    async def _ask(self, question: bytes, *, is_extended: bool = False) -> Result | Entry:
         self._writer.write(question)
         await self._writer.drain()
-        return await self._receive()
+        return await self._receive(is_extended=is_extended)
 
-    async def _receive(self) -> Result | Entry:
+    async def _receive(self, *, is_extended: bool = False) -> Result | Entry:
         while True:
-            found = decode(await self._read())
+            found = decode(await self._read(), is_extended=is_extended)
             if found is None:
                 continue
             if found.number != self._number:

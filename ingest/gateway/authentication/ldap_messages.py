@@ -20,6 +20,9 @@ _INTEGER, _OCTETS, _ENUMERATED, _BOOLEAN = 0x02, 0x04, 0x0A, 0x01
 _SEQUENCE, _SET = 0x30, 0x31
 _BIND, _BOUND, _UNBIND = 0x60, 0x61, 0x42
 _SEARCH, _ENTRY, _DONE, _REFERENCE = 0x63, 0x64, 0x65, 0x73
+_EXTENDED, _EXTENDED_DONE, _NAME = 0x77, 0x78, 0x80
+_START_TLS: Final = b"1.3.6.1.4.1.1466.20037"
+"""RFC 4511, 4.14.1."""
 _SIMPLE, _AND, _EQUALS = 0x80, 0xA0, 0xA3
 _WHOLE_SUBTREE, _NEVER_DEREFERENCE = 2, 0
 _NOTICE: Final = 0
@@ -99,6 +102,11 @@ def encode_search(
     return _message(number, _write(_SEARCH, search))
 
 
+def encode_start_tls(number: int) -> bytes:
+    """Return the question whether the connection goes on in TLS."""
+    return _message(number, _write(_EXTENDED, _write(_NAME, _START_TLS)))
+
+
 def encode_unbind(number: int) -> bytes:
     return _message(number, bytes([_UNBIND, 0]))
 
@@ -127,8 +135,12 @@ def length_of(head: bytes) -> int | None:
     return length
 
 
-def decode(message: bytes) -> Result | Entry | None:
+def decode(message: bytes, *, is_extended: bool = False) -> Result | Entry | None:
     """Return what a whole message says; None: it refers to another server, which is not asked.
+
+    Args:
+        message: As `length_of` says.
+        is_extended: It answers an extended operation, as StartTLS is.
 
     Raises:
         LdapMessageError: It is none, or not one that may come here.
@@ -141,7 +153,7 @@ def decode(message: bytes) -> Result | Entry | None:
     operation, body = _next(parts)
     if number == _NOTICE:
         raise LdapMessageError("the server hangs up")
-    if operation in {_BOUND, _DONE}:
+    if operation in ({_EXTENDED_DONE} if is_extended else {_BOUND, _DONE}):
         tag, code = _next(_parts(body))
         if tag != _ENUMERATED or not 0 < len(code) <= 2:
             raise LdapMessageError("a result without a code")

@@ -244,7 +244,13 @@ class LdapAuthenticatorSettings(NamingSettings):
     kind: Literal["ldap"]
     url: str = Field(
         pattern=r"^ldaps?://[^\s/?#@]+/?$",
-        description="ldaps://host[:port]; ldap:// only to an address of this machine",
+        description="ldaps://host[:port]; ldap:// only with start_tls, or to an address of this "
+        "machine",
+    )
+    start_tls: bool = Field(
+        default=False,
+        description="a connection by ldap:// goes on in TLS (StartTLS) before anything is asked; "
+        "a directory that does not is not asked",
     )
     ca_certificates: Path | None = Field(
         default=None, description="PEM file of authorities to trust beside the machine's own"
@@ -306,10 +312,12 @@ class LdapAuthenticatorSettings(NamingSettings):
 
     @model_validator(mode="after")
     def _is_safe(self) -> Self:
-        if not self.is_tls and not is_loopback(self.host):
+        if self.start_tls and self.is_tls:
+            raise ValueError(f"url is {self.url!r}: with start_tls expected ldap://")
+        if not (self.is_tls or self.start_tls or is_loopback(self.host)):
             raise ValueError(
                 f"url is {self.url!r}: passwords would go to another machine in the clear, "
-                "expected ldaps"
+                "expected ldaps, or start_tls"
             )
         given = [one for one in (self.password, self.password_file) if one is not None]
         if len(given) != (self.bind_name is not None):

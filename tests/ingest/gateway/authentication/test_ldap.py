@@ -205,3 +205,53 @@ def test_settings_that_cannot_be_meant(more: dict[str, Any], reason: str) -> Non
     with pytest.raises(ValidationError) as failure:
         LdapAuthenticatorSettings(**known)
     assert reason in str(failure.value)
+
+
+async def test_a_connection_in_the_clear_goes_on_in_tls(
+    make: Any, directory: Slapd, tmp_path: Path
+) -> None:
+    plain = f"ldap://127.0.0.1:{directory.port}"
+    assert isinstance(await ask(make(url=plain, start_tls=True)), Accepted)
+    assert await ask(make(url=plain, start_tls=True), password=b"guess") == WRONG_PASSWORD
+    stranger = tmp_path / "stranger.pem"
+    trustme.CA().cert_pem.write_to_path(str(stranger))
+    # A directory of somebody else's certificate is not asked.
+    assert await ask(make(url=plain, start_tls=True, ca_certificates=stranger)) == NO_ANSWER
+
+
+async def test_a_directory_that_starts_no_tls_is_told_no_password(make: Any) -> None:
+    """Nor one that answers in the clear what TLS was to bring."""
+    refusal = bytes.fromhex("300c02010178070a010204000400")
+    success = bytes.fromhex("300c02010178070a010004000400")
+    bound = bytes.fromhex("300c02010261070a010004000400")
+    for said in (refusal, success + bound * 3, b"HTTP/1.1 400\r\n\r\n"):
+        heard = bytearray()
+
+        async def serve(
+            reader: asyncio.StreamReader,
+            writer: asyncio.StreamWriter,
+            said: bytes = said,
+            heard: bytearray = heard,
+        ) -> None:
+            heard += await reader.read(1000)
+            writer.write(said)
+            while data := await reader.read(1000):
+                heard += data
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            link = make(url=f"ldap://127.0.0.1:{port}", start_tls=True, timeout_seconds=1.0)
+            assert await ask(link) == NO_ANSWER
+        assert b"1.3.6.1.4.1.1466.20037" in heard
+        assert b"sesame" not in heard
+        assert SERVICE_PASSWORD.encode() not in heard
+
+
+def test_start_tls_is_for_what_begins_in_the_clear() -> None:
+    fields: Any = {"kind": "ldap", "base": BASE}
+    found = LdapAuthenticatorSettings(url="ldap://ldap.example.org", start_tls=True, **fields)
+    assert (found.port, found.is_tls) == (389, False)
+    with pytest.raises(ValidationError, match="with start_tls expected ldap://"):
+        LdapAuthenticatorSettings(url="ldaps://ldap.example.org", start_tls=True, **fields)
