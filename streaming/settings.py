@@ -82,7 +82,8 @@ class StreamingSettings(ProcessSettings):
         default=100,
         ge=1,
         description="a rule that fails so often within a minute, and on more than the share below "
-        "of what it is evaluated on, is paused",
+        "of what it is evaluated on, is paused; of what one user, or client without one, makes it "
+        "fail on 10 messages a minute count",
     )
     rules_pause_share: float = Field(default=0.5, ge=0.0, le=1.0, description="see above")
     stateful_interval_seconds: float = Field(

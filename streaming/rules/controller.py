@@ -321,7 +321,9 @@ class RuleController:
         failing = counters["failing"]
         is_failing = current is not None and failing["change"] == current.change
         failed = int(failing["failed"]) if is_failing else 0
-        if failures.add(self._clock.monotonic(), int(counters["matched"]), failed):
+        # What publishers made fail beyond their part says nothing about the rule.
+        judged = int(counters["matched"]) - int(failing.get("beyond", 0))
+        if failures.add(self._clock.monotonic(), judged, failed):
             self._failing[rule] = (
                 "paused: it failed again and again; the dead letters say why; a change of the "
                 "rule starts it again"

@@ -158,9 +158,9 @@ class Engine:
         assert found is not None
         return found
 
-    def publish(self, topic: str, payload: bytes, number: int = 0) -> None:
+    def publish(self, topic: str, payload: bytes, number: int = 0, client_id: str = "c") -> None:
         message = Message(
-            *("default", topic, payload, 1, False, number.to_bytes(16), "c", 0, "local/g"),
+            *("default", topic, payload, 1, False, number.to_bytes(16), client_id, 0, "local/g"),
         )
         headers: Any = message_headers(message)
         self.producer.produce(INBOUND, payload, message_key("default", topic), headers=headers)

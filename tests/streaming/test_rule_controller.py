@@ -478,7 +478,12 @@ def test_the_tables_of_a_version_are_known_after_a_restart() -> None:
 
 
 def report(
-    log: MemoryLog, matched: int, failed: int, rule: str = "r", change: int | None = None
+    log: MemoryLog,
+    matched: int,
+    failed: int,
+    rule: str = "r",
+    change: int | None = None,
+    beyond: int = 0,
 ) -> None:
     """Report failures, of the version in force unless another one is named."""
     key = rule_metrics_key(RuleMetricsKey("engine", "1", "default", rule))
@@ -488,10 +493,31 @@ def report(
         {
             "matched": matched,
             "failed": failed,
-            "failing": {"change": failing, "failed": failed},
+            "failing": {"change": failing, "failed": failed, "beyond": beyond},
         }
     ).encode()
     log.metrics.append(RuleRecord(METRICS, key, value))
+
+
+@pytest.mark.parametrize(
+    ("matched", "failed", "beyond", "state"),
+    [
+        (50_000, 10, 49_990, "running"),  # one publisher, all of whose messages fail
+        (50_100, 99, 50_001, "running"),
+        (50_200, 100, 50_000, "running"),  # half of what others sent was well
+        (50_199, 100, 50_000, "paused"),  # ten publishers, and most of what others sent
+    ],
+)
+def test_what_one_publisher_makes_fail_beyond_his_part_pauses_no_rule(
+    matched: int, failed: int, beyond: int, state: str
+) -> None:
+    log, clock = MemoryLog(), ManualClock()
+    controller = a_controller(log, clock)
+    log.define("r", 1)
+    controller.step()
+    report(log, matched, failed, beyond=beyond)
+    controller.step()
+    assert log.activations()["r"].state == state
 
 
 def test_a_rule_that_fails_again_and_again_is_paused_until_it_is_changed() -> None:

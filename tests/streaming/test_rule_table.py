@@ -302,6 +302,50 @@ def test_a_message_that_came_through_a_rule_does_not_come_to_it_again(engine: En
     assert all(isinstance(one, DeadLetter) for one in engine.publish("a", chain=long_chain))
 
 
+@pytest.mark.parametrize("username", [None, "mallory"])
+def test_who_makes_a_rule_fail_again_and_again_takes_it_from_nobody(
+    engine: Engine, username: str | None
+) -> None:
+    """Of one publisher 10 failures a minute speak against a rule, and 1,000 are dead letters."""
+    rule = f"hit-by-{username}"
+    engine.activate(a_span('SELECT 1 / payload.n AS x FROM "a"'), rule=rule)
+
+    def fail(number: int, client_id: str, user: str | None = username) -> list[Any]:
+        made = engine.publish("a", b'{"n": 0}', offset=number, client_id=client_id, username=user)
+        (output,) = engine.publish("a", b'{"n": 4}', offset=number, client_id="healthy")
+        assert isinstance(output, Output), "others are served as ever"
+        return [one for one in made if isinstance(one, DeadLetter)]
+
+    # With a name of his own he is one, whichever client identifiers he uses.
+    letters = [
+        letter
+        for number in range(1_250)
+        for letter in fail(number, f"c{number}" if username else "hostile")
+    ]
+    counts: Any = engine.counters(rule)
+    assert counts["failed"] == 1_250
+    begun = counts["failing"]["failed"] // 10
+    assert begun in {1, 2}, "one minute, or two when one has just ended"
+    assert counts["failing"]["failed"] == 10 * begun
+    assert counts["failing"]["beyond"] == 1_250 - 10 * begun
+    if begun == 1:
+        assert len(letters) == 1_002
+        assert "99 more failures had none" in letters[-1].error
+    for number in range(30):
+        assert len(fail(number, f"another-{number}", user=None)) == 1
+    counts = engine.counters(rule)
+    assert counts["failing"]["failed"] >= 10 * begun + 30, "many publishers do speak against it"
+
+
+def test_publishers_of_a_minute_are_told_apart_up_to_a_bound(engine: Engine) -> None:
+    engine.activate(a_span('SELECT 1 / payload.n AS x FROM "a"'), rule="bounded")
+    for number in range(2_400):
+        engine.publish("a", b'{"n": 0}', offset=number, client_id=f"c{number}")
+    counts: Any = engine.counters("bounded")
+    assert counts["failing"]["failed"] + counts["failing"]["beyond"] == 2_400
+    assert counts["failing"]["failed"] <= 2 * 1_010, "of one minute, or two"
+
+
 def test_several_rows_of_a_record_are_numbered(engine: Engine) -> None:
     engine.activate(a_span('FOREACH payload.items AS i DO i.v AS v INCASE i.v > 1 FROM "a"'))
     made = engine.publish("a", b'{"items": [{"v": 1}, {"v": 2}, {"v": 3}]}')

@@ -103,6 +103,12 @@ public final class MessageRow extends GenericInternalRow {
         return clientId == null ? EMPTY : clientId;
     }
 
+    /** Return who has published the message: its user, else its client; of an event the client. */
+    public String publisher() {
+        byte[] name = username == null || username.length == 0 ? clientIdBytes() : username;
+        return new String(name, StandardCharsets.UTF_8);
+    }
+
     private void begin() {
         current++;
         if (current == 0) {

@@ -1,5 +1,6 @@
 package mqlake.rules;
 
+import java.util.HashMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAdder;
 
@@ -9,6 +10,19 @@ public final class RuleCounters {
     public static final int SAMPLE = 64;
     /** Events rule.failed a second; as in mqlake/rule_records.py. */
     static final int MAX_TOLD = 10;
+    /**
+     * Failures within a minute for which one publisher can help to have a rule paused: further ones
+     * are its own matter. Nobody switches a rule off alone that works for others.
+     */
+    static final int MAX_BLAMED = 10;
+    /** Dead letters of one publisher within a minute that are all written; then one of LETTER_SAMPLE. */
+    static final int MAX_LETTERS = 1000;
+    static final int LETTER_SAMPLE = 100;
+    /** Publishers told apart within a minute; further ones are as one. */
+    private static final int MAX_PUBLISHERS = 1000;
+    private static final long MINUTE_MS = 60000;
+    /** Of a failure of which no dead letter is to tell. */
+    public static final long LEFT_OUT = -1;
 
     /** `<tenant>/<rule>` to its counters. */
     static final ConcurrentHashMap<String, RuleCounters> ALL =
@@ -36,6 +50,13 @@ public final class RuleCounters {
     /** The newest version that has failed, by its change, and how often. */
     private long failingChange;
     private long failedOfChange;
+    /** Failures that do not count for that: their publishers had their part. */
+    private long beyond;
+    /** Publisher to how often the rule has failed on what it sent in the present minute. */
+    private final HashMap<String, int[]> publishers = new HashMap<>();
+    private long minute;
+    /** Failures of which no dead letter has told yet. */
+    private long withoutLetter;
 
     private RuleCounters() {
     }
@@ -86,7 +107,7 @@ public final class RuleCounters {
         return toJson();
     }
 
-    /** Count a failure of the version that a change has put in force. */
+    /** Count a failure that is of no single message, or speaks against the rule itself. */
     public synchronized void fail(long change) {
         failed.increment();
         if (change > failingChange) {
@@ -98,9 +119,55 @@ public final class RuleCounters {
         }
     }
 
+    /**
+     * Count a failure of the version that a change has put in force, on a message of a publisher.
+     * Return how many failures before it no dead letter tells of, LEFT_OUT when none is to tell of this.
+     */
+    public synchronized long fail(long change, String publisher, long nowMs) {
+        int times = times(publisher, nowMs);
+        if (times <= MAX_BLAMED) {
+            fail(change);
+        } else {
+            failed.increment();
+            beyond++;
+        }
+        if (times > MAX_LETTERS && times % LETTER_SAMPLE != 0) {
+            withoutLetter++;
+            return LEFT_OUT;
+        }
+        long before = withoutLetter;
+        withoutLetter = 0;
+        return before;
+    }
+
+    /** Count a failure on what somebody has sent; return the how many'th it is in this minute. */
+    private int times(String publisher, long nowMs) {
+        if (nowMs / MINUTE_MS != minute) {
+            minute = nowMs / MINUTE_MS;
+            publishers.clear();
+        }
+        String key = publishers.size() < MAX_PUBLISHERS || publishers.containsKey(publisher)
+                ? publisher : "";
+        int[] times = publishers.get(key);
+        if (times == null) {
+            times = new int[1];
+            publishers.put(key, times);
+        }
+        return ++times[0];
+    }
+
+    /** Return what a dead letter says, with the failures that have none. */
+    public static String letterText(String error, long before) {
+        return before == 0 ? error
+                : error + " (since the last dead letter " + before + " more failures had none)";
+    }
+
     private synchronized void forgetFailures() {
         failed.reset();
         failedOfChange = 0;
+        beyond = 0;
+        withoutLetter = 0;
+        publishers.clear();
     }
 
     /** Take note of a failure; return of how many an event is to tell now, 0 when none is. */
@@ -124,7 +191,7 @@ public final class RuleCounters {
         return "{\"matched\":" + matched.sum() + ",\"passed\":" + passed.sum()
                 + ",\"no_result\":" + noResult.sum() + ",\"failed\":" + failed.sum()
                 + ",\"failing\":{\"change\":" + failingChange
-                + ",\"failed\":" + failedOfChange + "}"
+                + ",\"failed\":" + failedOfChange + ",\"beyond\":" + beyond + "}"
                 + ",\"outputs\":" + outputs.sum() + ",\"late\":" + late.sum()
                 + ",\"lag_ms\":" + lagMs.sum() + ",\"evaluation_ns\":" + evaluationNs.sum() + "}";
     }

@@ -123,12 +123,14 @@ public final class RuleEvaluation {
 
     private static void failed(
             RuleVersion rule, Throwable error, int count, RuleTable table, Writer writer) {
-        rule.counters.fail(rule.change);
+        long nowMs = System.currentTimeMillis();
+        long before = rule.counters.fail(rule.change, writer.row.publisher(), nowMs);
         writer.takeBack(count); // a rule gives all of its rows or none
         String text = Failures.reason(error);
-        writer.deadLetter(rule, text);
+        if (before != RuleCounters.LEFT_OUT) {
+            writer.deadLetter(rule, RuleCounters.letterText(text, before));
+        }
         if (!writer.isOfFailure() && table.isRead(rule.tenant, FAILED_TOPIC)) {
-            long nowMs = System.currentTimeMillis();
             long told = rule.counters.toTell(nowMs);
             if (told > 0) {
                 writer.failure(rule, text, told, nowMs);

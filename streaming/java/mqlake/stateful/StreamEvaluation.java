@@ -175,12 +175,14 @@ final class StreamEvaluation {
     }
 
     private void failed(MessageRow row, Throwable error, boolean isLoop) {
-        counters.fail(stream.change);
+        long nowMs = System.currentTimeMillis();
+        long before = counters.fail(stream.change, row.publisher(), nowMs);
         String text = Failures.reason(error);
-        letter(row, text, headers(row, "evaluate"));
+        if (before != RuleCounters.LEFT_OUT) {
+            letter(row, RuleCounters.letterText(text, before), headers(row, "evaluate"));
+        }
         boolean isOfFailure = row.event != null && row.event.name.equals(RuleEvaluation.FAILED);
         if (!isOfFailure && rules.table().isRead(stream.tenant, RuleEvaluation.FAILED_TOPIC)) {
-            long nowMs = System.currentTimeMillis();
             long told = counters.toTell(nowMs);
             if (told > 0) {
                 failure(row, text, told, nowMs, isLoop);
