@@ -132,13 +132,21 @@ class Plan:
         )
         return replace(self, clients=clients, strikes=strikes)
 
+    @property
+    def _has_qos_0(self) -> bool:
+        steps = (step for client in self.clients for step in client.steps)
+        return any(step.do == "publish" and not step.args.get("qos", 0) for step in steps)
+
     def hurried(self, factor: float) -> "Plan":
         """Return the plan of a quick run: fewer messages, shorter faults, a shorter quiet.
 
-        What is missing when it is quiet is waited for as long as in any run.
+        What is missing when it is quiet is waited for as long as in any run. Of QoS 0 nobody knows
+        what is missing: the quiet is as long as ever then.
         """
         scaled = self.scaled(factor)
-        quiet = min(self.quiet_seconds, QUICK_QUIET_SECONDS)
+        quiet = self.quiet_seconds
+        if not self._has_qos_0:
+            quiet = min(quiet, QUICK_QUIET_SECONDS)
         return replace(
             scaled,
             strikes=tuple(

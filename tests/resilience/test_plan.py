@@ -106,6 +106,13 @@ quick = { seconds = 2.0 }
     assert quick.quiet_seconds + quick.late_seconds == 13.0
 
 
+def test_a_quick_run_waits_as_long_as_ever_for_what_nobody_acknowledges() -> None:
+    """Packets of QoS 0 that were lost come seconds later: 6 of 400 counted as delivered."""
+    plans = [load(f"1-loss-qos{qos}").plan for qos in (0, 1)]
+    assert [each.quiet_seconds for each in plans] == [5.0, 5.0]
+    assert [each.hurried(0.2).quiet_seconds for each in plans] == [5.0, 1.0]
+
+
 def test_numbered_nodes_get_the_names_of_the_target() -> None:
     parts = ("@1", "@3", "log", "@store")
     made = plan.Plan((), tuple(Strike("kill", part) for part in parts))
