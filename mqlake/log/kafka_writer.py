@@ -225,7 +225,12 @@ class KafkaLogWriter:
         """Serve the reports of one producer, on its thread, until the writer is closed."""
         poll = producer.poll
         while not self._stop.is_set():
-            poll(POLL_SECONDS)
+            try:
+                poll(POLL_SECONDS)
+            except KafkaException as exc:
+                # It has given up for good, and says so once: its reports come all the same.
+                fields = {"reason": error_of(exc).str()}
+                _logger.error("the log has lost what it had", extra={"fields": fields})
             if (self._reports or self._strays) and not self._drain_scheduled:
                 self._drain_scheduled = True
                 try:

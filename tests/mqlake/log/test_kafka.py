@@ -1,6 +1,7 @@
 """What only a real broker can show: it goes away and comes back, refuses, forgets."""
 
 import asyncio
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -92,6 +93,35 @@ def test_a_broker_killed_and_started_again_costs_time_and_no_record(tmp_path: Pa
         await writer.close()
 
     with running_brokers(tmp_path, 1) as broker:
+        asyncio.run(scenario(broker))
+
+
+@pytest.mark.kafka
+def test_a_broker_that_has_lost_what_it_acknowledged_costs_an_error_and_not_the_writer(
+    tmp_path: Path,
+) -> None:
+    """librdkafka gives a producer up for good then, and says so where its reports are served."""
+
+    async def scenario(broker: Brokers) -> None:
+        await asyncio.to_thread(
+            admin.ensure_delivery_topic, broker.bootstrap_servers, "g1", timeout_seconds=30
+        )
+        writer = KafkaLogWriter(broker.bootstrap_servers)
+        log_topic = "mqlake.delivery.g1"
+        for _ in range(10):
+            await writer.append_durably(log_topic, b"k", bytes(1_000), [])
+        await asyncio.to_thread(broker.kill)
+        (segment,) = (broker.servers[0].log_dir / f"{log_topic}-0").glob("*.log")
+        os.truncate(segment, segment.stat().st_size // 2)
+        await asyncio.to_thread(broker.start)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            with pytest.raises(LogError):
+                await writer.append_durably(log_topic, b"k", b"lost", [])
+            await writer.append_durably(log_topic, b"k", b"kept", [])
+            await writer.flush(DEADLINE_SECONDS)
+        await writer.close()
+
+    with running_brokers(tmp_path / "log", 1) as broker:
         asyncio.run(scenario(broker))
 
 
