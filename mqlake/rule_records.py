@@ -64,9 +64,9 @@ KeyKind = Literal["definition", "version", "activation"]
 ActivationState = Literal["running", "stopped", "failed", "paused"]
 Stage = Literal["evaluate", "late", "action", "rerun"]
 
-_LETTERS: Final[dict[KeyKind, str]] = {"definition": "d", "version": "v", "activation": "a"}
+KEY_LETTERS: Final[dict[KeyKind, str]] = {"definition": "d", "version": "v", "activation": "a"}
 _RERUN_LETTER: Final = "x"
-_KINDS: Final = {letter: kind for kind, letter in _LETTERS.items()}
+_KINDS: Final = {letter: kind for kind, letter in KEY_LETTERS.items()}
 
 
 @dataclass(slots=True, frozen=True)
@@ -81,7 +81,7 @@ class RulesKey:
 
 
 def rules_key(key: RulesKey) -> bytes:
-    text = f"{_LETTERS[key.kind]}/{key.tenant}/{key.rule}"
+    text = f"{KEY_LETTERS[key.kind]}/{key.tenant}/{key.rule}"
     return (text if key.version is None else f"{text}/{key.version}").encode()
 
 

@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Map;
 import java.util.Random;
+import mqlake.Vocabulary;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.catalyst.CatalystTypeConverters;
 import org.apache.spark.sql.catalyst.util.ArrayData;
@@ -157,7 +158,7 @@ public final class RouteBench {
 
     private static void change(String filter, int gateway, int members) {
         TABLE.apply(
-                "gateway-" + gateway, TENANT, filter, members, RouteTable.ROUND_ROBIN, 0, 0, 0);
+                "gateway-" + gateway, TENANT, filter, members, Vocabulary.STRATEGY_ROUND_ROBIN, 0, 0, 0);
     }
 
     private static void changes(String name, int filters, int kind) {

@@ -17,6 +17,7 @@ from mqlake.durable import write_durably
 from mqlake.errors import OperationalError
 from streaming.jvm.jars import PYSPARK_JARS, compiler_jar, extra_jars
 from streaming.jvm.process import java_executable
+from streaming.jvm.vocabulary import write_source
 
 SOURCES: Final = Path(__file__).parents[1] / "java"
 RELEASE: Final = "17"
@@ -40,7 +41,9 @@ def build_routing_jar(target_dir: Path, jars_dir: Path) -> Path:
     Raises:
         OperationalError: The source does not compile, or the compiler is not there.
     """
-    return build_jar("mqlake-routing", sorted(SOURCES.rglob("*.java")), target_dir, jars_dir)
+    with tempfile.TemporaryDirectory() as written:
+        sources = [*sorted(SOURCES.rglob("*.java")), write_source(Path(written))]
+        return build_jar("mqlake-routing", sources, target_dir, jars_dir)
 
 
 def build_jar(

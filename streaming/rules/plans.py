@@ -37,13 +37,14 @@ from rules.language.plan import (
     decode_plan,
 )
 from streaming.jvm.functions import java_map, register
+from streaming.jvm.vocabulary import STATEFUL_SENDER
 
 _COMPILER_CLASS: Final = "mqlake.rules.RuleCompiler"
 _FILTER_CLASS: Final = "mqlake.stateful.StreamFilter"
 _FUNCTION_CLASS: Final = "mqlake.stateful.StreamFunction"
 _WRITER_CLASS: Final = "mqlake.stateful.OutputWriter"
-SENDER: Final = "stateful"
-"""What the runs' records wait under; OutputTask.java has it too."""
+SENDER: Final = STATEFUL_SENDER
+"""Under this name the records of the runs wait."""
 _LOG_TOPICS: Final = {
     "rules": RULES,
     "metrics": METRICS,

@@ -3,6 +3,7 @@ package mqlake.routing;
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashSet;
 import java.util.Random;
+import mqlake.Vocabulary;
 
 /**
  * Readers ask a table while it changes, and compare with a list of all states that it goes through.
@@ -69,7 +70,7 @@ public final class RouteChanges implements Runnable {
             begun = i;
             TABLE.apply(
                     NAMES[gateway], "t", filters[filter],
-                    (int) (states[i][gateway] >>> filter & 1), RouteTable.RANDOM, 0, 0, 0);
+                    (int) (states[i][gateway] >>> filter & 1), Vocabulary.STRATEGY_RANDOM, 0, 0, 0);
             over = i;
         }
         for (int i = 0; i < READERS; i++) {
@@ -77,7 +78,7 @@ public final class RouteChanges implements Runnable {
         }
         for (int i = 0; i < FILTERS * GATEWAYS; i++) {
             TABLE.apply(
-                    NAMES[i % GATEWAYS], "t", filters[i / GATEWAYS], 0, RouteTable.RANDOM, 0, 0, 0);
+                    NAMES[i % GATEWAYS], "t", filters[i / GATEWAYS], 0, Vocabulary.STRATEGY_RANDOM, 0, 0, 0);
         }
         if (wrong == null && !TABLE.isEmpty()) {
             wrong = "something is left after all was taken out";

@@ -37,7 +37,6 @@ from mqlake.rule_records import (
     encode_activation,
     encode_decided,
 )
-from rules.columns import ROW
 from rules.language import compile_rule
 from rules.language.quoting import quoted
 
@@ -181,11 +180,6 @@ def outcomes(made: list[Output | DeadLetter]) -> list[tuple[str, Any]]:
     return [
         ("passed", one.row) if isinstance(one, Output) else ("failed", one.error) for one in made
     ]
-
-
-def test_the_row_has_the_columns_that_rules_are_compiled_for(routing_jvm: Any) -> None:
-    columns = routing_jvm.mqlake.rules.RuleCompiler.columns()
-    assert columns == ", ".join(f"{column.name} {column.type}" for column in ROW)
 
 
 def test_a_row_has_what_the_record_says(engine: Engine) -> None:

@@ -1,64 +1,33 @@
-"""What Java repeats of the shared vocabulary says the same as Python, which owns it."""
+"""What Python and Java both know is said in Python alone; Java has it as constants."""
 
 import re
-from typing import Final
 
 import pytest
 
 from mqlake import records
-from mqlake.record_versions import NEWEST_READ, OLDEST_READ
-from mqlake.rule_records import RULE_FAILED, RULES_BARRIER_PREFIX
-from mqlake.sharing import ShareStrategy
-from mqlake.topics import SHARE_PREFIX
 from streaming.jvm.compiler import SOURCES
-from streaming.rules.plans import SENDER
+from streaming.jvm.vocabulary import CONSTANTS, java_source
 
-CONSTANTS: Final[dict[str, object]] = {
-    "RouteFunction.BARRIER": records.BARRIER_KEY_PREFIX.decode(),
-    "RouteFunction.QUESTION": records.QUESTION_KEY_PREFIX.decode(),
-    "RouteFunction.FLAG_RETAIN": records.FLAG_RETAIN,
-    "RouteTable.SHARE_PREFIX": SHARE_PREFIX,
-    "RouteTable.RETAINED": records.RETAINED_FILTER_PREFIX,
-    "MessageRow.FLAG_QOS": records.FLAG_QOS,
-    "MessageRow.FLAG_RETAIN": records.FLAG_RETAIN,
-    "MessageRow.FLAG_DUP": records.FLAG_DUP,
-    "MessageRow.OLDEST_READ": OLDEST_READ,
-    "MessageRow.NEWEST_READ": NEWEST_READ,
-    "RuleFilter.BARRIER": RULES_BARRIER_PREFIX.decode(),
-    "RuleEvaluation.FAILED": RULE_FAILED,
-    "OutputTask.SENDER": SENDER,
-}
-HEADERS: Final = {value for name, value in vars(records).items() if name.startswith("HEADER_")}
+JAVA = {path: path.read_text(encoding="utf-8") for path in sorted(SOURCES.rglob("*.java"))}
+HEADERS = {value for name, value in vars(records).items() if name.startswith("HEADER_")}
 
 
-def source(class_name: str) -> str:
-    return next(SOURCES.rglob(f"{class_name}.java")).read_text(encoding="utf-8")
+def test_texts_and_numbers_are_written_as_java_has_them() -> None:
+    source = java_source()
+    assert 'String BARRIER_PREFIX = "\\u0000barrier/";' in source
+    assert "int FLAG_RETAIN = 4;" in source
+    assert source.count("public static final") == len(CONSTANTS)
 
 
 @pytest.mark.parametrize("constant", CONSTANTS)
-def test_a_constant_of_java_is_that_of_python(constant: str) -> None:
-    class_name, _, name = constant.partition(".")
-    pattern = rf'static final [\w\[\]]+ {name} = (?:"(?P<text>[^"]*)"|(?P<number>\d+))'
-    found = re.search(pattern, source(class_name))
-    assert found is not None, f"{constant} is not in its source"
-    text = found["text"]
-    value = int(found["number"]) if text is None else text.replace(r"\0", "\0")
-    assert value == CONSTANTS[constant]
+def test_java_uses_each_constant(constant: str) -> None:
+    assert any(re.search(rf"Vocabulary\.{constant}\b", text) for text in JAVA.values())
 
 
-def test_java_knows_the_strategies_of_share_groups() -> None:
-    found = re.search(r"STRATEGIES =\s+new String\[\] \{([^}]*)\}", source("RouteTable"))
-    assert found is not None
-    assert re.findall(r'"(\w+)"', found[1]) == list(ShareStrategy)
-
-
-@pytest.mark.parametrize("class_name", ["MessageRow", "RuleEvaluation", "OutputTask"])
-def test_java_names_no_header_that_python_does_not(class_name: str) -> None:
-    text = source(class_name)
-    if class_name == "MessageRow":
-        text = text[text.index("private void header(") : text.index("void forget()")]
-        names = re.findall(r'case "(\w+)"', text)
-    else:
-        names = re.findall(r'(?:header|headers\.add)\("(\w+)"', text)
-    assert names
-    assert set(names) <= HEADERS
+def test_java_writes_out_no_header_and_no_prefix_of_its_own() -> None:
+    prefixes = {value for name, value in CONSTANTS.items() if name.endswith("_PREFIX")}
+    for path, text in JAVA.items():
+        called = re.findall(r'(?<!\w)(?:header|headers\.add|lastHeader)\("([^"]*)"', text)
+        assert not HEADERS & set(called), path
+        written = {found.replace(r"\0", "\0") for found in re.findall(r'"([^"\n]*)"', text)}
+        assert not prefixes & written, path

@@ -3,6 +3,7 @@ package mqlake.log;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
+import mqlake.Vocabulary;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -44,7 +45,7 @@ final class LeftOut {
     void add(byte[] key, String reason, String detail) {
         String text = key == null ? "" : new String(key, StandardCharsets.UTF_8);
         int slash = text.indexOf('/');
-        add(slash < 1 ? "default" : text.substring(0, slash), text.substring(slash + 1), reason, detail, 1);
+        add(slash < 1 ? Vocabulary.DEFAULT_TENANT : text.substring(0, slash), text.substring(slash + 1), reason, detail, 1);
     }
 
     void add(String tenant, String topic, String reason, String detail, long count) {

@@ -8,6 +8,7 @@ import java.util.HashSet;
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
+import mqlake.Vocabulary;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.Producer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -476,7 +477,7 @@ public final class LogSender {
         if (target.topic.equals(eventsTopic)) {
             LOG.warn(query + " leaves out " + count + " events: there is no log topic " + eventsTopic);
         } else {
-            lot.leftOut.add("default", target.topic, "no_log_topic",
+            lot.leftOut.add(Vocabulary.DEFAULT_TENANT, target.topic, "no_log_topic",
                     "there is no log topic " + target.topic, count);
         }
     }

@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import mqlake.Vocabulary;
 import mqlake.log.LogFollower;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.header.Header;
@@ -166,8 +167,8 @@ public final class RouteFollower extends LogFollower<RouteTable> {
             ConsumerRecord<byte[], byte[]> record, String[] parts, RouteTable target) {
         Headers headers = record.headers();
         String gateway = parts[0];
-        Header by = headers.lastHeader("by");
-        Header number = headers.lastHeader("number");
+        Header by = headers.lastHeader(Vocabulary.HEADER_BY);
+        Header number = headers.lastHeader(Vocabulary.HEADER_NUMBER);
         if (by == null || number == null || by.value() == null || number.value() == null) {
             return;
         }
@@ -191,13 +192,13 @@ public final class RouteFollower extends LogFollower<RouteTable> {
         long timestampMs = record.timestamp();
         if (value == null) {
             target.apply(
-                    parts[0], parts[1], parts[2], 0, RouteTable.ROUND_ROBIN, 0, offset, timestampMs);
+                    parts[0], parts[1], parts[2], 0, Vocabulary.STRATEGY_ROUND_ROBIN, 0, offset, timestampMs);
             return true;
         }
         String[] words = new String(value, StandardCharsets.US_ASCII).split(" ");
         try {
             int members = Integer.parseUnsignedInt(words[0]);
-            int strategy = words.length == 3 ? RouteTable.strategy(words[1]) : RouteTable.ROUND_ROBIN;
+            int strategy = words.length == 3 ? RouteTable.strategy(words[1]) : Vocabulary.STRATEGY_ROUND_ROBIN;
             long since = words.length == 3 ? Long.parseLong(words[2]) : 0;
             if (members < 0 || strategy < 0 || words.length != 1 && words.length != 3) {
                 return false;

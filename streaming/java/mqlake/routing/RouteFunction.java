@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import mqlake.Vocabulary;
 import mqlake.log.Positions;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
@@ -21,10 +22,8 @@ public final class RouteFunction
         implements UDF6<byte[], byte[], byte[], Integer, Long, Long, Row[]> {
     private static final long serialVersionUID = 1L;
     private static final Row[] NOBODY = new Row[0];
-    private static final byte[] BARRIER = "\0barrier/".getBytes(StandardCharsets.US_ASCII);
-    private static final byte[] QUESTION = "\0question/".getBytes(StandardCharsets.US_ASCII);
-    private static final int FLAG_RETAIN = 4;
-    private static final int FLAG_UNSHARED = 16;
+    private static final byte[] BARRIER = Vocabulary.BARRIER_PREFIX.getBytes(StandardCharsets.US_ASCII);
+    private static final byte[] QUESTION = Vocabulary.QUESTION_PREFIX.getBytes(StandardCharsets.US_ASCII);
     /** Of the header of a message; what is longer names share groups. */
     private static final int MQTT_LENGTH = 3;
 
@@ -107,11 +106,11 @@ public final class RouteFunction
         if (mqtt != null && mqtt.length > MQTT_LENGTH) {
             byte[] groups = Arrays.copyOfRange(mqtt, MQTT_LENGTH, mqtt.length);
             recipients = table.matchGroups(key, groups, by, partition, offset, routesInForce);
-        } else if (has(mqtt, FLAG_UNSHARED)) {
-            recipients = table.matchUnshared(key, has(mqtt, FLAG_RETAIN), partition);
+        } else if (has(mqtt, Vocabulary.FLAG_UNSHARED)) {
+            recipients = table.matchUnshared(key, has(mqtt, Vocabulary.FLAG_RETAIN), partition);
         } else {
             recipients = table.match(
-                    key, has(mqtt, FLAG_RETAIN), by, partition, offset, routesInForce);
+                    key, has(mqtt, Vocabulary.FLAG_RETAIN), by, partition, offset, routesInForce);
         }
         String[] gateways = recipients.gateways;
         if (gateways.length == 0) {

@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentSkipListMap;
+import mqlake.Vocabulary;
 
 /**
  * Which gateways have subscribers for a topic.
@@ -27,12 +28,6 @@ public final class RouteTable {
     public static final long NEWEST = Long.MAX_VALUE;
     /** So many routes of share groups are known by their place. */
     private static final int MOST_PLACES = 100000;
-    private static final String SHARE_PREFIX = "$share/";
-    /**
-     * The filter of a gateway that wants every retain-flagged message of a partition, whose number
-     * follows; no client's.
-     */
-    private static final String RETAINED = "\0retained/";
     private static final String[] NONE = new String[0];
     private static final ShareGroup[] NO_GROUPS = new ShareGroup[0];
     private static final Targets NOWHERE = new Targets(NONE, NO_GROUPS);
@@ -41,18 +36,7 @@ public final class RouteTable {
     /** What leads to more is not kept for a topic. */
     private static final int MOST_KEPT = 64;
 
-    // The strategies of share groups; their names are those of mqlake/sharing.py.
-    public static final int ROUND_ROBIN = 0;
-    public static final int RANDOM = 1;
-    public static final int STICKY = 2;
-    public static final int HASH_TOPIC = 3;
-    public static final int HASH_CLIENT_ID = 4;
-    /** Not of clients: the way to other sites, for when no gateway here has a member. */
-    public static final int LAST_RESORT = 5;
-    private static final String[] STRATEGIES =
-            new String[] {
-                "round_robin", "random", "sticky", "hash_topic", "hash_client_id", "last_resort"
-            };
+    private static final List<String> STRATEGIES = List.of(Vocabulary.STRATEGIES.split(","));
 
     /** Who gets a message; immutable. */
     public static final class Recipients {
@@ -153,14 +137,15 @@ public final class RouteTable {
             long routesOffset,
             long timestampMs) {
         forgetEmptied(timestampMs);
-        if (topicFilter.startsWith(RETAINED)) {
-            applyRetained(gateway, topicFilter.substring(RETAINED.length()), members);
+        // A gateway wants every retain-flagged message of a partition: its number follows.
+        if (topicFilter.startsWith(Vocabulary.RETAINED_PREFIX)) {
+            applyRetained(gateway, topicFilter.substring(Vocabulary.RETAINED_PREFIX.length()), members);
             return;
         }
         byte[] sharedFilter = null;
         String plain = topicFilter;
-        if (topicFilter.startsWith(SHARE_PREFIX)) {
-            int end = topicFilter.indexOf('/', SHARE_PREFIX.length());
+        if (topicFilter.startsWith(Vocabulary.SHARE_PREFIX)) {
+            int end = topicFilter.indexOf('/', Vocabulary.SHARE_PREFIX.length());
             if (end >= 0) {
                 sharedFilter = topicFilter.getBytes(StandardCharsets.UTF_8);
                 plain = topicFilter.substring(end + 1);
@@ -188,7 +173,7 @@ public final class RouteTable {
 
     /** Tell whether a filter is of a share group. */
     static boolean isShared(String topicFilter) {
-        return topicFilter.startsWith(SHARE_PREFIX);
+        return topicFilter.startsWith(Vocabulary.SHARE_PREFIX);
     }
 
     /** Return the last route of a share group up to an offset; -1 without any. */
@@ -521,11 +506,6 @@ public final class RouteTable {
 
     /** The number of a strategy; -1 when there is none of the name. */
     public static int strategy(String name) {
-        for (int i = 0; i < STRATEGIES.length; i++) {
-            if (STRATEGIES[i].equals(name)) {
-                return i;
-            }
-        }
-        return -1;
+        return STRATEGIES.indexOf(name);
     }
 }

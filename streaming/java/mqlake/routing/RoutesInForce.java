@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.concurrent.atomic.AtomicLongArray;
+import mqlake.Vocabulary;
 import mqlake.log.LogFollower;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.header.Header;
@@ -119,7 +120,7 @@ public final class RoutesInForce extends LogFollower<ConcurrentHashMap<Integer, 
     @Override
     protected void apply(
             ConsumerRecord<byte[], byte[]> record, ConcurrentHashMap<Integer, Notes> target) {
-        Header source = record.headers().lastHeader("source");
+        Header source = record.headers().lastHeader(Vocabulary.HEADER_SOURCE);
         String[] lines = source == null || source.value() == null
                 ? new String[0]
                 : new String(source.value(), StandardCharsets.ISO_8859_1).split("\n");

@@ -1,6 +1,7 @@
 package mqlake.routing;
 
 import java.util.zip.CRC32;
+import mqlake.Vocabulary;
 
 /**
  * One share group, `$share/name/filter`, over all its gateways, and how it was before; immutable but
@@ -68,7 +69,7 @@ final class ShareGroup {
         this.weights = weights;
         boolean onlyLast = true;
         for (int i = 0; i < weights.length; i++) {
-            onlyLast = onlyLast && weights[i].strategy == RouteTable.LAST_RESORT;
+            onlyLast = onlyLast && weights[i].strategy == Vocabulary.STRATEGY_LAST_RESORT;
         }
         this.onlyLast = onlyLast;
         long sum = 0;
@@ -112,7 +113,7 @@ final class ShareGroup {
     }
 
     private boolean counts(Weight weight) {
-        return onlyLast || weight.strategy != RouteTable.LAST_RESORT;
+        return onlyLast || weight.strategy != Vocabulary.STRATEGY_LAST_RESORT;
     }
 
     /** Tell whether it has had no gateway for so long that nobody asks any more. */
@@ -123,19 +124,22 @@ final class ShareGroup {
     /** The gateway for a message: in proportion to its members, always the same for one message. */
     String choose(byte[] topic, byte[] publisher, int partition, long offset) {
         int strategy = weights[first].strategy;
-        long pick;
-        if (strategy == RouteTable.STICKY) {
+        if (strategy == Vocabulary.STRATEGY_STICKY) {
             return gateways[first];
-        } else if (strategy == RouteTable.ROUND_ROBIN || strategy == RouteTable.LAST_RESORT) {
-            long turn = offset * GOLDEN + mix((partition + 1) ^ salt);
-            pick = ((turn >>> 33) * total) >>> 31;
-        } else if (strategy == RouteTable.RANDOM) {
-            pick = Long.remainderUnsigned(mix(mix(partition + 1) ^ offset ^ salt), total);
-        } else {
-            long hash = strategy == RouteTable.HASH_TOPIC
-                    ? crc32(topic, nameStart(topic)) : crc32(publisher, 0);
-            pick = Long.remainderUnsigned(mix(hash ^ salt), total);
         }
+        long pick = switch (strategy) {
+            case Vocabulary.STRATEGY_ROUND_ROBIN, Vocabulary.STRATEGY_LAST_RESORT -> {
+                long turn = offset * GOLDEN + mix((partition + 1) ^ salt);
+                yield ((turn >>> 33) * total) >>> 31;
+            }
+            case Vocabulary.STRATEGY_RANDOM ->
+                Long.remainderUnsigned(mix(mix(partition + 1) ^ offset ^ salt), total);
+            case Vocabulary.STRATEGY_HASH_TOPIC ->
+                Long.remainderUnsigned(mix(crc32(topic, nameStart(topic)) ^ salt), total);
+            case Vocabulary.STRATEGY_HASH_CLIENT_ID ->
+                Long.remainderUnsigned(mix(crc32(publisher, 0) ^ salt), total);
+            default -> throw new IllegalStateException("no strategy " + strategy);
+        };
         for (int i = 0; i < weights.length; i++) {
             if (!counts(weights[i])) {
                 continue;

@@ -2,6 +2,7 @@ package mqlake.rules;
 
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import mqlake.Vocabulary;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.variant.VariantExpressionEvalUtils$;
 import org.apache.spark.types.variant.Variant;
@@ -15,27 +16,12 @@ import org.apache.spark.unsafe.types.VariantVal;
  * Each column is computed when a rule asks for it, once.
  */
 public final class MessageRow extends GenericInternalRow {
-    static final String COLUMNS =
-            "id STRING, tenant STRING, topic STRING, clientid STRING, username STRING, "
-                    + "payload BINARY, payload_json VARIANT, qos INT, retain BOOLEAN, dup BOOLEAN, "
-                    + "protocol_level INT, publish_received_at BIGINT, timestamp BIGINT, "
-                    + "peerhost STRING, gateway STRING, site STRING, properties VARIANT, "
-                    + "event STRING, event_fields VARIANT, log_partition INT, log_offset BIGINT";
-    static final int COLUMN_COUNT = 21;
-    static final int PAYLOAD = 5;
-
-    /** As `READ_VERSIONS` of mqlake/record_versions.py. */
-    private static final byte OLDEST_READ = 1;
-    private static final byte NEWEST_READ = 4;
-    private static final int FLAG_QOS = 3;
-    private static final int FLAG_RETAIN = 4;
-    private static final int FLAG_DUP = 8;
     private static final byte[] EMPTY = new byte[0];
     private static final byte[] HEX = "0123456789abcdef".getBytes(StandardCharsets.US_ASCII);
 
-    private Object[] values = new Object[COLUMN_COUNT];
+    private Object[] values = new Object[Vocabulary.COLUMN_COUNT];
     /** Of which record a value is. */
-    private int[] known = new int[COLUMN_COUNT];
+    private int[] known = new int[Vocabulary.COLUMN_COUNT];
     private int current;
     private final Lane lane;
 
@@ -60,7 +46,7 @@ public final class MessageRow extends GenericInternalRow {
     public Event event;
 
     MessageRow(Lane lane) {
-        super(COLUMN_COUNT);
+        super(Vocabulary.COLUMN_COUNT);
         this.lane = lane;
     }
 
@@ -85,7 +71,7 @@ public final class MessageRow extends GenericInternalRow {
             event = Event.read(value);
             return event != null;
         }
-        return mqtt != null && mqtt.length == 3 && mqtt[0] >= OLDEST_READ && mqtt[0] <= NEWEST_READ;
+        return mqtt != null && mqtt.length == 3 && mqtt[0] >= Vocabulary.OLDEST_READ && mqtt[0] <= Vocabulary.NEWEST_READ;
     }
 
     /** Return the topic name of the message, or that of the event. */
@@ -130,35 +116,16 @@ public final class MessageRow extends GenericInternalRow {
     /** Set what a header says; of a name given twice the last counts. */
     private void header(String name, byte[] header) {
         switch (name) {
-            case "mqtt":
-                mqtt = header;
-                break;
-            case "id":
-                id = header;
-                break;
-            case "client_id":
-                clientId = header;
-                break;
-            case "username":
-                username = header;
-                break;
-            case "origin":
-                origin = header;
-                break;
-            case "properties":
-                properties = header;
-                break;
-            case "peerhost":
-                peerHost = header;
-                break;
-            case "chain":
-                chain = header;
-                break;
-            case "traceparent":
-                traceparent = header;
-                break;
-            default:
-                break; // of no concern to rules
+            case Vocabulary.HEADER_MQTT -> mqtt = header;
+            case Vocabulary.HEADER_ID -> id = header;
+            case Vocabulary.HEADER_CLIENT_ID -> clientId = header;
+            case Vocabulary.HEADER_USERNAME -> username = header;
+            case Vocabulary.HEADER_ORIGIN -> origin = header;
+            case Vocabulary.HEADER_PROPERTIES -> properties = header;
+            case Vocabulary.HEADER_PEERHOST -> peerHost = header;
+            case Vocabulary.HEADER_CHAIN -> chain = header;
+            case Vocabulary.HEADER_TRACEPARENT -> traceparent = header;
+            default -> { } // of no concern to rules
         }
     }
 
@@ -174,7 +141,7 @@ public final class MessageRow extends GenericInternalRow {
         if (ordinal < known.length && known[ordinal] == current) {
             return values[ordinal];
         }
-        Object found = ordinal < COLUMN_COUNT
+        Object found = ordinal < Vocabulary.COLUMN_COUNT
                 ? column(ordinal) : RuleCompiler.sharedColumn(ordinal).evaluate(lane);
         if (ordinal >= values.length) {
             int length = Math.max(ordinal + 1, values.length * 2);
@@ -187,54 +154,42 @@ public final class MessageRow extends GenericInternalRow {
     }
 
     private Object column(int ordinal) {
-        switch (ordinal) {
-            case 0:
-                return hex(id);
-            case 1:
-                return UTF8String.fromBytes(key, 0, slash);
-            case 2:
-                return event != null
-                        ? UTF8String.fromString(event.topicName)
-                        : UTF8String.fromBytes(key, slash + 1, key.length - slash - 1);
-            case 3:
-                return event != null
-                        ? UTF8String.fromBytes(key, slash + 1, key.length - slash - 1)
-                        : text(clientId);
-            case 4:
-                return text(username);
-            case PAYLOAD:
-                return event != null ? null : value == null ? EMPTY : value;
-            case 6:
-                return event != null ? null : json(value == null ? EMPTY : value);
-            case 7:
-                return event != null ? null : Integer.valueOf(mqtt[2] & FLAG_QOS);
-            case 8:
-                return event != null ? null : Boolean.valueOf((mqtt[2] & FLAG_RETAIN) != 0);
-            case 9:
-                return event != null ? null : Boolean.valueOf((mqtt[2] & FLAG_DUP) != 0);
-            case 10:
-                return event != null ? null : Integer.valueOf(mqtt[1]);
-            case 11:
-                return event != null ? null : Long.valueOf(timestampMs);
-            case 12:
-                return Long.valueOf(timestampMs);
-            case 13:
-                return text(peerHost);
-            case 14:
-                return origin(false);
-            case 15:
-                return origin(true);
-            case 16:
-                return properties == null ? null : json(properties);
-            case 17:
-                return event == null ? null : UTF8String.fromString(event.name);
-            case 18:
-                return event == null ? null : event.fields;
-            case 19:
-                return Integer.valueOf(partition);
-            default:
-                return Long.valueOf(offset);
-        }
+        return switch (ordinal) {
+            case Vocabulary.COLUMN_ID -> hex(id);
+            case Vocabulary.COLUMN_TENANT -> UTF8String.fromBytes(key, 0, slash);
+            case Vocabulary.COLUMN_TOPIC ->
+                event != null ? UTF8String.fromString(event.topicName) : behindSlash();
+            case Vocabulary.COLUMN_CLIENTID -> event != null ? behindSlash() : text(clientId);
+            case Vocabulary.COLUMN_USERNAME -> text(username);
+            case Vocabulary.COLUMN_TIMESTAMP -> timestampMs;
+            case Vocabulary.COLUMN_PEERHOST -> text(peerHost);
+            case Vocabulary.COLUMN_GATEWAY -> origin(false);
+            case Vocabulary.COLUMN_SITE -> origin(true);
+            case Vocabulary.COLUMN_PROPERTIES -> properties == null ? null : json(properties);
+            case Vocabulary.COLUMN_EVENT -> event == null ? null : UTF8String.fromString(event.name);
+            case Vocabulary.COLUMN_EVENT_FIELDS -> event == null ? null : event.fields;
+            case Vocabulary.COLUMN_LOG_PARTITION -> partition;
+            case Vocabulary.COLUMN_LOG_OFFSET -> offset;
+            default -> event != null ? null : messageColumn(ordinal);
+        };
+    }
+
+    /** Columns that events do not have. */
+    private Object messageColumn(int ordinal) {
+        return switch (ordinal) {
+            case Vocabulary.COLUMN_PAYLOAD -> value == null ? EMPTY : value;
+            case Vocabulary.COLUMN_PAYLOAD_JSON -> json(value == null ? EMPTY : value);
+            case Vocabulary.COLUMN_QOS -> mqtt[2] & Vocabulary.FLAG_QOS;
+            case Vocabulary.COLUMN_RETAIN -> (mqtt[2] & Vocabulary.FLAG_RETAIN) != 0;
+            case Vocabulary.COLUMN_DUP -> (mqtt[2] & Vocabulary.FLAG_DUP) != 0;
+            case Vocabulary.COLUMN_PROTOCOL_LEVEL -> (int) mqtt[1];
+            case Vocabulary.COLUMN_PUBLISH_RECEIVED_AT -> timestampMs;
+            default -> throw new IllegalArgumentException("there is no column " + ordinal);
+        };
+    }
+
+    private UTF8String behindSlash() {
+        return UTF8String.fromBytes(key, slash + 1, key.length - slash - 1);
     }
 
     /** The part of `<site>/<gateway>` that is asked for. */
@@ -284,7 +239,12 @@ public final class MessageRow extends GenericInternalRow {
         private Event(VariantVal fields, String name) {
             this.fields = fields;
             this.name = name;
-            this.topicName = "$events/" + name.replace('.', '_');
+            this.topicName = topicName(name);
+        }
+
+        /** Return the topic of events of a name. */
+        static String topicName(String name) {
+            return Vocabulary.EVENTS_PREFIX + name.replace('.', '_');
         }
 
         /** Read an event; null when it is none. */

@@ -8,6 +8,7 @@ import java.io.ObjectOutputStream;
 import java.lang.ref.WeakReference;
 import java.util.List;
 import java.util.concurrent.ConcurrentHashMap;
+import mqlake.Vocabulary;
 import mqlake.bounds.Bounds;
 import mqlake.bounds.Failures;
 import mqlake.decoding.DecodingFunctions;
@@ -70,7 +71,7 @@ public final class RuleCompiler {
 
     private static final SQLConf CONF = conf();
     private static final SQLConf PLAIN = plain();
-    private static final StructType SCHEMA = StructType.fromDDL(MessageRow.COLUMNS);
+    private static final StructType SCHEMA = StructType.fromDDL(Vocabulary.COLUMNS);
     private static final LocalRelation ROW = LocalRelation$.MODULE$.apply(SCHEMA);
     /** Text to the rule compiled from it, while anybody holds it. */
     private static final ConcurrentHashMap<String, WeakReference<CompiledRule>> COMPILED =
@@ -91,11 +92,6 @@ public final class RuleCompiler {
     }
 
     private RuleCompiler() {
-    }
-
-    /** Return the columns that an expression may use, as DDL. */
-    public static String columns() {
-        return MessageRow.COLUMNS;
     }
 
     /**
@@ -270,11 +266,11 @@ public final class RuleCompiler {
         }
         List<Expression> children = Scala.list(node.children());
         if (!(children.get(0) instanceof BoundReference column)
-                || column.ordinal() >= MessageRow.COLUMN_COUNT) {
+                || column.ordinal() >= Vocabulary.COLUMN_COUNT) {
             return false;
         }
         if (node instanceof Cast) {
-            return node.dataType() instanceof StringType && column.ordinal() == MessageRow.PAYLOAD;
+            return node.dataType() instanceof StringType && column.ordinal() == Vocabulary.COLUMN_PAYLOAD;
         }
         return children.stream().skip(1).allMatch(Expression::foldable);
     }
@@ -286,7 +282,7 @@ public final class RuleCompiler {
                 && node.targetObject() instanceof Literal target
                 && target.value() instanceof PayloadDecoder
                 && arguments.get(0) instanceof BoundReference payload
-                && payload.ordinal() == MessageRow.PAYLOAD;
+                && payload.ordinal() == Vocabulary.COLUMN_PAYLOAD;
     }
 
     /** Take out of a rule what others have had too; the rule as a whole stays. */
@@ -351,7 +347,7 @@ public final class RuleCompiler {
                     if (shared.length >= MOST_SHARED) {
                         return node;
                     }
-                    ordinal = MessageRow.COLUMN_COUNT + shared.length;
+                    ordinal = Vocabulary.COLUMN_COUNT + shared.length;
                     SharedColumn[] longer = new SharedColumn[shared.length + 1];
                     System.arraycopy(shared, 0, longer, 0, shared.length);
                     longer[shared.length] = column(node, new LaneCode(node, isWorthCode));
@@ -371,7 +367,7 @@ public final class RuleCompiler {
 
     /** Return what computes a column that rules share. */
     static SharedColumn sharedColumn(int ordinal) {
-        return shared[ordinal - MessageRow.COLUMN_COUNT];
+        return shared[ordinal - Vocabulary.COLUMN_COUNT];
     }
 
     /** Return code for some expressions; it is for one thread at a time. */

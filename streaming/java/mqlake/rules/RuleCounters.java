@@ -3,13 +3,12 @@ package mqlake.rules;
 import java.util.HashMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAdder;
+import mqlake.Vocabulary;
 
 /** What became of the records that a rule was given, since this JVM began; of all its versions. */
 public final class RuleCounters {
     /** One evaluation of so many is timed. */
     public static final int SAMPLE = 64;
-    /** Events rule.failed a second; as in mqlake/rule_records.py. */
-    static final int MAX_TOLD = 10;
     /**
      * Failures within a minute for which one publisher can help to have a rule paused: further ones
      * are its own matter. Nobody switches a rule off alone that works for others.
@@ -177,7 +176,7 @@ public final class RuleCounters {
             second = nowMs / 1000;
             told = 0;
         }
-        if (told == MAX_TOLD) {
+        if (told == Vocabulary.MAX_FAILURES_TOLD) {
             return 0;
         }
         told++;

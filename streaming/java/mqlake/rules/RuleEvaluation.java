@@ -2,6 +2,7 @@ package mqlake.rules;
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import mqlake.Vocabulary;
 import mqlake.bounds.Budget;
 import mqlake.bounds.Failures;
 import mqlake.log.LogLimits;
@@ -18,11 +19,9 @@ import org.apache.spark.unsafe.types.UTF8String;
 public final class RuleEvaluation {
     private static final Row[] NOTHING = new Row[0];
     private static final byte[] EMPTY = new byte[0];
-    public static final int MAX_CHAIN = 16;
     /** Bytes that all rules together may write for one record: it becomes one row of Spark's. */
     private static final long MOST_BYTES = 32L * 1024 * 1024;
-    public static final String FAILED = "rule.failed";
-    public static final String FAILED_TOPIC = "$events/rule_failed";
+    public static final String FAILED_TOPIC = MessageRow.Event.topicName(Vocabulary.RULE_FAILED);
 
     private final String eventsTopic;
     private final String outputsTopic;
@@ -180,12 +179,12 @@ public final class RuleEvaluation {
                     return true;
                 }
             }
-            return rules.length >= MAX_CHAIN;
+            return rules.length >= Vocabulary.MAX_CHAIN;
         }
 
         /** Whether the record itself tells of a failure: a failure over it is not told, or two would go on. */
         boolean isOfFailure() {
-            return row.event != null && row.event.name.equals(FAILED);
+            return row.event != null && row.event.name.equals(Vocabulary.RULE_FAILED);
         }
 
         String chainText() {
@@ -194,19 +193,19 @@ public final class RuleEvaluation {
 
         void output(RuleVersion rule, int index, byte[] outputRow) {
             ArrayList<Row> headers = new ArrayList<>(8);
-            headers.add(header("rule", rule.versionHeader));
-            headers.add(header("output", (position + index).getBytes(StandardCharsets.US_ASCII)));
-            headers.add(header("ts", ts));
-            headers.add(header("topic", topic));
-            headers.add(header("client_id", clientId));
+            headers.add(header(Vocabulary.HEADER_RULE, rule.versionHeader));
+            headers.add(header(Vocabulary.HEADER_OUTPUT, (position + index).getBytes(StandardCharsets.US_ASCII)));
+            headers.add(header(Vocabulary.HEADER_TS, ts));
+            headers.add(header(Vocabulary.HEADER_TOPIC, topic));
+            headers.add(header(Vocabulary.HEADER_CLIENT_ID, clientId));
             if (row.id != null) {
-                headers.add(header("id", row.id));
+                headers.add(header(Vocabulary.HEADER_ID, row.id));
             }
             if (rules.length > 0) {
-                headers.add(header("chain", chain));
+                headers.add(header(Vocabulary.HEADER_CHAIN, chain));
             }
             if (row.traceparent != null) {
-                headers.add(header("traceparent", row.traceparent));
+                headers.add(header(Vocabulary.HEADER_TRACEPARENT, row.traceparent));
             }
             long bytes = size(rule.key, outputRow, headers);
             int most = limits.mostBytes(outputsTopic, bytes);
@@ -253,12 +252,12 @@ public final class RuleEvaluation {
 
         private ArrayList<Row> letterHeaders(RuleVersion rule, String error) {
             ArrayList<Row> headers = new ArrayList<>(6);
-            headers.add(header("rule", rule.versionHeader));
-            headers.add(header("output", (position + 0).getBytes(StandardCharsets.US_ASCII)));
-            headers.add(header("stage", "evaluate".getBytes(StandardCharsets.US_ASCII)));
-            headers.add(header("error", error.getBytes(StandardCharsets.UTF_8)));
-            headers.add(header("topic", topic));
-            headers.add(header("client_id", clientId));
+            headers.add(header(Vocabulary.HEADER_RULE, rule.versionHeader));
+            headers.add(header(Vocabulary.HEADER_OUTPUT, (position + 0).getBytes(StandardCharsets.US_ASCII)));
+            headers.add(header(Vocabulary.HEADER_STAGE, "evaluate".getBytes(StandardCharsets.US_ASCII)));
+            headers.add(header(Vocabulary.HEADER_ERROR, error.getBytes(StandardCharsets.UTF_8)));
+            headers.add(header(Vocabulary.HEADER_TOPIC, topic));
+            headers.add(header(Vocabulary.HEADER_CLIENT_ID, clientId));
             return headers;
         }
 
@@ -270,7 +269,7 @@ public final class RuleEvaluation {
             String through = rules.length == 0 ? rule.rule
                     : isLoop(rule.rule) ? chainText() : chainText() + "," + rule.rule;
             ArrayList<Row> headers = new ArrayList<>(1);
-            headers.add(header("chain", through.getBytes(StandardCharsets.UTF_8)));
+            headers.add(header(Vocabulary.HEADER_CHAIN, through.getBytes(StandardCharsets.UTF_8)));
             add(eventsTopic, 0, (tenant + "/" + client).getBytes(StandardCharsets.UTF_8),
                     json.getBytes(StandardCharsets.UTF_8), headers);
         }
@@ -294,7 +293,7 @@ public final class RuleEvaluation {
     public static String failureJson(
             String tenant, String client, String rule, int version, String error, String topicName,
             long count, long nowMs) {
-        return "{\"v\":1,\"event\":\"" + FAILED + "\",\"ts\":" + nowMs
+        return "{\"v\":1,\"event\":\"" + Vocabulary.RULE_FAILED + "\",\"ts\":" + nowMs
                 + ",\"tenant\":" + quoted(tenant) + ",\"client_id\":" + quoted(client)
                 + ",\"rule\":" + quoted(rule) + ",\"rule_version\":" + version
                 + ",\"stage\":\"evaluate\",\"error\":" + quoted(error)

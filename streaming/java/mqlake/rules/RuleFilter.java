@@ -3,6 +3,7 @@ package mqlake.rules;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
+import mqlake.Vocabulary;
 import mqlake.log.Positions;
 import mqlake.routing.TopicFilters;
 import org.apache.spark.sql.api.java.UDF5;
@@ -15,7 +16,7 @@ import org.apache.spark.sql.api.java.UDF5;
  */
 public final class RuleFilter implements UDF5<String, byte[], byte[], Integer, Long, Boolean> {
     private static final long serialVersionUID = 1L;
-    private static final byte[] BARRIER = "\0rules/".getBytes(StandardCharsets.US_ASCII);
+    private static final byte[] BARRIER = Vocabulary.RULES_BARRIER_PREFIX.getBytes(StandardCharsets.US_ASCII);
 
     private final Map<String, String> clientConfig;
     private final String rulesTopic;

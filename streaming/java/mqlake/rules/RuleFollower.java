@@ -9,6 +9,7 @@ import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import mqlake.Vocabulary;
 import mqlake.log.LogFollower;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.slf4j.Logger;
@@ -166,7 +167,7 @@ public final class RuleFollower extends LogFollower<RuleTable> {
         Iterator<Map.Entry<String, byte[]>> each = waiting.entrySet().iterator();
         while (each.hasNext()) {
             Map.Entry<String, byte[]> entry = each.next();
-            if (entry.getKey().startsWith("a/")) {
+            if (entry.getKey().startsWith(Vocabulary.ACTIVATION_PREFIX)) {
                 try {
                     texts.addAll(Arrays.asList(Activation.expressions(entry.getValue())));
                 } catch (Exception error) {

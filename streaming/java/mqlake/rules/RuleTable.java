@@ -7,6 +7,7 @@ import java.util.Comparator;
 import java.util.Iterator;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import mqlake.Vocabulary;
 import mqlake.routing.TopicFilters;
 
 /**
@@ -47,9 +48,9 @@ public final class RuleTable {
      * @throws IllegalArgumentException It is of another form.
      */
     public void apply(String key, byte[] value) throws IOException {
-        if (key.equals("c")) {
+        if (key.equals(Vocabulary.DECIDED_KEY)) {
             decided = Activation.decided(value);
-        } else if (key.startsWith("a/")) {
+        } else if (key.startsWith(Vocabulary.ACTIVATION_PREFIX)) {
             String[] parts = key.split("/");
             if (parts.length != 3) {
                 throw new IllegalArgumentException("not the key of an activation: " + key);
@@ -65,11 +66,11 @@ public final class RuleTable {
             if (value == null) {
                 RuleCounters.forget(name);
             }
-        } else if (key.startsWith("d/")) {
+        } else if (key.startsWith(Vocabulary.DEFINITION_PREFIX)) {
             if (value == null) {
-                RuleCounters.delete(key.substring(2));
+                RuleCounters.delete(key.substring(Vocabulary.DEFINITION_PREFIX.length()));
             } else {
-                RuleCounters.define(key.substring(2));
+                RuleCounters.define(key.substring(Vocabulary.DEFINITION_PREFIX.length()));
             }
         }
     }

@@ -13,6 +13,7 @@ import java.nio.file.StandardCopyOption;
 import java.util.Arrays;
 import java.util.Iterator;
 import java.util.Map;
+import mqlake.Vocabulary;
 import mqlake.log.LogLimits;
 import mqlake.log.LogSenders;
 import mqlake.log.Lot;
@@ -39,10 +40,6 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
     private static final long KEPT = 3;
     /** Of the headers that only an output has, at most. */
     private static final long HEADERS_BYTES = 256;
-    /** Stands for a rule in a chain; mqlake/rule_records.py has it too. */
-    private static final String UNNAMED = "*";
-    /** Of all rules with memory. */
-    static final String SENDER = "stateful";
     private static final String NOT_COMPUTED =
             "what the rule selects of a window or a pair cannot be computed";
 
@@ -138,7 +135,7 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
         RuleMetrics.start(clientConfig, logTopics.get("metrics"));
         RuleCounters counters = RuleCounters.of(run.tenant + "/" + run.rule);
         Lot sent = LogSenders.shared(
-                        SENDER, clientConfig, logTopics.get("events"),
+                        Vocabulary.STATEFUL_SENDER, clientConfig, logTopics.get("events"),
                         logTopics.get("undelivered"))
                 .begin();
         LogLimits limits = LogLimits.of(clientConfig);
@@ -156,25 +153,25 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
                 String at = line.substring(0, blank < 0 ? tab : blank);
                 byte[] chain = unnamed(blank < 0 ? "0" : line.substring(blank + 1, tab));
                 RecordHeaders headers = new RecordHeaders();
-                headers.add("rule", version);
-                headers.add("output", Lot.text(
+                headers.add(Vocabulary.HEADER_RULE, version);
+                headers.add(Vocabulary.HEADER_OUTPUT, Lot.text(
                         run.run + ":" + partition + ":" + batch + ":" + index++));
-                headers.add("topic", topic);
-                headers.add("client_id", new byte[0]);
+                headers.add(Vocabulary.HEADER_TOPIC, topic);
+                headers.add(Vocabulary.HEADER_CLIENT_ID, new byte[0]);
                 byte[] value = Lot.text(line.substring(tab + 1));
                 String error = value.length == 0
                         ? NOT_COMPUTED : tooLarge(limits, outputs, key, value, headers);
                 if (error == null) {
-                    headers.add("ts", Lot.text(at));
+                    headers.add(Vocabulary.HEADER_TS, Lot.text(at));
                     if (chain.length > 0) {
-                        headers.add("chain", chain);
+                        headers.add(Vocabulary.HEADER_CHAIN, chain);
                     }
                     sent.send(outputs, partition, key, value, headers);
                     counters.outputs.increment();
                     counters.lagMs.add(Math.max(0, System.currentTimeMillis() - Long.parseLong(at)));
                 } else {
-                    headers.add("stage", Lot.text("evaluate"));
-                    headers.add("error", Lot.text(error));
+                    headers.add(Vocabulary.HEADER_STAGE, Lot.text("evaluate"));
+                    headers.add(Vocabulary.HEADER_ERROR, Lot.text(error));
                     sent.send(
                             logTopics.get("dead_letters"), 0, key, new byte[0], headers);
                     counters.fail(run.change);
@@ -210,7 +207,7 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
             RecordHeaders headers = new RecordHeaders();
             String before = chain.length == 0
                     ? "" : new String(chain, StandardCharsets.US_ASCII) + ",";
-            headers.add("chain", Lot.text(before + run.rule));
+            headers.add(Vocabulary.HEADER_CHAIN, Lot.text(before + run.rule));
             sent.send(
                     logTopics.get("events"), 0, Lot.text(run.tenant + "/"),
                     Lot.text(RuleEvaluation.failureJson(
@@ -224,7 +221,7 @@ final class OutputTask implements ForeachPartitionFunction<Row> {
     private static byte[] unnamed(String hops) {
         StringBuilder chain = new StringBuilder();
         for (int i = Integer.parseInt(hops); i > 0; i--) {
-            chain.append(chain.length() == 0 ? UNNAMED : "," + UNNAMED);
+            chain.append(chain.length() == 0 ? Vocabulary.UNNAMED_RULE : "," + Vocabulary.UNNAMED_RULE);
         }
         return Lot.text(chain.toString());
     }

@@ -5,6 +5,7 @@ import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Map;
+import mqlake.Vocabulary;
 import mqlake.bounds.Budget;
 import mqlake.bounds.Failures;
 import mqlake.log.LogLimits;
@@ -99,7 +100,7 @@ final class StreamEvaluation {
         counters.matched.increment();
         String[] chain = row.chain == null || row.chain.length == 0
                 ? new String[0] : new String(row.chain, StandardCharsets.UTF_8).split(",");
-        boolean isLoop = chain.length >= RuleEvaluation.MAX_CHAIN
+        boolean isLoop = chain.length >= Vocabulary.MAX_CHAIN
                 || Arrays.asList(chain).contains(stream.rule);
         if (isLoop && row.event != null) {
             counters.noResult.increment(); // as in RuleEvaluation
@@ -151,8 +152,8 @@ final class StreamEvaluation {
         if (end <= watermark) {
             counters.late.increment();
             RecordHeaders headers = headers(row, "late");
-            headers.add("event_time", Lot.text(Long.toString(eventMs)));
-            headers.add("watermark", Lot.text(Long.toString(watermark)));
+            headers.add(Vocabulary.HEADER_EVENT_TIME, Lot.text(Long.toString(eventMs)));
+            headers.add(Vocabulary.HEADER_WATERMARK, Lot.text(Long.toString(watermark)));
             letter(row, "its time is " + (watermark - eventMs) + " ms before the watermark", headers);
             return NOTHING;
         }
@@ -181,7 +182,7 @@ final class StreamEvaluation {
         if (before != RuleCounters.LEFT_OUT) {
             letter(row, RuleCounters.letterText(text, before), headers(row, "evaluate"));
         }
-        boolean isOfFailure = row.event != null && row.event.name.equals(RuleEvaluation.FAILED);
+        boolean isOfFailure = row.event != null && row.event.name.equals(Vocabulary.RULE_FAILED);
         if (!isOfFailure && rules.table().isRead(stream.tenant, RuleEvaluation.FAILED_TOPIC)) {
             long told = counters.toTell(nowMs);
             if (told > 0) {
@@ -195,7 +196,7 @@ final class StreamEvaluation {
         String client = new String(row.clientIdBytes(), StandardCharsets.UTF_8);
         String chain = row.chain == null ? "" : new String(row.chain, StandardCharsets.UTF_8);
         RecordHeaders headers = new RecordHeaders();
-        headers.add("chain", Lot.text(
+        headers.add(Vocabulary.HEADER_CHAIN, Lot.text(
                 isLoop ? chain : chain.isEmpty() ? stream.rule : chain + "," + stream.rule));
         String json = RuleEvaluation.failureJson(
                 stream.tenant, client, stream.rule, stream.version, error, row.topicName(), count,
@@ -205,24 +206,24 @@ final class StreamEvaluation {
 
     private RecordHeaders headers(MessageRow row, String stage) {
         RecordHeaders headers = new RecordHeaders();
-        headers.add("rule", Lot.text(Integer.toString(stream.version)));
-        headers.add("output", Lot.text(
+        headers.add(Vocabulary.HEADER_RULE, Lot.text(Integer.toString(stream.version)));
+        headers.add(Vocabulary.HEADER_OUTPUT, Lot.text(
                 (stream.isEvents ? "e." : "i.") + stream.run + "." + stream.name + ":"
                         + row.partition + ":" + row.offset + ":0"));
-        headers.add("stage", Lot.text(stage));
-        headers.add("topic", Lot.text(row.topicName()));
-        headers.add("client_id", row.clientIdBytes());
+        headers.add(Vocabulary.HEADER_STAGE, Lot.text(stage));
+        headers.add(Vocabulary.HEADER_TOPIC, Lot.text(row.topicName()));
+        headers.add(Vocabulary.HEADER_CLIENT_ID, row.clientIdBytes());
         return headers;
     }
 
     private void letter(MessageRow row, String error, RecordHeaders headers) {
         byte[] payload = row.value == null ? EMPTY : row.value;
-        headers.add("error", Lot.text(error));
+        headers.add(Vocabulary.HEADER_ERROR, Lot.text(error));
         long bytes = LogLimits.size(key, payload, headers);
         int most = limits.mostBytes(deadLetters, bytes);
         if (bytes > most) {
-            headers.remove("error");
-            headers.add("error", Lot.text(
+            headers.remove(Vocabulary.HEADER_ERROR);
+            headers.add(Vocabulary.HEADER_ERROR, Lot.text(
                     error + RuleEvaluation.withoutPayload(payload.length, deadLetters, most)));
             payload = EMPTY;
         }
@@ -234,7 +235,7 @@ final class StreamEvaluation {
         TaskContext context = TaskContext.get();
         if (ours == null || ours.task != context.taskAttemptId()) {
             LogSender sender =
-                    LogSenders.shared(OutputTask.SENDER, clientConfig, events, undelivered);
+                    LogSenders.shared(Vocabulary.STATEFUL_SENDER, clientConfig, events, undelivered);
             ours = new Letters(context.taskAttemptId(), sender.begin());
             letters.set(ours);
             context.addTaskCompletionListener(ours);
