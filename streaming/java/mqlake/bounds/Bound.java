@@ -180,8 +180,8 @@ public final class Bound implements Serializable {
         long longest = 64;
         for (int i = 0; i < values.length; i++) {
             values[i] = arguments.get(i, fields.apply(i).dataType());
-            if (values[i] instanceof UTF8String) {
-                longest = Math.max(longest, ((UTF8String) values[i]).numBytes());
+            if (values[i] instanceof UTF8String value) {
+                longest = Math.max(longest, value.numBytes());
             } else if (values[i] != null && !(values[i] instanceof Number)) {
                 longest = Math.max(
                         longest, JsonSize.of(values[i], fields.apply(i).dataType(), left()));
@@ -243,9 +243,8 @@ public final class Bound implements Serializable {
     /** Alike where the same function is bounded alike: expressions are compared. */
     @Override
     public boolean equals(Object other) {
-        return other instanceof Bound && ((Bound) other).name.equals(name)
-                && ((Bound) other).factor == factor && ((Bound) other).plus == plus
-                && ((Bound) other).isRepeated == isRepeated;
+        return other instanceof Bound bound && bound.name.equals(name) && bound.factor == factor
+                && bound.plus == plus && bound.isRepeated == isRepeated;
     }
 
     @Override

@@ -40,29 +40,27 @@ final class JsonSize {
         if (value == null || size > limit) {
             return;
         }
-        if (value instanceof UTF8String) {
-            text((UTF8String) value);
-        } else if (value instanceof byte[]) {
-            size += ((byte[]) value).length / 3 * 4L + 4;
-        } else if (value instanceof VariantVal) {
-            VariantVal variant = (VariantVal) value;
+        if (value instanceof UTF8String text) {
+            text(text);
+        } else if (value instanceof byte[] bytes) {
+            size += bytes.length / 3 * 4L + 4;
+        } else if (value instanceof VariantVal variant) {
             if (isScalar(variant.getValue())) {
                 size += 6L * variant.getValue().length + SCALAR_BYTES;
             } else {
                 variant(new Variant(variant.getValue(), variant.getMetadata()));
             }
-        } else if (value instanceof InternalRow && type instanceof StructType) {
-            StructField[] fields = ((StructType) type).fields();
-            InternalRow row = (InternalRow) value;
+        } else if (value instanceof InternalRow row && type instanceof StructType struct) {
+            StructField[] fields = struct.fields();
             for (int i = 0; i < fields.length && size <= limit; i++) {
                 size += fields[i].name().length() + AROUND_BYTES;
                 add(row.isNullAt(i) ? null : row.get(i, fields[i].dataType()), fields[i].dataType());
             }
-        } else if (value instanceof ArrayData && type instanceof ArrayType) {
-            elements((ArrayData) value, ((ArrayType) type).elementType());
-        } else if (value instanceof MapData && type instanceof MapType) {
-            elements(((MapData) value).keyArray(), ((MapType) type).keyType());
-            elements(((MapData) value).valueArray(), ((MapType) type).valueType());
+        } else if (value instanceof ArrayData array && type instanceof ArrayType of) {
+            elements(array, of.elementType());
+        } else if (value instanceof MapData map && type instanceof MapType of) {
+            elements(map.keyArray(), of.keyType());
+            elements(map.valueArray(), of.valueType());
         } else {
             size += scalar(value);
         }
@@ -73,7 +71,7 @@ final class JsonSize {
             return DOUBLE_BYTES;
         }
         return value instanceof Boolean ? BOOLEAN_BYTES
-                : value instanceof Number ? digits(((Number) value).longValue()) : SCALAR_BYTES;
+                : value instanceof Number number ? digits(number.longValue()) : SCALAR_BYTES;
     }
 
     private static int digits(long value) {
@@ -119,39 +117,26 @@ final class JsonSize {
     private void variant(Variant value) {
         size += AROUND_BYTES;
         switch (value.getType()) {
-            case OBJECT:
+            case OBJECT -> {
                 int fields = value.objectSize();
                 for (int i = 0; i < fields && size <= limit; i++) {
                     Variant.ObjectField field = value.getFieldAtIndex(i);
                     text(field.key);
                     variant(field.value);
                 }
-                break;
-            case ARRAY:
+            }
+            case ARRAY -> {
                 int elements = value.arraySize();
                 for (int i = 0; i < elements && size <= limit; i++) {
                     variant(value.getElementAtIndex(i));
                 }
-                break;
-            case STRING:
-                text(value.getString());
-                break;
-            case BINARY:
-                size += value.getBinary().length / 3 * 4L + 4;
-                break;
-            case LONG:
-                size += digits(value.getLong());
-                break;
-            case DOUBLE:
-            case FLOAT:
-                size += DOUBLE_BYTES;
-                break;
-            case BOOLEAN:
-            case NULL:
-                size += BOOLEAN_BYTES;
-                break;
-            default:
-                size += SCALAR_BYTES;
+            }
+            case STRING -> text(value.getString());
+            case BINARY -> size += value.getBinary().length / 3 * 4L + 4;
+            case LONG -> size += digits(value.getLong());
+            case DOUBLE, FLOAT -> size += DOUBLE_BYTES;
+            case BOOLEAN, NULL -> size += BOOLEAN_BYTES;
+            default -> size += SCALAR_BYTES;
         }
     }
 }

@@ -127,19 +127,12 @@ public final class PayloadDecoder implements Serializable {
         }
         JsonNode layout = read(definition);
         label = layout.get("label").asText();
-        switch (layout.get("format").asText()) {
-            case "avro":
-                known = new AvroDecoder(layout);
-                break;
-            case "protobuf":
-                known = new ProtobufDecoder(layout);
-                break;
-            case "sparkplug_b":
-                known = new SparkplugDecoder();
-                break;
-            default:
-                throw new IllegalArgumentException("the format of a schema is not known");
-        }
+        known = switch (layout.get("format").asText()) {
+            case "avro" -> new AvroDecoder(layout);
+            case "protobuf" -> new ProtobufDecoder(layout);
+            case "sparkplug_b" -> new SparkplugDecoder();
+            default -> throw new IllegalArgumentException("the format of a schema is not known");
+        };
         format = known;
         return known;
     }
@@ -160,8 +153,7 @@ public final class PayloadDecoder implements Serializable {
 
     @Override
     public boolean equals(Object other) {
-        return other instanceof PayloadDecoder
-                && ((PayloadDecoder) other).definition.equals(definition);
+        return other instanceof PayloadDecoder decoder && decoder.definition.equals(definition);
     }
 
     @Override

@@ -41,20 +41,19 @@ final class PayloadField extends SharedColumn {
 
     /** Return what computes a field; null when the expression is another one. */
     static SharedColumn of(Expression node, LaneCode catalyst) {
-        if (!(node instanceof VariantGet) || !(((VariantGet) node).path() instanceof Literal)) {
+        if (!(node instanceof VariantGet field) || !(field.path() instanceof Literal path)) {
             return null;
         }
-        VariantGet field = (VariantGet) node;
         DataType type = field.targetType();
-        Object path = ((Literal) field.path()).value();
         boolean isPlain = type instanceof DoubleType || type instanceof LongType
                 || type instanceof VariantType || type.equals(StringType$.MODULE$);
-        if (!isPlain || path == null || !(field.child() instanceof BoundReference)) {
+        if (!isPlain || path.value() == null
+                || !(field.child() instanceof BoundReference column)) {
             return null;
         }
         return new PayloadField(
-                ((BoundReference) field.child()).ordinal(),
-                VariantGet$.MODULE$.getParsedPath(path.toString(), field.prettyName()),
+                column.ordinal(),
+                VariantGet$.MODULE$.getParsedPath(path.value().toString(), field.prettyName()),
                 type, catalyst);
     }
 
@@ -104,9 +103,8 @@ final class PayloadField extends SharedColumn {
 
     private static Variant step(Variant from, VariantPathSegment segment) {
         VariantUtil.Type kind = from.getType();
-        if (segment instanceof ObjectExtraction) {
-            return kind == VariantUtil.Type.OBJECT
-                    ? from.getFieldByKey(((ObjectExtraction) segment).key()) : null;
+        if (segment instanceof ObjectExtraction field) {
+            return kind == VariantUtil.Type.OBJECT ? from.getFieldByKey(field.key()) : null;
         }
         return kind == VariantUtil.Type.ARRAY
                 ? from.getElementAtIndex(((ArrayExtraction) segment).index()) : null;

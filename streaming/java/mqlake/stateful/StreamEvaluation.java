@@ -123,11 +123,7 @@ final class StreamEvaluation {
             } else {
                 found = timely(row, columns.evaluate(lane), chain.length);
             }
-        } catch (Exception error) { // Scala's are not declared
-            failed(row, error, isLoop);
-        } catch (StackOverflowError error) {
-            failed(row, error, isLoop);
-        } catch (LinkageError error) {
+        } catch (Exception | StackOverflowError | LinkageError error) { // Scala's are not declared
             failed(row, error, isLoop);
         } finally {
             Places.end(lane.number);
@@ -161,10 +157,10 @@ final class StreamEvaluation {
         Object[] external = new Object[values.numFields()];
         for (int i = 0; i < external.length; i++) {
             Object value = values.genericGet(i);
-            if (value instanceof UTF8String) {
-                external[i] = ((UTF8String) value).getBytes(); // the column is declared as binary
-            } else if (value instanceof Decimal) {
-                external[i] = ((Decimal) value).toJavaBigDecimal();
+            if (value instanceof UTF8String text) {
+                external[i] = text.getBytes(); // the column is declared as binary
+            } else if (value instanceof Decimal decimal) {
+                external[i] = decimal.toJavaBigDecimal();
             } else {
                 external[i] = value;
             }
