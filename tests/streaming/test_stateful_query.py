@@ -160,7 +160,7 @@ class World:
         return found
 
     def _class(self, name: str) -> Any:
-        full = name if name.startswith("java.") else f"mqlake.{name}"
+        full = name if name.startswith(("java.", "org.")) else f"mqlake.{name}"
         return self._jvm.java.lang.Class.forName(full)
 
     def _field(self, class_: str, name: str) -> Any:
