@@ -25,7 +25,7 @@ from tests.ingest.balancer.harness import (
     running_plane,
     stopping,
 )
-from tests.ingest.gateway.harness import Client, free_port, running_gateway
+from tests.ingest.gateway.harness import Client, Harness, free_port, running_gateway, until
 from tests.ingest.gateway.listeners.tls import HOST, Authority
 from tests.ingest.gateway.listeners.websocket_client import WebSocketClient
 
@@ -184,9 +184,14 @@ async def test_tls_that_ends_at_the_proxy_keeps_addresses_and_tenants(
             assert "key=acme/alice " in table
             assert "key=default/bob " in table
             # The gateway knows the address from the header, not that of the proxy.
-            connected = harness.events("client.connected")
-            peers = {one["client_id"]: one["peer"].rpartition(":")[0] for one in connected}
-            assert (peers["alice"], peers["bob"]) == ("127.0.0.5", "127.0.0.5")
+            await until(lambda: {"alice", "bob"} <= peers(harness).keys())
+            assert peers(harness)["alice"] == peers(harness)["bob"] == "127.0.0.5"
+
+
+def peers(harness: Harness) -> dict[str, str]:
+    """Return from which addresses clients have connected, as the events tell."""
+    connected = harness.events("client.connected")
+    return {one["client_id"]: one["peer"].rpartition(":")[0] for one in connected}
 
 
 async def test_tls_that_is_passed_through_is_led_by_its_host_name(

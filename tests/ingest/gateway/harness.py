@@ -548,7 +548,7 @@ class Harness:
         await until(lambda: not self.writer.queued())
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the events of one name, oldest first."""
+        """Return the events of one name, oldest first; they come in portions."""
         found = [json.loads(record.value or b"{}") for record in self.log.records(EVENTS)]
         return [event for event in found if event["event"] == name]
 

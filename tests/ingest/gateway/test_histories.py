@@ -29,6 +29,7 @@ from tests.ingest.gateway.harness import (
     MemoryRouter,
     new_log,
     running_gateway,
+    turns,
     until,
 )
 from tests.ingest.gateway.lake.tables import append
@@ -386,6 +387,8 @@ async def test_what_the_log_no_longer_holds_comes_from_the_table(tmp_path: Path)
         await live(harness)
         await client.expect_nothing()
         assert harness.counters.dropped_unreadable == 0
+        harness.gateway.context.events.flush()
+        await turns()
         assert not [one for one in log.records(EVENTS) if b"message.dropped" in (one.value or b"")]
 
 

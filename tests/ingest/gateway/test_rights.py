@@ -505,6 +505,7 @@ def test_rights_need_users_who_are_known(rights: Path) -> None:
 async def denials(harness: Harness) -> list[dict[str, Any]]:
     """Return what was denied, added up."""
     harness.gateway.denials.record()
+    harness.gateway.context.events.flush()
     await turns()
     found: list[dict[str, Any]] = []
     for record in harness.log.records(EVENTS):
