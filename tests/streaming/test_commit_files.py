@@ -45,9 +45,12 @@ def test_of_two_processes_that_want_a_version_one_gets_it(
     routing_gateway: ClientServer, routing_jars: list[Path], tmp_path: Path
 ) -> None:
     won: Counter[str] = Counter()
+    # Who is a step ahead would stay there, and have all versions.
+    together = threading.Barrier(2, timeout=60)
 
     def commit(writer: Writer) -> None:
         for version in range(VERSIONS):
+            together.wait()
             won[writer.name] += writer.write(f"{version:020}.json")
 
     with running_gateway(routing_jars) as (_, other):
