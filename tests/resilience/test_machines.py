@@ -477,9 +477,15 @@ title = "all in one file"
 status = "works"
 
 [parts.broker]
-command = ["/bin/sh", "-c", "cp {dir}/store {dir}/new && mv {dir}/new {dir}/read; exec sleep 600"]
+command = ["/bin/sh", "-c", "cd {dir}; cp store new && mv new read; >up; exec sleep 600"]
 store = "{dir}/store"
 """
+
+
+async def there(path: Path) -> None:
+    async with asyncio.timeout(20):
+        while not path.exists():  # noqa: ASYNC110, ASYNC240 - the kernel tells nobody
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("fault", ["bit-flip", "truncate"])
@@ -492,14 +498,13 @@ def test_a_file_that_is_written_anew_is_damaged_while_nobody_writes_it(
     async def main() -> None:
         await target.start()
         try:
+            await there(target.folder / "up")  # it has looked for a store, and found none
             (target.folder / "store").write_bytes(bytes(1_000))
             before = await target.pids()
             await strike(target, fault, "broker", {})
             assert not set(before) & set(await target.pids())
             read = target.folder / "read"
-            async with asyncio.timeout(20):
-                while not read.exists():  # noqa: ASYNC110 - the kernel tells nobody
-                    await asyncio.sleep(0.01)
+            await there(read)
             assert read.read_bytes() != bytes(1_000)
         finally:
             await target.stop()

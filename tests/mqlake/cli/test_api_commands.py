@@ -86,7 +86,7 @@ def test_somebody_is_banned_and_let_in_again(served: Api) -> None:
         run(served, "bans", "lift", listed["id"])
     nobody = run(served, "bans", "add", "--for", "1h")
     assert nobody.exit_code == 2
-    assert "expected --client-id, --user or --address" in nobody.output
+    assert "expected --client-id, --user, --address or --token" in nobody.output
 
 
 def test_a_span_of_another_form_is_refused(served: Api) -> None:
