@@ -126,11 +126,9 @@ class _Room:
 
     def take(self, topic_filter: str) -> bool:
         """Take room for one more filter; False: there is none."""
-        session, count, size = (
-            self._session,
-            self._count + 1,
-            self._size + len(topic_filter.encode()),
-        )
+        session = self._session
+        count = self._count + 1
+        size = self._size + len(topic_filter.encode())
         if self._most and len(session.subscriptions) + count > self._most:
             return False
         if self._most_bytes and session.size + size > self._most_bytes:

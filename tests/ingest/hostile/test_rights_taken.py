@@ -9,7 +9,8 @@ import pytest
 from ingest.protocol.packets import Puback, Publish, Pubrec, Suback, Subscribe, Subscription, Will
 from tests.ingest.gateway.harness import until
 from tests.ingest.gateway.test_redelivery import deliver, stored
-from tests.ingest.hostile.town import OPEN, Town, ask, town
+from tests.ingest.gateway.test_rights import OPEN
+from tests.ingest.hostile.town import Town, ask, town
 
 pytestmark = pytest.mark.anyio
 

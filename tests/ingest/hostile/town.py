@@ -15,6 +15,7 @@ from ingest.protocol.packets import Connack, Connect, Suback, Subscribe, Subscri
 from ingest.protocol.reason_codes import RETURN_CODE_OF_REASON, ConnackReasonCode
 from mqlake.credentials import make_verifier, set_user
 from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+from tests.ingest.gateway.test_rights import OPEN
 
 PASSWORD = b"open sesame"
 USERS = ("ann", "bob", "healthy", "+", "a#", "a/b", "$SYS", "%c")
@@ -29,16 +30,6 @@ effect = "allow"
 actions = ["publish", "subscribe", "receive"]
 topics = ["healthy/#"]
 users = ["healthy"]
-"""
-OPEN = """
-[[rules]]
-effect = "allow"
-actions = ["connect"]
-
-[[rules]]
-effect = "allow"
-actions = ["publish", "subscribe", "receive"]
-topics = ["#"]
 """
 
 
