@@ -541,7 +541,8 @@ class Harness:
         await asyncio.wait([self.task])
 
     async def saved(self) -> None:
-        """Wait until the log has all that the gateway knows of its sessions."""
+        """Wait until the log has all that the gateway knows of its sessions, events included."""
+        self.gateway.context.events.flush()
         self.gateway.sessions.marks._marks_at = float("-inf")
         self.gateway.sessions.marks.save()
         self.gateway.sessions._saver.save_all()
