@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import IO
 
@@ -48,6 +50,22 @@ def test_processes_are_looked_at_with_all_that_they_have_started() -> None:
 async def _watch(pids: list[int], output: IO[bytes]) -> Sampler:
     async with Sampler(pids, seconds=0.05) as sampler:
         assert await asyncio.to_thread(output.readline) == b"done\n"
+    return sampler
+
+
+def test_a_burst_shorter_than_an_interval_has_a_peak() -> None:
+    begin = time.process_time()
+    sampler = asyncio.run(_burst())
+    used = time.process_time() - begin
+    assert 0.005 < sampler.cpu_seconds <= used
+    assert 2.5 < sampler.peak_percent <= 100 * used / 0.2
+
+
+async def _burst() -> Sampler:
+    async with Sampler([os.getpid()], seconds=0.2) as sampler:
+        begin = time.process_time()
+        while time.process_time() < begin + 0.005:
+            pass
     return sampler
 
 
