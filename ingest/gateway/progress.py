@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 SAVE_SECONDS: Final = 0.001
 """How long the first step waits for others."""
 
-REST_SECONDS: Final = 0.1
-"""How long a session rests after a record before the next, unless it is urgent. A record costs the
-log a request and each gateway a wake-up: as many as there are messages would delay those."""
+RESTED_PER_SECOND: Final = 250
+"""So many records a second the sessions of a gateway share, unless one is urgent. A record costs
+the log a request and each gateway a wake-up: as many as there are messages would delay those."""
+
+MIN_REST_SECONDS: Final = 1 / RESTED_PER_SECOND
+MAX_REST_SECONDS: Final = 0.1
+"""How long a session rests after a record before the next: alone, and however many share."""
 
 MAX_SAVES_UNDER_WAY: Final = 4
 """Records of one session on their way at once when it is urgent: then a step need not wait for the
@@ -160,7 +164,7 @@ class Progress:
         save = _Save(self._waiting, self._answers)
         self._waiting, self._answers = [], 0
         self._under_way.append(save)
-        self._rests_until = self._saver.now() + REST_SECONDS
+        self._rests_until = self._saver.begin_rest()
         try:
             self._saver.log.save_progress(
                 self.key, self.snapshot(), self.epoch, partial(self._saved, save)
@@ -236,12 +240,16 @@ class ProgressSaver:
         self._resting: dict[Progress, None] = {}
         self._is_scheduled = False
         self._is_urgent = False
+        # Few busy sessions rest shortly, for a crash repeats what they did meanwhile.
+        self._rest_seconds = MIN_REST_SECONDS
+        self._written = 0
+        self._counted_from = loop.time()
 
     def schedule(self, progress: Progress, *, at_once: bool) -> None:
         self._later.pop(progress, None)
         if not at_once and progress.rests(self.now()):
             if not self._resting:
-                self._loop.call_later(REST_SECONDS, self._end_rest)
+                self._loop.call_later(self._rest_seconds, self._end_rest)
             self._resting[progress] = None
             return
         self._resting.pop(progress, None)
@@ -288,6 +296,20 @@ class ProgressSaver:
 
     def now(self) -> float:
         return self._loop.time()
+
+    def begin_rest(self) -> float:
+        """Count a record; return until when its session rests.
+
+        Rests follow the number of records: when every session is busy, one look makes them right.
+        """
+        now = self.now()
+        self._written += 1
+        counted = now - self._counted_from
+        if counted >= MAX_REST_SECONDS:
+            rest = self._rest_seconds * self._written / (counted * RESTED_PER_SECOND)
+            self._rest_seconds = min(max(rest, MIN_REST_SECONDS), MAX_REST_SECONDS)
+            self._written, self._counted_from = 0, now
+        return now + self._rest_seconds
 
     def _end_rest(self) -> None:
         """Write what has rested. Called also when it was emptied meanwhile."""
