@@ -64,6 +64,7 @@ from api.routes import (
     replay,
     retained,
     rights,
+    rule_backfills,
     rule_trials,
     rule_versions,
     rules,
@@ -198,7 +199,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
         *(access, bans, rights, processes, gateways, balancer, federation, clients, retained),
         *(publish, topics, tenants, metrics, live),
         # What is tried by name goes before what is found by identifier.
-        *(rule_trials, rule_versions, dead_letters, rules, references, schemas, jobs),
+        *(rule_trials, rule_backfills, rule_versions, dead_letters, rules),
+        *(references, schemas, jobs),
         *(relations, sql, history, replay, tracing),
     )
     for module in modules:

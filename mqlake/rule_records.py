@@ -145,6 +145,9 @@ class Span:
     """Number of the change that put it in force; with the rule it names its run."""
     ended_at_ms: int | None = None
     """When it was put out of force, UTC; of rules with memory."""
+    missed: dict[str, tuple[int, ...]] | None = None
+    """By log topic, where the rule had stopped (paused, say) before it began to count again: from
+    there to `sources` nobody has evaluated it. None: nothing lies between."""
 
     @property
     def is_ended(self) -> bool:
@@ -210,6 +213,7 @@ def encode_activation(activation: Activation) -> bytes:
                 for log_topic, range_ in span.sources.items()
             },
             "first": span.first,
+            "missed": span.missed,
         }
         for span in activation.spans
     ]
@@ -265,13 +269,16 @@ def _decode_span(fields: dict[str, Any]) -> Span:
             )
             for log_topic, range_ in fields["sources"].items()
         },
-        first=None
-        if fields.get("first") is None
-        else {log_topic: tuple(starts) for log_topic, starts in fields["first"].items()},
+        first=_decode_offsets(fields.get("first")),
         plan=fields.get("plan"),
         change=fields.get("change", 0),
         ended_at_ms=fields.get("ended_at"),
+        missed=_decode_offsets(fields.get("missed")),
     )
+
+
+def _decode_offsets(found: dict[str, list[int]] | None) -> dict[str, tuple[int, ...]] | None:
+    return None if found is None else {name: tuple(offsets) for name, offsets in found.items()}
 
 
 def encode_decided(change: int) -> bytes:

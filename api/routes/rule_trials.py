@@ -129,19 +129,6 @@ class DryRun(BaseModel):
     )
 
 
-class Backfill(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        populate_by_name=True,
-        json_schema_extra={"examples": [{"from": "2026-01-01T00:00:00Z", "rate": 500}]},
-    )
-
-    from_: datetime | None = Field(
-        default=None, alias="from", description="only what was received since; null: everything"
-    )
-    rate: int = Field(default=1_000, ge=1, le=50_000, description="outputs a second, at most")
-
-
 @router.post("/rule_test", openapi_extra=needs("viewer"))
 def post_rule_test(
     book: Book,
@@ -219,49 +206,6 @@ def post_dry_run(
     try:
         with unavailable():
             job = jobs.start("dry_run", tenant, rule_id, work, request)
-    except TooManyJobs as exc:
-        raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc
-    return view_job(job, now_ms=_clock.now_ms(), with_result=False)
-
-
-@router.post(
-    "/rules/{id}/backfill",
-    status_code=HTTPStatus.ACCEPTED,
-    responses={code: {"model": ProblemDetails} for code in (404, 409, 429)},
-)
-def post_backfill(
-    state: State,
-    book: Book,
-    connect: Connect,
-    log: Log,
-    jobs: RunningJobs,
-    rule_id: RuleIdPath,
-    asked: Backfill | None = None,
-    tenant: Annotated[str, Query(min_length=1)] = DEFAULT_TENANT,
-) -> JobView:
-    """Give the actions of a running rule what it makes of history, as a job.
-
-    That is of every stored message before its newest version came into force: live evaluation
-    has each one from there on, so that none is left out and none taken twice. The outputs are in
-    the order of the log; those whose evaluation fails become dead letters. A second backfill of
-    the same rule gives its outputs again, with other identifiers.
-    """
-    asked = asked or Backfill()
-    entry = existing(book, tenant, rule_id)
-    request = {"version": entry.rule.version, "from_ms": to_ms(asked.from_), "rate": asked.rate}
-    try:
-        work = backfill_work(connect, log, state.bootstrap_servers, book, entry, request)
-    except BackfillError as exc:
-        raise Problem(HTTPStatus.CONFLICT, str(exc)) from exc
-    if any(
-        (job.kind, job.tenant, job.rule_id) == ("backfill", tenant, rule_id)
-        and job.finished_at is None
-        for job in jobs.all()
-    ):
-        raise Problem(HTTPStatus.CONFLICT, f"a backfill of rule {rule_id!r} is under way")
-    try:
-        with unavailable():
-            job = jobs.start("backfill", tenant, rule_id, work, request)
     except TooManyJobs as exc:
         raise Problem(HTTPStatus.TOO_MANY_REQUESTS, str(exc)) from exc
     return view_job(job, now_ms=_clock.now_ms(), with_result=False)

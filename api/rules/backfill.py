@@ -24,6 +24,7 @@ from mqlake.rule_records import (
     Output,
     Position,
     Range,
+    Span,
     dead_letter_headers,
     output_headers,
     rule_record_key,
@@ -60,6 +61,7 @@ class Order:
         compiled: The rule; it has no memory.
         from_ms: Not what was received before this time; None: everything.
         rate: Outputs a second, at most.
+        since: Nor what stands before these offsets, by partition; empty: everything.
     """
 
     tenant: str
@@ -69,6 +71,7 @@ class Order:
     live: Range
     from_ms: int | None
     rate: int
+    since: tuple[int, ...] = ()
 
     @property
     def expression(self) -> str:
@@ -82,6 +85,25 @@ def live_range(entry: Entry) -> Range:
     Raises:
         BackfillError: It does not run.
     """
+    span, found = _running(entry)
+    return found if span.first is None else Range(span.first[INBOUND])
+
+
+def missed_since(entry: Entry) -> tuple[int, ...]:
+    """Return where a rule had stopped before its newest version came into force.
+
+    Raises:
+        BackfillError: It does not run, or has missed nothing.
+    """
+    span, _ = _running(entry)
+    missed = (span.missed or {}).get(INBOUND)
+    if missed is None:
+        raise BackfillError(f"rule {entry.rule.id!r} had not stopped before version {span.version}")
+    return missed
+
+
+def _running(entry: Entry) -> tuple[Span, Range]:
+    """Return the newest version of a rule that runs on messages, and where it counts."""
     activation = entry.activation
     if activation is None or entry.state != "running" or not activation.spans:
         raise BackfillError(f"rule {entry.rule.id!r} is {entry.state}, expected running")
@@ -89,7 +111,7 @@ def live_range(entry: Entry) -> Range:
     found = span.sources.get(INBOUND)
     if span.version != entry.rule.version or found is None:
         raise BackfillError(f"rule {entry.rule.id!r} does not read messages")
-    return found if span.first is None else Range(span.first[INBOUND])
+    return span, found
 
 
 def backfill(
@@ -244,8 +266,10 @@ class _Backfill:
 
     def _ranges(self, version: int) -> dict[int, tuple[int, int]]:
         """Return per partition the first offset that matches and the first that is live."""
+        since = dict(enumerate(self._order.since))
         before = " OR ".join(
-            f"(log_partition = {partition:d} AND log_offset < {start:d})"
+            f"(log_partition = {partition:d} AND log_offset >= {since.get(partition, 0):d}"
+            f" AND log_offset < {start:d})"
             for partition, start in enumerate(self._order.live.starts)
         )
         rows = history.MESSAGES_STORED.source(

@@ -10,7 +10,7 @@ from api.following import Followed
 from api.jobs import Job, NotResumable, Work
 from api.log import Append, LogAppender
 from api.rules import rerun
-from api.rules.backfill import BackfillError, Order, backfill, live_range
+from api.rules.backfill import BackfillError, Order, backfill, live_range, missed_since
 from api.rules.book import Entry, RuleBook
 from api.rules.checking import compiled
 from api.rules.dead_letters import Wanted
@@ -22,6 +22,7 @@ from mqlake.record_versions import VERSION_HEADER
 from mqlake.records import RULES
 from mqlake.reference_records import Columns
 from mqlake.rule_records import rerun_key
+from rules.language import CompiledRule
 from rules.schemas.registry import Schemas
 
 NO_BACKFILL: Final = (
@@ -82,7 +83,8 @@ def backfill_work(
         bootstrap_servers: Where the log is.
         book: Knows whether the rule has changed.
         entry: The rule as it is now.
-        request: `version`, `from_ms` and `rate`.
+        request: `version`, `from_ms`, `rate` and `missed`, whether it is only what the rule has
+            missed while it was stopped.
 
     Raises:
         BackfillError: The rule has memory, or does not run.
@@ -95,13 +97,12 @@ def backfill_work(
             f"rule {rule.id!r} is at version {rule.version}, the job is of version "
             f"{request['version']}"
         )
-    made = compiled(rule.sql, entry.schemas)
-    if made.plan is not None:
-        raise BackfillError(NO_BACKFILL)
+    made = _without_memory(entry)
     order = Order(
         *(rule.tenant, rule.id, rule.version, made, live_range(entry)),
         from_ms=request["from_ms"],
         rate=request["rate"],
+        since=missed_since(entry) if request.get("missed") else (),  # jobs of before have it not
     )
 
     def work(job: Job) -> dict[str, Any]:
@@ -110,6 +111,24 @@ def backfill_work(
         )
 
     return work
+
+
+def check_missed(entry: Entry) -> None:
+    """Accept a paused rule that may go on from where it paused.
+
+    Raises:
+        BackfillError: It has memory, or reads no messages.
+        RuleError: Its SQL is no rule (any more).
+    """
+    if _without_memory(entry).is_events:
+        raise BackfillError(f"rule {entry.rule.id!r} does not read messages")
+
+
+def _without_memory(entry: Entry) -> CompiledRule:
+    made = compiled(entry.rule.sql, entry.schemas)
+    if made.plan is not None:
+        raise BackfillError(NO_BACKFILL)
+    return made
 
 
 def rerun_work(

@@ -239,22 +239,54 @@ def dry_run(
 @_options.data_dir
 @click.option("--from", "begin", help="Only messages received since: 2026-01-31T12:00:00Z.")
 @click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs a second.")
+@click.option("--missed", is_flag=True, help="Only what it has missed while it was stopped.")
 @click.option("--resume", metavar="JOB", help="Go on with one that was interrupted or cancelled.")
 def backfill(
-    rule_id: str, data_dir: Path, begin: str | None, rate: int, resume: str | None
+    rule_id: str, data_dir: Path, begin: str | None, rate: int, missed: bool, resume: str | None
 ) -> None:
     """Give the actions of a running rule what it makes of the messages before it."""
     api = ApiClient(data_dir)
     if resume is not None:
         started = api.post(f"/jobs/{resume}/resume", {})
     else:
-        started = api.post(f"/rules/{rule_id}/backfill", {"from": begin, "rate": rate})
+        asked = {"from": begin, "rate": rate, "missed": missed}
+        started = api.post(f"/rules/{rule_id}/backfill", asked)
+    _await_backfill(api, started)
+
+
+def _await_backfill(api: ApiClient, started: dict[str, Any]) -> None:
     click.echo(f"job {started['id']}", err=True)
     job = await_job(api, started, quiet=False)
     result = job["result"]
     names = ("matched", "passed", "no_result", "failed", "loops", "outputs")
     counts = ", ".join(f"{result[name]:,} {name}" for name in names)
     click.echo(f"{counts} in {job['seconds']:.1f} s")
+
+
+@command.command("resume")
+@click.argument("rule_id")
+@_options.data_dir
+@click.option(
+    "--from",
+    "begin",
+    type=click.Choice(("now", "pause")),
+    default="now",
+    help="Where it goes on: with what comes, or with what came since it was paused, too.",
+)
+@click.option("--rate", type=click.IntRange(1, 50_000), default=1000, help="Outputs a second.")
+def resume(rule_id: str, data_dir: Path, begin: str, rate: int) -> None:
+    """Let a paused rule go on as it is."""
+    api = ApiClient(data_dir)
+    asked = {"from": begin, "rate": rate}
+    found = api.post(f"/rules/{rule_id}/resume", asked, wait=_ENGINE_SECONDS)
+    rule, job = found["rule"], found["job"]
+    click.echo(f"{rule_id}: {rule['state']}, version {rule['version']}")
+    if job is not None:
+        _await_backfill(api, job)
+    elif begin == "pause" and rule["state"] != "running":
+        raise OperationalError(
+            f"the rule does not run yet; once it does: bin/mqlake rules backfill {rule_id} --missed"
+        )
 
 
 @command.command("dead-letters")

@@ -3,7 +3,7 @@
 Pure: no log, no Spark, no clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -57,6 +57,7 @@ class Step:
         program: What runs from now on; None when nothing does.
         error: Why it does not run.
         schemas: See `Activation`.
+        created_at: Of the rule; 0 where there is none.
     """
 
     key: RuleKey
@@ -66,6 +67,7 @@ class Step:
     program: Program | None = None
     error: str | None = None
     schemas: Mapping[str, int] = field(default_factory=dict)
+    created_at: int = 0
 
 
 def is_settled(definition: Rule | None, activation: Activation | None) -> bool:
@@ -113,6 +115,8 @@ def next_activation(
     # A rule that was deleted and made again is another one, whatever its number.
     goes_on = activation is not None and activation.updated_at == step.updated_at
     before = activation.current if activation is not None and goes_on else None
+    is_same = activation is not None and step.created_at <= activation.updated_at
+    stopped = ended[-1] if ended and is_same else None
     tenant, rule = step.key
     return Activation(
         tenant=tenant,
@@ -123,20 +127,27 @@ def next_activation(
         error=step.error,
         spans=ended
         if step.program is None
-        else (*ended, _begin(step, step.program, before, change, barriers)),
+        else (*ended, _begin(step, step.program, before, stopped, change, barriers)),
         updated_at=step.updated_at,
         schemas=dict(step.schemas),
     )
 
 
 def _begin(
-    step: Step, program: Program, before: Span | None, change: int, barriers: Offsets
+    step: Step,
+    program: Program,
+    before: Span | None,
+    stopped: Span | None,
+    change: int,
+    barriers: Offsets,
 ) -> Span:
     sources = program.sources or (EVENTS if program.is_events else INBOUND,)
     first = None
+    missed = _missed(stopped, sources, barriers)
     if before is not None and before.version == step.version:
         # The same rule goes on with a schema or a reference table that has changed.
         first = before.first or {name: range_.starts for name, range_ in before.sources.items()}
+        missed = before.missed
     return Span(
         version=step.version,
         filters=program.filters,
@@ -147,7 +158,18 @@ def _begin(
         first=first,
         plan=program.plan,
         change=change,
+        missed=missed,
     )
+
+
+def _missed(
+    stopped: Span | None, sources: Iterable[str], barriers: Offsets
+) -> dict[str, tuple[int, ...]] | None:
+    """Return where a rule stopped that begins again now; None when it has not, or is new."""
+    if stopped is None:
+        return None
+    ends = {name: stopped.sources[name].ends for name in sources if name in stopped.sources}
+    return {name: end for name, end in ends.items() if end and end != barriers[name]} or None
 
 
 def _end(span: Span, barriers: Offsets, now_ms: int) -> Span:

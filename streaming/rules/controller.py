@@ -388,7 +388,10 @@ class RuleController:
             # Of one rule; the others of this change are not to be lost for it.
             logger.exception("rule not compiled", extra={"fields": {"rule": rule[1]}})
             return Step(rule, "failed", version, updated_at, error=f"not compiled: {error!r}")
-        return Step(rule, "running", version, updated_at, program, schemas=noted.newest_used())
+        return Step(
+            *(rule, "running", version, updated_at, program, None, noted.newest_used()),
+            created_at=definition.created_at,
+        )
 
     def _make_change(self, steps: list[Step]) -> None:
         change = self._change + 1
@@ -460,7 +463,13 @@ class RuleController:
         for rule, activation in list(self._activations.items()):
             if now - self._ended_at.setdefault(rule, now) < KEPT_SECONDS:
                 continue
-            kept = tuple(span for span in activation.spans if not self._is_done(rule, span, done))
+            # Where a rule has stopped that is there still is where it may be told to go on.
+            stopped = activation.spans[-1:] if rule in self._definitions else ()
+            kept = tuple(
+                span
+                for span in activation.spans
+                if (span in stopped and span.plan is None) or not self._is_done(rule, span, done)
+            )
             key = rules_key(RulesKey("activation", *rule))
             if not kept and rule not in self._definitions:
                 del self._activations[rule]

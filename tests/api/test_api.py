@@ -208,6 +208,7 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/rules/{id}/explain",
         "/api/v1/rules/{id}/metrics",
         "/api/v1/rules/{id}/metrics/reset",
+        "/api/v1/rules/{id}/resume",
         "/api/v1/rules/{id}/versions",
         "/api/v1/rules/{id}/versions/{version}",
         "/api/v1/rules/{id}/versions/{version}/diff/{other}",

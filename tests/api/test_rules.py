@@ -1,5 +1,6 @@
 import json
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,10 +36,16 @@ def post(api: Api, rule_id: str | None = None, **fields: Any) -> Any:
 
 
 def activate(
-    api: Api, rule_id: str, version: int, state: ActivationState = "running", error: str = ""
+    api: Api,
+    rule_id: str,
+    version: int,
+    state: ActivationState = "running",
+    error: str = "",
+    missed: tuple[int, int] | None = None,
 ) -> None:
     """Say what the engine would."""
-    spans = (Span(version, ("plant/+/temp",), "NULL", (), None, {"mqlake.inbound": Range((7, 9))}),)
+    span = Span(version, ("plant/+/temp",), "NULL", (), None, {"mqlake.inbound": Range((7, 9))})
+    spans = (replace(span, missed=None if missed is None else {"mqlake.inbound": missed}),)
     value = encode_activation(
         Activation("default", rule_id, state, version, 1, error or None, spans)
     )
@@ -121,6 +128,62 @@ def test_a_rule_that_was_given_up_is_started_by_any_put(api: Api, state: Activat
     assert (shown["state"], shown["error"]) == (state, "it fails")
     assert put(api, "r1")["version"] == 2
     assert api.get("/rules/r1")["error"] is None
+
+
+def test_a_paused_rule_goes_on_from_now_on(api: Api) -> None:
+    post(api, "r1", name="kept")
+    activate(api, "r1", 1, "paused", "it fails")
+    answer = api.request("POST", "/rules/r1/resume")
+    assert answer.status_code == 202, "the engine has not answered"
+    found = answer.json()
+    assert found["job"] is None
+    assert (found["rule"]["version"], found["rule"]["name"]) == (2, "kept")
+    assert api.request("POST", "/rules/r1/resume").status_code == 409, "it is not paused"
+    assert api.request("POST", "/rules/none/resume").status_code == 404
+
+
+def test_a_paused_rule_goes_on_from_where_it_paused(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a job that takes what lies between, and nothing that live evaluation has."""
+    post(api, "r1")
+    activate(api, "r1", 1, "paused", "it fails")
+    await_answer = api.rules.await_answer
+
+    def answered(tenant: str, rule_id: str, version: int, seconds: float) -> Any:
+        activate(api, rule_id, version, missed=(3, 9))
+        return await_answer(tenant, rule_id, version, seconds)
+
+    monkeypatch.setattr(api.rules, "await_answer", answered)
+    asked: Any = {"json": {"from": "pause", "rate": 7}}
+    answer = api.request("POST", "/rules/r1/resume", **asked)
+    assert answer.status_code == 200
+    found = answer.json()
+    assert (found["rule"]["state"], found["job"]["kind"]) == ("running", "backfill")
+    job = api.client.app.state.jobs.get(found["job"]["id"])
+    assert job.request == {"version": 2, "from_ms": None, "missed": True, "rate": 7}
+    asked = {"json": {"missed": True}}
+    activate(api, "r1", 2)
+    answer = api.request("POST", "/rules/r1/backfill", **asked)
+    assert answer.status_code == 409
+    assert "had not stopped" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("SELECT count(*) AS n FROM 'a' GROUP BY tumble(timestamp, '1 minute')", "memory"),
+        ("SELECT clientid FROM '$events/client_connected'", "does not read messages"),
+    ],
+)
+def test_a_rule_without_backfill_goes_on_from_now_on_alone(api: Api, sql: str, why: str) -> None:
+    post(api, "r1", sql=sql)
+    activate(api, "r1", 1, "paused", "it fails")
+    answer = api.request("POST", "/rules/r1/resume", json={"from": "pause"})
+    assert answer.status_code == 409
+    assert why in answer.json()["detail"]
+    assert api.get("/rules/r1")["state"] == "paused", "nothing has happened"
+    assert api.request("POST", "/rules/r1/resume", json={"from": "now"}).status_code == 202
 
 
 def test_two_who_change_the_same_version_are_told(api: Api) -> None:

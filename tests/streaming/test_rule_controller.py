@@ -274,6 +274,77 @@ def test_ended_versions_are_forgotten_when_nothing_comes_back_to_them() -> None:
     assert "gone" not in log.activations()
 
 
+def stop(log: MemoryLog, controller: RuleController, how: str) -> None:
+    if how == "paused":
+        report(log, 120, 120)
+    else:
+        log.define("r", 2, enable=how != "stopped", sql="bad" if how == "failed" else "good")
+    controller.step()
+    assert log.activations()["r"].state == how
+
+
+@pytest.mark.parametrize("how", ["paused", "stopped", "failed"])
+def test_a_rule_that_begins_again_knows_where_it_had_stopped(how: str) -> None:
+    log, clock = MemoryLog(), ManualClock()
+    done = {INBOUND: {0: 100, 1: 100}, EVENTS: {0: 100}}
+    controller = a_controller(log, clock, done=lambda: done)
+    log.define("r", 1)
+    controller.step()
+    stop(log, controller, how)
+    ends = log.activations()["r"].spans[-1].sources[INBOUND].ends
+    clock.advance(10 * KEPT_SECONDS)
+    controller.step()
+    log.define("other", 1)
+    a_controller(log, clock, done=lambda: done).step()  # and another one, that was started since
+    controller.step()
+    log.define("r", 3)
+    controller.step()
+    current = log.activations()["r"].current
+    assert current is not None
+    assert current.missed == {INBOUND: ends}
+    assert ends is not None
+    assert ends < current.sources[INBOUND].starts
+    log.define("r", 4)
+    controller.step()
+    current = log.activations()["r"].current
+    assert current is not None
+    assert current.missed is None, "from one version to the next nothing is missed"
+
+
+def test_a_rule_made_again_has_missed_nothing() -> None:
+    log, clock = MemoryLog(), ManualClock()
+    controller = a_controller(log, clock)
+    log.define("r", 1)
+    controller.step()
+    stop(log, controller, "paused")
+    log.delete("r")
+    controller.step()
+    log.define("r", 2, created_at=2, updated_at=2)
+    controller.step()
+    current = log.activations()["r"].current
+    assert current is not None
+    assert current.missed is None
+
+
+def test_what_was_missed_stays_known_when_a_schema_changes() -> None:
+    log, clock = MemoryLog(), ManualClock()
+    controller = a_controller(log, clock)
+    put_schema(log, 1)
+    log.define("r", 1, sql="decode boiler")
+    controller.step()
+    stop(log, controller, "paused")
+    log.define("r", 2, sql="decode boiler")
+    controller.step()
+    before = log.activations()["r"].current
+    put_schema(log, 2)
+    controller.step()
+    after = log.activations()["r"].current
+    assert before is not None
+    assert after is not None
+    assert after.change > before.change
+    assert after.missed == before.missed is not None
+
+
 def test_there_is_nothing_to_evaluate_once_all_versions_have_ended_and_are_passed() -> None:
     log = MemoryLog()
     done: dict[str, dict[int, int]] = {}

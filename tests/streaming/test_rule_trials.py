@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from api.jobs import Job, Jobs
-from api.rules.backfill import BackfillError, Order, backfill, live_range
+from api.rules.backfill import BackfillError, Order, backfill, live_range, missed_since
 from api.rules.book import Entry
 from api.rules.checking import compiled, warnings
 from api.rules.dry_run import Compared, DryRunError, dry_run
@@ -362,10 +362,12 @@ def test_a_rule_with_memory_is_tried_as_if_there_was_one_message(connect: SparkC
     assert try_out(connect, late, **context).error is not None
 
 
-def entry(version: int = 2) -> Entry:
+def entry(version: int = 2, missed: tuple[int, ...] | None = None) -> Entry:
     """Return a rule that runs, live from offset 25 of each partition on."""
     sql = "SELECT payload.n AS n FROM 'plant/+/temp' WHERE payload.t > 50"
     span = Span(version, (), "", (), None, {INBOUND: Range((25,) * 8)})
+    if missed is not None:
+        span = replace(span, missed={INBOUND: missed})
     rule = Rule(
         id="r1", tenant=TENANT, version=version, sql=sql, created_at=START_MS, updated_at=START_MS
     )
@@ -383,6 +385,7 @@ def fill(connect: SparkConnect, current: Entry | None, **more: Any) -> tuple[Any
         live_range(given),
         more.get("from_ms"),
         50_000,
+        more.get("since", ()),
     )
     job = more.get("job") or Job("77", "backfill", TENANT, "r1", 0)
     look = more.get("look") or (lambda: current)
@@ -458,6 +461,27 @@ def test_what_fails_in_a_backfill_is_a_dead_letter(
 def test_a_backfill_begins_where_it_is_told(connect: SparkConnect) -> None:
     result, _ = fill(connect, entry(), from_ms=START_MS + HOUR_MS)
     assert (result["matched"], result["outputs"]) == (80, 49)
+
+
+def test_a_backfill_of_what_was_missed_begins_where_the_rule_had_stopped(
+    connect: SparkConnect,
+) -> None:
+    missed = (20, 25, 0, 25, 25, 25, 25, 24)
+    given = entry(missed=missed)
+    assert missed_since(given) == missed
+    result, log = fill(connect, entry(), since=missed_since(given))
+    assert result["matched"] == 5 + 25 + 1
+    places = {
+        (one.position.partition, one.position.offset)
+        for one in (decode_output(one.key, one.value, one.headers) for one in log.records)
+    }
+    assert places
+    assert all(missed[partition] <= offset < 25 for partition, offset in places)
+
+
+def test_a_rule_that_had_not_stopped_has_missed_nothing() -> None:
+    with pytest.raises(BackfillError, match="had not stopped"):
+        missed_since(entry())
 
 
 @pytest.mark.parametrize("current", [None, entry(version=3)])

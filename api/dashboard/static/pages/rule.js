@@ -155,6 +155,28 @@ function form(context, rule) {
     }
   }
 
+  /** Let a paused rule go on: with what comes from now on, or with what it has missed as well. */
+  function resumption() {
+    const said = h("div");
+    const from = (place) => async () => {
+      const path = `/rules/${encodeURIComponent(rule.id)}/resume`;
+      const { rule: now, job } = await api.send("POST", path, { from: place });
+      notice(
+        `Rule ${now.id}, version ${now.version}: ${now.state}` +
+          (job ? "; a job takes what came during the pause" : ""),
+        now.state === "failed" ? "bad" : "good",
+      );
+      fill(all, ...parts(now));
+    };
+    return h(
+      "div.actions",
+      null,
+      button("Go on from now", from("now"), { report: said }),
+      button("Go on from the pause", from("pause"), { report: said }),
+      said,
+    );
+  }
+
   const test = sampleTest(api, sql, rule);
   const all = h("div.page");
 
@@ -168,6 +190,7 @@ function form(context, rule) {
         h("a", { href: "#/rules" }, "All rules"),
       ),
       !isNew && rule.error && h("p.problem", { role: "alert" }, rule.error),
+      !isNew && rule.state === "paused" && mayChange && resumption(),
       h(
         "div.rule",
         null,
