@@ -11,7 +11,7 @@ from mqlake.clock import Clock
 from mqlake.rule_records import rule_record_key
 from mqlake.tracing import Tracer
 from rules.actions import make_action
-from rules.actions.contract import Action, ActionError
+from rules.actions.contract import Action, ActionError, Services
 from rules.errors import RuleError
 from rules.metrics import RuleMetrics
 from rules.model import ActionSpec
@@ -112,13 +112,14 @@ class LaneBook:
         await asyncio.gather(*(lane.close() for lane in self.all()), *self._closing)
 
     def _make_lane(self, key: LaneKey, spec: ActionSpec) -> Lane | None:
-        action = self._make_action(spec)
+        services = self._services.of(key.tenant)
+        action = self._make_action(spec, services)
         if action is None:
             return None
         fallbacks = [
             (inner.function, made)
             for inner in spec.fallback
-            if (made := self._make_action(inner, is_fallback=True)) is not None
+            if (made := self._make_action(inner, services, is_fallback=True)) is not None
         ]
         return Lane(
             key,
@@ -131,9 +132,11 @@ class LaneBook:
             self._clock,
         )
 
-    def _make_action(self, spec: ActionSpec, *, is_fallback: bool = False) -> Action | None:
+    def _make_action(
+        self, spec: ActionSpec, services: Services, *, is_fallback: bool = False
+    ) -> Action | None:
         try:
-            action = make_action(spec, self._services, is_fallback=is_fallback)
+            action = make_action(spec, services, is_fallback=is_fallback)
         except (RuleError, ActionError, OSError) as exc:
             return BrokenAction(str(exc))
         if action is None or self._tracer is None:

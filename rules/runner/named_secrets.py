@@ -1,22 +1,29 @@
 """Secrets of the action `http`, by name: a rule says `${$secret.NAME}` and never what it is.
 
-Whoever may write rules could send a secret anywhere, so each says which servers it is for.
+Whoever may write rules could send a secret anywhere, so each says which servers it is for, and
+whose rules may name it.
 """
 
 from pathlib import Path
 from typing import Final
 
 from rules.actions.contract import ActionError, Failure
-from rules.runner.settings import SecretSettings
+from rules.runner.settings import SecretSettings, find_for
 
 MAX_SECRET_BYTES: Final = 16_384
 
 
 class Secrets:
-    """The secrets in the settings of this process; those in files are read when they are used."""
+    """The secrets in the settings of this process; those in files are read when they are used.
 
-    def __init__(self, settings: dict[str, SecretSettings]) -> None:
+    Args:
+        settings: All there are.
+        tenant: Whose rules name them.
+    """
+
+    def __init__(self, settings: dict[str, SecretSettings], tenant: str) -> None:
         self._settings = settings
+        self._tenant = tenant
 
     def check(self, name: str, server: str) -> None:
         """Accept a secret for a server.
@@ -26,14 +33,9 @@ class Secrets:
             server: `scheme://host[:port]`.
 
         Raises:
-            ActionError: There is no such secret, or it is not for this server.
+            ActionError: There is no such secret for this tenant, or it is not for this server.
         """
-        found = self._settings.get(name)
-        if found is None:
-            raise ActionError(
-                f"there is no secret {name}; secrets are in the settings of the process that runs "
-                "actions"
-            )
+        found = self._find(name)
         if server not in found.servers:
             raise ActionError(f"secret {name} is not for {server}, see its servers in the settings")
 
@@ -43,10 +45,19 @@ class Secrets:
         Raises:
             ActionError: Its file cannot be read now.
         """
-        found = self._settings[name]
+        found = self._find(name)
         if found.file is None:
             return found.value.get_secret_value()
         return _read(name, found.file)
+
+    def _find(self, name: str) -> SecretSettings:
+        found = find_for(self._tenant, name, self._settings)
+        if found is None:
+            raise ActionError(
+                f"there is no secret {name} for rules of the tenant {self._tenant}; secrets are in "
+                "the settings of the process that runs actions"
+            )
+        return found[1]
 
 
 def _read(name: str, path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What the process gives to actions; keeps the contract `rules.actions.contract.Services`."""
+"""What the process gives to actions: by tenant the contract `rules.actions.contract.Services`."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -10,7 +10,12 @@ from rules.actions.contract import ActionError, Database, HttpClient, LogTarget
 from rules.runner.database import PostgresDatabase
 from rules.runner.http_client import HttpClientPool
 from rules.runner.named_secrets import Secrets
-from rules.runner.settings import KafkaConnection, PostgresConnection, RulesSettings
+from rules.runner.settings import (
+    KafkaConnection,
+    PostgresConnection,
+    RulesSettings,
+    find_for,
+)
 from rules.runner.target import MAX_RECORD_BYTES, Target
 
 
@@ -31,28 +36,31 @@ class RunnerServices:
         self._identifiers = MessageIdentifiers(
             clock, datacenter=settings.datacenter, machine=machine_number()
         )
-        self._secrets = Secrets(settings.secrets)
         self._clusters: dict[str, Target] = {}
         self._databases: dict[str, PostgresDatabase] = {}
         self.published: set[bytes] = set()
 
-    def log(self, connection: str | None) -> LogTarget:
+    def of(self, tenant: str) -> "TenantServices":
+        """Return what actions of a tenant's rules are given."""
+        return TenantServices(self, tenant, Secrets(self._settings.secrets, tenant))
+
+    def log(self, tenant: str, connection: str | None) -> LogTarget:
         if connection is None:
             return self._target
-        settings = self._connection(connection)
+        name, settings = self._connection(tenant, connection)
         if not isinstance(settings, KafkaConnection):
             raise ActionError(f"connection {connection} is no Kafka cluster")
-        if connection not in self._clusters:
-            self._clusters[connection] = _cluster(settings)
-        return self._clusters[connection]
+        if name not in self._clusters:
+            self._clusters[name] = _cluster(settings)
+        return self._clusters[name]
 
-    def database(self, connection: str) -> Database:
-        settings = self._connection(connection)
+    def database(self, tenant: str, connection: str) -> Database:
+        name, settings = self._connection(tenant, connection)
         if not isinstance(settings, PostgresConnection):
             raise ActionError(f"connection {connection} is no database")
-        if connection not in self._databases:
-            self._databases[connection] = PostgresDatabase(connection, settings)
-        return self._databases[connection]
+        if name not in self._databases:
+            self._databases[name] = PostgresDatabase(connection, settings)
+        return self._databases[name]
 
     def http(self, *, concurrency: int, timeout_seconds: float, verify_tls: bool) -> HttpClient:
         return HttpClientPool(
@@ -61,12 +69,6 @@ class RunnerServices:
             timeout_seconds=timeout_seconds,
             verify_tls=verify_tls,
         )
-
-    def check_secret(self, name: str, server: str) -> None:
-        self._secrets.check(name, server)
-
-    def read_secret(self, name: str) -> str:
-        return self._secrets.read(name)
 
     def is_published(self, action_id: bytes) -> bool:
         return action_id in self.published
@@ -87,14 +89,46 @@ class RunnerServices:
         for database in self._databases.values():
             await database.close()
 
-    def _connection(self, name: str) -> PostgresConnection | KafkaConnection:
-        connection = self._settings.connections.get(name)
-        if connection is None:
+    def _connection(
+        self, tenant: str, name: str
+    ) -> tuple[str, PostgresConnection | KafkaConnection]:
+        found = find_for(tenant, name, self._settings.connections)
+        if found is None:
             raise ActionError(
-                f"there is no connection {name}; connections are in the settings of the process "
-                "that runs actions"
+                f"there is no connection {name} for rules of the tenant {tenant}; connections are "
+                "in the settings of the process that runs actions"
             )
-        return connection
+        return found
+
+
+class TenantServices:
+    """Keeps the contract for the rules of one tenant: what they name is theirs, or for them.
+
+    Args:
+        services: Of all.
+        tenant: Whose rules.
+        secrets: That these may name.
+    """
+
+    def __init__(self, services: RunnerServices, tenant: str, secrets: Secrets) -> None:
+        self._services = services
+        self._tenant = tenant
+        self.http = services.http
+        self.check_secret = secrets.check
+        self.read_secret = secrets.read
+        self.is_published = services.is_published
+        self.next_message_id = services.next_message_id
+        self.stop = services.stop
+
+    def log(self, connection: str | None) -> LogTarget:
+        return self._services.log(self._tenant, connection)
+
+    def database(self, connection: str) -> Database:
+        return self._services.database(self._tenant, connection)
+
+    @property
+    def origin(self) -> bytes:
+        return self._services.origin
 
 
 CLUSTER_SECONDS: Final = 10.0

@@ -1,8 +1,9 @@
 """Settings of the process that runs actions; `conf/rules.toml` lists them with their defaults."""
 
+from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -15,8 +16,9 @@ from mqlake.settings import (
     SettingsGroup,
     TracingSettings,
 )
-from rules.actions.fields import SecretName
+from mqlake.tenants import DEFAULT_TENANT, TENANT_PATTERN, TenantName
 from rules.actions.webhook import server_of
+from rules.templates import SECRET_NAME
 
 
 class HttpSettings(SettingsGroup):
@@ -33,11 +35,21 @@ class HttpSettings(SettingsGroup):
     )
 
 
-class PostgresConnection(PostgresSettings):
+class ForTenants(SettingsGroup):
+    """Something that rules name; one whose name begins with a tenant is that tenant's alone."""
+
+    tenants: tuple[TenantName | Literal["*"], ...] = Field(
+        default=(DEFAULT_TENANT,),
+        min_length=1,
+        description='tenants whose rules may name it; "*": all; not of <tenant>/<name>',
+    )
+
+
+class PostgresConnection(ForTenants, PostgresSettings):
     """A database for the action `sql`."""
 
 
-class KafkaConnection(SettingsGroup):
+class KafkaConnection(ForTenants):
     """A cluster for the action `log`."""
 
     kind: Literal["kafka"] = "kafka"
@@ -57,7 +69,7 @@ def _server(text: str) -> str:
     return server
 
 
-class SecretSettings(SettingsGroup):
+class SecretSettings(ForTenants):
     """A secret for the action `http`."""
 
     value: SecretStr = Field(default=SecretStr(""), description="the secret itself")
@@ -74,6 +86,32 @@ class SecretSettings(SettingsGroup):
 
 
 Connection = Annotated[PostgresConnection | KafkaConnection, Field(discriminator="kind")]
+
+_OWNER: Final = TENANT_PATTERN.strip("^$")
+OwnedSecretName = Annotated[str, Field(pattern=rf"^({_OWNER}/)?{SECRET_NAME}$")]
+"""A secret's name, with that of its tenant and a slash before it when it is that tenant's."""
+Named = TypeVar("Named", bound=ForTenants)
+
+
+def _owned(found: dict[str, Named]) -> dict[str, Named]:
+    for name, one in found.items():
+        if "/" in name and "tenants" in one.model_fields_set:
+            raise ValueError(f"{name} is its tenant's alone: it has no tenants")
+    return found
+
+
+def find_for(tenant: str, name: str, known: Mapping[str, Named]) -> tuple[str, Named] | None:
+    """Return what a tenant's rules mean by a name, and its full name: their own goes first.
+
+    None for one that is another tenant's as for one that is not there: nobody learns what others
+    have.
+    """
+    full = f"{tenant}/{name}"
+    if full in known:
+        return full, known[full]
+    shared = known.get(name)
+    is_for = shared is not None and not {tenant, "*"}.isdisjoint(shared.tenants)
+    return (name, shared) if shared is not None and is_for else None
 
 
 class RulesSettings(ProcessSettings):
@@ -117,9 +155,9 @@ class RulesSettings(ProcessSettings):
     )
 
     http: HttpSettings = HttpSettings()
-    connections: dict[str, Connection] = Field(
+    connections: Annotated[dict[str, Connection], AfterValidator(_owned)] = Field(
         default_factory=dict, description="databases and clusters that actions name"
     )
-    secrets: dict[SecretName, SecretSettings] = Field(
+    secrets: Annotated[dict[OwnedSecretName, SecretSettings], AfterValidator(_owned)] = Field(
         default_factory=dict, description="secrets that the action http names"
     )

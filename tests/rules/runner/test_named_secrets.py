@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from mqlake.clock import SystemClock
 from rules.actions.contract import ActionError, Failure
 from rules.actions.webhook import Args, Webhook, make
 from rules.runner.http_client import HttpClientPool
 from rules.runner.named_secrets import MAX_SECRET_BYTES, Secrets
+from rules.runner.services import RunnerServices
 from rules.runner.settings import RulesSettings, SecretSettings
 from tests.rules.runner.test_http_client import LOOPBACK
 from tests.rules.runner.web import Web, running_web
@@ -30,10 +32,10 @@ def secret(server: str, value: str = "s3cret", **more: Any) -> SecretSettings:
     return SecretSettings(value=SecretStr(value), servers=(server,), **more)
 
 
-def webhook(secrets: dict[str, SecretSettings], **args: Any) -> Webhook:
+def webhook(secrets: dict[str, SecretSettings], tenant: str = "default", **args: Any) -> Webhook:
     class Services:
-        read_secret = Secrets(secrets).read
-        check_secret = Secrets(secrets).check
+        read_secret = Secrets(secrets, tenant).read
+        check_secret = Secrets(secrets, tenant).check
 
         def http(self, **options: Any) -> HttpClientPool:
             return HttpClientPool(LOOPBACK, **options)
@@ -75,6 +77,84 @@ async def test_a_secret_goes_to_its_servers_alone(web: Web, server: str) -> None
 async def test_a_secret_that_nobody_knows_is_named(web: Web) -> None:
     with pytest.raises(ActionError, match="there is no secret hook"):
         webhook({}, url=web.url, body="${$secret.hook}")
+
+
+async def test_rules_name_the_secrets_of_their_tenant_and_those_that_are_for_it(web: Web) -> None:
+    known = {
+        "hook": secret(web.url, "of the first"),
+        "acme/hook": secret(web.url, "of acme"),
+        "shared": secret(web.url, "of some", tenants=("beta", "gamma")),
+        "open": secret(web.url, "of all", tenants=("*",)),
+    }
+    for tenant, name, value in (
+        ("default", "hook", "of the first"),
+        ("acme", "hook", "of acme"),
+        ("beta", "shared", "of some"),
+        ("acme", "open", "of all"),
+    ):
+        action = webhook(known, tenant, url=web.url, body=f"${{$secret.{name}}}")
+        await action.run([work_for({})])
+        await action.close()
+        assert web.asked[-1].body == value.encode()
+    said = []
+    for tenant, name in (
+        *(("beta", "hook"), ("acme", "shared"), ("default", "shared"), ("beta", "nothing")),
+    ):
+        with pytest.raises(ActionError) as caught:
+            webhook(known, tenant, url=web.url, body=f"${{$secret.{name}}}")
+        said.append(str(caught.value).replace(name, "*").replace(tenant, "*"))
+    assert len(set(said)) == 1, "nobody learns what others have"
+
+
+async def test_no_name_leads_to_a_secret_of_another_tenant(web: Web) -> None:
+    known = {"acme/hook": secret(web.url)}
+    for name in ("acme/hook", "../acme/hook", "acme"):
+        with pytest.raises((ActionError, ValidationError)):
+            webhook(known, "beta", url=web.url, body=f"${{$secret.{name}}}")
+
+
+async def test_connections_are_for_tenants_as_secrets_are() -> None:
+    database: dict[str, Any] = {"kind": "postgresql", "host": "h", "database": "d", "user": "u"}
+    cluster: dict[str, Any] = {"kind": "kafka", "bootstrap_servers": "h:1"}
+    settings = RulesSettings.model_validate(
+        {
+            "connections": {
+                "first": database,
+                "acme/own": database,
+                "open": {**database, "tenants": ["*"]},
+                "cluster": {**cluster, "tenants": ["beta"]},
+            }
+        }
+    )
+    target: Any = object()
+    services = RunnerServices(settings, target, SystemClock(), print)
+    assert services.of("acme").log(None) is target
+    for tenant, name in (("default", "first"), ("acme", "own"), ("beta", "open")):
+        assert services.of(tenant).database(name)
+    assert services.of("acme").database("open") is services.of("beta").database("open")
+    for tenant, name in (("acme", "first"), ("beta", "own"), ("beta", "acme/own")):
+        with pytest.raises(ActionError, match=f"no connection {name} for rules of .* {tenant};"):
+            services.of(tenant).database(name)
+    with pytest.raises(ActionError, match="no connection cluster"):
+        services.of("acme").log("cluster")
+    await services.close()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"acme/hook": {"tenants": ["beta"]}},
+        {"acme/hook": {"tenants": ["*"]}},
+        {"hook": {"tenants": []}},
+        {"hook": {"tenants": ["a/b"]}},
+        {"/hook": {}},
+        {"a/b/hook": {}},
+    ],
+)
+def test_a_tenants_own_secret_is_for_no_other(fields: dict[str, Any]) -> None:
+    given = {"value": "x", "servers": ["https://a.example"]}
+    with pytest.raises(ValidationError):
+        RulesSettings.model_validate({"secrets": {k: given | v for k, v in fields.items()}})
 
 
 @pytest.mark.parametrize("status", [400, 401, 500, 503])
