@@ -265,6 +265,13 @@ class Jobs:
             if job is not None and (job.owner != self._owner or job.finished_at is not None):
                 del self._jobs[job_id]
 
+    def drop_ended(self, tenant: str) -> None:
+        """Forget a tenant's jobs that have ended, and their results."""
+        with self._lock:
+            for job in list(self._jobs.values()):
+                if job.tenant == tenant and job.finished_at is not None:
+                    self._drop(job)
+
     # What follows runs them.
 
     def _start(self, job: Job, work: Work) -> Job:

@@ -28,6 +28,7 @@ from api.references.changes import ReferenceChanges
 from api.retained import RetainedTable
 from api.rules.book import RuleBook
 from api.rules.changes import Changes
+from api.rules.metrics import MetricsBook, forget_metrics
 from api.schemas.changes import SchemaChanges
 from api.spark import SparkConnect
 from api.tenants import TenantChanges
@@ -69,6 +70,7 @@ class Parts:
     reference_changes: ReferenceChanges
     access_changes: AccessChanges
     tenant_changes: TenantChanges
+    rule_metrics: MetricsBook
     jobs: Jobs
     spark: SparkConnect
 
@@ -203,6 +205,12 @@ def _delete_rows(parts: Parts, job: Job, tenant: str) -> dict[str, int]:
 
 
 def _forget(parts: Parts, _job: Job, tenant: str) -> None:
+    """Let no key of the log name it; the engine forgets where its rules counted in minutes."""
+    parts.rule_changes.forget(parts.servers, tenant)
+    parts.reference_changes.forget(parts.servers, tenant)
+    for rule_id in parts.rule_metrics.rules_of(tenant):
+        forget_metrics(parts.log, parts.servers, parts.rule_metrics, tenant, rule_id)
+    parts.jobs.drop_ended(tenant)
     parts.tenant_changes.delete(parts.servers, tenant)
 
 

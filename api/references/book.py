@@ -7,11 +7,13 @@ from typing import Literal
 from api.book import Book
 from mqlake.reference_records import (
     Columns,
+    ReferenceKey,
     ReferenceRequest,
     ReferenceState,
     decode_reference_key,
     decode_reference_request,
     decode_reference_state,
+    reference_key,
 )
 
 Name = tuple[str, str]
@@ -76,6 +78,13 @@ class ReferenceBook(Book):
             names = sorted(self._requests.keys() | self._tables.keys())
             found = [(name, self._get((tenant, name))) for of, name in names if of == tenant]
         return [(name, one) for name, one in found if one is not None and one.exists]
+
+    def left_of(self, tenant: str) -> list[bytes]:
+        """Return the keys that are left of a tenant whose tables are deleted."""
+        with self._changed:
+            found = [ReferenceKey("request", *name) for name in self._requests]
+            found += [ReferenceKey("state", *name) for name in self._tables]
+        return [reference_key(key) for key in found if key.tenant == tenant]
 
     def columns(self, tenant: str) -> dict[str, Columns]:
         """Return the columns of each table of a tenant that rules can join."""

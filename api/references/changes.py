@@ -117,6 +117,17 @@ class ReferenceChanges:
             now_ms = self._clock.now_ms()
             return self._ask(servers, ReferenceRequest(tenant, reference, number, "delete", now_ms))
 
+    def forget(self, servers: str, tenant: str) -> None:
+        """Forget the numbers of requests, too, of a tenant whose tables are deleted."""
+        with self._lock:
+            records = [Append(0, key, None, _HEADERS) for key in self._book.left_of(tenant)]
+            offsets = self._log.append_all(servers, RULES, records, what="reference tables")
+            followed = [
+                Followed(RULES, offset, record.key, None)
+                for offset, record in zip(offsets, records, strict=True)
+            ]
+            self._book.take(followed, is_old=False)
+
     def _existing(self, tenant: str, reference: str) -> Reference:
         known = self._book.get(tenant, reference)
         if known is None or not known.exists:

@@ -22,7 +22,6 @@ from api.dependencies import (
     unavailable,
 )
 from api.following import Followed
-from api.log import Append
 from api.pages import (
     DEFAULT_LIMIT,
     DEFAULT_TENANT,
@@ -42,6 +41,7 @@ from api.rules.metrics import (
     RESET_PROCESS,
     Counters,
     MetricsBook,
+    forget_metrics,
     total,
 )
 from api.rules.views import (
@@ -244,17 +244,9 @@ def delete_rule(
     """Delete a rule with its versions. Messages that come a moment later are not evaluated."""
     with refused(by_etag=True), unavailable():
         changes.delete(state.bootstrap_servers, tenant, rule_id, read_etag(if_match))
-    tombstones = [Append(0, key, None, _VERSION) for key in metrics.keys(tenant, rule_id)]
     # The rule is gone whatever becomes of its counters.
     with suppress(LogError):
-        offsets = log.append_all(state.bootstrap_servers, METRICS, tombstones, what="metrics")
-        metrics.take(
-            [
-                Followed(METRICS, offset, one.key, None)
-                for offset, one in zip(offsets, tombstones, strict=True)
-            ],
-            is_old=False,
-        )
+        forget_metrics(log, state.bootstrap_servers, metrics, tenant, rule_id)
 
 
 @router.get("/rules/{id}/explain", responses=_NOT_FOUND)

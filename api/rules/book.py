@@ -18,6 +18,8 @@ from mqlake.rule_records import (
     decode_activation,
     decode_rerun_key,
     decode_rules_key,
+    rerun_key,
+    rules_key,
 )
 from mqlake.schema_records import decode_schema_key
 from rules.model import Rule, RuleState
@@ -77,6 +79,18 @@ class RuleBook(Book):
         with self._changed:
             names = sorted(name for name in self._rules if name[0] == tenant)
             return [entry for name in names if (entry := self._entry(name)) is not None]
+
+    def left_of(self, tenant: str) -> list[bytes]:
+        """Return the keys that are left of a tenant whose rules are deleted."""
+        with self._changed:
+            versions = [
+                rules_key(RulesKey("version", tenant, rule_id, number))
+                for (of, rule_id), found in self._versions.items()
+                if of == tenant
+                for number in found
+            ]
+            reruns = [rerun_key(*name) for name in self._reruns if name[0] == tenant]
+            return [*versions, *reruns]
 
     def rerun_begin(self, tenant: str, rule_id: str) -> Begin | None:
         """Return where the last run of a rule's dead letters began."""

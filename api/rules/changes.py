@@ -138,6 +138,11 @@ class Changes:
             definition = RulesKey("definition", tenant, rule_id)
             self._append(servers, [(key, None) for key in (definition, *old)])
 
+    def forget(self, servers: str, tenant: str) -> None:
+        """Forget the numbers of versions, too, of a tenant that has no rules any more."""
+        with self._lock:
+            self._write_all(servers, [(key, None) for key in self._book.left_of(tenant)], tenant)
+
     def _existing(self, tenant: str, rule_id: str, expected: int | None) -> Entry:
         entry = self._book.get(tenant, rule_id)
         if entry is None:
@@ -163,8 +168,14 @@ class Changes:
         )
 
     def _append(self, servers: str, changes: Sequence[tuple[RulesKey, bytes | None]]) -> None:
-        records = [Append(0, rules_key(key), value, _HEADERS) for key, value in changes]
-        offsets = self._log.append_all(servers, RULES, records, what=f"rule {changes[0][0].rule!r}")
+        rule_id = changes[0][0].rule
+        self._write_all(servers, [(rules_key(key), value) for key, value in changes], rule_id)
+
+    def _write_all(
+        self, servers: str, changes: Sequence[tuple[bytes, bytes | None]], name: str
+    ) -> None:
+        records = [Append(0, key, value, _HEADERS) for key, value in changes]
+        offsets = self._log.append_all(servers, RULES, records, what=f"rule {name!r}")
         followed = [
             Followed(RULES, offset, record.key, record.value)
             for offset, record in zip(offsets, records, strict=True)

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.following import Followed, Taker
+from api.log import Append, LogAppender
 from mqlake.clock import Clock
 from mqlake.errors import InvalidRecord
-from mqlake.record_versions import RECORD_VERSION
+from mqlake.record_versions import RECORD_VERSION, VERSION_HEADER
+from mqlake.records import METRICS
 from mqlake.rule_records import RuleMetricsKey, decode_rule_metrics_key, rule_metrics_key
 
 RESET_PROCESS: Final = "api"
@@ -115,6 +117,12 @@ class MetricsBook(Taker):
             for process, incarnation in runs
         ]
 
+    def rules_of(self, tenant: str) -> list[str]:
+        """Return of which rules of a tenant something is counted."""
+        with self._lock:
+            names = self._runs.keys() | self._resets.keys()
+            return sorted(rule_id for of, rule_id in names if of == tenant)
+
     def rates(self, tenant: str, rule_id: str) -> Rates:
         name = (tenant, rule_id)
         now = self._clock.monotonic()
@@ -179,6 +187,23 @@ class MetricsBook(Taker):
 
     def _matched(self, name: Name) -> float:
         return sum(float(one.get("matched", 0)) for one in self._runs.get(name, {}).values())
+
+
+def forget_metrics(
+    log: LogAppender, servers: str, metrics: MetricsBook, tenant: str, rule_id: str
+) -> None:
+    """Forget all that was counted of a rule.
+
+    Raises:
+        LogError: The log does not answer.
+    """
+    records = [Append(0, key, None, [VERSION_HEADER]) for key in metrics.keys(tenant, rule_id)]
+    offsets = log.append_all(servers, METRICS, records, what="metrics")
+    followed = [
+        Followed(METRICS, offset, record.key, None)
+        for offset, record in zip(offsets, records, strict=True)
+    ]
+    metrics.take(followed, is_old=False)
 
 
 def total(counters: dict[str, Counters], name: str) -> int:

@@ -155,7 +155,7 @@ class References:
             LogError: What came of a request could not be written; the next step writes it.
         """
         for record in self._log.read(timeout_seconds):
-            if record.log_topic == RULES and record.value is not None:
+            if record.log_topic == RULES:
                 self._take(record.key, record.value)
         if not self._is_ready:
             if not self._log.is_caught_up():
@@ -169,13 +169,15 @@ class References:
             self._vacuum_at = self._clock.monotonic() + VACUUM_SECONDS
             self._vacuum()
 
-    def _take(self, data: bytes, value: bytes) -> None:
+    def _take(self, data: bytes, value: bytes | None) -> None:
         key = decode_reference_key(data)
         if key is None:
             return
         name = (key.tenant, key.reference)
         try:
-            if key.kind == "request":
+            if value is None:
+                self._forget(key.kind, name)
+            elif key.kind == "request":
                 self._waiting.append(decode_reference_request(value))
             elif not self._is_ready:
                 # Later on it is one that was written here.
@@ -184,6 +186,16 @@ class References:
         except InvalidRecord as error:
             fields = {"key": data.decode(errors="replace"), "reason": str(error)}
             logger.warning("record of reference tables ignored", extra={"fields": fields})
+
+    def _forget(self, kind: str, name: Name) -> None:
+        """Count from 1 again for a deleted table, whose tenant is deleted."""
+        if kind == "request":
+            self._waiting = [one for one in self._waiting if (one.tenant, one.reference) != name]
+            return
+        known = self._states.get(name)
+        if known is not None and known.version is None:
+            with self._lock:
+                del self._states[name]
 
     def _begin(self) -> None:
         """Make tables known by name, and forget uploads that nobody asks for."""

@@ -4,19 +4,32 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from deltalake import DeltaTable
 
 from api import tenant_deletion
+from api.following import Followed
 from api.jobs import Job
+from api.rules.rerun_log import Begin, encode_begin
 from api.tenant_deletion import DELETE_TENANT, TABLES, Parts, deletion_work
 from mqlake.errors import OperationalError
 from mqlake.local.testing import await_condition
-from mqlake.records import ACCESS, CONTROL_KEY_PREFIX, EVENTS, GATEWAYS, INBOUND
+from mqlake.records import CONTROL_KEY_PREFIX, EVENTS, GATEWAYS, INBOUND, RULES
+from mqlake.reference_records import (
+    KeyKind,
+    ReferenceKey,
+    ReferenceRequest,
+    ReferenceState,
+    encode_reference_request,
+    encode_reference_state,
+    reference_key,
+)
+from mqlake.rule_records import rerun_key
 from tests.api.conftest import Api
 from tests.api.test_access import bearer, make_key
+from tests.api.test_jobs import await_end
 from tests.api.test_retained import put
 
 SERVERS = "127.0.0.1:9092"
@@ -131,6 +144,61 @@ def test_all_of_a_tenant_goes_and_nothing_of_another(furnished: Api, spark: Spar
     )
 
 
+def latest(api: Api) -> dict[tuple[str, bytes], bytes | None]:
+    """Return what compaction leaves of what was written."""
+    return {(one.log_topic, one.key): one.value for one in api.log.records}
+
+
+def test_no_key_of_the_log_names_it_any_more(furnished: Api, spark: Spark) -> None:
+    """Its rules' versions, what was counted of them, its tables and its jobs go as well."""
+    for tenant in ("acme", "beta"):
+        named = {"tenant": tenant}
+        rule = {"id": "gone", "sql": "SELECT payload.t AS t FROM 'a/+'"}
+        furnished.request("POST", "/rules", json=rule, params={**named, "wait": 0})
+        furnished.request("DELETE", "/rules/gone", params=named)
+        furnished.request("PUT", "/rules/hot/metrics/reset", params=named)
+        furnished.rules.take(
+            [Followed(RULES, 10**6, rerun_key(tenant, "hot"), encode_begin(Begin({0: 0}, {0: 0})))],
+            is_old=False,
+        )
+        furnished.references.take(deleted_reference(tenant), is_old=False)
+        finished = furnished.client.app.state.jobs.start("dry_run", tenant, "hot", lambda _: {})
+        await_end(finished)
+    asked = run(furnished, new_job())
+    assert asked["rules"] == 1
+
+    def left() -> list[bytes]:
+        return [key for (_, key), value in latest(furnished).items() if value and b"acme" in key]
+
+    await_condition(lambda: left() == [], "jobs are erased, too")
+    kept = {key for (topic, key), value in latest(furnished).items() if value and topic == RULES}
+    assert {b"d/beta/hot", b"v/beta/hot/1", b"v/beta/gone/1"} <= kept
+    assert (RULES, rerun_key("acme", "hot")) in latest(furnished)
+    for kind in ("request", "state"):
+        key = reference_key(ReferenceKey(kind, "acme", "machines"))
+        assert (RULES, key) in latest(furnished)
+    jobs = furnished.client.app.state.jobs.all()
+    assert [one.tenant for one in jobs if one.kind == "dry_run"] == ["beta"]
+    made = furnished.request(
+        "POST", "/rules", json={"id": "hot", "sql": rule["sql"]}, params={"tenant": "acme"}
+    )
+    assert made.json()["version"] == 1, "as if there had been none"
+
+
+def deleted_reference(tenant: str) -> list[Followed]:
+    """Return the records of a reference table that was deleted."""
+    request = ReferenceRequest(tenant, "machines", 2, "delete", 0)
+    state = ReferenceState(tenant, "machines", 2, "deleted")
+    values = {
+        "request": encode_reference_request(request),
+        "state": encode_reference_state(state),
+    }
+    return [
+        Followed(RULES, 10**6, reference_key(ReferenceKey(kind, tenant, "machines")), values[kind])
+        for kind in get_args(KeyKind)
+    ]
+
+
 def test_it_goes_on_with_the_step_at_which_it_was(furnished: Api, spark: Spark) -> None:
     job = new_job()
     spark.is_away = True
@@ -143,7 +211,8 @@ def test_it_goes_on_with_the_step_at_which_it_was(furnished: Api, spark: Spark) 
     written = len(furnished.log.records)
     assert run(furnished, again)["sessions"] == 2, "counted before"
     topics = [one.log_topic for one in furnished.log.records[written:]]
-    assert topics == [GATEWAYS, EVENTS], "that it is gone, and that it is done"
+    assert set(topics[:-2]) == {RULES}, "the numbers of its rules' versions"
+    assert topics[-2:] == [GATEWAYS, EVENTS], "that it is gone, and that it is done"
 
 
 @pytest.mark.parametrize("stop", range(7))
@@ -164,7 +233,8 @@ def test_keys_for_it_alone_are_revoked(furnished: Api, spark: Spark) -> None:
     for key, status in ((mine, 401), (both, 200), (every, 200)):
         assert furnished.request("GET", "/session", bearer(key["key"])).status_code == status
     assert furnished.get(f"/keys/{both['id']}")["tenants"] == ["beta"]
-    assert furnished.log.records[-3].log_topic == ACCESS
+    gone = [one.key for one in furnished.log.records if one.value is None]
+    assert f"k/{mine['id']}".encode() in gone
 
 
 def test_without_a_gateway_it_waits_for_one(furnished: Api, spark: Spark) -> None:

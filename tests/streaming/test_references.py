@@ -224,6 +224,27 @@ def test_a_deleted_table_is_gone_and_another_may_take_its_place(system: System) 
     assert len(system.versions("gone")) == 1
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_table_of_a_deleted_tenant_leaves_no_number(system: System, is_restarted: bool) -> None:
+    system.put("numbered", "id\n1\n")
+    system.put("numbered", "id\n2\n")
+    path = "/references/numbered"
+    assert system.api.request("DELETE", path, params={"wait": 0}).status_code == 202
+    system.references.step(0)
+    written = len(system.log.written)
+    system.api.client.app.state.reference_changes.forget("127.0.0.1:9092", "default")
+    if is_restarted:
+        system.start()
+    system.references.step(0)
+    assert system.log.written[written:] == [], "nothing is carried out again"
+    assert system.api.references.get("default", "numbered") is None
+    found = system.put("numbered", "name\nx\n")
+    assert (found["version"], found["rows"]) == (0, 1)
+    request = system.api.references.get("default", "numbered")
+    assert request is not None
+    assert request.number == 1
+
+
 def test_a_change_that_cannot_be_made_says_so_and_leaves_the_table(system: System) -> None:
     system.put("broken", "id\n1\n")
     for path in (system.api.data_dir / "references").iterdir():
