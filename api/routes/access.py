@@ -36,6 +36,7 @@ from api.authentication import (
 )
 from api.dependencies import State, refuse_part, unavailable
 from api.jobs import to_time
+from api.operations import open_to
 from api.pages import DEFAULT_LIMIT, Cursor, Limit, Page, read_cursor, to_page
 from api.problems import Problem, ProblemDetails
 from mqlake.access_records import Account, ApiKey, Role, SubjectKind
@@ -126,6 +127,12 @@ class SessionView(BaseModel):
     )
     tenants: list[str] | None = Field(
         description="of whose one may ask; null: of all, and of what is of none"
+    )
+
+
+class OperationsView(BaseModel):
+    operations: list[str] = Field(
+        description="`GET /clients`: method and path; each may still refuse a tenant or topic"
     )
 
 
@@ -256,6 +263,14 @@ async def post_login(
 def get_session(caller: CurrentCaller) -> SessionView:
     """Show who asks."""
     return _session(caller)
+
+
+@router.get("/session/operations", openapi_extra=_OWN)
+def get_session_operations(request: Request, caller: CurrentCaller) -> OperationsView:
+    """List what who asks may ask for: by role, tenants and topics."""
+    return OperationsView(
+        operations=open_to(caller, request.app.openapi(), request.app.state.prefix)
+    )
 
 
 @router.post(

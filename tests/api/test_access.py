@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +24,7 @@ from api.settings import ApiSettings
 from mqlake.access_records import LoginSession, access_key, encode_access
 from mqlake.errors import OperationalError
 from mqlake.records import ACCESS
-from tests.api.conftest import REQUESTS, Api
+from tests.api.conftest import REQUESTS, Api, operations
 from tests.api.test_api import TOKEN
 
 PASSWORD = "correct horse"
@@ -202,6 +203,35 @@ def test_only_health_and_login_are_for_everybody(document: dict[str, Any]) -> No
     }
     logins = {"/login", "/login/oidc", "/login/oidc/callback"}
     assert free == {f"/api/v1{path}" for path in ("/live", "/ready", *logins)}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"role": "viewer"},
+        {"role": "editor"},
+        {"role": "admin"},
+        {"role": "editor", "tenants": ["acme"]},
+        {"role": "viewer", "topic_filters": ["lab/#"]},
+        {"role": "editor", "tenants": ["acme"], "topic_filters": ["lab/#"]},
+    ],
+)
+def test_who_asks_is_told_for_what_he_may_ask(api: Api, key: dict[str, Any]) -> None:
+    headers = bearer(make_key(api, **key)["key"])
+    told = set(api.request("GET", "/session/operations", headers).json()["operations"])
+    asked = {"tenant": "acme", "topic_filter": "lab/#"}
+    seen = {True: 0, False: 0}
+    for method, path, operation in operations(api):
+        name = f"{method} {path}"
+        is_told = name in told
+        if "security" not in operation or (is_told and method != "GET") or "live" in path:
+            continue  # it would be done
+        named = re.sub(r"\{\w+\}", "lab", path)
+        answer = api.request(method, named, headers, params=asked)
+        assert (answer.status_code == 403) != is_told, name
+        seen[is_told] += 1
+    assert seen[True] > 5
+    assert seen[False] > 5 or key == {"role": "admin"}
 
 
 def test_login_opens_a_session(api: Api) -> None:

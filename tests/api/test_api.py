@@ -170,6 +170,7 @@ def test_openapi_describes_every_route(client: Client) -> None:
         "/api/v1/login/oidc/callback",
         "/api/v1/logout",
         "/api/v1/session",
+        "/api/v1/session/operations",
         "/api/v1/session/password",
         "/api/v1/keys",
         "/api/v1/keys/{id}",

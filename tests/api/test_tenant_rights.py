@@ -11,7 +11,13 @@ from tests.api.live.websocket import Socket
 from tests.api.test_access import PASSWORD, bearer, make_key, session_of
 
 ABOUT_CALLERS = {
-    *("GET /session", "POST /logout", "POST /session/password", "GET /tenants"),
+    *(
+        "GET /session",
+        "GET /session/operations",
+        "POST /logout",
+        "POST /session/password",
+        "GET /tenants",
+    ),
     *("GET /keys", "POST /keys", "GET /keys/{id}", "DELETE /keys/{id}"),
     *("GET /accounts", "POST /accounts", "GET /accounts/{name}", "PUT /accounts/{name}"),
     *("DELETE /accounts/{name}", "GET /rule_events", "GET /rule_actions"),

@@ -22,7 +22,7 @@ from tests.api.test_retained import put, topics
 __all__ = ["short_api"]  # a fixture of others
 
 OBEYING = {
-    *("GET /session", "POST /logout"),
+    *("GET /session", "GET /session/operations", "POST /logout"),
     *("POST /publish", "POST /publish/bulk", "GET /topics", "GET /live/messages", "POST /sql"),
     *("GET /retained", "GET /retained/{topic}", "DELETE /retained/{topic}"),
     *("GET /messages/{id}/trace", "POST /replay", "POST /session/password"),

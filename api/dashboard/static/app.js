@@ -9,18 +9,71 @@ import { button, select } from "./core/parts.js";
 import { read, watchPlace } from "./core/place.js";
 import { nextTheme, theme } from "./core/theme.js";
 
-/** In the order of the navigation; a page's module is loaded when it is opened first. */
+/**
+ * In the order of the navigation; a page's module is loaded when it is opened first. A page is shown
+ * to those who may ask for what it is about.
+ */
 const PAGES = [
-  { name: "overview", title: "Overview", load: () => import("./pages/overview.js") },
-  { name: "topics", title: "Topics", load: () => import("./pages/topics.js") },
-  { name: "clients", title: "Clients", load: () => import("./pages/clients.js") },
-  { name: "balancer", title: "Balancer", load: () => import("./pages/balancer.js") },
-  { name: "federation", title: "Federation", load: () => import("./pages/federation.js") },
-  { name: "rules", title: "Rules", load: () => import("./pages/rules.js") },
-  { name: "sql", title: "SQL", load: () => import("./pages/sql.js") },
-  { name: "retained", title: "Retained", load: () => import("./pages/retained.js") },
-  { name: "alarms", title: "Alarms", load: () => import("./pages/alarms.js") },
-  { name: "mqtt", title: "MQTT client", load: () => import("./pages/mqtt.js") },
+  {
+    name: "overview",
+    title: "Overview",
+    asks: "GET /live/metrics",
+    load: () => import("./pages/overview.js"),
+  },
+  {
+    name: "topics",
+    title: "Topics",
+    asks: "GET /topics",
+    load: () => import("./pages/topics.js"),
+  },
+  {
+    name: "clients",
+    title: "Clients",
+    asks: "GET /clients",
+    load: () => import("./pages/clients.js"),
+  },
+  {
+    name: "balancer",
+    title: "Balancer",
+    asks: "GET /balancer",
+    load: () => import("./pages/balancer.js"),
+  },
+  {
+    name: "federation",
+    title: "Federation",
+    asks: "GET /federation",
+    load: () => import("./pages/federation.js"),
+  },
+  {
+    name: "rules",
+    title: "Rules",
+    asks: "GET /rules",
+    load: () => import("./pages/rules.js"),
+  },
+  {
+    name: "sql",
+    title: "SQL",
+    asks: "POST /sql",
+    load: () => import("./pages/sql.js"),
+  },
+  {
+    name: "retained",
+    title: "Retained",
+    asks: "GET /retained",
+    load: () => import("./pages/retained.js"),
+  },
+  {
+    name: "alarms",
+    title: "Alarms",
+    asks: "GET /dead_letters",
+    load: () => import("./pages/alarms.js"),
+  },
+  {
+    name: "mqtt",
+    title: "MQTT client",
+    asks: "GET /gateways",
+    load: () => import("./pages/mqtt.js"),
+  },
 ];
 
 const api = new Api();
@@ -59,8 +112,9 @@ function open() {
   // A WebSocket does not say why it was refused; this request does, and ends the session if it is.
   live.onRefused = () => api.get("/session", { tenant: null }).catch(() => {});
 
+  const pages = PAGES.filter(({ asks }) => api.can(asks));
   const main = h("main", { id: "main", tabindex: -1 });
-  const { element, show } = frame(live, metrics, over.signal, async () => {
+  const { element, show } = frame(pages, live, metrics, over.signal, async () => {
     await api.logOut();
     end("");
   });
@@ -90,7 +144,11 @@ function open() {
     page = new AbortController();
     const { signal } = page;
     const place = read();
-    const found = PAGES.find((one) => one.name === place.page) ?? PAGES[0];
+    const found = pages.find((one) => one.name === place.page) ?? pages[0];
+    if (!found) {
+      fill(main, h("p.problem", { role: "alert" }, "Your login may use none of these pages."));
+      return;
+    }
     show(found);
     document.title = `${found.title} · mqlake`;
     try {
@@ -113,9 +171,9 @@ function open() {
 }
 
 /** Navigation and what is the same on all pages. */
-function frame(live, metrics, signal, logOut) {
+function frame(pages, live, metrics, signal, logOut) {
   const alarms = h("span.counter", { hidden: true });
-  const links = PAGES.map(({ name, title }) =>
+  const links = pages.map(({ name, title }) =>
     h("a", { href: `#/${name}`, data: { page: name } }, title, name === "alarms" && alarms),
   );
   const nav = h("nav", { id: "nav", "aria-label": "Pages" }, links);

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
@@ -106,6 +107,44 @@ def test_an_account_logs_in_and_sees_what_its_role_may(
         api.delete("/accounts/ann")
         expect(page.get_by_text("Your session is over")).to_be_visible()
     context.close()
+
+
+@pytest.mark.parametrize(
+    ("account", "pages"),
+    [
+        ({"role": "viewer"}, PAGES),
+        (
+            {"role": "editor", "tenants": ["default"]},
+            ("topics", "clients", "rules", "sql", "retained", "alarms"),
+        ),
+        ({"role": "viewer", "topic_filters": ["dash/#"]}, ("topics", "sql", "retained")),
+    ],
+    ids=["all", "some tenants", "some topics"],
+)
+def test_the_navigation_has_the_pages_that_a_login_may_use(
+    browser: Browser,
+    system: LocalSystem,
+    api: ApiClient,
+    account: dict[str, Any],
+    pages: tuple[str, ...],
+) -> None:
+    api.post("/accounts", {"name": "tess", "password": "correct horse", **account})
+    context = browser.new_context(viewport=WIDE)
+    login = {"username": "tess", "password": "correct horse"}
+    assert context.request.post(f"{system.api_url}/api/v1/login", data=login).ok
+    with open_page(context, system) as dashboard:
+        page = dashboard.page
+        page.goto(f"{system.api_url}/dashboard/#/balancer")
+        links = page.get_by_role("navigation", name="Pages").get_by_role("link")
+        expect(links).to_have_count(len(pages))
+        assert links.evaluate_all("all => all.map((one) => one.dataset.page)") == list(pages)
+        # Who names another page in the address comes to the first one.
+        shown = "balancer" if "balancer" in pages else pages[0]
+        expect(page.locator("nav a[aria-current=page]")).to_have_attribute("data-page", shown)
+        for name in pages:
+            dashboard.open(name)
+    context.close()
+    api.delete("/accounts/tess")
 
 
 def test_overview_shows_what_passes(

@@ -17,6 +17,8 @@ export class Problem extends Error {
 export class Api {
   /** Who asks, as `GET /session` says; null before a login. */
   session = null;
+  /** What who asks may ask for, as `GET /clients`. */
+  #operations = new Set();
   tenant = "default";
   /** Called when the session is over. */
   onLoggedOut = () => {};
@@ -24,7 +26,7 @@ export class Api {
   /** Return who asks, or null: nobody that the API knows. */
   async whoAmI() {
     try {
-      this.begin(await this.get("/session", { tenant: null }));
+      await this.begin(await this.get("/session", { tenant: null }));
     } catch (error) {
       if (!(error instanceof Problem) || error.status !== 401) throw error;
       this.session = null;
@@ -33,14 +35,21 @@ export class Api {
   }
 
   async logIn(credentials) {
-    this.begin(await this.send("POST", "/login", credentials, { tenant: null }));
+    await this.begin(await this.send("POST", "/login", credentials, { tenant: null }));
     return this.session;
   }
 
   /** Take who asks; of somebody for some tenants the first of these is looked at. */
-  begin(session) {
+  async begin(session) {
     this.session = session;
     if (session.tenants && !session.tenants.includes(this.tenant)) [this.tenant] = session.tenants;
+    const { operations } = await this.get("/session/operations", { tenant: null });
+    this.#operations = new Set(operations);
+  }
+
+  /** Tell whether who asks may ask for an operation, `GET /clients` say; as `may`. */
+  can(operation) {
+    return this.#operations.has(operation);
   }
 
   async logOut() {
