@@ -26,7 +26,7 @@ class TenantsError(MqlakeError):
     """A file of tenants that cannot be used."""
 
 
-RATES: Final = ("messages", "bytes", "filters", "connects")
+RATES: Final = ("messages", "deliveries", "bytes", "filters", "connects")
 """Kinds of limits that are of a second."""
 STOCKS: Final = ("connections", "subscriptions", "retained_messages", "retained_bytes")
 """Kinds of limits of what stays until it is given back."""
@@ -38,6 +38,11 @@ class TenantLimits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     messages_per_second: int = Field(default=0, ge=0, description="that they publish")
+    deliveries_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="what these cost: one for each, and one for each client that gets it",
+    )
     bytes_per_second: int = Field(default=0, ge=0, description="that they send, at least 1024")
     filters_per_second: int = Field(
         default=0, ge=0, description="topic filters that they name in SUBSCRIBE and UNSUBSCRIBE"

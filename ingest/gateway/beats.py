@@ -38,6 +38,8 @@ class Peer:
     """By the log's time, of a word that is older than our own first one."""
     shared: Told = field(default_factory=dict)
     """What it wants of the limits that all gateways share."""
+    fan_out: object = None
+    """What it has delivered of messages that came by others, as `ingest.session.fan_out` has it."""
 
 
 def encode_beat(
@@ -93,6 +95,7 @@ def decode_beat(value: bytes | None, heard_at: float, read_at_ms: int | None) ->
             str(found.get("process", "")),
             read_at_ms,
             read_told(found.get("shared"), found.get("shared_more")),
+            found.get("fan_out"),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise InvalidRecord(f"the word of a gateway is malformed: {exc!r}") from exc

@@ -590,6 +590,7 @@ class ClientConnection(ClientSocket):
             self._limits = self._make_limits()
         if self._limits is not None:
             self._limits.shared = shared
+            self._context.shared_limits.clients[self.tenant, self.client_id] = self._limits
 
     def _shared_refusal(self) -> tuple[ConnackReasonCode, str] | None:
         """Return why its user or its tenant may have no further connection, or None."""
@@ -632,6 +633,9 @@ class ClientConnection(ClientSocket):
     def _process_publish(self, publish: Publish) -> None:
         if self._limits is not None:
             self._limits.published()
+            if self._limits.counts_deliveries:
+                reach = self._context.shared_limits.reach(self.tenant, publish.topic_name)
+                self._limits.delivers(1 + reach)
             if self.is_closing:
                 return
         self._credits -= 1

@@ -21,6 +21,7 @@ from mqlake.records import (
     CONTROL_KEY_PREFIX,
     HEADER_CLIENT_ID,
     HEADER_MQTT,
+    HEADER_ORIGIN,
     HEADER_PROPERTIES,
     HEADER_SOURCE,
     QUESTION_KEY_PREFIX,
@@ -32,6 +33,7 @@ from mqlake.records import (
 if TYPE_CHECKING:
     from ingest.gateway.lease import Lease
     from ingest.gateway.share_groups import ShareGroups
+    from ingest.gateway.shared_limits import SharedLimits
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class Delivery:
         latencies: Measures messages that clients get.
         lease: While it does not hold, or is not sure, messages wait and only control records are
             taken: others may have taken over the sessions that the messages are for.
+        limits: Count what is delivered of messages that came by other gateways.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Delivery:
         told: DeliveryEvents,
         latencies: GatewayLatencies,
         lease: "Lease",
+        limits: "SharedLimits",
     ) -> None:
         self._delivered = delivered
         self._marks = delivered.marks
@@ -98,6 +102,9 @@ class Delivery:
         self._latencies = latencies
         self._sampler = latencies.delivered
         self._lease = lease
+        self._limits = limits
+        self._origin = context.origin.encode()
+        self._site = self._origin.partition(b"/")[0] + b"/"
         self._waiting: list[LogRecord] = []
 
     def receive_records(self, records: list[LogRecord]) -> None:
@@ -192,6 +199,8 @@ class Delivery:
             for topic_filter in source.shared_filters:
                 group = GroupKey(tenant, topic_filter)
                 self._share_groups.add_copy(copies, group, topic_name, publisher, partition, offset)
+        if copies and self._limits.counts_deliveries:
+            self._count(headers.get(HEADER_ORIGIN, b""), tenant, publisher, len(copies))
         retain = is_retained(headers)
         if not copies and not retain:
             return
@@ -207,3 +216,9 @@ class Delivery:
             self._sampler.countdown -= 1
             if self._sampler.countdown < 0:
                 self._latencies.deliver(source.received_at_ms, record.timestamp_ms)
+
+    def _count(self, origin: bytes, tenant: str, publisher: str, deliveries: int) -> None:
+        """Count for another gateway of this site; for this one it was counted when it came."""
+        if origin != self._origin and origin.startswith(self._site):
+            gateway = origin[len(self._site) :].decode()
+            self._limits.fan_out.note(gateway, tenant, publisher, deliveries)

@@ -117,7 +117,12 @@ class Foundation:
         self.database = Database(settings.store_dir)
         self.retained = Retained(self.database, clock)
         said, usage = self.peers.shared, self.retained.usage
-        self.shared_limits = SharedLimits(settings.limits, loop, said, usage)
+        reached = self.subscriptions.reach, settings.name
+        counts = any(one.deliveries_per_second for one in settings.all_listeners)
+        self.shared_limits = SharedLimits(
+            settings.limits, loop, said, usage, *reached, counts_deliveries=counts
+        )
+        self.peers.on_word = self.shared_limits.heard
         self.shard_of = partial(writer.partition_of, partitions=partitions.inbound)
         self.retained_quota = RetainedQuota(self.shared_limits, self.retained, self.shard_of)
         self.lake = None if settings.lake_dir is None else LakeReader(settings.lake_dir)

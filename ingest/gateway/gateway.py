@@ -157,7 +157,8 @@ class Gateway(Foundation):
         )
         known = self.delivered, subscriptions, self.share_groups, self.retained, self.routes
         asked = control.process, self.retained_answers.receive_question
-        outward = context, *known, *asked, self.delivery_events, self.latencies, self.lease
+        rest = self.delivery_events, self.latencies, self.lease, self.shared_limits
+        outward = context, *known, *asked, *rest
         self.delivery = (
             Delivery(*outward) if tracer is None else TracingDelivery(*outward, tracer=tracer)
         )

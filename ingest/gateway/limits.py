@@ -44,6 +44,12 @@ class LimitSettings(SettingsGroup):
     messages_per_second: int = Field(
         default=0, ge=0, description="that one client publishes, by a sliding window of a second"
     )
+    deliveries_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="what the messages of one client cost: one for each, and one for each client "
+        "that gets it; as many at once",
+    )
     bytes_per_second: int = Field(
         default=0,
         ge=0,
@@ -60,6 +66,9 @@ class LimitSettings(SettingsGroup):
         ge=0,
         description="that all connections of one user publish, at all gateways together (within "
         "10 %); as many at once; all gateways of a site need the same",
+    )
+    user_deliveries_per_second: int = Field(
+        default=0, ge=0, description="what these cost, as deliveries_per_second"
     )
     user_bytes_per_second: int = Field(
         default=0,
@@ -85,6 +94,9 @@ class LimitSettings(SettingsGroup):
     )
     gateway_messages_per_second: int = Field(
         default=0, ge=0, description="that all clients of this gateway publish; as many at once"
+    )
+    gateway_deliveries_per_second: int = Field(
+        default=0, ge=0, description="what these cost, as deliveries_per_second"
     )
     gateway_bytes_per_second: int = Field(
         default=0, ge=0, description="that all clients of this gateway send; as many at once"
@@ -135,7 +147,8 @@ class LimitSettings(SettingsGroup):
     @property
     def has_rates(self) -> bool:
         """Whether there is a rate for each client."""
-        return bool(self.messages_per_second or self.bytes_per_second or self.filters_per_second)
+        rates = self.messages_per_second, self.deliveries_per_second, self.bytes_per_second
+        return any(rates) or bool(self.filters_per_second)
 
 
 FILTERS_AT_ONCE: Final = 10
@@ -196,9 +209,11 @@ class ClientLimits:
     """
 
     __slots__ = (
+        "__weakref__",
         "_bytes",
         "_connection",
         "_counters",
+        "_deliveries",
         "_filters",
         "_loop",
         "_messages",
@@ -224,6 +239,7 @@ class ClientLimits:
         self._released = released
         most = settings.messages_per_second
         self._messages = SlidingWindowCounter(most) if most else None
+        self._deliveries = _bucket(settings.deliveries_per_second, 0)
         self._bytes = _bucket(settings.bytes_per_second, LEAST_BYTES_PER_SECOND)
         rate = float(settings.filters_per_second)
         self._filters = TokenBucket(rate, FILTERS_AT_ONCE * rate) if rate else None
@@ -257,6 +273,22 @@ class ClientLimits:
             if rates.messages is not None and (wait := rates.messages.take(1, self._loop.time())):
                 reason_code = DisconnectReasonCode.MESSAGE_RATE_TOO_HIGH
                 self._slow_down(wait, reason_code, "messages", rates.whose)
+
+    @property
+    def counts_deliveries(self) -> bool:
+        """Whether a PUBLISH is charged for those whom it reaches."""
+        return self._deliveries is not None or any(
+            rates.deliveries is not None for rates in self.shared
+        )
+
+    def delivers(self, count: int) -> None:
+        """Charge for a PUBLISH and those whom it reaches, before or after it was taken."""
+        now, code = self._loop.time(), DisconnectReasonCode.QUOTA_EXCEEDED
+        if self._deliveries is not None and (wait := self._deliveries.take(count, now)):
+            self._slow_down(wait, code, "deliveries")
+        for rates in self.shared:
+            if rates.deliveries is not None and (wait := rates.deliveries.take(count, now)):
+                self._slow_down(wait, code, "deliveries", rates.whose)
 
     def named(self, filters: int) -> None:
         """Count the filters of a SUBSCRIBE or UNSUBSCRIBE, as `published`."""

@@ -94,6 +94,7 @@ class Peers:
         epoch: Of this run, one higher than that of the run before under this name.
         version: Of records, in force for all gateways; never goes back.
         on_other: Take what is said there by others than gateways.
+        on_word: Told of each new word of another gateway: its name, its run, and `fan_out` of it.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class Peers:
         self._use_version = use_version
         self._fail = fail
         self.on_other: Sequence[Callable[[LogRecord], None]] = ()
+        self.on_word: Callable[[str, str, object], None] = lambda *_: None
         use_version(self.version)
 
     async def open(self) -> None:
@@ -405,6 +407,8 @@ class Peers:
             known = self._peers.get(name)
             if known is None or peer.epoch >= known.epoch:
                 self._peers[name] = peer
+                if self._is_read:
+                    self.on_word(name, peer.incarnation, peer.fan_out)
 
     def _tell_others(self, record: LogRecord) -> None:
         for take in self.on_other:

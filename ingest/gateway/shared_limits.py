@@ -7,11 +7,12 @@ Rates of users and tenants, and what tenants may have, are limits of all gateway
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 from ingest.gateway.lease import BEAT_SECONDS
 from ingest.protocol.reason_codes import ConnackReasonCode
+from ingest.session.fan_out import FanOut, HeardFanOut
 from ingest.session.shared_counts import SharedCount
 from ingest.session.shared_rates import SharedRate
 from mqlake.tenants import RATES, STOCKS, limits_in
@@ -36,6 +37,14 @@ GATEWAY: Final = "gateway"
 Told: TypeAlias = dict[str, dict[str, float]]
 """User or tenant (`u/ann`, `t/acme`) -> kind of limit -> what is wanted a second, or counted."""
 
+
+class Charged(Protocol):
+    """Limits of a client that is here."""
+
+    def delivers(self, count: int) -> None:
+        """Charge for those whom its messages have reached."""
+
+
 _FIRST_TOLD: Final = ("messages", "bytes", "connections")
 """Kinds in the member `shared` of a word, as every release reads them."""
 
@@ -48,7 +57,7 @@ class Shares:
         limits: By kind; a kind that is not there has none.
 
     Attributes:
-        messages, bytes, filters, connects: The rates; None: no limit.
+        messages, deliveries, bytes, filters, connects: The rates; None: no limit.
         stocks: What there may be of other kinds.
     """
 
@@ -57,6 +66,7 @@ class Shares:
     def __init__(self, whose: str, limits: Mapping[str, int]) -> None:
         self.whose = whose
         self.messages: SharedRate | None = None
+        self.deliveries: SharedRate | None = None
         self.bytes: SharedRate | None = None
         self.filters: SharedRate | None = None
         self.connects: SharedRate | None = None
@@ -94,6 +104,14 @@ class SharedLimits:
         others: Returns what each other gateway that is there has told.
         retained: Returns how many retained messages of a tenant are in the shards of this gateway,
             and their bytes.
+        reach: Returns how many clients of this gateway get a message of a topic of a tenant.
+        gateway: Its name.
+        counts_deliveries: Whether a listener limits what deliveries cost.
+
+    Attributes:
+        clients: Limits of the clients that are here, by tenant and client identifier.
+        fan_out: What this gateway delivers of messages that came by others.
+        counts_deliveries: Whether anybody may be charged for deliveries, here or at others.
     """
 
     def __init__(
@@ -102,8 +120,19 @@ class SharedLimits:
         loop: asyncio.AbstractEventLoop,
         others: Callable[[], Iterable[Told]],
         retained: Callable[[str], tuple[int, int]],
+        reach: Callable[[str, str], int],
+        gateway: str,
+        *,
+        counts_deliveries: bool = False,
     ) -> None:
+        self.reach = reach
+        self.fan_out = FanOut()
+        self.clients: WeakValueDictionary[tuple[str, str], Charged] = WeakValueDictionary()
+        self._heard = HeardFanOut(gateway)
         self._of_users = limits_in(settings, "user_")
+        rates = limits_in(settings), self._of_users, limits_in(settings, "gateway_")
+        self._always_counts = counts_deliveries or any("deliveries" in one for one in rates)
+        self.counts_deliveries = self._always_counts
         self._loop = loop
         self._others = others
         self._retained = retained
@@ -144,12 +173,35 @@ class SharedLimits:
         name, wanted = _tenant(tenant), limits_in(limits)
         if not wanted:
             self._tenants.pop(name, None)
+            self._look_for_deliveries()
             return
         shares = self._tenants.get(name)
         if shares is None:
             shares = self._tenants[name] = Shares("all clients of a tenant", {})
         shares.limit(wanted)
+        self._look_for_deliveries()
         self._count_anew(name, shares, list(self._others()), self._loop.time())
+
+    def _look_for_deliveries(self) -> None:
+        limited = any(shares.deliveries is not None for shares in self._tenants.values())
+        self.counts_deliveries = self._always_counts or limited
+
+    # What messages cost
+
+    def heard(self, gateway: str, incarnation: str, word: object) -> None:
+        """Charge clients of this gateway for what another has delivered of their messages.
+
+        For those of a client that has gone, or that is not told apart, its tenant pays.
+        """
+        now = self._loop.time()
+        for (tenant, client_id), count in self._heard.take(gateway, incarnation, word).items():
+            client = self.clients.get((tenant, client_id))
+            if client is not None:
+                client.delivers(count)
+                continue
+            for _, shares in self._sharing(tenant, None):
+                if shares.deliveries is not None:
+                    shares.deliveries.take(count, now)
 
     # Who comes and goes
 
@@ -242,7 +294,7 @@ class SharedLimits:
                 told[name] = told.get(name, {}) | counted
         for user, shares in self._users.items():
             self._count_anew(f"u/{user}", shares, [], now)
-        self._word = _to_word(told)
+        self._word = _to_word(told) | {"fan_out": self.fan_out.word()}
 
     def _count_anew(
         self, name: str, shares: Shares, others: Sequence[Told], now: float

@@ -226,6 +226,13 @@ class Subscriptions(Generic[Client]):
                 copies.append(_merge(counting))
         return copies
 
+    def reach(self, tenant: str, topic_name: str) -> int:
+        """Return how many clients get a message of a topic, share groups not counted."""
+        plan = self._plan_of((tenant, topic_name))
+        if plan is None:
+            plan = self._make_plan(tenant, topic_name)
+        return len(plan.copies) + len(plan.conditional)
+
     def shared_copy(
         self,
         tenant: str,

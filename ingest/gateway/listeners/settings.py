@@ -48,6 +48,11 @@ class _Listener(SettingsGroup):
     messages_per_second: int = Field(
         default=0, ge=0, description="that all of its clients publish; as many at once"
     )
+    deliveries_per_second: int = Field(
+        default=0,
+        ge=0,
+        description="what these cost: one for each, and one for each client that gets it",
+    )
     bytes_per_second: int = Field(
         default=0, ge=0, description="that all of its clients send, at least 1024; as many at once"
     )

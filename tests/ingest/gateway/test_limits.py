@@ -121,6 +121,35 @@ async def test_who_names_too_many_filters_is_read_no_further_until_it_is_within(
         assert harness.counters.clients_too_fast >= 1
 
 
+async def test_a_message_costs_what_it_makes() -> None:
+    """One, and one for each client that gets it: charged before the log has it."""
+    async with running_gateway(**limits(deliveries_per_second=40)) as harness:
+        for number in range(9):
+            reader = await Client.connect(harness.port, f"r{number}")
+            await reader.subscribe("wide", 0)
+        client = await Client.connect(harness.port, "alice")
+        for _ in range(30):
+            await client.publish("narrow", b"", 1)
+        assert not harness.counters.clients_too_fast
+        client = await Client.connect(harness.port, "bob")
+        client.send(*(Publish("wide", b"", qos=1, packet_id=number) for number in range(1, 9)))
+        await until(lambda: is_held(harness))
+        assert harness.counters.messages_received <= 30 + 5
+        for number in range(1, 9):
+            assert (await client.expect(Puback)).packet_id == number, "nothing is lost"
+
+
+async def test_who_costs_too_much_is_disconnected_where_that_is_set() -> None:
+    rates = limits(when_too_fast="disconnect", deliveries_per_second=3)
+    async with running_gateway(**rates) as harness:
+        for number in range(9):
+            await (await Client.connect(harness.port, f"r{number}")).subscribe("wide", 0)
+        client = await Client.connect(harness.port, "alice")
+        client.send(Publish("wide", b"", qos=1, packet_id=1))
+        await client.expect_disconnect(DisconnectReasonCode.QUOTA_EXCEEDED)
+        assert not harness.inbound(), "one too many is not taken"
+
+
 @pytest.fixture(scope="module")
 def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("credentials") / "users"
@@ -183,7 +212,7 @@ async def test_users_who_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "MAX_RECENT", 2)
     settings = limits(user_messages_per_second=1)["limits"]
     loop = asyncio.get_running_loop()
-    users = module.SharedLimits(settings, loop, list, lambda _: (0, 0))
+    users = module.SharedLimits(settings, loop, list, lambda _: (0, 0), lambda *_: 0, "g")
     listener = ListenerInfo("l", "tcp", "mqtt://l", frozenset({5}))
     (connected,) = users.of("default", "ann", listener)
     for name in ("bob", "eve", "mallory"):

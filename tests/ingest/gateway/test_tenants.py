@@ -455,6 +455,33 @@ async def test_two_gateways_share_what_a_tenant_may() -> None:
             assert first.shared_limits.is_limited("connections", ACME, None)
 
 
+async def test_what_another_gateway_delivers_is_charged_where_it_came_from() -> None:
+    async with site() as (log, router):
+        say(log, ACME, limits=TenantLimits(deliveries_per_second=100))
+        ports, opened = (free_port(), free_port()), []
+        async with contextlib.AsyncExitStack() as stack:
+            for name, port in zip((FIRST, SECOND), ports, strict=True):
+                listeners = [{"kind": "tcp", "port": port, "tenant": ACME}]
+                running = running_gateway(log=log, router=router, name=name, listeners=listeners)
+                opened.append((await stack.enter_async_context(running)).gateway)
+            first, second = opened
+            readers = [await Client.connect(ports[1], f"r{number}") for number in range(20)]
+            for reader in readers:
+                await reader.subscribe("wide/#", 0)
+            client = await Client.connect(ports[0], "says")
+            for number in range(10):  # each to another topic
+                await client.publish(f"wide/{number}", b"", 1)
+            for reader in readers:
+                for _ in range(10):
+                    await reader.message()
+            rate = first.shared_limits._tenants["t/acme"].deliveries
+            assert rate is not None
+            # 10 messages and 200 deliveries: more than a second's worth is owed.
+            await until(lambda: rate._level < -50)
+            assert second.context.counters.clients_too_fast == 0
+            assert first.context.counters.clients_too_fast >= 1
+
+
 # By tokens
 
 

@@ -1,0 +1,94 @@
+"""To how many clients messages go, by who has published them: pure.
+
+A gateway knows of its own clients whom a message will reach. What other gateways deliver of it they
+tell twice a second, by publisher: so a publisher is charged for all of it, by the gateway that it
+is connected to, whatever topics it uses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+MAX_TOLD: Final = 256
+"""Publishers of one gateway in a word: those with most deliveries. The rest is told by tenant."""
+MAX_COUNTED: Final = 10_000
+"""Publishers told apart between two words; further ones are counted by tenant."""
+THE_REST: Final = ""
+"""In place of a client identifier."""
+
+Publisher = tuple[str, str]
+"""Tenant and client identifier."""
+
+
+class FanOut:
+    """Counts what this gateway delivers of messages that came by others, until they are told."""
+
+    __slots__ = ("_counted", "_counts", "_number")
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[Publisher]] = {}
+        self._counted = 0
+        self._number = 0
+
+    def note(self, gateway: str, tenant: str, client_id: str, deliveries: int) -> None:
+        """Count the deliveries of a message that a client has published at another gateway."""
+        counts = self._counts.get(gateway)
+        if counts is None:
+            counts = self._counts[gateway] = Counter()
+        publisher = tenant, client_id
+        if publisher not in counts:
+            if self._counted >= MAX_COUNTED:
+                publisher = tenant, THE_REST
+            self._counted += 1
+        counts[publisher] += deliveries
+
+    def word(self) -> dict[str, Any]:
+        """Return what others are told, and begin to count anew."""
+        self._number += 1
+        told = {gateway: _told(counts) for gateway, counts in self._counts.items()}
+        self._counts = {}
+        self._counted = 0
+        return {"number": self._number, "of": told}
+
+
+def _told(counts: Counter[Publisher]) -> dict[str, int]:
+    most = counts.most_common()
+    told = Counter({f"{tenant}/{client_id}": n for (tenant, client_id), n in most[:MAX_TOLD]})
+    for (tenant, _), deliveries in most[MAX_TOLD:]:
+        told[f"{tenant}/{THE_REST}"] += deliveries
+    return dict(told)
+
+
+class HeardFanOut:
+    """What other gateways say of messages that came by this one; each word counts once.
+
+    Args:
+        gateway: This one.
+    """
+
+    __slots__ = ("_gateway", "_last")
+
+    def __init__(self, gateway: str) -> None:
+        self._gateway = gateway
+        self._last: dict[str, tuple[str, int]] = {}
+        """By gateway: its run, and the number of its last word."""
+
+    def take(self, gateway: str, incarnation: str, word: object) -> dict[Publisher, int]:
+        """Return how many deliveries are new in a word, by publisher; what is none is left out."""
+        if not isinstance(word, dict):
+            return {}
+        number, of = word.get("number"), word.get("of")
+        if not isinstance(number, int) or not isinstance(of, dict):
+            return {}
+        run, last = self._last.get(gateway, ("", 0))
+        if run == incarnation and number <= last:
+            return {}
+        self._last[gateway] = incarnation, number
+        mine = of.get(self._gateway)
+        found: dict[Publisher, int] = {}
+        for name, deliveries in mine.items() if isinstance(mine, dict) else ():
+            tenant, slash, client_id = str(name).partition("/")
+            if slash and type(deliveries) is int and deliveries > 0:
+                found[tenant, client_id] = deliveries
+        return found
