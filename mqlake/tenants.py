@@ -52,7 +52,7 @@ class TenantLimits(BaseModel):
     )
     connections: int = Field(default=0, ge=0, description="further ones are refused with 0x97")
     subscriptions: int = Field(
-        default=0, ge=0, description="of clients that are connected; further ones are refused"
+        default=0, ge=0, description="of all sessions, connected or not; further ones are refused"
     )
     retained_messages: int = Field(
         default=0, ge=0, description="topics that have one; messages for further ones are refused"

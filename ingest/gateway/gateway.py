@@ -110,11 +110,11 @@ class Gateway(Foundation):
             group_ended=ended.group,
             told=self._told,
         )
-        open_reader, database = log.open_paced_reader or log.open_reader, self.database
-        reader, loader = open_reader(), log.open_reader()
+        readers = (log.open_paced_reader or log.open_reader)(), log.open_reader()
         self.shards = shards = Shards(
-            me, count, writer, reader, loader, database, self.peers, lease, context.clock, actions
+            me, count, writer, *readers, self.database, self.peers, lease, context.clock, actions
         )
+        self.shared_limits.absent_subscriptions = shards.absent_subscriptions
         logs = self.session_log, self.share_log
         self.sessions = Sessions(context, *logs, shards, groups, delivered, self.peers, lease)
         self.counted = Counted(self.sessions, subscriptions, self.retained)

@@ -153,6 +153,10 @@ class Shards:
         """Return how many sessions are stored in the shards that this gateway owns."""
         return sum(self._followed[number].store.count() for number in self.owned)
 
+    def absent_subscriptions(self, tenant: str) -> int:
+        """Return how many subscriptions a tenant's clients have that are away, by these shards."""
+        return sum(self._followed[one].store.absent_subscriptions(tenant) for one in self.owned)
+
     @property
     def is_idle(self) -> bool:
         return self._acts.is_idle

@@ -109,6 +109,8 @@ class SharedLimits:
         counts_deliveries: Whether a listener limits what deliveries cost.
 
     Attributes:
+        absent_subscriptions: Returns how many subscriptions clients of a tenant have that are away,
+            by the shards of this gateway; set before it begins.
         clients: Limits of the clients that are here, by tenant and client identifier.
         fan_out: What this gateway delivers of messages that came by others.
         counts_deliveries: Whether anybody may be charged for deliveries, here or at others.
@@ -127,6 +129,7 @@ class SharedLimits:
     ) -> None:
         self.reach = reach
         self.fan_out = FanOut()
+        self.absent_subscriptions: Callable[[str], int] = lambda _tenant: 0
         self.clients: WeakValueDictionary[tuple[str, str], Charged] = WeakValueDictionary()
         self._heard = HeardFanOut(gateway)
         self._of_users = limits_in(settings, "user_")
@@ -144,6 +147,8 @@ class SharedLimits:
             self._local[GATEWAY] = Shares("all clients of the gateway", of_gateway)
         # By kind: how many there are here, by user, tenant, and of the gateway.
         self._here: dict[str, Counter[str]] = {kind: Counter() for kind in STOCKS}
+        # Of clients that are away, by tenant: they count where their sessions are kept.
+        self._absent: dict[str, int] = {}
         self._word: dict[str, Any] = {"shared": {}, "shared_more": {}}
         self._measured_at = loop.time()
 
@@ -251,7 +256,7 @@ class SharedLimits:
         now = self._loop.time()
         for name, shares in self._sharing(tenant, user):
             count = shares.stocks.get(kind)
-            if count is not None and not count.has_room(self._here[kind][name], amount, now):
+            if count is not None and not count.has_room(self._has(kind, name), amount, now):
                 return shares.whose
         return ""
 
@@ -306,12 +311,21 @@ class SharedLimits:
             messages, size = self._retained(name.partition("/")[2])
             self._here["retained_messages"][name] = messages
             self._here["retained_bytes"][name] = size
+        if "subscriptions" in stocks and name.startswith(_tenant("")):
+            self._absent[name] = self.absent_subscriptions(name.partition("/")[2])
+        else:
+            self._absent.pop(name, None)
         for kind, count in stocks.items():
-            here = self._here[kind][name]
+            here = self._has(kind, name)
             count.share(here, [one.get(name, {}).get(kind, 0.0) for one in others], now)
             if mine := here + count.on_the_way(now):
                 told[kind] = mine
         return told
+
+    def _has(self, kind: str, name: str) -> int:
+        """Return how much of a kind counts for somebody at this gateway."""
+        here = self._here[kind][name]
+        return here + self._absent.get(name, 0) if kind == "subscriptions" else here
 
     def _sharing(self, tenant: str, user: str | None) -> list[tuple[str, Shares]]:
         """Return whose limits count for a client, but for those of its listener."""

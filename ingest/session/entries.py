@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
     from mqlake.session_records import SessionRecord
     from mqlake.shard_records import Claim, Key
+
+_FILTER: Final = b'"filter":'
+"""In a session's record once for each subscription in it."""
+_MORE: Final = re.compile(rb'"more":([0-9]+)')
+"""Those that have records of their own."""
 
 UNKNOWN_RUN: Final = Run("", "")
 """Holder of a session of which only progress has been read."""
@@ -92,6 +98,20 @@ class ShardStore(SubscriptionStore[Entry], Protocol):
     def count(self) -> int:
         """Return how many sessions are stored."""
         ...
+
+    def absent_subscriptions(self, tenant: str) -> int:
+        """Return how many subscriptions a tenant's sessions have that nobody holds."""
+        ...
+
+
+def absent_subscriptions(entry: Entry) -> int:
+    """Return how many subscriptions a session has whose client is away; 0 of one that is held."""
+    session = entry.session
+    if session is None or entry.holder is not None:
+        return 0
+    # Without reading all of it, which takes ten times as long: no text in it has a bare quote.
+    more = _MORE.search(session)
+    return session.count(_FILTER) + (0 if more is None else int(more[1]))
 
 
 def session_of(entry: Entry) -> SessionRecord | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ingest.session.entries import absent_subscriptions
+
 if TYPE_CHECKING:
     from ingest.session.entries import Entry
     from ingest.session.stored_subscriptions import SubscriptionRow
@@ -94,3 +96,7 @@ class MemoryShardStore:
 
     def count(self) -> int:
         return sum(one.session is not None for one in self._entries.values())
+
+    def absent_subscriptions(self, tenant: str) -> int:
+        entries = (one for (of, _), one in self._entries.items() if of == tenant)
+        return sum(map(absent_subscriptions, entries))

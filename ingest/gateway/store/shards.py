@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from ingest.session.entries import Entry
+from ingest.session.entries import Entry, absent_subscriptions
 from ingest.session.stored_subscriptions import SubscriptionRow
 from mqlake.shard_records import Claim, Run
 
@@ -25,6 +25,7 @@ _SCHEMA: Final = """
 DROP TABLE IF EXISTS clients_{0};
 DROP TABLE IF EXISTS progress_{0};
 DROP TABLE IF EXISTS subscriptions_{0};
+DROP TABLE IF EXISTS absent_{0};
 CREATE TABLE clients_{0} (
     tenant TEXT NOT NULL,
     client_id TEXT NOT NULL,
@@ -38,6 +39,7 @@ CREATE TABLE clients_{0} (
     is_proven INTEGER NOT NULL,
     closed_at_ms INTEGER,
     due_at_ms INTEGER,
+    absent INTEGER NOT NULL,
     UNIQUE (tenant, client_id)
 );
 CREATE INDEX held_{0} ON clients_{0} (gateway, incarnation, tenant, client_id)
@@ -59,14 +61,33 @@ CREATE TABLE subscriptions_{0} (
     value BLOB NOT NULL,
     PRIMARY KEY (tenant, client_id, filter)
 ) WITHOUT ROWID;
+-- Subscriptions of sessions that nobody holds; to go through all of them each time would take long.
+CREATE TABLE absent_{0} (
+    tenant TEXT PRIMARY KEY,
+    subscriptions INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TRIGGER absent_added_{0} AFTER INSERT ON clients_{0} WHEN new.absent > 0 BEGIN
+    INSERT INTO absent_{0} SELECT new.tenant, 0
+    WHERE NOT EXISTS (SELECT 1 FROM absent_{0} WHERE tenant = new.tenant);
+    UPDATE absent_{0} SET subscriptions = subscriptions + new.absent WHERE tenant = new.tenant;
+END;
+CREATE TRIGGER absent_changed_{0} AFTER UPDATE ON clients_{0} WHEN new.absent <> old.absent BEGIN
+    INSERT INTO absent_{0} SELECT new.tenant, 0
+    WHERE NOT EXISTS (SELECT 1 FROM absent_{0} WHERE tenant = new.tenant);
+    UPDATE absent_{0} SET subscriptions = subscriptions + new.absent - old.absent
+    WHERE tenant = new.tenant;
+END;
+CREATE TRIGGER absent_removed_{0} AFTER DELETE ON clients_{0} WHEN old.absent > 0 BEGIN
+    UPDATE absent_{0} SET subscriptions = subscriptions - old.absent WHERE tenant = old.tenant;
+END;
 """
 _DROP: Final = (
     "DROP TABLE IF EXISTS clients_{0}; DROP TABLE IF EXISTS progress_{0};"
-    " DROP TABLE IF EXISTS subscriptions_{0};"
+    " DROP TABLE IF EXISTS subscriptions_{0}; DROP TABLE IF EXISTS absent_{0};"
 )
 _COLUMNS: Final = (
     "epoch, gateway, incarnation, granted, claim, session, session_epoch, is_proven,"
-    " closed_at_ms, due_at_ms"
+    " closed_at_ms, due_at_ms, absent"
 )
 _WHERE: Final = "tenant = ?1 AND client_id = ?2"
 
@@ -133,10 +154,11 @@ class SqliteShardStore:
         self._get = f"SELECT {_COLUMNS} FROM {clients} WHERE {_WHERE}"  # noqa: S608
         self._put = (
             f"INSERT INTO {clients} (tenant, client_id, {_COLUMNS})"  # noqa: S608
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (tenant, client_id) DO UPDATE SET "
             + ", ".join(f"{one} = excluded.{one}" for one in _COLUMNS.split(", "))
         )
+        self._absent = f"SELECT subscriptions FROM absent_{number} WHERE tenant = ?"  # noqa: S608
         self._held = f"SELECT epoch, gateway IS NOT NULL FROM {clients} WHERE {_WHERE}"  # noqa: S608
         self._delete = f"DELETE FROM {clients} WHERE {_WHERE}"  # noqa: S608
         self._delete_progress = f"DELETE FROM {progress} WHERE {_WHERE}"  # noqa: S608
@@ -184,7 +206,7 @@ class SqliteShardStore:
         row = self._row(key)
         if row is None:
             return None
-        _, _, epoch, gateway, incarnation, *rest = row
+        _, _, epoch, gateway, incarnation, *rest, _ = row
         return Entry(epoch, None if gateway is None else Run(gateway, incarnation), *rest)
 
     def put(self, key: Key, entry: Entry) -> None:
@@ -210,6 +232,7 @@ class SqliteShardStore:
             entry.is_proven,
             entry.closed_at_ms,
             entry.due_at_ms,
+            absent_subscriptions(entry),
         )
         self._epochs[key] = None if holder is None else entry.epoch
         if len(rows) >= _MOST_UNWRITTEN:
@@ -361,6 +384,11 @@ class SqliteShardStore:
 
     def count(self) -> int:
         return self._count
+
+    def absent_subscriptions(self, tenant: str) -> int:
+        self._flush_rows()
+        row = self._database.row(self._absent, (tenant,))
+        return 0 if row is None else int(row[0])
 
 
 def _keys(rows: list[tuple[Any, ...]]) -> list[Key]:

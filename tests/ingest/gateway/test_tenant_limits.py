@@ -16,6 +16,8 @@ from ingest.protocol.packets import (
     Suback,
     Subscribe,
     Subscription,
+    Unsuback,
+    Unsubscribe,
     Will,
 )
 from ingest.protocol.reason_codes import ConnackReasonCode, SubackReasonCode
@@ -23,7 +25,7 @@ from mqlake.tenants import TenantLimits
 from tests.ingest.gateway.harness import Client, Harness, free_port, running_gateway, until
 from tests.ingest.gateway.test_limits import limits
 from tests.ingest.gateway.test_survival import FIRST, SECOND, site
-from tests.ingest.gateway.test_tenants import ACME, answer, limited, say, two
+from tests.ingest.gateway.test_tenants import ACME, KEPT, answer, limited, say, two
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +49,26 @@ async def test_a_tenants_clients_have_no_more_subscriptions_than_they_may() -> N
         await clients[0].disconnect()
         await until(lambda: len(harness.gateway.connections) == 2)
         assert await subscribed(clients[1], "b", "c", "d") == [0, 0, EXCEEDED]
+
+
+async def test_subscriptions_of_clients_that_are_away_count() -> None:
+    async with two() as (harness, acme, beta):
+        limited(harness.log, ACME, subscriptions=4)
+        await until(lambda: "t/acme" in harness.gateway.shared_limits._tenants)
+        for port in (acme, beta):
+            away = await Client.connect(port, "away", properties=KEPT)
+            assert await subscribed(away, "a", "b", "c") == [0, 0, 0]
+            await away.disconnect()
+        shared = harness.gateway.shared_limits
+        await until(lambda: shared._absent.get("t/acme") == 3)
+        client = await Client.connect(acme, "here")
+        assert await subscribed(client, "a", "b") == [0, EXCEEDED]
+        back = await Client.connect(acme, "away", clean_start=False, properties=KEPT)
+        await until(lambda: shared._absent.get("t/acme") == 0)
+        assert await subscribed(back, "a", "d") == [0, EXCEEDED], "each counts once"
+        back.send(Unsubscribe(2, ["b"]))
+        await back.expect(Unsuback)
+        assert await subscribed(back, "d", "e") == [0, EXCEEDED]
 
 
 async def test_a_tenants_clients_are_let_in_no_more_often_than_they_may() -> None:

@@ -1,5 +1,6 @@
 """One contract for the shard's store in memory and on disk."""
 
+import json
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 A, B, C = ("t", "a"), ("t", "b"), ("u", "a")
 ONE, TWO = Run("g1", "i1"), Run("g2", "i2")
+WITH_TWO = json.dumps(
+    {"subscriptions": [{"filter": "a"}, {"filter": '"filter":,"more":9'}]}
+).encode()
+WITH_MORE = b'{"subscriptions":[{"filter":"a"}],"more":6}'
 CLAIM = Claim(TWO, 3, 7, 1_000, clean_start=True, principal="user", session={"id": "s1"})
 
 
@@ -144,6 +149,25 @@ def test_stored_sessions_are_counted_once(store: "ShardStore") -> None:
     assert store.count() == 0
 
 
+def test_subscriptions_count_of_sessions_that_nobody_holds(store: "ShardStore") -> None:
+    assert store.absent_subscriptions("t") == 0
+    store.put(A, Entry(session=WITH_MORE))
+    store.put(B, Entry(session=WITH_TWO))
+    store.put(C, Entry(session=WITH_MORE))
+    assert (store.absent_subscriptions("t"), store.absent_subscriptions("u")) == (9, 7)
+    store.put(B, Entry(1, ONE, session=WITH_TWO))
+    assert store.absent_subscriptions("t") == 7, "its client is there, and counts by itself"
+    store.put(B, Entry(1, session=WITH_MORE))
+    store.put(A, Entry(session=b'{"subscriptions":[]}'))
+    assert store.absent_subscriptions("t") == 7
+    store.delete(B)
+    store.delete(B)
+    for odd in (b"", b"[]", b"{}", b'{"subscriptions":3}', b'{"more":"x"}'):
+        store.put(A, Entry(session=odd))
+        assert store.absent_subscriptions("t") == 0
+    assert store.absent_subscriptions("u") == 7
+
+
 def test_a_dropped_shard_begins_empty(tmp_path: Path) -> None:
     database = Database(tmp_path)
     store, other = SqliteShardStore(database, 1), SqliteShardStore(database, 2)
@@ -171,7 +195,8 @@ def test_whatever_is_done_both_stores_say_the_same(
         key, epoch = choose.choice(keys), choose.randrange(4)
         run = choose.choice([None, ONE, TWO, UNKNOWN_RUN])
         claim = choose.choice([None, CLAIM])
-        session, due = choose.choice([None, b"s"]), choose.choice([None, 5, 6])
+        session = choose.choice([None, b"s", WITH_TWO, WITH_MORE])
+        due = choose.choice([None, 5, 6])
         entry = Entry(epoch, run, None, claim, session, epoch, due is None, due, due)
         value = b"%d" % epoch
         match choose.randrange(6):
@@ -191,7 +216,10 @@ def test_whatever_is_done_both_stores_say_the_same(
         assert memory == sqlite
         if choose.random() < 0.1:
             lists = [
-                (sorted(one.holders()), one.held_by(ONE), one.waiting(), sorted(one.due(6, 99)))
+                (
+                    *(sorted(one.holders()), one.held_by(ONE), one.waiting()),
+                    *(sorted(one.due(6, 99)), one.absent_subscriptions("t")),
+                )
                 for one in stores
             ]
             assert lists[0] == lists[1]
