@@ -6,9 +6,10 @@
 
 A round is all that goes to the log together: the records of the filters that wait, and one barrier
 for each partition of `mqlake.inbound`. It is handed to the log at the end of the turn of the loop
-in which somebody subscribed, or before the next message of this gateway if that is earlier: so
-every message that the gateway reads later is behind the barriers, and counts. Rounds do not wait
-for each other. A barrier names its route by a number, for the route's offset is not known yet.
+in which somebody subscribed, or, while the log has not answered for an earlier one, when it has: so
+many that subscribe share a round. But no message of this gateway waits for that, and none comes
+before: what is due goes first. So every message that the gateway reads later is behind the
+barriers, and counts. A barrier names its route by a number, for the route's offset is not known.
 
 Where a barrier stands is where the subscription starts to count. The barrier's own way back tells
 that before any later message of its partition comes; the log's report tells it too. That all
@@ -96,6 +97,7 @@ class Routes:
         self._next_round = self._new_round(0)
         self._flushing: asyncio.Handle | None = None
         self._open_rounds: dict[int, Round] = {}  # begun and not over; ascending
+        self._unanswered = 0  # of them, those for which the log has not answered
         self._returned = [-1] * partitions  # per partition the last round that came back
         self._repeated = 0  # how often the oldest open round was asked for again
         self._asked_up_to = -1  # of rounds that named a number, the last one asked for by offset
@@ -268,9 +270,10 @@ class Routes:
     # To the log
 
     def _want(self) -> None:
-        """Have a round begin at the end of this turn of the loop."""
+        """Have a round begin at the end of this turn of the loop, or behind the one under way."""
         self.is_due = True
-        if self._flushing is None:
+        is_under_way = self._unanswered and not len(self._log)
+        if self._flushing is None and not is_under_way:
             self._flushing = self._loop.call_soon(self._flush_due)
 
     def _flush_due(self) -> None:
@@ -315,7 +318,9 @@ class Routes:
         round_.unreported = len(self._log)
         round_.sent_at = self._clock.monotonic()
         self._open_rounds[round_.number] = round_
-        if not round_.unreported:  # it follows the earlier ones, and that is all
+        if round_.unreported:
+            self._unanswered += 1
+        else:  # it follows the earlier ones, and that is all
             self._loop.call_soon(self._advance)
 
     def _new_round(self, number: int) -> Round:
@@ -335,7 +340,10 @@ class Routes:
         round_.error = round_.error or error
         round_.unreported -= 1
         if not round_.unreported:
+            self._unanswered -= 1
             self._advance()
+            if self.is_due:
+                self._want()
 
     def _advance(self) -> None:
         """Go on with rounds for which the log has answered, in their order.

@@ -240,15 +240,49 @@ async def test_a_message_that_comes_after_is_behind_the_barriers() -> None:
         assert [one.route_number for one in b.barriers(1)] == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_turn_of_the_loop_has_one_round_however_many_subscribe() -> None:
+async def test_those_who_subscribe_while_the_log_writes_a_round_share_the_next() -> None:
     async with bench() as b:
-        for turn in range(3):
+        b.log.delay_reports()
+        for turn in range(5):
             for number in range(50):
                 b.routes.subscribe([Route(NAME, "t", f"f/{turn}/{number}")])
             await turns(1)
-        await until(lambda: len(b.written()) == 150)
+        assert b.rounds() == 2
+        assert b.routes.is_due
+        b.log.release_reports()
+        await until(lambda: len(b.written()) == 250)
         await until(lambda: not b.writer.queued())
-        assert b.rounds() == 1 + 3
+        assert b.rounds() == 3
+        assert not b.routes.is_due
+
+
+async def test_a_message_does_not_wait_until_the_log_has_written_a_round() -> None:
+    async with bench() as b:
+        b.log.delay_reports()
+        b.subscribe([A])
+        await turns()
+        asked = b.subscribe([B])
+        await turns()
+        assert b.rounds() == 2
+        _publish(b, b"t/b")
+        await turns()
+        assert b.rounds() == 3
+        b.log.release_reports()
+        await until(lambda: asked.events)
+        assert asked.starts[0] == _place(b.log, b"t/b") - 1
+
+
+async def test_a_round_that_a_message_found_no_room_for_is_completed_without_it() -> None:
+    async with bench(max_queued_records=PARTITIONS + 2) as b:
+        b.log.hold_reports()
+        first = b.subscribe([A])
+        await turns()
+        second = b.subscribe([B])
+        with pytest.raises(LogFull):
+            _publish(b, b"t/b")
+        b.log.release_reports()
+        await until(lambda: first.events and second.events)
+        assert b.rounds() == 3
 
 
 async def test_a_full_log_keeps_messages_behind_the_barriers() -> None:
@@ -431,7 +465,7 @@ async def test_a_barrier_that_cannot_be_written_fails_its_requests() -> None:
         await until(lambda: b.written())
         b.log.fail_next(LogError("no", definite=True), count=PARTITIONS)
         second = b.subscribe([A])
-        await turns()
+        b.routes.flush()  # as before a message
         b.log.release_reports()
         await until(lambda: second.events)
         assert first.events == ["failed"]
