@@ -20,6 +20,7 @@ from ingest.session.opening import (
     Hold,
     Load,
     Loaded,
+    Record,
     Refuse,
     Route,
     Save,
@@ -232,7 +233,22 @@ class Opening:
         if not self.connection.is_closing:
             self.proceed()
 
+    def _record(self, _: Record) -> Any:
+        self._loaded.become(State.SAVED)
+        self._write(self._recorded)
+        return _LATER if self.connection.is_closing else None
+
+    def _recorded(self, error: LogError | None) -> None:
+        if error is None:
+            self._context.sessions.saved(self._loaded)
+        elif not self.connection.is_closing:
+            self._refuse(Refuse(str(error)))
+
     def _save(self, _: Save) -> Any:
+        self._write(self._saved)
+        return _LATER
+
+    def _write(self, report: Callable[[LogError | None], None]) -> None:
         session, stored = self._loaded, self._stored
         progress = None
         if stored is not None and stored.progress is not None:
@@ -240,10 +256,9 @@ class Opening:
             stored.progress.settled = False
             progress = partial(session.save_progress, stored.progress)
         try:
-            session.save(self._saved, before=Before.CONNACK, progress=progress)
+            session.save(report, before=Before.CONNACK, progress=progress)
         except LogError as error:
-            self._saved(error)
-        return _LATER
+            report(error)
 
     def _saved(self, error: LogError | None) -> None:
         session = self._loaded
@@ -341,6 +356,7 @@ _PERFORM: Final[dict[type, Callable[[Opening, Any], Any]]] = {
     Claim: Opening._claim,
     Load: Opening._load,
     Hold: Opening._hold,
+    Record: Opening._record,
     Save: Opening._save,
     Refuse: Opening._refuse,
     Welcome: Opening._welcome,

@@ -309,7 +309,13 @@ class Process:
     async def _settle(self) -> None:
         """Wait until the log has all sessions, and do what is due because of their last records."""
         gateway = self._gateway
+        await self._are_saved()
+        gateway.sessions.end_claims()
+        await self._are_saved()
+        await gateway.shards.finish()
+
+    async def _are_saved(self) -> None:
+        gateway = self._gateway
         while not (gateway.session_log.is_saved and gateway.share_log.is_saved):
             await gateway.writer.flush(SHUTDOWN_SECONDS)
             await asyncio.sleep(LOOK_SECONDS)
-        await gateway.shards.finish()

@@ -5,10 +5,10 @@
                     the owner of its shard: will, expiry, next claim ┘
 
 A session lives in memory while its client is connected here. One that outlives its connection, or
-has a will, is a record in its shard (`ingest.gateway.session_log`), written before CONNACK; whoever
-claims it next gets it. Nothing is queued for an absent client: what it missed is read from the log
-when it is back (`ingest.gateway.resuming`). Of a session that ends with its connection only the
-claim is written, and not even that while this gateway owns its shard.
+has a will, is a record in its shard (`ingest.gateway.session_log`), or a claim that says the same,
+before CONNACK; whoever claims it next gets it. Nothing is queued for an absent client: what it
+missed is read from the log when it is back (`ingest.gateway.resuming`). Of a session that ends with
+its connection only the claim is written, and not even that while this gateway owns its shard.
 """
 
 from __future__ import annotations
@@ -297,7 +297,8 @@ class Sessions:
 
     def saved(self, session: ClientSession) -> None:
         """Note that the log has a record of a session: its claim is of no use any more."""
-        self._holder.saved(session.key)
+        assert session.epoch is not None
+        self._holder.saved(session.key, session.epoch)
 
     # A client goes
 
@@ -401,6 +402,10 @@ class Sessions:
     def tick(self) -> None:
         """Repeat what nobody has answered; turn away who has waited too long."""
         self._holder.tick(self._context.loop.time(), OPEN_SECONDS)
+
+    def end_claims(self) -> None:
+        """End the claims that are of no use any more; `tick` does that, too."""
+        self._holder.end_claims()
 
     def confirm(self, on_confirmed: Callable[[], None]) -> None:
         """Find out which sessions this gateway still holds; tell when that is known."""

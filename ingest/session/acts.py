@@ -63,6 +63,7 @@ class StoredEntry(Protocol):
 
     epoch: int
     granted: Claim | None
+    claim: Claim | None
     session: bytes | None
     session_epoch: int
 
@@ -285,7 +286,7 @@ def _settled(
             ]
             progress.storing = []
             progress.storing_from = []
-            progress.sent_before = ends
+        progress.sent_before = ends
         records.append(ShardRecord(progress_key(*key), encode_progress(progress), stamp))
     session.connected = False
     session.disconnected_at_ms = now_ms
@@ -367,7 +368,12 @@ async def end(shard: OwnedShard, keys: Sequence[Key], now_ms: int, *, is_expired
         entry = shard.store.get(key)
         epoch = NO_EPOCH if entry is None else entry.session_epoch
         await Ended(key, is_expired and not is_of_connection, epoch, shared)
-        records += _tombstones(key, _stamp(shard, key))
+        stamp = _stamp(shard, key)
+        records += _tombstones(key, stamp)
+        if entry is None or (entry.claim is None and entry.granted is None):
+            # Its last holder may have died before it had ended its claim. Left alone in the log
+            # that would be a session that somebody holds.
+            records.append(ShardRecord(claim_key(*key), None, stamp))
     await Append(records)
 
 

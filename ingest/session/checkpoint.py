@@ -6,7 +6,8 @@ packet leaves when the log has what it tells of:
 
 - *CONNACK* says that the session is held, and what of it is there: a full claim has that, else the
   session's record, before which stands how far it has come: or the next holder would begin where
-  no message was. Nothing of its client is heard before that record is in the log.
+  no message was. Nothing of its client is heard before one of the two is in the log; behind a full
+  claim the session's record is handed over before its client is heard, so all else stands behind.
 - *SUBACK*: what the client is owed of retained messages and of history is part of the progress; it
   stands before the record that has the subscription: the session's, or one of its own.
 - A *QoS 2 packet* (`SaveQueue`) leaves when the step before it is in the progress: no exchange is

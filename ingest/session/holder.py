@@ -101,6 +101,8 @@ class Holder(Generic[Opening]):
         # One of each principal: another user does not come before one who waits.
         self._claiming: dict[Key, list[_Claiming[Opening]]] = {}
         self._held: dict[Key, _Held] = {}
+        # Claims that are of no use any more, by their epochs: their ends are written together.
+        self._useless: dict[Key, int] = {}
         self._questions: dict[int, _Question] = {}
         self._asked = 0
 
@@ -134,6 +136,7 @@ class Holder(Generic[Opening]):
         self.give_up(key, principal)
         if earlier is not None and earlier.opening is not opening:
             self._turn_away(key, earlier, Refusal.TAKEN_OVER, "taken over by its client id")
+        self._useless.pop(key, None)  # the new claim takes the place of the old one
         self._claims += 1
         repeat_at = now + REPEAT_SECONDS
         claiming = _Claiming(opening, self._claims, clean_start, principal, session, now, repeat_at)
@@ -295,17 +298,23 @@ class Holder(Generic[Opening]):
     def is_held(self, key: Key) -> bool:
         return key in self._held
 
-    def saved(self, key: Key) -> None:
-        """Note that the log has a record of the session: its claim is of no use any more."""
+    def saved(self, key: Key, epoch: int) -> None:
+        """Note that the log has a record of a session: the claim by which it was held is of no use.
+
+        Its end is not urgent: it goes with the last record of the session, or with other ends.
+        """
         held = self._held.get(key)
-        if held is not None and held.epoch is not None:
-            self._end_claim(key, held.epoch)
+        if key in self._claiming or (held is not None and held.epoch != epoch):
+            self._end_claim(key, epoch)  # its client has claimed the session anew
+        else:
+            self._useless[key] = epoch
 
     def release(self, key: Key, write: Callable[[int], None]) -> None:
         """Let go of a session: `write` it under its epoch, unless it is free."""
         held = self._held.pop(key, None)
         if held is None:
             return
+        self._end_useless(key)
         if held.epoch is not None:
             write(held.epoch)
         self._host.untake(key)
@@ -317,7 +326,8 @@ class Holder(Generic[Opening]):
     # Time passes, and the log is silent
 
     def tick(self, now: float, open_seconds: float) -> None:
-        """Repeat what was not answered; refuse who has waited too long."""
+        """Repeat what was not answered; refuse who has waited too long; end claims."""
+        self.end_claims()
         for key, claiming in self._all_claiming():
             if now - claiming.since > open_seconds:
                 self.give_up(key, claiming.principal)
@@ -329,6 +339,11 @@ class Holder(Generic[Opening]):
         for shard, question in self._questions.items():
             if now >= question.repeat_at:
                 self._ask(shard, question, now)
+
+    def end_claims(self) -> None:
+        """End those that are of no use any more."""
+        for key in list(self._useless):
+            self._end_useless(key)
 
     def confirm(self, now: float) -> None:
         """Find out which sessions are still held; `confirmed` is called when that is known.
@@ -395,6 +410,7 @@ class Holder(Generic[Opening]):
     def _drop(self, key: Key, held: _Held) -> None:
         """Note that the log has taken a session from this gateway."""
         del self._held[key]
+        self._end_useless(key)
         self._host.abandon(key)
         self._host.untake(key)
 
@@ -448,6 +464,11 @@ class Holder(Generic[Opening]):
             self._conclude(key, claiming)
             is_certain = error.definite
             self._turn_away(key, claiming, Refusal.NOT_GIVEN, str(error), is_certain=is_certain)
+
+    def _end_useless(self, key: Key) -> None:
+        epoch = self._useless.pop(key, None)
+        if epoch is not None:
+            self._end_claim(key, epoch)
 
     def _end_claim(self, key: Key, epoch: int) -> None:
         headers = stamp_headers(self._me.incarnation, epoch)

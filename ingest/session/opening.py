@@ -61,6 +61,15 @@ class Save(Effect[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class Record(Effect[None]):
+    """Hand the session as it is, its progress first, to the log, and go on.
+
+    What it says of this connection a full claim has said. All that is written of the session later
+    stands behind it; should the log not take it, the connection ends.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Hold(Effect[None]):
     """Wait until it is certain that this gateway holds the session still."""
 
@@ -109,12 +118,13 @@ async def open_session() -> None:
     if loaded.is_recorded:
         await Hold()
         await Welcome(loaded.session_present)
-    try:
-        await Save()
-    except LogError as error:
-        await Refuse(str(error))
-        return
-    if not loaded.is_recorded:
+        await Record()
+    else:
+        try:
+            await Save()
+        except LogError as error:
+            await Refuse(str(error))
+            return
         await Welcome(loaded.session_present)
     reached = None
     if loaded.is_behind:

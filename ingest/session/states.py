@@ -6,9 +6,9 @@
                                                                    stored, or ended
 
 *Connecting*: a client has sent CONNECT and may have a session; its claim is on its way through its
-shard. *Claimed*: this gateway holds the session. Nothing that it does before the log has a record
-under this claim may be seen by anybody, but CONNACK where the claim has said all that it tells of.
-*Saved*: the log has the session as it is now, so CONNACK tells the truth whatever happens. A
+shard. *Claimed*: this gateway holds the session. Nothing that it does before the log has it may be
+seen by anybody. *Saved*: the log has the session as it is now, in a record of it or in the claim,
+and then the record is on its way; so CONNACK tells the truth whatever happens. A
 session that is new, or of which neither subscriptions nor exchanges are stored, is live at once: it
 has missed nothing. Any other has its filters routed first (*routing*): from some offset on the
 router brings what matches. What lies before is read (*catching up*), and at exactly the offset

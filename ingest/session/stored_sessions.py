@@ -163,7 +163,7 @@ class SessionsOfShard:
                 entry.due_at_ms = now_ms + FENCE_MS
                 entry.is_proven = True  # an owner settles what was granted, not what waits
             self._let_go(key, entry)
-        elif entry.claim is not None or (entry.granted is not None and stamp.owner is not None):
+        elif entry.claim is not None or entry.granted is not None:
             self._shadow(CLAIM, key, entry, epoch)
 
     def _void(self, key: Key, entry: Entry, claim: Claim) -> None:

@@ -4,10 +4,19 @@ from typing import Any
 
 import pytest
 
-from ingest.protocol.packets import Connack, Pubcomp, Publish, Pubrec, Pubrel, Will
+from ingest.protocol.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Will,
+)
 from mqlake.records import SESSIONS
 from mqlake.session_records import NEVER_EXPIRES
-from tests.ingest.gateway.harness import Client, Harness, running_gateway, until
+from tests.ingest.gateway.harness import Client, Harness, new_log, running_gateway, until
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +41,8 @@ class Alice:
         """Wait until the log has what is written of a connection that has ended."""
         await until(lambda: self._harness.gateway.sessions.is_idle)
         await until(lambda: not self._harness.writer.queued())
+        self._harness.gateway.sessions.end_claims()
+        await until(lambda: not self._harness.writer.queued())
 
     def written(self) -> list[str]:
         """Return the new records in their order, each as what it is, `-` if it ends that."""
@@ -55,6 +66,36 @@ async def test_a_session_with_nothing_to_miss_has_no_progress() -> None:
             await client.disconnect()
             await alice.gone()
             assert sorted(alice.written()) == ["c", "c-", "s", "s"]
+
+
+async def test_who_is_back_before_his_claim_has_ended_claims_in_its_place() -> None:
+    async with running_gateway() as harness:
+        alice = Alice(harness)
+        for _ in range(2):
+            client = await alice.connect(clean_start=False, **KEPT)
+            await client.expect_answered()
+            await client.disconnect()
+            await until(lambda: harness.gateway.sessions.is_idle)
+        await alice.gone()
+        written = alice.written()
+        assert written.count("c") == 2
+        assert 1 <= written.count("c-") <= 2  # one that was written is not waited for
+        assert written[-2:].count("c-") == 1
+
+
+async def test_a_gateway_that_ends_leaves_no_claims() -> None:
+    """Also of clients who went before the log had told of their sessions."""
+    log = new_log()
+    async with running_gateway(log=log) as harness:
+        for number in range(20):
+            client = await Client.open(harness.port)
+            client.send(Connect(f"c{number}", 5, clean_start=False, **KEPT))
+            if number % 2:
+                client.send(Disconnect())
+            await client.expect(Connack)
+    last = {record.key or b"": record.value for record in log.records(SESSIONS)}
+    assert sum(key.startswith(b"s/") for key in last) == 20
+    assert {value for key, value in last.items() if key.startswith(b"c/")} == {None}
 
 
 async def test_with_the_first_subscription_stands_from_where_on_it_is_read_for() -> None:

@@ -7,7 +7,7 @@ import pytest
 from ingest.session.holder import Holder
 from ingest.session.holder_host import Refusal
 from mqlake.errors import InvalidRecord, LogError
-from mqlake.shard_records import Key, Run, claim_key
+from mqlake.shard_records import Key, Run, claim_key, read_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,6 +209,78 @@ def test_the_claim_of_a_free_session_that_is_over_ends() -> None:
     holder.release(KEY, lambda epoch: None)
     holder.claimed(KEY, number, 7)
     assert [(key, value) for key, value, _ in host.appended] == [(claim_key(*KEY), None)]
+
+
+def ends(host: Host) -> list[int]:
+    """Return the epochs of the claims that were ended."""
+    return [
+        epoch
+        for key, value, headers in host.appended
+        if key == claim_key(*KEY) and value is None
+        if (epoch := read_stamp(headers).epoch) is not None
+    ]
+
+
+def held(host: Host) -> Holder[str]:
+    holder: Holder[str] = Holder(ME, 1, host)
+    holder.open(KEY, "client", 0.0, clean_start=False, principal=None)
+    holder.granted(told(1, 0))
+    return holder
+
+
+def test_the_end_of_a_claim_waits_for_others() -> None:
+    host = Host()
+    holder = held(host)
+    holder.saved(KEY, 0)
+    assert ends(host) == []
+    holder.tick(1.0, 15.0)
+    holder.tick(2.0, 15.0)
+    assert ends(host) == [0]
+
+
+def test_the_end_of_a_claim_goes_before_the_last_record() -> None:
+    host = Host()
+    holder = held(host)
+    holder.saved(KEY, 0)
+    holder.release(KEY, lambda epoch: host.did.append(("last", epoch, ends(host))))
+    assert ("last", 0, [0]) in host.did
+    holder.tick(1.0, 15.0)
+    assert ends(host) == [0]
+
+
+def test_a_new_claim_takes_the_place_of_one_that_is_over() -> None:
+    host = Host()
+    holder = held(host)
+    holder.release(KEY, lambda epoch: None)
+    holder.saved(KEY, 0)
+    holder.open(KEY, "again", 1.0, clean_start=False, principal=None)
+    holder.tick(1.0, 15.0)
+    assert ends(host) == []
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+def test_a_record_that_is_late_does_not_end_the_claim_behind_it(is_granted: bool) -> None:
+    """The first connection was cut before the log had told of its session."""
+    host = Host()
+    holder = held(host)
+    holder.release(KEY, lambda epoch: None)
+    holder.open(KEY, "again", 0.0, clean_start=False, principal=None)
+    if is_granted:
+        holder.granted(told(2, 1))
+    holder.saved(KEY, 0)
+    holder.tick(1.0, 15.0)
+    assert ends(host) == [0]
+
+
+def test_what_others_have_settled_leaves_no_claim() -> None:
+    host = Host()
+    holder = held(host)
+    holder.saved(KEY, 0)
+    holder.confirm(20.0)
+    answer = {"incarnation": ME.incarnation, "number": 1, "shard": 0, "keys": [], "is_last": True}
+    holder.answered(answer)
+    assert ("abandon",) in host.did
+    assert ends(host) == [0]
 
 
 def page(number: int, *topic_filters: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ingest.session.opening import (
     Hold,
     Load,
     Loaded,
+    Record,
     Refuse,
     Route,
     Save,
@@ -62,12 +63,10 @@ def test_a_client_that_goes_stops_it_at_every_step(steps: int) -> None:
     assert run(*[GRANT, BEHIND, None, None, [5, 6], [7, 8]][:steps]) == STORED[: steps + 1]
 
 
-def test_a_client_is_welcome_before_that_if_its_claim_has_said_all() -> None:
+def test_a_client_waits_for_no_record_if_its_claim_has_said_all() -> None:
     loaded = BEHIND._replace(is_recorded=True)
-    held = [Claim(), Load(GRANT), Hold(), Welcome(True), Save()]
+    held = [Claim(), Load(GRANT), Hold(), Welcome(True), Record()]
     assert run(GRANT, loaded, None, None, None, [5, 6], [7, 8], None) == [*held, *STORED[4:]]
-    error = LogError("the log is away", definite=True)
-    assert run(GRANT, loaded, None, None, error, None) == [*held, Refuse("the log is away")]
 
 
 def test_a_client_is_not_welcome_before_the_log_has_its_session() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.ingest.session.simulation.invariants import Violation
 
-STRANGERS: Final = 500
+STRANGERS: Final = 700
 """Schedules in which other users come with the identifiers of clients."""
 
 KEPT: Final = 100

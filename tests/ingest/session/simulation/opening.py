@@ -17,6 +17,7 @@ from ingest.session.opening import (
     Hold,
     Load,
     Loaded,
+    Record,
     Refuse,
     Route,
     Save,
@@ -142,18 +143,30 @@ class Opening:
         if not self.connection.is_closed:
             self.proceed()
 
+    def record(self, _: Record) -> Any:
+        self.loaded.become(State.SAVED)
+        self.write(self.recorded)
+
+    def recorded(self, _: LogError | None) -> None:
+        assert self.loaded.epoch is not None
+        self.process.holder.saved(self.key, self.loaded.epoch)
+
     def save(self, _: Save) -> Any:
+        self.write(self.saved)
+        return _LATER
+
+    def write(self, report: Callable[[LogError | None], None]) -> None:
         serving, progress = self.loaded, None
         if self.progress is not None:
             self.progress.settled = False
             progress = partial(serving.save_progress, self.progress)
-        serving.save(self.saved, before=Before.CONNACK, progress=progress)
-        return _LATER
+        serving.save(report, before=Before.CONNACK, progress=progress)
 
     def saved(self, error: LogError | None) -> None:
         serving = self.loaded
         if error is None and serving.is_written:
-            self.process.holder.saved(self.key)
+            assert serving.epoch is not None
+            self.process.holder.saved(self.key, serving.epoch)
         if self.connection.is_closed:
             return
         if error is None:
@@ -235,6 +248,7 @@ _PERFORM: Final[dict[type, Callable[[Opening, Any], Any]]] = {
     Claim: Opening.claim,
     Load: Opening.load,
     Hold: Opening.hold,
+    Record: Opening.record,
     Save: Opening.save,
     Refuse: Opening.refuse,
     Welcome: Opening.welcome,
