@@ -30,8 +30,12 @@ from mqlake.tracing import Tracer, open_tracer
 
 logger = logging.getLogger(__name__)
 
-SHARD_PACE_SECONDS: Final = 0.01
-"""Of shards while their records come in a stream: a claim waits half of it more then."""
+SHARD_PACE_SECONDS: Final = 0.025
+"""Of shards while their records come in a stream: the first claim of another gateway for a while
+waits half of it more then."""
+
+STANDBY_SECONDS: Final = 0.1
+"""How late shards are read that this gateway stands by for: a takeover takes so much longer."""
 
 RECORD_OVERHEAD_BYTES: Final = 256 * 1024
 """What key, headers and a batch's frame may add to a packet of the largest size."""
@@ -91,7 +95,8 @@ async def _run(settings: GatewaySettings) -> None:
     ranges = KafkaRangeReader(servers, client_id=settings.name)
     open_reader = partial(KafkaLogReader, servers, client_id=settings.name)
     open_paced_reader = partial(open_reader, pace_seconds=SHARD_PACE_SECONDS)
-    log = LogAccess(writer, open_reader, ranges, spare, open_paced_reader)
+    open_late_reader = partial(open_reader, late_seconds=STANDBY_SECONDS)
+    log = LogAccess(writer, open_reader, ranges, spare, open_paced_reader, open_late_reader)
     tracer = open_tracer(settings.tracing, settings.name)
     try:
         await keep_places(writer, servers)

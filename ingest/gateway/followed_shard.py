@@ -12,6 +12,7 @@ from mqlake.errors import LogError
 if TYPE_CHECKING:
     from ingest.gateway.store.shards import SqliteShardStore
     from ingest.session.ownership import Shard
+    from mqlake.log.contract import LogReader
 
 APPLY_SECONDS: Final = 20.0
 """How long a record of our own may take to come back; then the act is given up, and done again."""
@@ -29,7 +30,9 @@ class FollowedShard:
     end: int
     """Where its end was when reading began."""
     is_loading: bool = True
-    """It has not come to its end; the other reader does not follow it yet."""
+    """It has not come to its end."""
+    reader: LogReader | None = None
+    """Follows it when it is loaded; None: it is about to."""
     acts_under: int | None = None
     claim_at: float = 0.0
     claims_out: int = 0

@@ -40,6 +40,7 @@ from ingest.gateway.session_context import SessionContext
 from ingest.gateway.session_log import SessionLog
 from ingest.gateway.sessions import Sessions
 from ingest.gateway.shard_acts import Actions
+from ingest.gateway.shard_readers import ShardReaders
 from ingest.gateway.shards import Shards
 from ingest.gateway.share_groups import ShareGroups
 from ingest.gateway.share_settling import ShareSettler
@@ -110,9 +111,9 @@ class Gateway(Foundation):
             group_ended=ended.group,
             told=self._told,
         )
-        readers = (log.open_paced_reader or log.open_reader)(), log.open_reader()
+        readers, database, peers = ShardReaders.open(log), self.database, self.peers
         self.shards = shards = Shards(
-            me, count, writer, *readers, self.database, self.peers, lease, context.clock, actions
+            me, count, writer, readers, database, peers, lease, context.clock, actions
         )
         self.shared_limits.absent_subscriptions = shards.absent_subscriptions
         logs = self.session_log, self.share_log

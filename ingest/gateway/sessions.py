@@ -217,6 +217,8 @@ class Sessions:
         headers: Headers,
         on_appended: Callable[[int, LogError | None], None],
     ) -> None:
+        if value is not None:
+            self._shards.hurry()
         self._log.append_claim(shard, key, value, headers, on_appended)
 
     def begin(self, key: Key, opening: Claimant, grant: Grant | None) -> None:

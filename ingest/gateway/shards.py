@@ -1,10 +1,11 @@
 """The shards that this gateway owns or stands by for: read, claimed, and acted for.
 
-One reader follows the partitions of `mqlake.sessions` that are this gateway's by placement; a
-second one loads them before, few at a time, those first that this gateway is to own: a claim in a
-shard that is loaded does not wait behind the records of one that is not. When it has come to where
-the shard's end was, the gateway appends `o/owner`, and is the owner when it has read that.
-What the owner does is performed by `shard_acts.py`.
+One reader follows the partitions of `mqlake.sessions` that this gateway owns, or is about to; one
+those that it stands by for, which is a little late: nobody waits for these. A third one loads them
+before, few at a time, those first that this gateway is to own: a claim in a shard that is loaded
+does not wait behind the records of one that is not. When it has come to where the shard's end was,
+the gateway appends `o/owner`, and is the owner when it has read that. What the owner does is
+performed by `shard_acts.py`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from ingest.session.taken_sessions import NOBODY_IS_FREE, FreeSessions
 from mqlake.errors import InvalidRecord, LogError, NewerRecord
 from mqlake.log.contract import BEGINNING, LogRecord, LogWriter
 from mqlake.records import SESSIONS
-from mqlake.shard_records import OWNER_KEY, Key, Run, encode_run, shard_of, stamp_headers
+from mqlake.shard_records import CLAIM, OWNER_KEY, Key, Run, encode_run, shard_of, stamp_headers
 
 if TYPE_CHECKING:
     from ingest.gateway.lease import Lease
     from ingest.gateway.peers import Peers
     from ingest.gateway.shard_acts import Actions
+    from ingest.gateway.shard_readers import ShardReaders
     from ingest.gateway.store.database import Database
     from ingest.session.placement import Place
     from mqlake.clock import Clock
@@ -37,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 CLAIM_AGAIN_SECONDS: Final = 2.0
 """How long a gateway that is to own a shard waits before it says so again."""
+
+_CLAIM_PREFIX: Final = f"{CLAIM}/".encode()
 
 LOADED_AT_ONCE: Final = 4
 """Shards: while one is asked for, longer than it takes to read a small one, others are read."""
@@ -49,8 +53,7 @@ class Shards:
         me: This run of this gateway.
         count: How many shards there are.
         writer: Appends to shards, and control records.
-        reader: Follows shards that are loaded. Not started yet.
-        loader: Reads them until then. Not started yet.
+        readers: Read shards.
         database: Holds what is read.
         peers: Who can own shards, and who is dead.
         lease: Of this gateway.
@@ -68,8 +71,7 @@ class Shards:
         me: Run,
         count: int,
         writer: LogWriter,
-        reader: LogReader,
-        loader: LogReader,
+        readers: ShardReaders,
         database: Database,
         peers: Peers,
         lease: Lease,
@@ -78,8 +80,8 @@ class Shards:
     ) -> None:
         self._me = me
         self._writer = writer
-        self._reader = reader
-        self._loader = loader
+        self._readers = readers
+        self._reader, _, self._loader = readers
         self._database = database
         self._peers = peers
         self._lease = lease
@@ -99,13 +101,15 @@ class Shards:
         Raises:
             LogError: The log does not answer.
         """
-        await self._reader.start(SESSIONS, {}, self._receive, self._report)
-        await self._loader.start(SESSIONS, {}, self._load, self._report)
+        readers = self._readers
+        await readers.owned.start(SESSIONS, {}, self._receive, self._report)
+        await readers.standby.start(SESSIONS, {}, self._receive, self._report)
+        await readers.loader.start(SESSIONS, {}, self._load, self._report)
 
     async def close(self) -> None:
         self._acts.is_closed = True
-        await self._reader.close()
-        await self._loader.close()
+        for reader in self._readers:
+            await reader.close()
         self._acts.close()
 
     async def finish(self) -> None:
@@ -169,6 +173,13 @@ class Shards:
         if followed.acts_under != followed.shard.owner_epoch or not self._lease.holds():
             return None
         return followed.shard
+
+    def hurry(self) -> None:
+        """Note that somebody waits for what comes: progress of others, which nobody does, has time.
+
+        That one client has come says that others may.
+        """
+        self._reader.hurry()
 
     def untake(self, key: Key) -> None:
         """Note that a session is over that was begun without a claim."""
@@ -236,13 +247,16 @@ class Shards:
         mine = {number for number in wanted if self._places[number].owner == name}
         if mine & (missing | self._loading):
             missing &= mine  # nobody acts for them before they are read
-        for number in sorted(missing)[: LOADED_AT_ONCE - len(self._loading)]:
+        for number in sorted(missing)[: max(0, LOADED_AT_ONCE - len(self._loading))]:
             self._loading.add(number)
             self._acts.keep(asyncio.create_task(self._begin_to_load(number)))
         for number in self._followed.keys() - wanted:
             followed = self._followed[number]
             if self._can_drop(followed):  # else when its new owner has said so
                 self._drop(number, followed)
+        for number, followed in self._followed.items():
+            if number not in self._loading and followed.reader is not self._reader_of(followed):
+                self._move(number, followed)
 
     async def _begin_to_load(self, number: int) -> None:
         try:
@@ -258,15 +272,32 @@ class Shards:
         if followed.is_loading and followed.shard.next_offset >= followed.end:
             followed.is_loading = False
             self._loader.unfollow([number])
-            self._acts.keep(asyncio.create_task(self._begin_to_follow(number, followed)))
+            self._move(number, followed)
+
+    def _reader_of(self, followed: FollowedShard) -> LogReader:
+        """Return which reader is to follow a shard that is loaded."""
+        owner = self._places[followed.shard.number].owner
+        is_own = owner == self._me.gateway or self._is_needed(followed)
+        return self._readers.owned if is_own else self._readers.standby
+
+    def _move(self, number: int, followed: FollowedShard) -> None:
+        """Have the reader that is to follow a shard go on where it was read last."""
+        if followed.reader is not None:
+            followed.reader.unfollow([number])
+            followed.reader = None
+        self._loading.add(number)
+        self._acts.keep(asyncio.create_task(self._begin_to_follow(number, followed)))
 
     async def _begin_to_follow(self, number: int, followed: FollowedShard) -> None:
+        reader = self._reader_of(followed)
         try:
-            await self._reader.follow({number: followed.shard.next_offset})
-        except LogError as error:
-            self._not_followed(number, error)
+            await reader.follow({number: followed.shard.next_offset})
+        except LogError as error:  # it is tried again
+            logger.warning("shard not followed", extra={"fields": {"reason": str(error)}})
             return
-        self._loading.discard(number)
+        finally:
+            self._loading.discard(number)
+        followed.reader = reader
         self._claim(number, followed)
 
     def _not_followed(self, number: int, error: LogError) -> None:
@@ -283,13 +314,17 @@ class Shards:
         return FollowedShard(shard, store, end)
 
     def _can_drop(self, followed: FollowedShard) -> bool:
-        owner = followed.shard.owner
         is_read = not followed.is_loading and followed.shard.number not in self._loading
-        is_ours = owner == self._me or followed.is_claimed or followed.shard.has_to_leave
-        return is_read and not is_ours
+        return is_read and not self._is_needed(followed)
+
+    def _is_needed(self, followed: FollowedShard) -> bool:
+        """Tell whether others wait for what this gateway reads of a shard, whosever it is to be."""
+        shard = followed.shard
+        return shard.owner == self._me or followed.is_claimed or shard.has_to_leave
 
     def _drop(self, number: int, followed: FollowedShard) -> None:
-        self._reader.unfollow([number])
+        if followed.reader is not None:
+            followed.reader.unfollow([number])
         del self._followed[number]
         followed.close()
 
@@ -359,6 +394,8 @@ class Shards:
                 self._apply(record, followed)
                 if followed.waiting:
                     followed.wake()
+                if (record.key or b"").startswith(_CLAIM_PREFIX):
+                    self.hurry()
 
     def _apply(self, record: LogRecord, followed: FollowedShard) -> None:
         shard = followed.shard
@@ -402,4 +439,5 @@ class Shards:
         """Wait until a record of this gateway has been read."""
         followed = self._followed.get(shard.number)
         if followed is not None and followed.shard is shard and shard.next_offset <= offset:
+            self.hurry()
             await followed.wait(offset)

@@ -197,6 +197,10 @@ class LogReader(Protocol):
         """Go on after `pause`."""
         ...
 
+    def hurry(self) -> None:
+        """Say that somebody waits for what comes now: it is not to wait until more is there."""
+        ...
+
     async def partition_count(self, log_topic: str) -> int:
         """Return how many partitions a log topic has.
 
@@ -286,5 +290,7 @@ class LogAccess:
     spare: LogWriter | None = None
     """Of a gateway: for what must be said even when messages have filled `writer`."""
     open_paced_reader: Callable[[], LogReader] | None = None
-    """Opens one that may take a stream of records some milliseconds later, at less cost; None: as
-    `open_reader`."""
+    """Opens one that takes a stream of records later, at less cost, while nobody waits for it
+    (`LogReader.hurry`); None: as `open_reader`."""
+    open_late_reader: Callable[[], LogReader] | None = None
+    """Opens one for what nobody waits for; None: as `open_reader`."""

@@ -25,7 +25,13 @@ POLL_SECONDS: Final = 0.2
 a change of what is followed."""
 
 PACED_AFTER: Final = 20
-"""So many batches, each soon after the one before, are a stream that is to be paced."""
+"""So many batches more than a pace has are a stream that is to be paced."""
+
+HURRIED_SECONDS: Final = 1.0
+"""How long somebody waits for what comes, once it was said that he does."""
+
+LATE_BYTES: Final = 256 * 1024
+"""So much is fetched at once by who is late."""
 
 MAX_WAITING_BATCHES: Final = 2
 """One that the loop is working on, one ready for it."""
@@ -35,22 +41,31 @@ class Pace:
     """Tells when a reader is to wait until more records have come together.
 
     Args:
-        seconds: Between two batches of a stream; 0: it never waits.
+        seconds: Between two batches of a stream for which nobody waits; 0: it never waits.
     """
 
-    __slots__ = ("_in_a_row", "_last", "_seconds")
+    __slots__ = ("_due", "_hurried_until", "_seconds")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._in_a_row = 0
-        self._last = 0.0
+        # When the next batch of a stream is due; it may come `PACED_AFTER` times as much earlier.
+        self._due = 0.0
+        self._hurried_until = 0.0
+
+    def hurry(self, now: float) -> None:
+        """Note that somebody waits for what comes."""
+        self._hurried_until = now + HURRIED_SECONDS
 
     def after_batch(self, now: float, *, is_full: bool) -> float:
         """Return for how many seconds to wait after a batch; one that is full has more behind."""
-        self._in_a_row = self._in_a_row + 1 if now - self._last < self._seconds else 0
-        rest = self._seconds if self._in_a_row > PACED_AFTER and not is_full else 0.0
-        self._last = now + rest
-        return rest
+        self._due = max(self._due + self._seconds, now)
+        early = self._due - now - PACED_AFTER * self._seconds
+        if early <= 0:
+            return 0.0
+        if is_full or now < self._hurried_until:
+            self._due -= early
+            return 0.0
+        return early
 
 
 class KafkaLogReader:
@@ -61,8 +76,11 @@ class KafkaLogReader:
         client_id: Name in the broker's logs and metrics.
         max_batch_records: Largest batch handed to the loop.
         request_timeout_seconds: How long a question to the broker may take.
-        pace_seconds: Of records that come more often for a while take a batch each time this is
-            over, and not each answer of the broker by itself: that wakes two threads, and has few.
+        pace_seconds: Of records that come more often for a while, and for which nobody waits, take
+            a batch each time this is over, and not each answer of the broker by itself: that wakes
+            two threads, and has few.
+        late_seconds: How long the broker may wait until more records have come together; 0: it
+            answers at once.
     """
 
     def __init__(
@@ -73,8 +91,9 @@ class KafkaLogReader:
         max_batch_records: int = 500,
         request_timeout_seconds: float = 10.0,
         pace_seconds: float = 0.0,
+        late_seconds: float = 0.0,
     ) -> None:
-        self._pace_seconds = pace_seconds
+        self._pace = Pace(pace_seconds)
         self._loop = asyncio.get_running_loop()
         self._bootstrap_servers = bootstrap_servers
         self._timeout = request_timeout_seconds
@@ -88,9 +107,9 @@ class KafkaLogReader:
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "allow.auto.create.topics": False,
-            # The broker answers when there is a byte, else after this: 2 requests/s when idle.
-            "fetch.min.bytes": 1,
-            "fetch.wait.max.ms": 500,
+            # The broker answers when there is so much, else after this: 2 requests/s when idle.
+            "fetch.min.bytes": LATE_BYTES if late_seconds else 1,
+            "fetch.wait.max.ms": round(late_seconds * 1000) or 500,
             # What is fetched ahead of a paused loop; the default backoff stops the flow for 1 s.
             "queued.min.messages": 20_000,
             "queued.max.messages.kbytes": 32_768,
@@ -104,6 +123,7 @@ class KafkaLogReader:
         # Of what is followed: librdkafka lets only the thread that polls change it.
         self._changes: deque[Callable[[Consumer], None]] = deque()
         self._stop = threading.Event()
+        self._hurried = threading.Event()
         self._unpaused = threading.Event()
         self._unpaused.set()
         self._free_batches = threading.Semaphore(MAX_WAITING_BATCHES)
@@ -153,6 +173,10 @@ class KafkaLogReader:
         while self._held and self._unpaused.is_set():
             self._hand_over(self._held.popleft())
 
+    def hurry(self) -> None:
+        self._pace.hurry(time.monotonic())
+        self._hurried.set()
+
     async def partition_count(self, log_topic: str) -> int:
         return await asyncio.to_thread(
             admin.partition_count, self._bootstrap_servers, log_topic, self._timeout
@@ -170,6 +194,7 @@ class KafkaLogReader:
 
     async def close(self) -> None:
         self._stop.set()
+        self._hurried.set()
         self._unpaused.set()
         self._held.clear()
         if self._thread is not None:
@@ -202,7 +227,7 @@ class KafkaLogReader:
         """Fetch and hand over, on the reader's thread, until the reader is closed."""
         poll, consume = consumer.poll, consumer.consume
         more = self._max_batch_records - 1
-        pace = Pace(self._pace_seconds)
+        pace = self._pace
         try:
             while not self._stop.is_set():
                 while self._changes:
@@ -226,7 +251,8 @@ class KafkaLogReader:
                     self._loop.call_soon_threadsafe(self._hand_over, batch)
                 rest = pace.after_batch(time.monotonic(), is_full=len(batch) > more)
                 if rest:
-                    self._stop.wait(rest)
+                    self._hurried.clear()
+                    self._hurried.wait(rest)
         except RuntimeError:
             if not self._loop.is_closed():  # else nobody is left to read for
                 raise

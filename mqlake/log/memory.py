@@ -392,6 +392,9 @@ class MemoryLogReader:
         self._paused = False
         self.schedule()
 
+    def hurry(self) -> None:
+        """Nothing waits here."""
+
     async def partition_count(self, log_topic: str) -> int:
         return len(self._log.partitions(log_topic))
 

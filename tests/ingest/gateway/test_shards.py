@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ingest.gateway.lease import Lease
+from ingest.gateway.shard_readers import ShardReaders
 from ingest.gateway.shards import Shards
 from ingest.gateway.store.database import Database
 from ingest.session.placement import place
@@ -17,6 +18,7 @@ from mqlake.session_records import SessionRecord, encode_session, session_key
 from mqlake.shard_records import (
     OWNER_KEY,
     Run,
+    encode_claim,
     encode_run,
     left_key,
     shard_of,
@@ -48,6 +50,7 @@ class HeldReader:
         self.followed: dict[int, int] = {}
         self.order: list[int] = []
         self.is_paused = False
+        self.hurried = 0
 
     async def start(self, _topic: str, _from: Any, on_records: Any, _errors: Any) -> dict[int, int]:
         self.hand_over = on_records
@@ -62,6 +65,9 @@ class HeldReader:
     def unfollow(self, partitions: Collection[int]) -> None:
         for number in partitions:
             del self.followed[number]
+
+    def hurry(self) -> None:
+        self.hurried += 1
 
     async def end_offsets(self, log_topic: str) -> dict[int, int]:
         assert log_topic == SESSIONS
@@ -122,15 +128,19 @@ class Bench:
 
     def __init__(self, ends: Mapping[int, int]) -> None:
         clock = ManualClock()
-        self.reader, self.loader, self.writer = HeldReader(ends), HeldReader(ends), Written()
+        self.reader, self.standby, self.loader = (HeldReader(ends) for _ in range(3))
+        self.writer = Written()
         lease = Lease(clock, 10, lambda: None)
         lease.renew(clock.monotonic())
         self.shards = Shards(
             ME,
             SHARDS,
             cast("LogWriter", self.writer),
-            cast("LogReader", self.reader),
-            cast("LogReader", self.loader),
+            ShardReaders(
+                cast("LogReader", self.reader),
+                cast("LogReader", self.standby),
+                cast("LogReader", self.loader),
+            ),
             Database(None),
             cast("Peers", KnownPeers()),
             lease,
@@ -180,9 +190,91 @@ async def test_shards_that_it_is_to_own_are_loaded_before_those_it_stands_by_for
     for number in (*bench.mine, *bench.others):
         await bench.load(number, [a_session(number, 0)])
     assert bench.loader.order == [*bench.mine, *bench.others]
-    await until(lambda: len(bench.reader.followed) == SHARDS)
-    assert bench.writer.owned == bench.mine
+    await until(lambda: len(bench.standby.followed) == len(bench.others))
+    assert bench.writer.owned == bench.reader.order == bench.mine
+    assert bench.standby.order == bench.others
     assert not bench.loader.followed
+    await bench.shards.close()
+
+
+async def test_a_shard_that_it_stands_by_for_is_read_on_when_it_is_to_own_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(dict.fromkeys(range(SHARDS), 1))
+    await bench.shards.open()
+    for number in (*bench.mine, *bench.others):
+        await bench.load(number, [a_session(number, 0)])
+    number = bench.others[0]
+    await until(lambda: number in bench.standby.followed)
+    bench.standby.hand_over([a_session(number, 1, client=1)])
+    monkeypatch.setattr(KnownPeers, "owners", lambda _: [ME.gateway])
+    bench.shards.tick()
+    assert number not in bench.standby.followed
+    await until(lambda: number in bench.reader.followed)
+    assert bench.reader.followed[number] == 2
+    assert bench.writer.owned.count(number) == 1
+    bench.writer.reports[number](number, 3, None)
+    bench.standby.hand_over([a_session(number, 2, client=2)])  # it was fetched before
+    bench.reader.hand_over([a_session(number, 2, client=2), owned_by(ME, number, 3)])
+    assert number in bench.shards.owned
+    monkeypatch.setattr(KnownPeers, "owners", lambda _: [ME.gateway, OTHER.gateway])
+    bench.shards.tick()
+    assert number in bench.reader.followed, "the next owner waits for a word of this one"
+    bench.reader.hand_over([owned_by(OTHER, number, 4)])
+
+    def stands_by() -> bool:
+        bench.shards.tick()
+        return number in bench.standby.followed
+
+    await until(stands_by)
+    assert bench.writer.left == [number]
+    assert number not in bench.reader.followed
+    await bench.shards.close()
+
+
+async def test_a_shard_is_followed_when_the_log_answers_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(dict.fromkeys(range(SHARDS), 1))
+    await bench.shards.open()
+    number = bench.mine[0]
+    follow = HeldReader.follow
+    failed: list[Mapping[int, int]] = []
+
+    async def fail(reader: HeldReader, positions: Mapping[int, int]) -> dict[int, int]:
+        if reader is not bench.reader or failed:
+            return await follow(reader, positions)
+        failed.append(positions)
+        raise LogError("not now", definite=False)
+
+    monkeypatch.setattr(HeldReader, "follow", fail)
+    await bench.load(number, [a_session(number, 0)])
+    await until(lambda: failed)
+
+    def is_followed() -> bool:
+        bench.shards.tick()
+        return number in bench.reader.followed
+
+    await until(is_followed)
+    bench.reader.hand_over([owned_by(ME, number, 1)])
+    assert bench.shards.owned == [number]
+    assert bench.shards.session_count == 1
+    await bench.shards.close()
+
+
+async def test_a_claim_says_that_somebody_waits_for_what_is_read() -> None:
+    bench = Bench(dict.fromkeys(range(SHARDS), 1))
+    await bench.shards.open()
+    number = bench.mine[0]
+    await bench.load(number, [a_session(number, 0)])
+    await until(lambda: number in bench.reader.followed)
+    session = a_session(number, 1)
+    bench.reader.hand_over([session])
+    before = bench.reader.hurried
+    key = (session.key or b"").replace(b"s/", b"c/", 1)
+    claim = encode_claim(OTHER, 1, clean_start=True)
+    bench.reader.hand_over([LogRecord(number, 2, 0, key, claim, stamp_headers("i"))])
+    assert (before, bench.reader.hurried) == (0, 1)
     await bench.shards.close()
 
 

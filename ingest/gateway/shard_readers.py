@@ -1,0 +1,24 @@
+"""The readers of shards: what somebody waits for is read at once, all else at less cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from mqlake.log.contract import LogAccess, LogReader
+
+
+class ShardReaders(NamedTuple):
+    """Three of `mqlake.sessions`; not started yet."""
+
+    owned: LogReader
+    """Follows shards that are loaded and this gateway's."""
+    standby: LogReader
+    """Follows those that are loaded and others'."""
+    loader: LogReader
+    """Reads them until they are loaded."""
+
+    @classmethod
+    def open(cls, log: LogAccess) -> Self:
+        owned, standby = log.open_paced_reader, log.open_late_reader
+        return cls((owned or log.open_reader)(), (standby or log.open_reader)(), log.open_reader())
