@@ -712,16 +712,25 @@ def _list_of(item: bytes) -> bytes:
     return rb"\[(?:%b(?:,%b)*)?\]" % (item, item)
 
 
-# As `encode_progress` writes what is neither owed retained messages nor history.
+# As `encode_progress` writes what is not owed history, and has nothing of share groups.
 _VERSION: Final = b"[%d-%d]" % (OLDEST_READ, RECORD_VERSION)
 _NUMBER: Final = rb"(?:0|[1-9][0-9]{0,17})"
 _PACKET_ID: Final = (  # 1 to 65,535
     rb"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}"
     rb"|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 )
+_TEXT: Final = rb'"[ !#-\[\]-~]*"'
+"""Of ASCII that needs no escape."""
+_USUAL_SCAN: Final = rb'\{"filter":%b,"qos":[012],"identifiers":%b,"limits":%b,"shard":%b,%b\}' % (
+    _TEXT,
+    _list_of(_PACKET_ID),
+    _list_of(_NUMBER),
+    _NUMBER,
+    rb'"position":(?:null|%b)' % _TEXT,
+)
 _USUAL_PROGRESS: Final = re.compile(
     rb'\{"v":%b,"id":"[0-9A-Za-z_-]+","cursor":%b,"settled":(?:true|false),"out":%b,"in":%b'
-    rb',"storing":%b,"storing_from":%b\}'
+    rb',"storing":%b,"storing_from":%b(?:,"retained":%b)?\}'
     % (
         _VERSION,
         _list_of(_NUMBER),
@@ -729,11 +738,11 @@ _USUAL_PROGRESS: Final = re.compile(
         _list_of(_PACKET_ID),
         _list_of(_PACKET_ID),
         _list_of(_NUMBER),
+        _list_of(_USUAL_SCAN),
     )
 )
 
 # As `encode_session` writes one that has no will: texts of ASCII that need no escape, all in it.
-_TEXT: Final = rb'"[ !#-\[\]-~]*"'
 _GROUP: Final = rb'"([ !#-\[\]-~]*)"'
 _FLAG: Final = rb"(?:true|false)"
 _UINT16: Final = rb"(?:0|%b)" % _PACKET_ID

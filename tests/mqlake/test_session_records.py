@@ -382,10 +382,24 @@ USUAL = encode_progress(
     ProgressRecord("00000000000000ab", [0, 2**63 - 1], False, [Outgoing(1, 2, 3, 4, True)], [65535])
 )
 
+OWED = encode_progress(
+    ProgressRecord(
+        "ab", [0], True, scans=[RetainedScan("a/b", 1, (7,), [3]), RetainedScan("+", 0, (), [4], 1)]
+    )
+)
 
-@given(st.integers(0, len(USUAL) - 1), st.sampled_from(list(b'[]{},"0129-. ')), st.booleans())
-def test_progress_that_passes_the_check_can_be_decoded(at: int, byte: int, adds: bool) -> None:
-    data = USUAL[:at] + bytes([byte]) + USUAL[at + (not adds) :]
+
+@pytest.mark.parametrize("usual", [USUAL, OWED])
+@given(
+    part=st.floats(0, 1, exclude_max=True),
+    byte=st.sampled_from(list(b'[]{},"\\n0129-. ')),
+    adds=st.booleans(),
+)
+def test_progress_that_passes_the_check_can_be_decoded(
+    usual: bytes, part: float, byte: int, adds: bool
+) -> None:
+    at = int(part * len(usual))
+    data = usual[:at] + bytes([byte]) + usual[at + (not adds) :]
     try:
         check_progress(data)
     except InvalidRecord:
