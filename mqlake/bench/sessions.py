@@ -58,6 +58,9 @@ STAND_BY_SECONDS: Final = 900.0
 
 BLOCK_BYTES: Final = 512
 
+RESTARTS: Final = 99
+"""Of three gateways of four, all three at once."""
+
 IDLE_CONNECTIONS: Final = 19_000
 """A process may have 20,000 files open on many machines."""
 PINGS: Final = 500
@@ -92,6 +95,30 @@ def measure_connect_rates(programs: Programs) -> list[Figures]:
     ):
         fleet.start(GATEWAY_NAMES[0])
         return [_rates(fleet, programs), _pings(fleet, programs)]
+
+
+def measure_restarts() -> list[Figures]:
+    """What a gateway that has nothing to do takes, before and after many restarts of others."""
+    with (
+        tempfile.TemporaryDirectory(prefix="mqlake-bench-") as folder,
+        running_fleet(Path(folder)) as fleet,
+    ):
+        stays, *others = GATEWAY_NAMES
+        fleet.start(*GATEWAY_NAMES)
+        pids = {stays: fleet.gateway(stays).pid}
+        what = "4 gateways with nothing to do, the first of them"
+        figures = {figure(what, "% of a core"): _resting(pids)}
+        for _ in range(RESTARTS // len(others)):
+            for name in others:
+                fleet.kill(name)
+            fleet.start(*others)
+        figures[figure(f"{what}, after {RESTARTS} restarts", "% of a core")] = _resting(pids)
+        return [figures]
+
+
+def _resting(pids: dict[str, int]) -> float:
+    time.sleep(SETTLE_SECONDS)
+    return max(cpu_percent_of(pids, BUSY_SECONDS).values())
 
 
 def _starts(fleet: Fleet, size: int) -> Figures:

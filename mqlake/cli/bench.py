@@ -25,7 +25,7 @@ from mqlake.bench.measurements import (
 from mqlake.bench.overload import measure_overload
 from mqlake.bench.programs import FALLBACK, Programs, build_programs
 from mqlake.bench.report import summarise, to_json, to_table
-from mqlake.bench.sessions import measure_connect_rates, measure_sessions
+from mqlake.bench.sessions import measure_connect_rates, measure_restarts, measure_sessions
 from mqlake.bench.system import Bench
 from mqlake.cli._progress import progress_bar
 from mqlake.local.paths import RUNTIME
@@ -118,6 +118,8 @@ def command(
                 if sizes:
                     bar.update(step, description=f"measuring connects{of_runs}")
                     results += measure_connect_rates(programs)
+                    bar.update(step, description=f"measuring restarts{of_runs}")
+                    results += measure_restarts()
                 for size in sizes:
                     bar.update(step, description=f"measuring {size:,} sessions{of_runs}")
                     results += measure_sessions(programs, size, note)
