@@ -108,8 +108,7 @@ class Shards:
 
     async def close(self) -> None:
         self._acts.is_closed = True
-        for reader in self._readers:
-            await reader.close()
+        await asyncio.gather(*(reader.close() for reader in self._readers))
         self._acts.close()
 
     async def finish(self) -> None:

@@ -101,6 +101,8 @@ _SESSION_AT: Final = 7
 
 _MOST_UNWRITTEN: Final = 1_000
 """Rows of a shard that wait in memory; a session is a kilobyte, say."""
+_MOST_WRITTEN: Final = 100
+"""Rows of a shard that are kept when they are in the database."""
 _FILTER_BITS: Final = 2**22
 _SUBSCRIBER_BITS: Final = 2**20
 _MOST_EPOCHS: Final = 20_000
@@ -141,6 +143,8 @@ class SqliteShardStore:
         self._filter = _KeyBits(_FILTER_BITS)
         # What is not in the database yet; None: deleted.
         self._rows: dict[Key, _Row | None] = {}
+        # What went there last: those who come and go are asked for again soon.
+        self._written: dict[Key, _Row | None] = {}
         self._values: dict[Key, bytes | None] = {}
         self._subscriptions: dict[tuple[str, str, str], SubscriptionRow | None] = {}
         # That ever had a subscription with a record of its own; there are few, or none.
@@ -307,8 +311,11 @@ class SqliteShardStore:
         if key not in self._filter:
             self._had[key] = False
             return None
-        found = self._database.row(self._get, key)
-        row = None if found is None else _from_database(key, found)
+        if key in self._written:
+            row = self._written[key]
+        else:
+            found = self._database.row(self._get, key)
+            row = None if found is None else _from_database(key, found)
         self._had[key] = row is not None and row[_SESSION_AT] is not None
         return row
 
@@ -354,6 +361,7 @@ class SqliteShardStore:
             self._database.write_many(self._put, put)
             gone = [key for key, row in rows.items() if row is None]
             self._database.write_many(self._delete, gone)
+        self._written = rows if len(rows) <= _MOST_WRITTEN else {}
         self._rows, self._had = {}, {}
         if len(self._epochs) > _MOST_EPOCHS:
             self._epochs = {}

@@ -29,13 +29,16 @@ WITH_MORE = b'{"subscriptions":[{"filter":"a"}],"more":6}'
 CLAIM = Claim(TWO, 3, 7, 1_000, clean_start=True, principal="user", session={"id": "s1"})
 
 
-@pytest.fixture(params=["memory", "sqlite", "sqlite, each row at once"])
+@pytest.fixture(
+    params=["memory", "sqlite", "sqlite, each row at once", "sqlite, each row at once and kept"]
+)
 def store(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> "Iterator[ShardStore]":
     database = Database(None)
-    if request.param == "sqlite, each row at once":
+    if request.param.startswith("sqlite, each row at once"):
         monkeypatch.setattr(shards, "_MOST_UNWRITTEN", 1)
+        monkeypatch.setattr(shards, "_MOST_WRITTEN", 1 if request.param.endswith("kept") else 0)
         monkeypatch.setattr(shards, "_MOST_EPOCHS", 1)
     yield MemoryShardStore() if request.param == "memory" else SqliteShardStore(database, 4)
     database.close()
@@ -182,10 +185,12 @@ def test_a_dropped_shard_begins_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most_unwritten", [1, 3, 1_000])
+@pytest.mark.parametrize("most_written", [0, 100])
 def test_whatever_is_done_both_stores_say_the_same(
-    monkeypatch: pytest.MonkeyPatch, most_unwritten: int
+    monkeypatch: pytest.MonkeyPatch, most_unwritten: int, most_written: int
 ) -> None:
     monkeypatch.setattr(shards, "_MOST_UNWRITTEN", most_unwritten)
+    monkeypatch.setattr(shards, "_MOST_WRITTEN", most_written)
     monkeypatch.setattr(shards, "_MOST_EPOCHS", 4)
     choose = random.Random(7)
     database = Database(None)
