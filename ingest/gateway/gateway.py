@@ -111,10 +111,8 @@ class Gateway(Foundation):
             group_ended=ended.group,
             told=self._told,
         )
-        readers, database, peers = ShardReaders.open(log), self.database, self.peers
-        self.shards = shards = Shards(
-            me, count, writer, readers, database, peers, lease, context.clock, actions
-        )
+        stores = ShardReaders.open(log), self.database, self.peers
+        self.shards = shards = Shards(me, count, writer, *stores, lease, context.clock, actions)
         self.shared_limits.absent_subscriptions = shards.absent_subscriptions
         logs = self.session_log, self.share_log
         self.sessions = Sessions(context, *logs, shards, groups, delivered, self.peers, lease)
@@ -158,8 +156,8 @@ class Gateway(Foundation):
         )
         known = self.delivered, subscriptions, self.share_groups, self.retained, self.routes
         asked = control.process, self.retained_answers.receive_question
-        rest = self.delivery_events, self.latencies, self.lease, self.shared_limits
-        outward = context, *known, *asked, *rest
+        told = self.delivery_events, self.latencies, self.lease, self.shared_limits
+        outward = context, *known, *asked, *told
         self.delivery = (
             Delivery(*outward) if tracer is None else TracingDelivery(*outward, tracer=tracer)
         )
@@ -170,8 +168,8 @@ class Gateway(Foundation):
         inward = self.publisher, self.wills, self.routes
         doors = self.connections, self.listeners, self.draining
         load = self.authorizer, self.latencies, self.overload
-        below = self.context, self.writer, self.counted
-        self.status = Status(*below, *doors, *inward, shards, self.peers, *load, self.shared_limits)
+        below, limits = (context, self.writer, self.counted), self.shared_limits
+        self.status = Status(*below, *doors, *inward, shards, self.peers, *load, limits)
 
     def _make_clients(self) -> None:
         """Make what each client's connection and session are made with."""
