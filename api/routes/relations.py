@@ -20,6 +20,7 @@ from api.pages import (
 from api.problems import ProblemDetails
 from api.rules.book import Entry
 from api.rules.checking import compiled
+from api.sql import usage
 from mqlake.reference_records import REFERENCE_TABLE_PREFIX
 from mqlake.tables import FOR_ADMINISTRATORS, RULE_TABLE_COLUMNS, RULE_TABLE_PREFIX, TABLES
 from mqlake.views import view_columns
@@ -78,6 +79,8 @@ def _tables(*, is_administrator: bool) -> Iterator[Relation]:
             continue
         columns = [_column(one.name, one.type, one.comment) for one in view_columns(table)]
         yield Relation(name=table.name, comment=table.comment, columns=columns)
+    columns = [_column(one.name, one.type, one.comment) for one in usage.COLUMNS]
+    yield Relation(name=usage.NAME, comment=usage.COMMENT, columns=columns)
 
 
 def _rule_tables(entries: list[Entry]) -> list[Relation]:

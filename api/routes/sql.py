@@ -5,6 +5,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,6 +23,7 @@ from api.sql.checking import check
 from api.sql.errors import QueryError
 from api.sql.results import MEDIA_TYPES, Format, Result, write
 from api.sql.running import Limits, QueryRunner, TooManyQueriesError
+from api.sql.usage import usage_of, usage_select
 
 if TYPE_CHECKING:
     from api.settings import ApiSettings
@@ -143,6 +145,7 @@ async def post_sql(
             tenant,
             is_administrator=caller.may("admin"),
             topic_filters=caller.topic_filters,
+            usage=partial(_usage, request, tenant),
         )
         run, result = await _run(
             request, lambda stop: runner.run(query, asked.format, limits, stop)
@@ -164,6 +167,11 @@ async def post_sql(
         media_type=MEDIA_TYPES[asked.format],
         headers=headers,
     )
+
+
+def _usage(request: Request, tenant: str) -> str:
+    state = request.app.state
+    return usage_select(usage_of(tenant, state.rule_metrics, state.cache))
 
 
 Run = AbstractContextManager[Result]

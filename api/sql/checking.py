@@ -19,6 +19,7 @@ from api.sql.costs import call_problem, query_problem, sets_problem
 from api.sql.dialect import DIALECT, HistoryParser, Verbatim, first_place, path_of, to_sql
 from api.sql.errors import QueryError, error_at
 from api.sql.functions import ALLOWED, GENERATORS, HINTS, PATTERN_FUNCTIONS, TABLE_FUNCTIONS
+from api.sql.usage import NAME as USAGE
 from mqlake.errors import InvalidTopic
 from mqlake.tables import FOR_ADMINISTRATORS, OF_TOPICS, RULE_TABLE_PATTERN
 from mqlake.topics import validate_topic_filter
@@ -111,6 +112,7 @@ _OWN_WORDS: Final = frozenset(
                 "AS BOTH LEADING TRAILING NULLS FIRST LAST IGNORE RESPECT",
                 "UNBOUNDED PRECEDING FOLLOWING",
                 "CURRENT ROW GROUPING SETS CUBE ROLLUP OUTER VIEW FILTER VERSION TIMESTAMP OF IF",
+                "VALUES AS BIGINT kind name value",
                 "try_cast array regexp_like variant_get position left substring trim extract",
                 "interval to",
                 "DAYS HOURS MINUTES SECONDS WEEKS MONTHS YEARS DOW DOY WEEK EPOCH",
@@ -150,6 +152,7 @@ def check(
     *,
     is_administrator: bool = False,
     topic_filters: Sequence[str] | None = None,
+    usage: Callable[[], str] | None = None,
 ) -> CheckedQuery:
     """Check a query and confine it to a tenant, and to what who asks may see.
 
@@ -158,6 +161,7 @@ def check(
         tenant: Whose rows there are.
         is_administrator: Whether who asks is one.
         topic_filters: Of topics of which there are rows, and no tables without topics; None: all.
+        usage: Returns the SELECT of the relation `usage`, of this tenant; None: there is none.
 
     Raises:
         QueryError: It is refused, or does not parse.
@@ -166,7 +170,7 @@ def check(
     _check_tokens(text, tokens)
     try:
         statement = _parse(text, tokens)
-        checker = _Checker(text, tenant, statement, is_administrator, topic_filters)
+        checker = _Checker(text, tenant, statement, is_administrator, topic_filters, usage)
         checker.check()
         sql = to_sql(statement)
     except RecursionError as exc:  # a name of a thousand parts, say, is as deep
@@ -277,6 +281,7 @@ class _Checker:
     root: exp.Expr
     is_administrator: bool
     topic_filters: Sequence[str] | None
+    usage: Callable[[], str] | None
     relations: set[str] = field(default_factory=set)
 
     def check(self) -> None:
@@ -318,7 +323,7 @@ class _Checker:
         for cte in self.root.find_all(exp.CTE):
             name = cte.alias.lower()
             is_table = re.fullmatch(RULE_TABLE_PATTERN, name) or _REFERENCE_TABLE.fullmatch(name)
-            if name in BY_NAME or is_table:
+            if name in BY_NAME or name == USAGE or is_table:
                 self._refuse(cte.args["alias"], f"{cte.alias} is the name of a table")
             names.add(name)
         return names
@@ -358,14 +363,19 @@ class _Checker:
             select = rule_view_select(name, time_travel=travel, where=mine)
         elif is_ours and (found := _REFERENCE_TABLE.fullmatch(name)):
             select = reference_view_select(self.tenant, found[1], time_travel=travel)
+        elif is_ours and name == USAGE and self.usage is not None:
+            if travel:
+                self._refuse(table, f"{name} is no table and has no versions")
+            select = self.usage()
         else:
             shown = ".".join(part.name for part in table.parts)
             self._refuse(
                 table.this,
                 f"there is no table {shown}",
-                f"{', '.join(BY_NAME)}, rule_<name>, reference_<id>",
+                f"{', '.join(BY_NAME)}, {USAGE}, rule_<name>, reference_<id>",
             )
-        self.relations.add(name)
+        if name != USAGE:  # whoever runs the query looks for tables
+            self.relations.add(name)
         if not table.alias:
             table.set("alias", exp.TableAlias(this=exp.to_identifier(name)))
         table.set("this", Verbatim(this=f"({select})"))

@@ -36,6 +36,7 @@ TRICKS = (
     "SELECT * FROM retained",
     "SELECT * FROM events",
     "SELECT * FROM sessions",
+    "SELECT * FROM usage",
 )
 
 
@@ -74,6 +75,11 @@ def rows(rest: Rest, tenant: str) -> list[list[str]]:
     return found
 
 
+def is_answered(rest: Rest, tenant: str, text: str, expected: list[list[Any]]) -> bool:
+    found: bool = query(rest, tenant, text).get("rows") == expected
+    return found
+
+
 def has_rows(rest: Rest, tenant: str, count: int) -> bool:
     return len(rows(rest, tenant)) >= count
 
@@ -92,6 +98,16 @@ def test_no_query_reads_another_tenants_rows(rest: Rest, published: dict[str, st
         told = json.dumps(query(rest, "doors-b", text))
         assert "of-doors-a" not in told, text
         assert "of-default" not in told, text
+
+
+def test_what_a_tenant_uses_is_in_sql(rest: Rest, published: dict[str, str]) -> None:
+    text = "SELECT kind, name, value FROM usage WHERE kind LIKE 'rule%' ORDER BY kind"
+    kinds = (("rule_evaluations", 1), ("rule_failures", 0), ("rule_outputs", 1))
+    expected = [[kind, "doors", value] for kind, value in kinds]
+    for tenant in TENANTS[:2]:
+        await_condition(partial(is_answered, rest, tenant, text, expected), "its usage")
+    told = query(rest, "default", text)["rows"]
+    assert "doors" not in [name for _, name, _ in told]
 
 
 def test_a_message_is_traced_by_its_own_tenant_alone(rest: Rest, published: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ from api.sql.checking import CheckedQuery, check
 from api.sql.errors import QueryError, QueryTimeoutError, QueryTooLargeError
 from api.sql.results import Format, write
 from api.sql.running import Limits, QueryRunner
+from api.sql.usage import usage_select
 from ingest.balancer.history import CLIENTS, PROBES, SUBSCRIPTIONS, TOPICS
 from ingest.balancer.probe import PROBE_PREFIX
 from mqlake.local.testing import await_condition
@@ -167,6 +168,14 @@ def test_a_field_of_the_payload_has_its_own_name(runner: QueryRunner) -> None:
     query = f"SELECT {fields} FROM messages GROUP BY ALL"
     found = ask(runner, query, rows=1)["columns"]
     assert [column["name"] for column in found] == ["temp", "c", "count(1)"]
+
+
+def test_usage_is_a_relation_like_others(runner: QueryRunner) -> None:
+    told = [("rule_evaluations", "a'b`${env:HOME}\n", 2**40), ("sessions", "", 3)]
+    text = "SELECT kind, name, value FROM usage WHERE value > 2 ORDER BY value DESC"
+    query = check(text, TENANT, usage=lambda: usage_select(iter(told)))
+    with runner.run(query, "json", LIMITS) as result:
+        assert json.loads(b"".join(write(result, "json")))["rows"] == [list(one) for one in told]
 
 
 def test_every_relation_answers_and_shows_the_tenants_rows_only(runner: QueryRunner) -> None:

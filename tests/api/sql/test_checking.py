@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from api.sql.checking import MOST_CHARACTERS, check
 from api.sql.errors import QueryError
+from api.sql.usage import usage_select
 from mqlake.views import BY_NAME
 
 HOSTILE = [
@@ -60,6 +61,33 @@ ALLOWED = [
 @pytest.mark.parametrize("sql", ALLOWED)
 def test_a_query_over_our_tables_is_let_through(sql: str) -> None:
     check(sql, "default")
+
+
+def test_usage_is_what_is_known_of_the_tenant_now() -> None:
+    asked: list[str] = []
+
+    def usage() -> str:
+        asked.append("")
+        return usage_select(iter([("rule_outputs", "a'b`${env:HOME}", 7), ("sessions", "", 0)]))
+
+    text = "SELECT u.name, sum(value) FROM usage u JOIN messages ON true GROUP BY 1"
+    checked = check(text, "acme", usage=usage)
+    assert "${" not in checked.sql
+    assert r"('rule_outputs', 'a\'b`\u0024{env:HOME}', CAST(7 AS BIGINT))" in checked.sql
+    assert checked.relations == {"messages"}
+    check("SELECT 1 FROM messages", "acme", usage=usage)
+    assert len(asked) == 1, "who does not name it costs nothing"
+    for refused in (
+        "SELECT * FROM usage VERSION AS OF 1",
+        "WITH usage AS (SELECT 1) SELECT * FROM usage",
+        "SELECT * FROM other.usage",
+    ):
+        with pytest.raises(QueryError):
+            check(refused, "acme", usage=usage)
+    with pytest.raises(QueryError, match="topics alone"):
+        check("SELECT * FROM usage", "acme", usage=usage, topic_filters=["#"])
+    with pytest.raises(QueryError, match="no table usage"):
+        check("SELECT * FROM usage", "acme")
 
 
 @pytest.mark.parametrize("sql", HOSTILE)
