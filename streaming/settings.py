@@ -83,7 +83,7 @@ class StreamingSettings(ProcessSettings):
         ge=1,
         description="a rule that fails so often within a minute, and on more than the share below "
         "of what it is evaluated on, is paused; of what one user, or client without one, makes it "
-        "fail on 10 messages a minute count",
+        "fail on 10 messages a minute count, of one address 50",
     )
     rules_pause_share: float = Field(default=0.5, ge=0.0, le=1.0, description="see above")
     stateful_interval_seconds: float = Field(

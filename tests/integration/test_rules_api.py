@@ -6,6 +6,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,17 +208,66 @@ def test_a_backfill_and_live_evaluation_take_each_message_once(
     assert sorted(row["t"] for _, row in listener.messages) == wanted
 
 
+def run_rules(system: LocalSystem, command: str, *rest: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(testing.PROGRAM), "rules", command, "--data-dir", str(system.data_dir), *rest],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def publish_from(system: LocalSystem, address: str, clients: int, times: int, z: int) -> None:
+    """Have clients at an address publish, each so many times."""
+    for number in range(clients):
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, f"paused-{address}-{number}")
+        client.connect("127.0.0.1", system.mqtt_port, bind_address=address)
+        client.loop_start()
+        sent = [
+            client.publish(f"rules-api/paused/{address}-{number}", json.dumps({"z": z}), 1)
+            for _ in range(times)
+        ]
+        for one in sent:
+            one.wait_for_publish(30)
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_a_rule_that_many_make_fail_is_paused_and_goes_on_from_there(
+    system: LocalSystem, rest: Rest, listener: Listener
+) -> None:
+    listener.messages.clear()
+    sql = "SELECT 12 / payload.z AS q FROM 'rules-api/paused/+'"
+    made = {"id": "api-paused", "sql": sql, "actions": [republish("resumed")]}
+    status, rule = rest.ask("POST", "/rules", made)
+    assert (status, rule["state"]) == (201, "running"), rule
+
+    def made_of(*values: int) -> bool:
+        return [row["q"] for _, row in listener.messages] == [12 / one for one in values]
+
+    publish_from(system, "127.0.0.2", 15, 12, 0)
+    publish_from(system, "127.0.0.3", 1, 1, 2)
+    await_condition(lambda: made_of(2), "one alone, by many names, takes it from nobody")
+    for last in (4, 5, 6):
+        publish_from(system, f"127.0.0.{last}", 6, 10, 0)
+    await_condition(lambda: rest.get("/rules/api-paused")["state"] == "paused", "it is paused")
+    publish_from(system, "127.0.0.3", 1, 1, 3)
+    publish_from(system, "127.0.0.3", 1, 1, 4)
+    resumed = run_rules(system, "resume", "api-paused", "--from", "pause")
+    assert "api-paused: running, version 2" in resumed.stdout, resumed
+    publish_from(system, "127.0.0.3", 1, 1, 6)
+    await_condition(lambda: len(listener.messages) >= 4, "what was missed, and what comes")
+    assert sorted(row["q"] for _, row in listener.messages) == [2, 3, 4, 6]
+    explained = rest.get("/rules/api-paused/explain")["spans"]
+    assert [one["version"] for one in explained] == [1, 2]
+    assert rest.ask("DELETE", "/rules/api-paused")[0] == 204
+
+
 def test_the_command_line_applies_files(system: LocalSystem, tmp_path: Path) -> None:
     path = tmp_path / "rule.yaml"
     path.write_text(f"id: from-file\nsql: {SQL}\nactions: [{{function: console}}]\n")
 
-    def rules(command: str, *rest: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [str(testing.PROGRAM), "rules", command, "--data-dir", str(system.data_dir), *rest],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    rules = partial(run_rules, system)
 
     assert rules("plan", str(path)).returncode == 2
     assert rules("apply", str(path)).stdout == "+ from-file: running\n"

@@ -18,6 +18,7 @@ from mqlake.record_versions import NEWEST_READ, READ_VERSIONS
 from mqlake.records import (
     DEAD_LETTERS,
     EVENTS,
+    HEADER_PEERHOST,
     INBOUND,
     OUTPUTS,
     Headers,
@@ -76,7 +77,7 @@ class Engine:
     def __init__(self, jvm: Any, gateway: Any) -> None:
         self.limits = Limits()
         self._gateway = gateway
-        self._jvm = jvm
+        self.jvm = jvm
         self.table = jvm.mqlake.rules.RuleTable()
         self.events: list[Event] = []
         self._evaluation = jvm.mqlake.rules.RuleEvaluation(
@@ -95,6 +96,7 @@ class Engine:
         partition: int = 0,
         offset: int = 0,
         chain: bytes = b"",
+        peer_host: str = "",
         **fields: Any,
     ) -> list[Output | DeadLetter]:
         values: dict[str, Any] = {
@@ -109,13 +111,15 @@ class Engine:
         headers = message_headers(message)
         if chain:
             headers.append(("chain", chain))
+        if peer_host:
+            headers.append((HEADER_PEERHOST, peer_host.encode()))
         key = message_key("default", topic)
         return self.evaluate(INBOUND, partition, offset, key, payload, headers)
 
     def counters(self, rule: str) -> dict[str, int]:
         """Return what a rule counts."""
         counters: dict[str, int] = json.loads(
-            self._jvm.mqlake.rules.RuleCounters.of(f"default/{rule}").toJson()
+            self.jvm.mqlake.rules.RuleCounters.of(f"default/{rule}").toJson()
         )
         return counters
 
@@ -128,9 +132,9 @@ class Engine:
         value: bytes | None,
         headers: Headers,
     ) -> list[Output | DeadLetter]:
-        names = self._gateway.new_array(self._jvm.java.lang.String, len(headers))
-        values = self._jvm.java.lang.reflect.Array.newInstance(
-            self._jvm.java.lang.Class.forName("[B"), len(headers)
+        names = self._gateway.new_array(self.jvm.java.lang.String, len(headers))
+        values = self.jvm.java.lang.reflect.Array.newInstance(
+            self.jvm.java.lang.Class.forName("[B"), len(headers)
         )
         for number, (name, header) in enumerate(headers):
             names[number] = name
@@ -338,6 +342,70 @@ def test_publishers_of_a_minute_are_told_apart_up_to_a_bound(engine: Engine) -> 
     counts: Any = engine.counters("bounded")
     assert counts["failing"]["failed"] + counts["failing"]["beyond"] == 2_400
     assert counts["failing"]["failed"] <= 2 * 1_010, "of one minute, or two"
+
+
+def blamed(engine: Engine, rule: str) -> int:
+    """Return how many failures speak against a rule."""
+    counts: Any = engine.counters(rule)
+    failed: int = counts["failing"]["failed"]
+    assert counts["failed"] == failed + counts["failing"]["beyond"]
+    return failed
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "203.0.113.7",
+        "2001:db8:1:2::{}",  # one network of 64 bits
+    ],
+)
+def test_names_that_cost_nothing_do_not_make_one_many(engine: Engine, address: str) -> None:
+    """Where nobody logs in, one makes up names and clients; all come from where he is."""
+    rule = f"names-{address}"
+    engine.activate(a_span('SELECT 1 / payload.n AS x FROM "a"'), rule=rule)
+    for number in range(300):
+        place = address.format(number + 1)
+        engine.publish(
+            *("a", b'{"n": 0}'), peer_host=place, client_id=f"c{number}", username=f"u{number}"
+        )
+    assert blamed(engine, rule) in {50, 100}, "of one minute, or two"
+    for number in range(30):
+        engine.publish(
+            "a", b'{"n": 0}', client_id=f"d{number}", peer_host=f"2001:db8:2:{number}::1"
+        )
+    assert blamed(engine, rule) >= 80, "many who are elsewhere do speak against it"
+
+
+def test_one_topic_does_not_have_a_rule_paused_for_the_others(engine: Engine) -> None:
+    wide, narrow = (f"topics-{name}" for name in ("wide", "narrow"))
+    engine.activate(a_span('SELECT 1 / payload.n AS x FROM "a/+"'), rule=wide)
+    engine.activate(a_span('SELECT 1 / payload.n AS x FROM "a/b"'), rule=narrow)
+    for number in range(300):
+        engine.publish("a/b", b'{"n": 0}', offset=number, client_id=f"c{number}")
+    assert blamed(engine, wide) in {50, 100}, "of one minute, or two"
+    assert blamed(engine, narrow) == 300, "it reads no other topic"
+    for number in range(30):
+        engine.publish(f"a/{number}", b'{"n": 0}', client_id=f"d{number}")
+    assert blamed(engine, wide) >= 80
+
+
+def test_clients_of_events_are_counted_by_their_addresses(engine: Engine) -> None:
+    engine.activate(a_span("SELECT 1 / 0 AS x FROM '$events/client_connected'"), rule="connected")
+    for number in range(300):
+        peer = {"peer": f"198.51.100.1:{number}"}
+        event = {"event": "client.connected", "client_id": f"c{number}", **peer}
+        key = f"default/c{number}".encode()
+        engine.evaluate(EVENTS, 0, number, key, json.dumps(event).encode(), [])
+    assert blamed(engine, "connected") in {50, 100}, "of one minute, or two"
+
+
+def test_dead_letters_of_all_publishers_together_are_sampled(engine: Engine) -> None:
+    """A rule that is broken for all and not paused writes no dead letters for ever."""
+    blame = engine.jvm.mqlake.rules.Blame()
+    told = sum(blame.note(f"c{number % 20}", None, None, 0) for number in range(10_500))
+    assert told == 10_005
+    assert blame.note("c0", None, None, 60_000), "another minute"
+    assert blame.isOfRule()
 
 
 def test_several_rows_of_a_record_are_numbered(engine: Engine) -> None:

@@ -6,6 +6,7 @@ import mqlake.Vocabulary;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.variant.VariantExpressionEvalUtils$;
 import org.apache.spark.types.variant.Variant;
+import org.apache.spark.types.variant.VariantUtil;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.unsafe.types.VariantVal;
 
@@ -93,6 +94,14 @@ public final class MessageRow extends GenericInternalRow {
     public String publisher() {
         byte[] name = username == null || username.length == 0 ? clientIdBytes() : username;
         return new String(name, StandardCharsets.UTF_8);
+    }
+
+    /** Return from which address the message or event is; null where none is known. */
+    public String address() {
+        if (event != null) {
+            return event.address();
+        }
+        return peerHost == null ? null : new String(peerHost, StandardCharsets.UTF_8);
     }
 
     private void begin() {
@@ -240,6 +249,15 @@ public final class MessageRow extends GenericInternalRow {
             this.fields = fields;
             this.name = name;
             this.topicName = topicName(name);
+        }
+
+        /** Return from where the client of the event is (`peer` has a port); null where none is said. */
+        String address() {
+            Variant peer = new Variant(fields.getValue(), fields.getMetadata()).getFieldByKey("peer");
+            if (peer == null || peer.getType() != VariantUtil.Type.STRING) {
+                return null;
+            }
+            return peer.getString().substring(0, Math.max(peer.getString().lastIndexOf(':'), 0));
         }
 
         /** Return the topic of events of a name. */

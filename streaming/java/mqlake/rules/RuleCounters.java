@@ -1,6 +1,5 @@
 package mqlake.rules;
 
-import java.util.HashMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAdder;
 import mqlake.Vocabulary;
@@ -9,17 +8,6 @@ import mqlake.Vocabulary;
 public final class RuleCounters {
     /** One evaluation of so many is timed. */
     public static final int SAMPLE = 64;
-    /**
-     * Failures within a minute for which one publisher can help to have a rule paused: further ones
-     * are its own matter. Nobody switches a rule off alone that works for others.
-     */
-    static final int MAX_BLAMED = 10;
-    /** Dead letters of one publisher within a minute that are all written; then one of LETTER_SAMPLE. */
-    static final int MAX_LETTERS = 1000;
-    static final int LETTER_SAMPLE = 100;
-    /** Publishers told apart within a minute; further ones are as one. */
-    private static final int MAX_PUBLISHERS = 1000;
-    private static final long MINUTE_MS = 60000;
     /** Of a failure of which no dead letter is to tell. */
     public static final long LEFT_OUT = -1;
 
@@ -51,9 +39,7 @@ public final class RuleCounters {
     private long failedOfChange;
     /** Failures that do not count for that: their publishers had their part. */
     private long beyond;
-    /** Publisher to how often the rule has failed on what it sent in the present minute. */
-    private final HashMap<String, int[]> publishers = new HashMap<>();
-    private long minute;
+    private final Blame blame = new Blame();
     /** Failures of which no dead letter has told yet. */
     private long withoutLetter;
 
@@ -119,40 +105,26 @@ public final class RuleCounters {
     }
 
     /**
-     * Count a failure of the version that a change has put in force, on a message of a publisher.
-     * Return how many failures before it no dead letter tells of, LEFT_OUT when none is to tell of this.
+     * Count a failure of the version that a change has put in force, on a message.
+     *
+     * @param topic null for a rule that reads no other
+     * @return how many failures before it no dead letter tells of, LEFT_OUT when none is to tell of this
      */
-    public synchronized long fail(long change, String publisher, long nowMs) {
-        int times = times(publisher, nowMs);
-        if (times <= MAX_BLAMED) {
+    public synchronized long fail(long change, MessageRow row, String topic, long nowMs) {
+        boolean isTold = blame.note(row.publisher(), row.address(), topic, nowMs);
+        if (blame.isOfRule()) {
             fail(change);
         } else {
             failed.increment();
             beyond++;
         }
-        if (times > MAX_LETTERS && times % LETTER_SAMPLE != 0) {
+        if (!isTold) {
             withoutLetter++;
             return LEFT_OUT;
         }
         long before = withoutLetter;
         withoutLetter = 0;
         return before;
-    }
-
-    /** Count a failure on what somebody has sent; return the how many'th it is in this minute. */
-    private int times(String publisher, long nowMs) {
-        if (nowMs / MINUTE_MS != minute) {
-            minute = nowMs / MINUTE_MS;
-            publishers.clear();
-        }
-        String key = publishers.size() < MAX_PUBLISHERS || publishers.containsKey(publisher)
-                ? publisher : "";
-        int[] times = publishers.get(key);
-        if (times == null) {
-            times = new int[1];
-            publishers.put(key, times);
-        }
-        return ++times[0];
     }
 
     /** Return what a dead letter says, with the failures that have none. */
@@ -166,7 +138,7 @@ public final class RuleCounters {
         failedOfChange = 0;
         beyond = 0;
         withoutLetter = 0;
-        publishers.clear();
+        blame.clear();
     }
 
     /** Take note of a failure; return of how many an event is to tell now, 0 when none is. */

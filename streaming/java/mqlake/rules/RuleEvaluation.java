@@ -123,7 +123,8 @@ public final class RuleEvaluation {
     private static void failed(
             RuleVersion rule, Throwable error, int count, RuleTable table, Writer writer) {
         long nowMs = System.currentTimeMillis();
-        long before = rule.counters.fail(rule.change, writer.row.publisher(), nowMs);
+        String topic = rule.isWide ? writer.topicName : null;
+        long before = rule.counters.fail(rule.change, writer.row, topic, nowMs);
         writer.takeBack(count); // a rule gives all of its rows or none
         String text = Failures.reason(error);
         if (before != RuleCounters.LEFT_OUT) {

@@ -10,6 +10,8 @@ public final class RuleVersion {
     final String rule;
     final int version;
     final String[] filters;
+    /** Whether it reads more than one topic. */
+    final boolean isWide;
     /** Log topic to the first offset of each partition that counts, and the first that no longer does. */
     private final HashMap<String, long[][]> ranges;
     /** Null when the expression does not compile. */
@@ -32,6 +34,7 @@ public final class RuleVersion {
         this.rule = rule;
         this.version = version;
         this.filters = filters;
+        this.isWide = isWide(filters);
         this.ranges = ranges;
         this.code = code;
         this.counters = counters;
@@ -39,6 +42,11 @@ public final class RuleVersion {
         this.endedAtMs = endedAtMs;
         this.key = (tenant + "/" + rule).getBytes(StandardCharsets.UTF_8);
         this.versionHeader = Integer.toString(version).getBytes(StandardCharsets.US_ASCII);
+    }
+
+    /** Tell whether filters match more than one topic. */
+    public static boolean isWide(String[] filters) {
+        return filters.length != 1 || filters[0].indexOf('+') >= 0 || filters[0].indexOf('#') >= 0;
     }
 
     /** Tell whether this version is the one for a record; a partition that is new counts from 0. */

@@ -173,7 +173,8 @@ final class StreamEvaluation {
 
     private void failed(MessageRow row, Throwable error, boolean isLoop) {
         long nowMs = System.currentTimeMillis();
-        long before = counters.fail(stream.change, row.publisher(), nowMs);
+        String topic = stream.isWide ? row.topicName() : null;
+        long before = counters.fail(stream.change, row, topic, nowMs);
         String text = Failures.reason(error);
         if (before != RuleCounters.LEFT_OUT) {
             letter(row, RuleCounters.letterText(text, before), headers(row, "evaluate"));

@@ -3,6 +3,7 @@ package mqlake.stateful;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
+import mqlake.rules.RuleVersion;
 
 /**
  * What streaming/rules/plans.py says of one stream of a run: the run, and the stream of its plan.
@@ -24,6 +25,8 @@ final class StreamSpec {
     final String logTopic;
     final boolean isEvents;
     final String[] filters;
+    /** Whether they match more than one topic. */
+    final boolean isWide;
     final String condition;
     /** Time of the event, in microseconds, then the columns. */
     final String[] columns;
@@ -43,6 +46,7 @@ final class StreamSpec {
         this.logTopic = field(stream, "log_topic").asText();
         this.isEvents = field(stream, "is_events").asBoolean();
         this.filters = texts(field(stream, "filters"));
+        this.isWide = RuleVersion.isWide(filters);
         this.condition = field(stream, "condition").asText();
         this.columns = texts(field(stream, "columns"));
         this.hopsColumn = field(stream, "hops_column").asInt();
