@@ -249,9 +249,9 @@ class KafkaLogReader:
                     self._is_cut_off = False
                 if batch and self._wait_for_loop():
                     self._loop.call_soon_threadsafe(self._hand_over, batch)
+                self._hurried.clear()  # before it is looked who waits
                 rest = pace.after_batch(time.monotonic(), is_full=len(batch) > more)
-                if rest:
-                    self._hurried.clear()
+                if rest and not self._stop.is_set():
                     self._hurried.wait(rest)
         except RuntimeError:
             if not self._loop.is_closed():  # else nobody is left to read for

@@ -10,9 +10,10 @@ from ingest.session import acts, stored_subscriptions
 from ingest.session.effects import ShardRecord
 from ingest.session.holder import Holder
 from ingest.session.stored_subscriptions import SubscriptionsOfShard
-from mqlake.session_records import subscription_key
+from mqlake.session_records import NEVER_EXPIRES, subscription_key
 from mqlake.shard_records import stamp_headers
-from tests.ingest.session.simulation.search import explain, schedules_wanted
+from tests.ingest.session.simulation.schedule import Fault, Schedule, Step
+from tests.ingest.session.simulation.search import explain, run, schedules_wanted
 from tests.ingest.session.subscription_simulation import (
     Filters,
     SubscribingWorld,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mqlake.shard_records import Key
+    from tests.ingest.session.simulation.invariants import Violation
 
 Patch = pytest.MonkeyPatch
 
@@ -128,6 +130,20 @@ def answer_before_it_is_durable(patch: Patch) -> None:
     patch.setattr(Filters, "write", answer)
 
 
+def crash_at_each_event() -> Iterator[Violation | None]:
+    """Have a gateway die at each event while a client subscribes and moves on."""
+    steps = (
+        Step(2_500, "connect", 0, 0, expiry=NEVER_EXPIRES),
+        *(Step(2_520 + 4 * number, "subscribe", 0, number % 3) for number in range(6)),
+        Step(3_600, "connect", 0, 1, expiry=NEVER_EXPIRES),
+        Step(15_000, "wait"),
+    )
+    for event in range(12, 60):
+        for seed in range(1, 4):
+            schedule = Schedule(seed, 2, 1, steps, (Fault(event, "crash", 0),))
+            yield run(schedule, SubscribingWorld)
+
+
 MUTANTS: Final[list[tuple[Callable[[Patch], None], int]]] = [
     (hand_over_what_has_ended, 246),
     (forget_a_page, 0),
@@ -136,7 +152,6 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int]]] = [
     (write_nothing_again, 245),
     (leave_what_has_ended, 3),
     (end_subscriptions_first, 20),
-    (answer_before_it_is_durable, 3_307),
 ]
 """Planted faults, and the first seed that finds each: it is looked for around that one."""
 
@@ -149,3 +164,13 @@ def test_a_planted_fault_is_found(
 ) -> None:
     plant(monkeypatch)
     assert search(range(max(0, seed - AROUND), seed + AROUND)) is not None
+
+
+def test_what_was_answered_outlives_a_crash_at_each_event() -> None:
+    assert not [found for found in crash_at_each_event() if found is not None]
+
+
+def test_an_answer_before_it_is_durable_is_found(monkeypatch: Patch) -> None:
+    answer_before_it_is_durable(monkeypatch)
+    found = [found for found in crash_at_each_event() if found is not None]
+    assert {one.name for one in found} == {"nothing is missing"}

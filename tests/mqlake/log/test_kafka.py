@@ -237,6 +237,37 @@ def test_records_before_an_offset_are_deleted(bootstrap_servers: str) -> None:
 
 
 @pytest.mark.kafka
+def test_readers_that_take_their_time_give_every_record(bootstrap_servers: str) -> None:
+    log_topic, count = "mqlake.delivery.late", 150
+
+    async def scenario() -> None:
+        await asyncio.to_thread(
+            admin.ensure_delivery_topic, bootstrap_servers, "late", timeout_seconds=30
+        )
+        writer = KafkaLogWriter(bootstrap_servers)
+        readers = [
+            KafkaLogReader(bootstrap_servers, pace_seconds=0.05),
+            KafkaLogReader(bootstrap_servers, late_seconds=0.1),
+        ]
+        found: list[list[LogRecord]] = [[], []]
+        for reader, records in zip(readers, found, strict=True):
+            await reader.start(log_topic, {0: END}, records.extend, lambda _: None)
+        for number in range(count):
+            await writer.append_durably(log_topic, b"k", b"%d" % number, [])
+            if number == count // 2:
+                for reader in readers:
+                    reader.hurry()
+        await _until(lambda: min(map(len, found)) >= count)
+        for records in found:
+            assert [one.value for one in records] == [b"%d" % number for number in range(count)]
+        for reader in readers:
+            await reader.close()
+        await writer.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.kafka
 def test_a_gateway_has_a_delivery_topic_of_one_partition(bootstrap_servers: str) -> None:
     for _ in range(2):
         admin.ensure_delivery_topic(bootstrap_servers, "gateway-7")

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from tests.ingest.session.simulation.schedule import Schedule
 
 
+class _ReadBack(SqliteShardStore):
+    """Remembers no row that it has written."""
+
+    def _flush_rows(self) -> None:
+        super()._flush_rows()
+        self._written = {}
+
+
 class WorldOnDisk(World):
     """A world with one database for all its processes."""
 
@@ -23,7 +31,7 @@ class WorldOnDisk(World):
 
     def open_store(self) -> ShardStore:
         self._stores += 1
-        return SqliteShardStore(self._database, self._stores)
+        return _ReadBack(self._database, self._stores)
 
     def end(self) -> None:
         super().end()

@@ -548,7 +548,7 @@ MUTANTS: Final[list[tuple[Callable[[Patch], None], int | Family]]] = [
     (judge_the_lease_by_ticks, 280),
     (welcome_before_it_is_saved, 123),
     (settle_what_was_stored, 123),
-    (settle_who_was_not_told, 227),
+    (settle_who_was_not_told, 499),
     (welcome_unheld, wait_while_deaf),
     (claim_anew, wait_while_deaf),
     (tell_no_who_was_given, wait_while_deaf),
